@@ -1,0 +1,42 @@
+# From a clean clone: `make demo` shows what repflow does, `make test` checks everything.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# One thread per test worker: results then do not depend on the machine, and workers do not fight for cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: demo test lint faults install clean
+
+demo: $(VENV)/.installed
+	$(BIN)/repflow demo
+
+install: $(VENV)/.installed
+
+test: lint
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Every kill through the real command line; `make test` runs a sample of them.
+faults: $(VENV)/.installed-dev
+	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest -n $(WORKERS) tests/faults
+
+# constraints.txt must be given to every pip call: without it a newer torch replaces the tested one.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("repflow needs Python 3.11 or newer; got " + sys.version.split()[0] + "; run make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

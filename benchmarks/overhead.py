@@ -1,0 +1,265 @@
+"""What measuring costs beside a bare forward pass: repflow, transformers' own tuple with metrics afterwards, peers.
+
+    python benchmarks/overhead.py --shape gpt2-24 --batch 4 --tokens 1024            # CPU
+    python benchmarks/overhead.py --shape pythia-2.8b --batch 8 --tokens 2048 --dtype bfloat16 --device cuda
+
+Every row is measured in the same process; read the ratios, not the seconds. Memory is what a row takes above the bare
+forward's peak (GPU: allocator; CPU: resident set of a fresh process per row).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SHAPES = {
+    "tiny": (
+        "gpt_neox",
+        {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256},
+    ),
+    "gpt2-12": ("gpt2", {"n_embd": 1024, "n_layer": 12, "n_head": 16, "n_positions": 2048}),
+    "gpt2-24": ("gpt2", {"n_embd": 1024, "n_layer": 24, "n_head": 16, "n_positions": 2048}),
+    "gpt2-48": ("gpt2", {"n_embd": 1024, "n_layer": 48, "n_head": 16, "n_positions": 2048}),
+    "pythia-2.8b": (
+        "gpt_neox",
+        {
+            "hidden_size": 2560,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "intermediate_size": 10240,
+            "max_position_embeddings": 2048,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        },
+    ),
+}
+
+
+def build(shape, device, dtype):
+    """Random weights of a shape, made on the device, as a repflow model."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from repflow.models import load
+
+    kind, options = SHAPES[shape]
+    torch.manual_seed(0)
+    with torch.device(device):
+        network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options), dtype=dtype)
+    return load(network.eval())
+
+
+def rows(model, ids):
+    """Name → function that runs one pass."""
+    import torch
+
+    from repflow.capture.measure import MeasureOptions, meter_factory
+    from repflow.capture.plan import make_plan
+    from repflow.capture.run import run_batch
+    from repflow.tasks import id_prompts
+
+    prompts = id_prompts(ids.tolist(), model.vocab_size)
+    batch = tuple(range(len(prompts)))
+    plan = make_plan(
+        prompts.lengths,
+        width=model.width,
+        itemsize=model.dtype.itemsize,
+        batch_size=len(prompts),
+        grouped=model.device.type == "cuda",
+    )
+    factory = meter_factory(model, prompts, MeasureOptions(), plan.group)
+    placed = ids.to(model.device)
+
+    def bare():
+        with torch.inference_mode():
+            model.network.base_model(input_ids=placed, use_cache=False)
+
+    def repflow():
+        run_batch(model, prompts, batch, factory())
+
+    def tuple_and_metrics():
+        from repflow import metrics
+
+        with torch.inference_mode():
+            states = model.network.base_model(
+                input_ids=placed, use_cache=False, output_hidden_states=True
+            ).hidden_states
+            hidden = torch.stack(states)
+            for function in (
+                metrics.layer_cosine, metrics.token_similarity, metrics.token_norm, metrics.common_share,
+                metrics.smoothness, metrics.stability, metrics.depth_stability, metrics.path_energy,
+            ):  # fmt: skip
+                function(hidden)
+
+    return {"bare": bare, "repflow, every default meter": repflow, "hidden_states, metrics after": tuple_and_metrics}
+
+
+def check(device):
+    """Largest relative error of the meters' fast path against float64 pure functions, on fresh random states."""
+    import numpy as np
+    import torch
+
+    from repflow import metrics
+    from repflow.metrics.flow import FlowMeter
+    from repflow.metrics.meter import BatchInfo
+
+    worst = {}
+    seed = int.from_bytes(os.urandom(4), "little")
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (700, 333, 2)
+    mask = torch.arange(700) < torch.tensor(lengths)[:, None]
+    for dtype in (torch.float32, torch.bfloat16):
+        for width, group in ((96, 1), (96, 3), (1000, 2), (2560, 7), (2560, 4)):
+            hidden = torch.randn(7, 3, 700, width, generator=generator).cumsum(0) + 0.3
+            hidden[4, 0, 5] *= 40
+            hidden = hidden.to(dtype)
+            exact = hidden.double()
+            hidden[:, ~mask] = torch.nan
+            meter = FlowMeter(7, positions=700, keep=frozenset([0, 1]), group=group, direction=group % 2 == 0)
+            meter.begin(BatchInfo((0, 1, 2), lengths))
+            for state in range(7):
+                meter.update(state, hidden[state].to(device))
+            meter.end()
+            table = meter.compute()
+            for name in ("token_similarity", "token_similarity_excess", "common_share", "sharpness", "smoothness",
+                         "stability", "relative_stability", "depth_stability", "path_energy"):  # fmt: skip
+                for drop in ("none", "norm>10"):
+                    expected = getattr(metrics, name)(exact, mask=mask, drop=drop).numpy()
+                    got = table[name if drop == "none" else f"{drop}/{name}"][1]
+                    error = float(np.nanmax(np.abs(got - expected)) / np.nanmax(np.abs(expected)))
+                    worst[name] = max(worst.get(name, 0.0), error)
+            by_token = metrics.token_similarity_by_token(exact, mask=mask)[:, :2].numpy()
+            error = np.nanmax(np.abs(table["kept/token_similarity_by_token"][1] - by_token))
+            worst["by_token"] = max(worst.get("by_token", 0.0), float(error))
+            share = metrics.gram_share(exact, mask=mask)[0].numpy()
+            z = np.abs(table["gram_share"][1] - share) / (table["gram_share_error"][1] + 1e-3)
+            worst["gram_share (standard errors)"] = max(
+                worst.get("gram_share (standard errors)", 0.0), float(np.nanmax(z))
+            )
+    print(f"check on {device}, seed {seed}: largest relative error against float64")
+    for name, error in worst.items():
+        print(f"  {name:32} {error:.2e}")
+
+
+def peers(model, ids):
+    """Passes of other libraries: nnsight saving every block output, where it is installed and runs."""
+    found = {}
+    try:
+        import nnsight
+        import torch
+
+        wrapped = nnsight.NNsight(model.network.base_model)
+
+        def with_nnsight():
+            with torch.inference_mode(), wrapped.trace(ids.to(model.device), use_cache=False):
+                for block in wrapped.layers if hasattr(wrapped, "layers") else wrapped.h:
+                    block.output.save()
+
+        found["nnsight, save every block"] = with_nnsight
+    except ImportError:
+        print("nnsight: not installed", file=sys.stderr)
+    return found
+
+
+def timed(function, device, repeats):
+    """Median seconds and peak device memory of a pass."""
+    import torch
+
+    function()
+    if device == "cuda":
+        function()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    seconds, cpu = [], []
+    for _ in range(repeats):
+        start, spent = time.perf_counter(), time.process_time()
+        function()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - spent)
+    memory = (
+        torch.cuda.max_memory_allocated()
+        if device == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    return statistics.median(seconds), statistics.median(cpu), memory
+
+
+def measure(arguments):
+    """Time all rows in this process, interleaved by repeating the bare pass at the end."""
+    import torch
+
+    dtype = getattr(torch, arguments.dtype)
+    model = build(arguments.shape, arguments.device, dtype)
+    ids = torch.randint(
+        0, model.vocab_size, (arguments.batch, arguments.tokens), generator=torch.Generator().manual_seed(1)
+    )
+    functions = rows(model, ids) | (peers(model, ids) if arguments.peers else {})
+    if arguments.row:
+        functions = {arguments.row: functions[arguments.row]}
+    table = {}
+    for name, function in [*functions.items(), *([("bare, again", functions["bare"])] if not arguments.row else [])]:
+        try:
+            seconds, cpu, memory = timed(function, arguments.device, arguments.repeats)
+            table[name] = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": memory}
+        except Exception as error:  # noqa: BLE001  a peer that cannot run here is a row of the table
+            table[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
+    return table
+
+
+def main():
+    """Print the table; with --memory each row runs in a process of its own so that its peak can be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="gpt2-24")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--memory", action="store_true", help="CPU: measure each row's peak memory in its own process")
+    parser.add_argument("--row", help="run one row only")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--check", action="store_true", help="first compare the fast path with float64")
+    arguments = parser.parse_args()
+    if arguments.check:
+        check(arguments.device)
+    table = measure(arguments)
+    if arguments.memory:
+        for name in [n for n in table if "again" not in n]:
+            command = [sys.executable, *sys.argv[: len(sys.argv)], "--row", name, "--json", "/dev/stdout"]
+            command = [c for c in command if c != "--memory"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            table[name]["peak_bytes"] = json.loads(lines[-1])[name]["peak_bytes"] if lines else None
+    if arguments.json:
+        with arguments.json.open("w") as file:
+            file.write(json.dumps(table) + "\n")
+    if arguments.row:
+        return
+    bare = statistics.mean(table[name]["seconds"] for name in ("bare", "bare, again"))
+    bare_cpu = statistics.mean(table[name]["cpu_seconds"] for name in ("bare", "bare, again"))
+    base = table["bare"]["peak_bytes"]
+    print(
+        f"{arguments.shape}, batch {arguments.batch}, {arguments.tokens} tokens, {arguments.dtype}, {arguments.device}"
+    )
+    for name, row in table.items():
+        if "failed" in row:
+            print(f"{name:36} {row['failed']}")
+            continue
+        extra = (row["peak_bytes"] or 0) - (base or 0)
+        print(
+            f"{name:36} {row['seconds']:8.3f} s {row['seconds'] / bare:6.3f}x bare"
+            f" (CPU time {row['cpu_seconds'] / bare_cpu:6.3f}x)  +{extra / 2**20:8.0f} MiB"
+        )
+
+
+if __name__ == "__main__":
+    main()

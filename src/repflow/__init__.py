@@ -1,0 +1,80 @@
+"""repflow: how representations flow through the layers and tokens of sequence models.
+
+>>> import repflow
+>>> model = repflow.load("path/to/model")  # doctest: +SKIP
+>>> result = repflow.measure(model, ["The quick brown fox jumps over the lazy dog."])  # doctest: +SKIP
+>>> result["token_similarity"]  # doctest: +SKIP
+
+Names are imported when they are first used, so that `import repflow` is quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from repflow.hooks import register_hook
+from repflow.version import __version__
+
+if TYPE_CHECKING:
+    from repflow import errors, metrics
+    from repflow.metrics.custom import register_metric
+    from repflow.models import from_hidden_states, load
+    from repflow.results import Finding, Result
+    from repflow.studies.compare import compare
+    from repflow.studies.measure import measure
+    from repflow.studies.states import states
+
+_HOMES = {
+    "Finding": "repflow.results",
+    "Result": "repflow.results",
+    "compare": "repflow.studies.compare",
+    "from_hidden_states": "repflow.models",
+    "load": "repflow.models",
+    "measure": "repflow.studies.measure",
+    "register_metric": "repflow.metrics.custom",
+    "states": "repflow.studies.states",
+}
+_MODULES = ("errors", "metrics")
+
+__all__ = [
+    "Finding",
+    "Result",
+    "__version__",
+    "compare",
+    "errors",
+    "from_hidden_states",
+    "load",
+    "measure",
+    "metrics",
+    "register_metric",
+    "states",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name in _MODULES:
+        return importlib.import_module(f"repflow.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'repflow' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _plot(result: Any, name: str) -> Any:
+    return importlib.import_module("repflow.report.plot").plot(result, name)
+
+
+def _html(result: Any) -> str:
+    return str(importlib.import_module("repflow.report.html").html(result))
+
+
+# Results draw themselves through the report, which sits above them.
+register_hook("plot", _plot)
+register_hook("html", _html)

@@ -1,0 +1,16 @@
+"""Capture: run a model once and hand each state to the meters, in bounded memory."""
+
+from repflow.capture.plan import Plan, make_plan
+from repflow.capture.run import MemorySink, OutOfMemoryError, Sink, collect_states, gather, run_batch, run_plan
+
+__all__ = [
+    "MemorySink",
+    "OutOfMemoryError",
+    "Plan",
+    "Sink",
+    "collect_states",
+    "gather",
+    "make_plan",
+    "run_batch",
+    "run_plan",
+]

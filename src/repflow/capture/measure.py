@@ -1,0 +1,224 @@
+"""Measure prompts: plan, run, and turn the meters' records into a Result."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repflow.capture.findings import result_findings
+from repflow.capture.plan import Plan, make_plan
+from repflow.capture.precision import precision_changes
+from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
+from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
+from repflow.errors import InputError, nearest, teach
+from repflow.metrics import effective_rank
+from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
+from repflow.metrics.custom import CUSTOM, register_metric
+from repflow.metrics.drop import DEFAULT_DROP, parse_drop
+from repflow.metrics.flow import FlowMeter
+from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
+from repflow.models import Model
+from repflow.results import Result
+from repflow.tasks import Prompts, check_lengths
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How to measure; what each means is said by the fields of `repflow.studies.measure.MeasureConfig`."""
+
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    kind: str = "residual"
+    drop: str = DEFAULT_DROP
+    keep_samples: int = 4
+    grid: int | None = None
+    batch_size: int | None = None
+    meter_memory: int | None = None
+    cka_form: str = "unbiased"
+    cka_pool: str = "mean"
+    cka_memory: int = 2 << 30
+    allow_float16: bool = False
+    check_precision: bool = True
+
+
+def measure_prompts(
+    model: Model,
+    prompts: Prompts,
+    options: MeasureOptions,
+    *,
+    sink: Sink | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Run the model once over the prompts and compute the metrics asked for.
+
+    Returns:
+        A Result without config and provenance, which the study adds.
+    """
+    options = check_options(options, model, prompts)
+    sink = MemorySink() if sink is None else sink
+    plan = sink.plan(lambda: _plan(model, prompts, options))
+    factory = meter_factory(model, prompts, options, plan.group)
+    plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress)
+    meters = factory()
+    for batch in plan.batches:
+        gather(meters, sink.read(batch_name(batch)))
+    table: Table = {}
+    for meter in meters:
+        table |= meter.compute()
+    if _needs_precision_check(model, options):
+        table |= precision_changes(model, prompts, plan.batches[0], factory, sink, options.kind)
+    table = {name: entry for name, entry in table.items() if _wanted(name, options.metrics)}
+    if "cka_matrix" in options.metrics and options.cka_pool == "rows":
+        table |= _row_pooled(model, prompts, plan, options)
+    # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
+    return _result(dict(sorted(table.items())), model, prompts, options)
+
+
+def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
+    return make_plan(
+        prompts.lengths,
+        width=model.width,
+        itemsize=model.dtype.itemsize,
+        batch_size=options.batch_size,
+        meter_memory=options.meter_memory,
+        direction=_directions(options),
+        grouped=model.device.type == "cuda",
+    )
+
+
+def _directions(options: MeasureOptions) -> bool:
+    return any(name.startswith("direction_") for name in options.metrics)
+
+
+def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> MeasureOptions:
+    """Refuse what cannot be measured before anything runs; resolve metric names and files."""
+    check_lengths(prompts, model.max_length)
+    parse_drop(options.drop)
+    if options.cka_form not in ("unbiased", "paper") or options.cka_pool not in ("mean", "rows"):
+        raise InputError(
+            teach(
+                "CKA form unbiased or paper, pool mean or rows", f"{options.cka_form}, {options.cka_pool}", "see --help"
+            )
+        )
+    if model.dtype == torch.float16 and not options.allow_float16:
+        raise InputError(
+            teach(
+                "float32 or bfloat16 for measuring",
+                "float16, whose range ends at 65,504, below the massive activations of many models",
+                "pass --dtype float32 or bfloat16, or --allow-float16 if you mean it",
+            )
+        )
+    states = model.state_count(options.kind)
+    if options.grid is not None and not 1 <= options.grid <= states - 1:
+        raise InputError(
+            teach(f"--grid between 1 and {states - 1}", f"{options.grid}", "use the shallowest model's blocks")
+        )
+    names = tuple(resolve_metric(name) for name in options.metrics)
+    if options.keep_samples < 0 or not names:
+        got = f"--keep-samples {options.keep_samples}, {len(names)} metrics"
+        raise InputError(teach("--keep-samples of 0 or more and at least one metric", got, "see --help"))
+    _check_row_pool(states, model.width, options)
+    _plan(model, prompts, options)  # says so when the meters' memory does not do
+    return MeasureOptions(**{**options.__dict__, "metrics": names})
+
+
+def _check_row_pool(states: int, width: int, options: MeasureOptions) -> None:
+    need = row_pool_bytes(states, width)
+    if "cka_matrix" in options.metrics and options.cka_pool == "rows" and need > options.cka_memory:
+        expected = f"--cka-pool rows within --cka-memory {options.cka_memory >> 20} MiB"
+        got = f"{states} states of width {width}, which need {need / 2**20:.0f} MiB"
+        raise InputError(teach(expected, got, "raise --cka-memory or use --cka-pool mean"))
+
+
+def resolve_metric(name: str) -> str:
+    """Known metric, alias, or `FILE.py:FUNCTION` of the user's own, which is imported and registered."""
+    name = ALIASES.get(name, name)
+    if ".py:" in name:
+        return _metric_from_file(name)
+    if name not in METRICS and name not in CUSTOM:
+        raise InputError(f"unknown metric {name!r}; {nearest(name, [*METRICS, *CUSTOM])}")
+    return name
+
+
+def _metric_from_file(name: str) -> str:
+    file, _, function = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(teach(f"a Python file at {file}", "none", "pass --metrics FILE.py:FUNCTION"))
+    spec = importlib.util.spec_from_file_location(f"repflow_user_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{file} cannot be imported: {type(error).__name__}: {error}; mend it") from error
+    if not hasattr(module, function):
+        names = [n for n in vars(module) if not n.startswith("_")]
+        raise InputError(f"{file} has no {function!r}; {nearest(function, names)}")
+    if function not in CUSTOM:  # a file may register its function itself, with axes of its own
+        register_metric(getattr(module, function), axes=("state",), name=function)
+    return function
+
+
+def meter_factory(model: Model, prompts: Prompts, options: MeasureOptions, group: int) -> Callable[[], Sequence[Meter]]:
+    """Meters for one batch, for the metrics asked for."""
+    states = model.state_count(options.kind)
+    longest = max(prompts.lengths)
+    keep = frozenset(range(min(options.keep_samples, len(prompts))))
+    held: dict[str, Any] = {name: CUSTOM[name] for name in options.metrics if name in CUSTOM}
+    if "effective_rank" in options.metrics:
+        held["effective_rank"] = (("state",), effective_rank)
+
+    def make() -> Sequence[Meter]:
+        meters: list[Meter] = []
+        if _directions(options) or any(name in METRICS and METRICS[name].default for name in options.metrics):
+            meters.append(FlowMeter(states, longest, options.drop, keep, options.grid, group, _directions(options)))
+        if "cka_matrix" in options.metrics:
+            meters.append(CkaMeter(unbiased=options.cka_form == "unbiased"))
+        if held:
+            meters.append(HeldMeter(held))
+        return meters
+
+    return make
+
+
+def _wanted(name: str, metrics: tuple[str, ...]) -> bool:
+    base = name.rsplit("/", 1)[-1]
+    follows = {"gram_share_error": "gram_share", "top_tokens": "gram_share", "top_channels": "channel_share"}
+    if base.startswith("cka_"):
+        return "cka_matrix" in metrics
+    return follows.get(base, base) in metrics
+
+
+def _row_pooled(model: Model, prompts: Prompts, plan: Plan, options: MeasureOptions) -> Table:
+    """Exact CKA over the rows of all samples. Its sums are too large to store per batch, so it is a pass of its own."""
+    states = model.state_count(options.kind)
+    pooled = RowPooledCka(states, unbiased=options.cka_form == "unbiased", budget_bytes=options.cka_memory)
+    run_plan(model, prompts, plan, lambda: [pooled], MemorySink(), kind=options.kind)
+    return pooled.compute()
+
+
+def _needs_precision_check(model: Model, options: MeasureOptions) -> bool:
+    return model.dtype in (torch.bfloat16, torch.float16) and options.check_precision
+
+
+def _result(table: Table, model: Model, prompts: Prompts, options: MeasureOptions) -> Result:
+    result = Result(
+        {name: array for name, (_, array) in table.items()}, {name: axes for name, (axes, _) in table.items()}
+    )
+    for name, axes in result.axes.items():
+        if "sample" in axes and "token" not in axes and "rank" not in axes and not name.startswith("kept/"):
+            result.band(name)
+    result.findings = [*model.findings, *result_findings(result)]
+    kept = prompts.samples[: options.keep_samples]
+    result.provenance["positions"] = position_bins(max(prompts.lengths)).tolist()
+    result.provenance["lengths"] = list(prompts.lengths)
+    result.provenance["kept"] = [{"ids": list(p.ids), "tokens": list(p.tokens), "text": p.text} for p in kept]
+    return result

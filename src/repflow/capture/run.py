@@ -1,0 +1,186 @@
+"""Run a model over a plan: one forward pass per batch, each state to the meters, records to a sink."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repflow.capture.plan import Plan
+from repflow.errors import RepflowError
+from repflow.metrics.meter import BatchInfo, Meter, Record
+from repflow.models import Model
+from repflow.tasks import Prompts
+
+Progress = Callable[[int, int, int], None]
+"""Called with samples done, samples in all, tokens done."""
+MeterFactory = Callable[[], Sequence[Meter]]
+Records = dict[int, list[Record]]
+"""Per sample, one record for each meter."""
+
+
+class OutOfMemoryError(RepflowError):
+    """Even one sample does not fit."""
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Keeps the records of finished batches: in memory, or in a run folder."""
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        """Return the stored plan with its splits, or store and return a fresh one."""
+
+    def split(self, batch: int, size: int) -> None:
+        """Note that batches from this one on were cut to `size` samples."""
+
+    def has(self, name: str) -> bool:
+        """True when records are kept under this name."""
+
+    def write(self, name: str, records: Records) -> None:
+        """Keep records under a new name."""
+
+    def read(self, name: str) -> Records:
+        """Records kept under this name."""
+
+
+@dataclass
+class MemorySink:
+    """Keeps records in this process."""
+
+    kept: dict[str, Records] = field(default_factory=dict)
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        """Make the plan."""
+        return fresh()
+
+    def split(self, batch: int, size: int) -> None:
+        """Nothing to remember."""
+
+    def has(self, name: str) -> bool:
+        """True when it is there."""
+        return name in self.kept
+
+    def write(self, name: str, records: Records) -> None:
+        """Keep the records."""
+        self.kept[name] = records
+
+    def read(self, name: str) -> Records:
+        """Return the records."""
+        return self.kept[name]
+
+
+def run_plan(
+    model: Model,
+    prompts: Prompts,
+    plan: Plan,
+    meters: MeterFactory,
+    sink: Sink,
+    *,
+    kind: str = "residual",
+    progress: Progress | None = None,
+) -> Plan:
+    """Run every batch that the sink does not hold yet; returns the plan with its splits."""
+    at = 0
+    while at < len(plan.batches):
+        batch = plan.batches[at]
+        if not sink.has(batch_name(batch)):
+            try:
+                records = run_batch(model, prompts, batch, meters(), kind=kind)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                plan = _halve(plan, at, sink, error)
+                continue
+            sink.write(batch_name(batch), records)
+        at += 1
+        if progress is not None:
+            done = [sample for b in plan.batches[:at] for sample in b]
+            progress(len(done), len(prompts), sum(prompts.lengths[sample] for sample in done))
+    return plan
+
+
+def _halve(plan: Plan, at: int, sink: Sink, error: Exception) -> Plan:
+    size = len(plan.batches[at]) // 2
+    if size == 0:
+        raise OutOfMemoryError(
+            f"out of memory on a single sample: {error}; use shorter prompts, --dtype bfloat16 or a larger device"
+        ) from error
+    sink.split(at, size)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return plan.split(at, size)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # The CPU allocator has no exception class of its own
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+def run_batch(
+    model: Model, prompts: Prompts, batch: tuple[int, ...], meters: Sequence[Meter], *, kind: str = "residual"
+) -> Records:
+    """One forward pass; the records of its samples, one per meter."""
+    ids, mask = pad(prompts, batch)
+    info = BatchInfo(batch, tuple(prompts.lengths[s] for s in batch), tuple(prompts.samples[s].begins for s in batch))
+    for meter in meters:
+        meter.begin(info)
+
+    def on_state(state: int, hidden: Tensor) -> None:
+        for meter in meters:
+            meter.update(state, hidden)
+
+    def on_final_norm(hidden: Tensor) -> None:
+        for meter in meters:
+            meter.final_norm(hidden)
+
+    final = on_final_norm if kind == "residual" else None
+    model.stream(ids, mask, kind=kind, on_state=on_state, on_final_norm=final)
+    for meter in meters:
+        meter.end()
+    return {sample: [meter.records[sample] for meter in meters] for sample in batch}
+
+
+def pad(prompts: Prompts, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Right-padded ids (batch, token) and their mask; None when nothing is padded.
+
+    Padding repeats the last real id: any id will do behind a causal model, and that one is surely in the vocabulary.
+    """
+    rows = [np.asarray(prompts.samples[sample].ids) for sample in batch]
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.max())
+    ids = torch.from_numpy(np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]))
+    padded = bool((lengths < longest).any())
+    return ids, torch.arange(longest) < lengths[:, None] if padded else None
+
+
+def batch_name(batch: tuple[int, ...]) -> str:
+    """Name of a batch's records.
+
+    >>> batch_name((3, 4, 9))
+    'batch-000003-3'
+    """
+    return f"batch-{batch[0]:06d}-{len(batch)}"
+
+
+def gather(meters: Sequence[Meter], records: Records) -> None:
+    """Hand stored records back to fresh meters, so that they can compute."""
+    for sample, per_meter in records.items():
+        for meter, record in zip(meters, per_meter, strict=True):
+            meter.records[sample] = record
+
+
+def collect_states(model: Model, prompts: Prompts, *, kind: str = "residual") -> tuple[Tensor, Tensor, Tensor | None]:
+    """All states of a few prompts: hidden (state, batch, token, width), mask (batch, token), final norm."""
+    ids, mask = pad(prompts, range(len(prompts)))
+    states: list[Tensor] = []
+    final: list[Tensor] = []
+    model.stream(ids, mask, kind=kind, on_state=lambda _, hidden: states.append(hidden), on_final_norm=final.append)
+    hidden = torch.stack([state.to(states[0].device) for state in states])
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    return hidden, real.to(hidden.device), final[0] if final else None

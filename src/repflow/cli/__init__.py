@@ -1,0 +1,1 @@
+"""Command line: parses, calls a study, then the report; says where it wrote."""

@@ -1,0 +1,68 @@
+"""`repflow compare`: two models on the same text, a model and its random twin, or the checkpoints of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import Progress, quiet, stdout_console
+from repflow.cli.measure import RUNS, json_object
+from repflow.cli.options import make_config, with_options
+from repflow.studies.compare_config import CompareConfig, check_request, run_name
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+
+@with_options(CompareConfig, skip=("model_a", "model_b"))
+def command(
+    model_a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="Model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them.",
+        ),
+    ],
+    model_b: Annotated[
+        str, typer.Argument(metavar="B", help="Second model, or twin: A with random weights (--init-b).")
+    ] = "",
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the comparison is a folder in it.")] = RUNS,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run; by default from models and task.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Compare every state of A with every state of B on the same text: CKA and shared nearest neighbours.
+
+    Tokens are matched one to one where both tokenizers agree, else where both end a token at the same character; under
+    50 % matched tokens is refused. Without B, A names several checkpoints, each compared with the last.
+    """
+    config = make_config(CompareConfig, {**options, "model_a": model_a, "model_b": model_b})
+    check_request(config, name)
+    run = name or run_name(config)
+    result = _compare(config, out, run)
+    if as_json:
+        print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)
+    else:
+        _print(result, out / run)
+
+
+def _compare(config: CompareConfig, out: Path, name: str) -> Result:
+    from repflow.studies.compare import run
+
+    label = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
+    with quiet(), Progress(label) as progress:
+        return run(config, out=out, name=name, progress=progress)
+
+
+def _print(result: Result, run: Path) -> None:
+    from repflow.report.compare_table import compare_view
+
+    console = stdout_console()
+    for part in compare_view(result):
+        console.print(part)
+    console.print(f"wrote {run}", markup=False, highlight=False, soft_wrap=True)

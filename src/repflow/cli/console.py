@@ -1,0 +1,160 @@
+"""What the user sees beside results: errors, notes and progress on stderr; exit codes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
+
+import typer
+
+from repflow.errors import InputError, RepflowError
+
+DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+PLAIN_WIDTH = 110
+LINE_SECONDS = 10.0  # between progress lines where stderr is no terminal
+STORED_SECONDS = 0.002  # a batch reported sooner than this after the last was stored already and says nothing of speed
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what a command raises into one clear message on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            note("interrupted; the same command goes on from what is stored")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:  # noqa: BLE001  the last stop before the user
+            raise typer.Exit(complain(error)) from None
+
+    return call
+
+
+def complain(error: Exception, about: str = "") -> int:
+    """Say what went wrong and return the exit code it means; the traceback only with REPFLOW_DEBUG=1."""
+    if os.environ.get("REPFLOW_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    text = str(error) if isinstance(error, RepflowError) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, RepflowError):
+        text += " (REPFLOW_DEBUG=1 shows where)"
+    note(f"error: {f'{about}: ' if about else ''}{text}")
+    return WRONG_REQUEST if isinstance(error, InputError) else FAILED
+
+
+def note(text: str) -> None:
+    """Print a line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def stdout_console() -> Any:
+    """Console for results; wide enough for the tables where stdout is no terminal."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep stdout for results: prints of libraries go to stderr, and their warnings nowhere unless REPFLOW_DEBUG=1."""
+    if os.environ.get("REPFLOW_DEBUG") == "1":
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = _show_own
+        yield
+
+
+def _show_own(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if f"{os.sep}repflow{os.sep}" in filename:
+        note(f"warning: {message}")
+
+
+class Progress:
+    """Prompts done, tokens per second and the time left, on stderr; a bar on a terminal, now and then a line elsewhere.
+
+    Call it as studies call their progress: samples done, samples in all, tokens done.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._bar: Any = None
+        self._last = self._shown = time.monotonic()
+        self._tokens = 0
+        self._work_tokens, self._work_seconds = 0, 0.0
+
+    def __enter__(self) -> Progress:
+        note(f"{self.label}: loading")
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=None, rate="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Report a finished batch."""
+        now = time.monotonic()
+        if not done:  # time until here was spent on loading
+            self._last = now
+        if now - self._last > STORED_SECONDS:
+            self._work_tokens += tokens - self._tokens
+            self._work_seconds += now - self._last
+        self._last, self._tokens = now, tokens
+        rate = self._work_tokens / self._work_seconds if self._work_seconds else 0.0
+        if self._bar is not None:
+            self._bar.update(self._task, total=total, completed=done, rate=f"{rate:,.0f} tokens/s")
+        elif done and (now - self._shown > LINE_SECONDS or done == total):
+            self._shown = now
+            left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
+            pace = f", {rate:,.0f} tokens/s" if rate else ""
+            note(f"{self.label}: {done}/{total} prompts{pace}, {_clock(left)} left")
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    return Bar(*columns, console=Console(stderr=True), transient=True)
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds.
+
+    >>> _clock(75), _clock(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

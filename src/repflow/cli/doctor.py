@@ -1,0 +1,101 @@
+"""`repflow doctor`: what this machine can do."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from repflow.cli.console import quiet, stdout_console
+
+PACKAGES = ("torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "huggingface_hub")
+FAST_PATHS = {
+    "triton": "fused meters and scans on GPUs",
+    "mamba_ssm": "transformers' fast Mamba kernels",
+    "causal_conv1d": "transformers' fast Mamba convolution",
+}
+EXTRAS = {"accelerate": ("accelerate",), "gguf": ("gguf",), "tables": ("pandas", "pyarrow", "xarray")}
+"""Extra → the modules it brings."""
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Say what this machine can do: devices, dtypes (probed in a process of their own), fast paths, extras."""
+    with quiet():
+        found = examine()
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+
+
+def examine() -> dict[str, Any]:
+    """Everything doctor knows, as plain JSON values."""
+    import os
+    import platform
+
+    import torch
+
+    from repflow.models import probe_dtypes
+    from repflow.version import __version__
+
+    return {
+        "repflow": __version__,
+        "python": platform.python_version(),
+        "packages": {package: metadata.version(package) for package in PACKAGES if find_spec(package)},
+        "devices": _devices(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cpu_dtypes": probe_dtypes(),
+        "fast_paths": {name: find_spec(name) is not None for name in FAST_PATHS},
+        "extras": {extra: [m for m in modules if find_spec(m) is None] for extra, modules in EXTRAS.items()},
+        "hub_offline": os.environ.get("HF_HUB_OFFLINE", "") in ("1", "ON", "YES", "TRUE"),
+    }
+
+
+def _devices() -> list[dict[str, Any]]:
+    import platform
+
+    import torch
+
+    found: list[dict[str, Any]] = [{"device": "cpu", "name": platform.processor() or platform.machine()}]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(
+            {
+                "device": f"cuda:{index}",
+                "name": properties.name,
+                "memory_gib": round(properties.total_memory / 2**30, 1),
+                "bfloat16": torch.cuda.is_bf16_supported(),
+            }
+        )
+    if torch.backends.mps.is_available():
+        found.append({"device": "mps", "name": "Apple GPU"})
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    rows = [("repflow", f"{found['repflow']}, Python {found['python']}"), ("packages", versions)]
+    for device in found["devices"]:
+        memory = f", {device['memory_gib']} GiB" if "memory_gib" in device else ""
+        rows.append(("device", f"{device['device']}: {device['name']}{memory}"))
+    rows.append(("cores", f"{found['cores']}, {found['threads']} threads used"))
+    rows += [(f"dtype {name}", f"{state} on the CPU") for name, state in found["cpu_dtypes"].items()]
+    for name, present in found["fast_paths"].items():
+        rows.append((f"fast path {name}", f"{'present' if present else 'absent'} ({FAST_PATHS[name]})"))
+    for extra, missing in found["extras"].items():
+        absent = f"lacks {', '.join(missing)}; pip install 'repflow[{extra}]'"
+        rows.append((f"extra {extra}", absent if missing else "installed"))
+    rows.append(("hub", "offline (HF_HUB_OFFLINE)" if found["hub_offline"] else "asked only for hub ids"))
+    for title, text in rows:
+        table.add_row(title, Text(text))
+    stdout_console().print(table)

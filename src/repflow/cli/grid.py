@@ -1,0 +1,111 @@
+"""`repflow run`: a grid of measurements from a STUDY.toml, its cost first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
+from repflow.cli.measure import RUNS, json_object
+
+if TYPE_CHECKING:
+    from repflow.studies.grid import Cell
+    from repflow.studies.grid_cost import Cost
+    from repflow.studies.grid_run import Outcome
+
+
+def command(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Lists of models, tasks, lengths, inits, seeds.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and stop; nothing is written.")] = False,
+    part: Annotated[str, typer.Option("--part", help="Run share i of k, written i/k, to split a grid.")] = "1/1",
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per cell, nothing else.")] = False,
+) -> None:
+    """Measure every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
+
+    Prints the cost first. Cells that are finished are skipped when the command is given again; one that cannot run is
+    stored with its reason and shown as a dash.
+    """
+    from repflow.studies.grid import parse_part, read_study
+    from repflow.studies.grid_cost import estimate
+
+    parse_part(part)
+    with quiet():
+        made = read_study(study)
+        cells = made.part(part)
+        cost = estimate(cells)
+    if dry_run and as_json:
+        print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
+    else:
+        _print_cost(cost, as_json)
+    if dry_run:
+        return
+    folder = out / made.name
+    raise typer.Exit(_run(cells, folder, as_json=as_json))
+
+
+def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
+    from repflow.report.grid_table import grid_table, summary
+    from repflow.studies.grid_run import run_cells
+
+    rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
+    statuses = []
+    numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
+    outcomes = run_cells(cells, folder, progress=lambda cell: Progress(numbers[cell.name]))
+    while True:
+        with quiet():
+            outcome = next(outcomes, None)
+        if outcome is None:
+            break
+        statuses.append(outcome.status)
+        rows.append((asdict(outcome.cell.config), None if outcome.result is None else summary(outcome.result)))
+        if outcome.status != "finished":
+            note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
+        if as_json:
+            print(json.dumps(_json(outcome), allow_nan=False), flush=True)
+    if not as_json:
+        console = stdout_console()
+        console.print(grid_table(rows))
+        console.print(f"wrote {folder}", markup=False, highlight=False, soft_wrap=True)
+    counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+    note(f"{len(statuses)} cells: {counted or 'none in this part'}")
+    return FAILED if "failed" in statuses else DONE
+
+
+def _json(outcome: Outcome) -> dict[str, Any]:
+    """The object of `repflow measure --json` for a finished cell, with null metrics and the reason for another."""
+    head = {"cell": outcome.cell.name, "status": outcome.status, "reason": outcome.reason or None}
+    if outcome.result is not None:
+        return head | json_object(outcome.result, outcome.path)
+    config = outcome.cell.config
+    empty: dict[str, Any] = {"metrics": None, "findings": [], "provenance": None}
+    return head | {"run": None, "model": config.model, "task": config.task, **empty, "config": asdict(config)}
+
+
+def _print_cost(cost: Cost, to_stderr: bool) -> None:
+    lines = [f"{cost.cells} cells, {cost.prompts:,} prompts, {cost.tokens:,} tokens"]
+    for model, count in cost.parameters.items():
+        lines.append(f"  {model}: {'size unknown before it is downloaded or read' if count is None else _count(count)}")
+    least = "at least " if cost.unknown else ""
+    lines.append(f"forward passes: {least}{cost.flops:.2e} FLOP (2 per parameter and token)")
+    lines.append(f"disk: {least}about {cost.disk_bytes / 1e6:,.1f} MB")
+    for line in lines:
+        if to_stderr:
+            note(line)
+        else:
+            print(line, flush=True)
+
+
+def _count(parameters: int) -> str:
+    """Parameters with a unit.
+
+    >>> _count(124_439_808), _count(5120)
+    ('124.4 M parameters', '5,120 parameters')
+    """
+    if parameters < 1e5:
+        return f"{parameters:,} parameters"
+    return f"{parameters / 1e6:,.1f} M parameters"

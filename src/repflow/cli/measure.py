@@ -1,0 +1,147 @@
+"""`repflow measure`: models one after the other, each stored, then what they have in common in one table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.catalogue import DEFAULT_METRICS
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
+from repflow.cli.options import comma_separated, make_config, with_options
+from repflow.errors import InputError, teach
+from repflow.studies.measure import MeasureConfig, check_request, run_name
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+RUNS = Path("runs")
+
+
+@with_options(MeasureConfig, skip=("model",))
+def command(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; each model's run is a folder in it.")] = RUNS,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run; by default from model, task and length.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per model, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Measure how representations flow through MODELs: run each once and store what its layers do.
+
+    A run that was interrupted goes on where it was when the same command is given again.
+    """
+    if name is not None and len(models) > 1:
+        raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
+    options["metrics"] = _metrics(options["metrics"])
+    first = make_config(MeasureConfig, {**options, "model": models[0]})
+    check_request(first, name)
+    if len(models) > 1 and first.grid is None:
+        first = replace(first, grid=_common_grid(models, first))
+    configs = [replace(first, model=model) for model in models]
+    code, results = measure_each(configs, out, name, as_json=as_json)
+    if len(results) > 1 and not as_json:
+        print_comparison(results)
+    raise typer.Exit(code)
+
+
+def measure_each(
+    configs: list[MeasureConfig], out: Path, name: str | None = None, *, as_json: bool = False
+) -> tuple[int, list[Result]]:
+    """Measure models one after the other; one that fails is reported and the others go on.
+
+    Returns:
+        The exit code (1 if any work failed, else 2 if any request was wrong, else 0) and the results that came.
+    """
+    codes, results = set(), []
+    for config in configs:
+        run = name or run_name(config)
+        try:
+            result = measure_one(config, out, run)
+        except Exception as error:  # noqa: BLE001  one model must not take the others down
+            codes.add(complain(error, config.model if len(configs) > 1 else ""))
+            continue
+        results.append(result)
+        if as_json:
+            print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)
+        else:
+            _print_result(result, out / run)
+    return FAILED if FAILED in codes else WRONG_REQUEST if codes else DONE, results
+
+
+def measure_one(config: MeasureConfig, out: Path, name: str) -> Result:
+    """Load, measure, store and free one model."""
+    import gc
+
+    from repflow.studies.measure import run
+
+    try:
+        with quiet(), Progress(short_name(config.model)) as progress:
+            return run(config, out=out, name=name, progress=progress)
+    finally:
+        gc.collect()
+
+
+def short_name(model: str) -> str:
+    """Last part of a model spec.
+
+    >>> short_name("config:models/gpt.json"), short_name("EleutherAI/pythia-70m@step1000")
+    ('gpt.json', 'pythia-70m@step1000')
+    """
+    return model.rstrip("/").rpartition("/")[2] or model
+
+
+def json_object(result: Result, run: Path) -> dict[str, Any]:
+    """What `--json` prints for one model; NaN is null."""
+    whole = result.to_json()
+    return {
+        "run": str(run),
+        "model": whole["config"]["model"],
+        "task": whole["config"]["task"],
+        "metrics": {
+            name: {key: entry[key] for key in ("axes", "shape", "values")} for name, entry in whole["metrics"].items()
+        },
+        "findings": whole["findings"],
+        "provenance": whole["provenance"],
+    }
+
+
+def _print_result(result: Result, run: Path) -> None:
+    from repflow.report.tables import result_view
+
+    console = stdout_console()
+    for part in result_view(result):
+        console.print(part)
+    console.print(f"wrote {run}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_comparison(results: list[Result]) -> None:
+    """Print the table over several models."""
+    from repflow.report.tables import comparison_table
+
+    stdout_console().print(comparison_table(results))
+
+
+def _metrics(given: list[str] | None) -> list[str] | None:
+    names = comma_separated(given)
+    if names is None:
+        return None
+    expanded = [metric for name in names for metric in (DEFAULT_METRICS if name == "default" else [name])]
+    return list(dict.fromkeys(expanded))
+
+
+def _common_grid(models: list[str], config: MeasureConfig) -> int | None:
+    from repflow.studies.depth_grid import common_grid
+
+    with quiet():
+        grid = common_grid(models, config.states, trust_remote_code=config.trust_remote_code)
+    if grid is not None:
+        note(f"comparing smoothness and stability on a grid of {grid} relative-depth steps (--grid)")
+    return grid

@@ -1,0 +1,52 @@
+"""Metrics: pure functions on hidden states, and the streaming meters that compute the same numbers in one pass."""
+
+from repflow.metrics.cka import cka_matrix, linear_cka
+from repflow.metrics.depth import (
+    depth_stability,
+    direction_smoothness,
+    direction_stability,
+    path_energy,
+    relative_smoothness,
+    relative_stability,
+    resample_depth,
+    smoothness,
+    stability,
+)
+from repflow.metrics.neighbours import mutual_neighbours, neighbour_chance
+from repflow.metrics.rank import effective_rank
+from repflow.metrics.similarity import (
+    common_share,
+    layer_cosine,
+    sharpness,
+    token_norm,
+    token_similarity,
+    token_similarity_by_token,
+    token_similarity_excess,
+)
+from repflow.metrics.sinks import channel_share, gram_share
+
+__all__ = [
+    "channel_share",
+    "cka_matrix",
+    "common_share",
+    "depth_stability",
+    "direction_smoothness",
+    "direction_stability",
+    "effective_rank",
+    "gram_share",
+    "layer_cosine",
+    "linear_cka",
+    "mutual_neighbours",
+    "neighbour_chance",
+    "path_energy",
+    "relative_smoothness",
+    "relative_stability",
+    "resample_depth",
+    "sharpness",
+    "smoothness",
+    "stability",
+    "token_norm",
+    "token_similarity",
+    "token_similarity_by_token",
+    "token_similarity_excess",
+]

@@ -1,0 +1,272 @@
+"""FlowMeter: every default metric from one look at each state, in memory that does not grow with depth.
+
+It holds the last two states, running sums over depth (mean and squared deviations), and per token a few numbers. What
+each metric means is defined by the pure functions; here is only the arrangement that gets them all in few reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repflow.metrics import fused, reduce
+from repflow.metrics.drop import DEFAULT_DROP, token_median
+from repflow.metrics.meter import BatchInfo, Meter, Record, Table, pool_positions, position_bins, stack_samples, to_host
+from repflow.metrics.reduce import DepthSums, StepNorms
+from repflow.metrics.similarity import cross_prompt_cosine
+from repflow.metrics.tokens import BatchContext, TokenStats
+
+HELD_STATES = 6
+"""float32 states of one batch that make the default memory budget: enough for every default and opt-in flow metric."""
+TOKEN_BYTES = 1024
+"""What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
+
+
+def meter_bytes(batch: int, token: int, width: int, itemsize: int, group: int, *, direction: bool = False) -> int:
+    """Memory the meter takes for a batch when it handles `group` states at a time.
+
+    Args:
+        batch: samples.
+        token: tokens of the longest.
+        width: channels.
+        itemsize: bytes of one entry of a state.
+        group: states reduced together; the two before them are held as well, but for the newest the model holds itself.
+        direction: whether the direction metrics' sums are kept beside those of the states.
+    """
+    sums = 4 if direction else 2
+    return batch * token * (width * (sums * 4 + (group + 1) * itemsize) + group * TOKEN_BYTES)
+
+
+@dataclass
+class FlowMeter(Meter):
+    """Streaming form of all default metrics.
+
+    Attributes:
+        n_states: states that will come, per batch.
+        positions: longest prompt of the run, which fixes how token positions are pooled.
+        drop: rule for the second, sink-free set of values.
+        keep: sample ids whose per-token values are kept unpooled.
+        grid: steps of the matched relative-depth grid; None leaves the `matched/` values out.
+        group: states reduced together; more means fewer passes over the running sums and more states held.
+        direction: also measure `direction_smoothness` and `direction_stability`.
+    """
+
+    n_states: int
+    positions: int
+    drop: str = DEFAULT_DROP
+    keep: frozenset[int] = frozenset()
+    grid: int | None = None
+    group: int = 1
+    direction: bool = False
+
+    def begin(self, batch: BatchInfo) -> None:
+        """Start a batch."""
+        self._batch = batch
+        self._window: list[Tensor] = []
+        self._new = 0
+        self._steps: list[StepNorms] = []
+        self._tokens: list[TokenStats] = []
+        self._final: TokenStats | None = None
+        self._raw: DepthSums | None = None
+
+    def update(self, state: int, hidden: Tensor) -> None:
+        """Take the next state; reduce when `group` states wait or the last has come."""
+        self._window.append(hidden)
+        self._new += 1
+        if self._new >= self.group or state == self.n_states - 1:
+            self._reduce(last=state == self.n_states - 1)
+
+    def final_norm(self, hidden: Tensor) -> None:
+        """Measure the final norm's output apart from the states."""
+        norm = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        self._final = TokenStats.of([hidden], norm[None], self._about, self.drop)
+
+    def _start(self, like: Tensor) -> None:
+        """Make what the batch needs; not before the first reduction, when a GPU already has work to do meanwhile."""
+        self._about = BatchContext.of(self._batch, like, self.keep)
+        self._raw = DepthSums.start(like)
+        self._direction = DepthSums.start(like) if self.direction else None
+        self._matched = MatchedDepth.start(self.grid, self.n_states, like)
+
+    def _reduce(self, *, last: bool) -> None:
+        if self._raw is None:
+            self._start(self._window[-1])
+        assert self._raw is not None
+        ops = fused if fused.usable(self._window[-1]) else reduce
+        norms = [step.norm for step in self._steps[-2:]]
+        steps = ops.add_states(self._window, self._new, norms, self._raw, self._direction, last=last)
+        newest = self._window[-self._new :]
+        self._tokens.append(TokenStats.of(newest, torch.stack([s.norm for s in steps]), self._about, self.drop))
+        if self._matched is not None:
+            for state in newest:
+                self._matched.add(state)
+        self._steps += steps
+        self._window = self._window[-2:]
+        self._new = 0
+
+    def end(self) -> None:
+        """Turn the batch's sums into one record per sample."""
+        stats = TokenStats.join(self._tokens)
+        columns = self._state_columns(stats, "") | self._depth_columns(stats)
+        if self._final is not None:
+            columns |= self._state_columns(self._final, "final_norm/")
+        arrays = to_host(columns | self._kept_columns(stats))
+        kept = {name: arrays.pop(name) for name in list(arrays) if name.startswith("kept/")}
+        for row, sample in enumerate(self._batch.samples):
+            self.records[sample] = {name: array[row] for name, array in arrays.items()}
+        for at, row in enumerate(self._about.kept_rows):
+            length = self._batch.lengths[row]
+            record = {name: array[at, :, :length] for name, array in kept.items()}
+            self.records[self._batch.samples[row]] |= record
+        self._window, self._steps, self._tokens, self._raw = [], [], [], None
+
+    def _state_columns(self, stats: TokenStats, prefix: str) -> dict[str, Tensor]:
+        """Sample-first arrays of the metrics that live on one state."""
+        pooled = pool_positions(stats.norm, position_bins(self.positions), self._about.mask)
+        out = {f"{prefix}token_norm": pooled.transpose(0, 1)}
+        for key in ("gram_share", "gram_share_error", "top_tokens", "channel_share", "top_channels"):
+            out[f"{prefix}{key}"] = getattr(stats, key).transpose(0, 1)
+        for index, name in enumerate(("", f"{self.drop}/")):
+            for key in ("unit_sum", "count", "token_similarity", "common_share", "sharpness"):
+                out[f"{prefix}{name}{key}"] = getattr(stats, key)[:, :, index].transpose(0, 1)
+        return out
+
+    def _cosine(self) -> Tensor:
+        """Cosine between successive states (batch, layer, token)."""
+        steps = self._steps
+        rows = [b.inner / (a.norm * b.norm) for a, b in pairwise(steps) if b.inner is not None]
+        return torch.stack(rows, 1) if rows else torch.empty(*steps[0].norm.shape[:1], 0, steps[0].norm.shape[1])
+
+    def _depth_columns(self, stats: TokenStats) -> dict[str, Tensor]:
+        assert self._raw is not None
+        out = {"layer_cosine": pool_positions(self._cosine(), position_bins(self.positions), self._about.mask[:, None])}
+        for name, keep in (("", self._about.mask), (f"{self.drop}/", stats.kept.all(0))):
+            out |= {f"{name}{key}": value for key, value in _depth_values(self._raw, self._direction, keep).items()}
+            if self._matched is not None:
+                values = _depth_values(self._matched.sums, None, keep)
+                out |= {f"{name}matched/{key}": values[key] for key in ("smoothness", "stability") if key in values}
+        return out
+
+    def _kept_columns(self, stats: TokenStats) -> dict[str, Tensor]:
+        """Unpooled per-token values of the kept samples (kept row, state or layer, token)."""
+        rows = self._about.kept_index
+        return {
+            "kept/layer_cosine": self._cosine()[rows],
+            "kept/token_norm": stats.norm[:, rows].transpose(0, 1),
+            "kept/token_similarity_by_token": stats.by_token.transpose(0, 1),
+        }
+
+    def compute(self) -> Table:
+        """All metrics over the samples seen; `token_similarity_excess` needs at least two."""
+        records = self.ordered()
+        table: Table = {}
+        for name in records[0]:
+            axes = _record_axes(name)
+            if axes is not None and not name.startswith("kept/"):
+                table[name] = _with_samples(records, name, axes)
+        for prefix in ("", f"{self.drop}/", "final_norm/", f"final_norm/{self.drop}/"):
+            if f"{prefix}unit_sum" in records[0] and len(records) > 1:
+                table[f"{prefix}token_similarity_excess"] = _excess(records, prefix)
+        kept = [r for r in records if "kept/token_norm" in r]
+        for name in [n for n in (kept[0] if kept else {}) if n.startswith("kept/")]:
+            table[name] = _with_samples(kept, name, _record_axes(name) or ())
+        return table
+
+
+@dataclass
+class MatchedDepth:
+    """Sums over states interpolated onto an equal relative-depth grid (see `repflow.metrics.resample_depth`)."""
+
+    points: int
+    steps: int
+    sums: DepthSums
+    window: list[Tensor]
+    norms: list[Tensor]
+    before: Tensor | None = None
+    seen: int = 0
+
+    @classmethod
+    def start(cls, points: int | None, n_states: int, like: Tensor) -> MatchedDepth | None:
+        """None when no grid is asked for."""
+        if points is None:
+            return None
+        return cls(points, n_states - 1, DepthSums.start(like), [], [])
+
+    def add(self, state: Tensor) -> None:
+        """Emit every grid point between the state before and this one."""
+        for point in range(self.points + 1):
+            at = point * self.steps / self.points
+            if self.seen - 1 < at <= self.seen:
+                before = state if self.before is None else self.before
+                self._emit(state if at == self.seen else self._between(before, state, at - self.seen + 1))
+        self.before = state
+        self.seen += 1
+
+    def _between(self, before: Tensor, state: Tensor, weight: float) -> Tensor:
+        """Interpolate in the precision of the sums: half precision would round the point to its own grid."""
+        dtype = self.sums.mean.dtype
+        return torch.lerp(before.to(dtype), state.to(dtype), weight)
+
+    def _emit(self, state: Tensor) -> None:
+        self.window = [*self.window[-2:], state]
+        last = self.sums.count == self.points
+        step = reduce.add_states(self.window, 1, self.norms, self.sums, None, last=last)[0]
+        self.norms = [*self.norms[-1:], step.norm]
+
+
+def _depth_values(raw: DepthSums, direction: DepthSums | None, keep: Tensor) -> dict[str, Tensor]:
+    """Metrics over depth, averaged over the kept tokens of each sample."""
+    width, states = raw.mean.shape[-1], raw.count
+    count = keep.sum(-1)
+
+    def over_tokens(value: Tensor) -> Tensor:
+        return torch.where(keep, value, 0).sum(-1) / count
+
+    out = {}
+    scale = token_median(raw.size / (states * width), keep)
+    if states >= 2 and raw.spread is not None:
+        assert raw.variance is not None
+        out["stability"] = over_tokens(raw.spread) / width
+        out["relative_stability"] = out["stability"] / scale
+        out["depth_stability"] = over_tokens(raw.variance) / width
+        out["path_energy"] = over_tokens(raw.step) * count
+    if states >= 3:
+        out["smoothness"] = over_tokens(raw.bend) / ((states - 2) * width)
+        out["relative_smoothness"] = out["smoothness"] / scale
+    if direction is not None and direction.spread is not None:
+        out["direction_stability"] = over_tokens(direction.spread) / width
+        if states >= 3:
+            out["direction_smoothness"] = over_tokens(direction.bend) / ((states - 2) * width)
+    return out
+
+
+def _record_axes(name: str) -> tuple[str, ...] | None:
+    """Axes of a record's entry, without samples; None for entries that only serve others."""
+    base = name.rsplit("/", 1)[-1]
+    if base in ("unit_sum", "count"):
+        return None
+    if base in ("layer_cosine",):
+        return ("layer", "token")
+    if base in ("token_norm", "token_similarity_by_token"):
+        return ("state", "token")
+    if base in ("top_tokens", "top_channels"):
+        return ("state", "rank")
+    if base in ("token_similarity", "common_share", "sharpness", "gram_share", "gram_share_error", "channel_share"):
+        return ("state",)
+    return ()
+
+
+def _with_samples(records: list[Record], name: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], np.ndarray]:
+    at = sum(axis in ("state", "layer") for axis in axes)
+    return (*axes[:at], "sample", *axes[at:]), stack_samples(records, name, at)
+
+
+def _excess(records: list[Record], prefix: str) -> tuple[tuple[str, ...], np.ndarray]:
+    sums = torch.from_numpy(np.stack([r[f"{prefix}unit_sum"] for r in records], 1)).double()
+    count = torch.from_numpy(np.stack([r[f"{prefix}count"] for r in records], 1))
+    similarity = np.stack([r[f"{prefix}token_similarity"] for r in records], 1)
+    return ("state", "sample"), similarity - cross_prompt_cosine(sums, count)[:, None].numpy()

@@ -1,0 +1,197 @@
+"""Triton kernels behind `repflow.metrics.fused`. Imported only where Triton is installed.
+
+Glossary: a row is one token of one sample; x0..x9 are the window's states, oldest first, of which the first PREVIOUS
+were already taken in and the next NEW are new; k counts states taken into a running mean.
+"""
+
+# Triton reads these functions' source: annotations and docstrings inside stay plain.
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, ANN202, D103, RET505, SIM116
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _pick(which: tl.constexpr, x0, x1, x2, x3, x4, x5, x6, x7, x8, x9):
+    if which == 0:
+        return x0
+    elif which == 1:
+        return x1
+    elif which == 2:
+        return x2
+    elif which == 3:
+        return x3
+    elif which == 4:
+        return x4
+    elif which == 5:
+        return x5
+    elif which == 6:
+        return x6
+    elif which == 7:
+        return x7
+    elif which == 8:
+        return x8
+    else:
+        return x9
+
+
+@triton.jit
+def _load(pointer, row, width, columns, inside):
+    return tl.load(pointer + row * width + columns, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def norm_kernel(state, norm, width, BLOCK: tl.constexpr, CHUNKS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for chunk in tl.static_range(CHUNKS):
+        columns = chunk * BLOCK + tl.arange(0, BLOCK)
+        h = _load(state, row, width, columns, columns < width)
+        total += h * h
+    tl.store(norm + row, tl.sqrt(tl.sum(total, 0)))
+
+
+@triton.jit
+def depth_kernel(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, norm_a, norm_b, norm, partial, mean, squares, mean_d, squares_d,
+    rows, k, width, root,
+    PREVIOUS: tl.constexpr, NEW: tl.constexpr, DIRECTION: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    columns = chunk * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
+    place = row * width + columns
+    # partial (value, chunk, row): size, step, bend, bend of directions, std, variance, std of directions, then for each
+    # new state its square and its inner product with the one before
+    out = partial + chunk * rows + row
+    value = tl.num_programs(1) * rows
+
+    average = tl.zeros((BLOCK,), tl.float32)
+    deviation = tl.zeros((BLOCK,), tl.float32)
+    average_d = tl.zeros((BLOCK,), tl.float32)
+    deviation_d = tl.zeros((BLOCK,), tl.float32)
+    if not FIRST:
+        average = tl.load(mean + place, mask=inside, other=0.0)
+        deviation = tl.load(squares + place, mask=inside, other=0.0)
+        if DIRECTION:
+            average_d = tl.load(mean_d + place, mask=inside, other=0.0)
+            deviation_d = tl.load(squares_d + place, mask=inside, other=0.0)
+
+    q = tl.zeros((BLOCK,), tl.float32)
+    p = tl.zeros((BLOCK,), tl.float32)
+    q_scale = 0.0
+    p_scale = 0.0
+    if PREVIOUS == 1:
+        p = _load(x0, row, width, columns, inside)
+        if DIRECTION:
+            p_scale = root / tl.load(norm_a + row)
+    if PREVIOUS == 2:
+        q = _load(x0, row, width, columns, inside)
+        p = _load(x1, row, width, columns, inside)
+        if DIRECTION:
+            q_scale = root / tl.load(norm_a + row)
+            p_scale = root / tl.load(norm_b + row)
+
+    size = tl.zeros((BLOCK,), tl.float32)
+    step = tl.zeros((BLOCK,), tl.float32)
+    bend = tl.zeros((BLOCK,), tl.float32)
+    bend_d = tl.zeros((BLOCK,), tl.float32)
+    for i in tl.static_range(NEW):
+        h = _load(_pick(PREVIOUS + i, x0, x1, x2, x3, x4, x5, x6, x7, x8, x9), row, width, columns, inside)
+        tl.store(out + (7 + 2 * i) * value, tl.sum(h * h, 0))
+        size += tl.abs(h)
+        if PREVIOUS + i >= 1:
+            tl.store(out + (8 + 2 * i) * value, tl.sum(h * p, 0))
+            change = h - p
+            step += change * change
+        if PREVIOUS + i >= 2:
+            bend += tl.abs(h - 2.0 * p + q)
+        seen = k + i
+        off = average - h
+        average -= off / (seen + 1.0)
+        deviation += off * off * (seen / (seen + 1.0))
+        h_scale = 0.0
+        if DIRECTION:
+            h_scale = root / tl.load(norm + i * rows + row)
+            # a token of norm 0 has scale inf: outside columns must not turn that into NaN
+            turned = tl.where(inside, h * h_scale, 0.0)
+            if PREVIOUS + i >= 2:
+                bend_d += tl.where(inside, tl.abs(turned - 2.0 * (p * p_scale) + q * q_scale), 0.0)
+            off = average_d - turned
+            average_d -= off / (seen + 1.0)
+            deviation_d += off * off * (seen / (seen + 1.0))
+        q = p
+        q_scale = p_scale
+        p = h
+        p_scale = h_scale
+
+    tl.store(out, tl.sum(size, 0))
+    tl.store(out + value, tl.sum(step, 0))
+    tl.store(out + 2 * value, 0.5 * tl.sum(bend, 0))
+    tl.store(out + 3 * value, 0.5 * tl.sum(bend_d, 0))
+    if LAST:
+        count = k + NEW
+        tl.store(out + 4 * value, tl.sum(tl.sqrt(deviation / count), 0))
+        tl.store(out + 5 * value, tl.sum(deviation / count, 0))
+        tl.store(out + 6 * value, tl.sum(tl.sqrt(deviation_d / count), 0))
+    else:
+        tl.store(mean + place, average, mask=inside)
+        tl.store(squares + place, deviation, mask=inside)
+        if DIRECTION:
+            tl.store(mean_d + place, average_d, mask=inside)
+            tl.store(squares_d + place, deviation_d, mask=inside)
+
+
+@triton.jit
+def column_kernel(
+    state, weights, sums, energy, lengths, token, width, span,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.program_id(2)
+    inside = columns < width
+    end = tl.minimum((part + 1) * span, tl.load(lengths + sample))
+    row = tl.arange(0, ROWS)
+    x_base = state + sample * token * width + columns[None, :]
+    w_base = weights + sample * ROWS * token + row[:, None] * token
+
+    mixed = tl.zeros((ROWS, COLUMNS), tl.float32)
+    square = tl.zeros((TOKENS, COLUMNS), tl.float32)
+    for start in tl.range(part * span, end, TOKENS, num_stages=3):
+        at = start + tl.arange(0, TOKENS)
+        real = at < end
+        x = tl.load(x_base + at[:, None].to(tl.int64) * width, mask=real[:, None] & inside[None, :], other=0.0)
+        w = tl.load(w_base + at[None, :], mask=real[None, :], other=0.0)
+        mixed = tl.dot(w, x, mixed, input_precision="ieee")
+        wide = x.to(tl.float32)
+        square += wide * wide
+
+    place = part * tl.num_programs(0) + sample
+    tl.store(sums + (place * ROWS + row[:, None]) * width + columns[None, :], mixed, mask=inside[None, :])
+    tl.store(energy + place * width + columns, tl.sum(square, 0), mask=inside)
+
+
+@triton.jit
+def row_kernel(
+    state, columns, products, token, width, used, SIZE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, SIZE)
+    real = at < token
+    x_base = state + (sample * token + at[:, None]) * width
+    c_base = columns + (sample * SIZE + column[None, :]) * width
+
+    total = tl.zeros((ROWS, SIZE), tl.float32)
+    for start in tl.range(0, width, CHUNK, num_stages=4):
+        k = start + tl.arange(0, CHUNK)
+        inside = k < width
+        x = tl.load(x_base + k[None, :], mask=real[:, None] & inside[None, :], other=0.0)
+        c = tl.load(c_base + k[:, None], mask=inside[:, None], other=0.0)
+        total = tl.dot(x, c, total)
+    place = (sample * token + at[:, None]) * used + column[None, :]
+    tl.store(products + place, total, mask=real[:, None] & (column[None, :] < used))

@@ -1,0 +1,202 @@
+"""What a meter is: it sees every state of a batch once, keeps one small record per sample, and merges with its like."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repflow.errors import InputError, teach
+
+Record = dict[str, np.ndarray]
+"""Arrays of one sample, without the sample axis."""
+Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
+"""Finished metrics: name → (axes, array)."""
+
+POSITIONS = 256
+"""Most token positions a result keeps for every sample; longer prompts are pooled."""
+UNPOOLED = 4
+"""The first positions, where sinks sit, are never pooled."""
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """One right-padded batch.
+
+    Attributes:
+        samples: sample ids, one per row.
+        lengths: real tokens of each row.
+        bos: per row, whether its first token is the model's beginning-of-sequence token.
+    """
+
+    samples: tuple[int, ...]
+    lengths: tuple[int, ...]
+    bos: tuple[bool, ...] = ()
+
+    def mask(self, token: int, device: torch.device) -> Tensor:
+        """Real tokens (batch, token)."""
+        lengths = torch.tensor(self.lengths, device=device)
+        return torch.arange(token, device=device) < lengths[:, None]
+
+
+@dataclass
+class Meter(ABC):
+    """Streaming form of one or more metrics.
+
+    `begin` a batch, `update` with each state in order, `end` it; then `compute`. Meters of the same settings that saw
+    disjoint samples `merge`. Subclasses fill `records` in `end`.
+    """
+
+    records: dict[int, Record] = field(default_factory=dict, init=False, repr=False)
+
+    @abstractmethod
+    def begin(self, batch: BatchInfo) -> None:
+        """Start a batch."""
+
+    @abstractmethod
+    def update(self, state: int, hidden: Tensor) -> None:
+        """Take state number `state` (batch, token, width)."""
+
+    def final_norm(self, hidden: Tensor) -> None:  # noqa: B027  most meters have no use for it
+        """Take the output of the final norm (batch, token, width), after the last state."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Finish the batch: one record per sample."""
+
+    @abstractmethod
+    def compute(self) -> Table:
+        """Metrics over all samples seen, in the order of their ids."""
+
+    def ordered(self) -> list[Record]:
+        """Records of all samples seen, in the order of their ids."""
+        if not self.records:
+            raise InputError(teach("at least one sample", "none", "update the meter before compute()"))
+        return [self.records[sample] for sample in sorted(self.records)]
+
+    def merge(self, other: Meter) -> None:
+        """Take over the samples of another meter; the two must have seen different ones."""
+        twice = sorted(self.records.keys() & other.records.keys())
+        if type(other) is not type(self) or twice:
+            raise InputError(
+                teach(
+                    "a meter of the same kind over other samples",
+                    f"{type(other).__name__} sharing samples {twice[:5]}",
+                    "merge meters of disjoint samples",
+                )
+            )
+        self.records.update(other.records)
+
+
+def to_host(tensors: Mapping[str, Tensor]) -> Record:
+    """Bring many small tensors to the CPU in one copy per dtype: each copy from a GPU costs a round trip."""
+    arrays: Record = {}
+    for dtype in {tensor.dtype for tensor in tensors.values()}:
+        names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]
+        flat = _to_cpu(torch.cat([tensors[name].detach().reshape(-1) for name in names]))
+        start = 0
+        for name in names:
+            size = tensors[name].numel()
+            arrays[name] = flat[start : start + size].view(tensors[name].shape).numpy()
+            start += size
+    return {name: arrays[name] for name in tensors}
+
+
+def _to_cpu(flat: Tensor) -> Tensor:
+    if not flat.is_cuda:
+        return flat.cpu()
+    pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)  # ten times the rate of pageable memory
+    return pinned.copy_(flat).clone()  # the copy frees the pinned block for the next batch
+
+
+def stack_samples(records: Sequence[Record], name: str, sample_axis: int) -> np.ndarray:
+    """Stack one array over samples; a shorter last axis (fewer tokens) is filled up with NaN."""
+    arrays = [record[name] for record in records]
+    longest = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays), strict=True)) if arrays[0].ndim else ()
+    if any(a.shape != longest for a in arrays):
+        dtype = np.result_type(arrays[0].dtype, np.float32)
+        padded = [np.full(longest, np.nan, dtype=dtype) for _ in arrays]
+        for full, array in zip(padded, arrays, strict=True):
+            full[tuple(slice(size) for size in array.shape)] = array
+        arrays = padded
+    return np.stack(arrays, axis=sample_axis)
+
+
+def position_bins(tokens: int) -> np.ndarray:
+    """First position of each pooled bin: every position up to 256, beyond that the first four and 252 equal spans.
+
+    >>> position_bins(6)
+    array([0, 1, 2, 3, 4, 5])
+    >>> len(position_bins(5000)), position_bins(5000)[:6]
+    (256, array([ 0,  1,  2,  3,  4, 23]))
+    """
+    if tokens <= POSITIONS:
+        return np.arange(tokens)
+    spans = POSITIONS - UNPOOLED
+    rest = UNPOOLED + np.arange(spans) * (tokens - UNPOOLED) // spans
+    return np.concatenate([np.arange(UNPOOLED), rest])
+
+
+def pool_positions(values: Tensor, bins: np.ndarray, mask: Tensor) -> Tensor:
+    """Mean over the real tokens of each bin: (..., batch, token) → (..., batch, bin); NaN where a bin has none."""
+    token = values.shape[-1]
+    index = torch.from_numpy(np.searchsorted(bins, np.arange(token), side="right") - 1).to(values.device)
+    shape = (*values.shape[:-1], len(bins))
+    total = torch.zeros(shape, dtype=values.dtype, device=values.device)
+    total.index_add_(-1, index, torch.where(mask, values, 0))
+    count = torch.zeros(*mask.shape[:-1], len(bins), dtype=values.dtype, device=values.device)
+    count.index_add_(-1, index, mask.to(values.dtype))
+    return total / count.masked_fill(count == 0, torch.nan)
+
+
+@dataclass
+class HeldMeter(Meter):
+    """Any function of one sample's states, at the price of holding all states of a batch: for opt-in metrics.
+
+    Attributes:
+        functions: name → (axes without the sample axis, function of hidden (state, token, width)).
+    """
+
+    functions: Mapping[str, tuple[tuple[str, ...], Callable[[Tensor], Tensor | np.ndarray | float]]]
+
+    def begin(self, batch: BatchInfo) -> None:
+        """Start a batch."""
+        self._batch, self._states = batch, list[Tensor]()
+
+    def update(self, state: int, hidden: Tensor) -> None:
+        """Keep a reference to the state."""
+        self._states.append(hidden)
+
+    def end(self) -> None:
+        """Apply the functions to each sample's real tokens."""
+        for row, (sample, length) in enumerate(zip(self._batch.samples, self._batch.lengths, strict=True)):
+            hidden = torch.stack([state[row, :length] for state in self._states])
+            hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+            record = {}
+            for name, (axes, function) in self.functions.items():
+                value = function(hidden)
+                array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+                if array.ndim != len(axes):
+                    raise InputError(
+                        teach(
+                            f"metric {name!r} with axes {axes}",
+                            f"shape {array.shape}",
+                            "declare one axis per dimension",
+                        )
+                    )
+                record[name] = array
+            self.records[sample] = record
+        self._states = []
+
+    def compute(self) -> Table:
+        """Stack the samples; the sample axis follows the state and layer axes."""
+        records = self.ordered()
+        table: Table = {}
+        for name, (axes, _) in self.functions.items():
+            at = sum(axis in ("state", "layer") for axis in axes)
+            table[name] = ((*axes[:at], "sample", *axes[at:]), stack_samples(records, name, at))
+        return table

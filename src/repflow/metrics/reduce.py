@@ -1,0 +1,213 @@
+r"""One pass over newly arrived states: what the default meters need from each, with the fewest reads of memory.
+
+States are far larger than caches, so the reductions walk over blocks of tokens and do everything they need with a
+block while it is in cache. `repflow.metrics.fused` does the same in one GPU kernel; both are tested against the pure
+functions in float64.
+
+Glossary: h, p, q are the newest state and the two before it, (row, width) with row = batch · token flattened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK_ENTRIES = 65_536
+"""Entries per block: eight float32 blocks of this size stay within a 2 MB cache."""
+
+
+@dataclass
+class DepthSums:
+    """Running sums over depth for one batch.
+
+    Attributes:
+        count: states seen so far.
+        mean: running mean over states (batch, token, width).
+        squares: running sum of squared deviations from it (Welford), same shape.
+        bend: Σ_s Σ_k |H[s] - (H[s-1] + H[s+1]) / 2| (batch, token).
+        step: Σ_s ‖H[s+1] - H[s]‖² (batch, token).
+        size: Σ_s Σ_k |H[s]| (batch, token).
+        spread: Σ_k of the standard deviation over states (batch, token); set with the last state.
+        variance: Σ_k of the variance over states (batch, token); set with the last state.
+    """
+
+    count: int
+    mean: Tensor
+    squares: Tensor
+    bend: Tensor
+    step: Tensor
+    size: Tensor
+    spread: Tensor | None = None
+    variance: Tensor | None = None
+
+    @classmethod
+    def start(cls, like: Tensor) -> DepthSums:
+        """Start at no states, accumulating in float32 or wider on the states' device.
+
+        Mean and squares hold nothing yet: the first state sets them, which saves a pass over both.
+        """
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        mean, squares = (torch.empty(like.shape, dtype=dtype, device=like.device) for _ in range(2))
+        bend, step, size = (torch.zeros(like.shape[:2], dtype=dtype, device=like.device) for _ in range(3))
+        return cls(0, mean, squares, bend, step, size)
+
+    def close(self) -> None:
+        """Fold the squared deviations into their per-token sums, once all states are in."""
+        self.spread, self.variance = torch.empty_like(self.bend), torch.empty_like(self.bend)
+        width = self.squares.shape[-1]
+        rows, step = self.squares.view(-1, width), max(1, BLOCK_ENTRIES // width)
+        for start in range(0, rows.shape[0], step):
+            part = slice(start, start + step)
+            deviation = rows[part] / self.count
+            self.variance.view(-1)[part] = deviation.sum(-1)
+            self.spread.view(-1)[part] = deviation.sqrt_().sum(-1)
+
+
+@dataclass
+class StepNorms:
+    """Per-token values of one state: its norm, and its inner product with the state before (None for the first)."""
+
+    norm: Tensor
+    inner: Tensor | None
+
+
+def add_states(
+    window: list[Tensor], new: int, norms: list[Tensor], raw: DepthSums, direction: DepthSums | None, *, last: bool
+) -> list[StepNorms]:
+    """Take the last `new` states of the window into the running sums; `last` when no more will come."""
+    norms, steps = list(norms), []
+    for end in range(len(window) - new + 1, len(window) + 1):
+        steps.append(add_state(window[max(0, end - 3) : end], norms, raw, direction))
+        norms.append(steps[-1].norm)
+    if last:
+        raw.close()
+        if direction is not None:
+            direction.close()
+    return steps
+
+
+def add_state(window: list[Tensor], norms: list[Tensor], raw: DepthSums, direction: DepthSums | None) -> StepNorms:
+    """Take the newest state of the window into the running sums.
+
+    Args:
+        window: the newest state last, before it up to two earlier ones; each (batch, token, width).
+        norms: token norms (batch, token) of the states before the newest, oldest first.
+        raw: sums over the states as they are.
+        direction: sums over the states with every token at root mean square 1 (mean, squares and bend only); None
+            leaves them out.
+
+    Returns:
+        Norms and inner products of the newest state.
+    """
+    newest = window[-1]
+    width, dtype = newest.shape[-1], raw.mean.dtype
+    norm = torch.empty(newest.shape[:2], dtype=dtype, device=newest.device)
+    inner = torch.empty_like(norm) if len(window) > 1 else None
+    rows = [state.reshape(-1, width) for state in window]
+    lengths = [n.reshape(-1) for n in norms[1 - len(window) :]] if len(window) > 1 else []
+    step = max(1, BLOCK_ENTRIES // width)
+    for start in range(0, rows[0].shape[0], step):
+        part = slice(start, start + step)
+        blocks = [r[part].to(dtype) for r in rows]
+        norm.view(-1)[part] = torch.linalg.vector_norm(blocks[-1], dim=-1)
+        if inner is not None:
+            inner.view(-1)[part] = torch.linalg.vecdot(blocks[-1], blocks[-2])
+        _add_block(blocks, raw, part)
+        if direction is not None:
+            scales = [(width**0.5 / n[part])[:, None] for n in (*lengths, norm.view(-1))]
+            _add_direction_block(blocks, scales, direction, part)
+    raw.count += 1
+    if direction is not None:
+        direction.count += 1
+    return StepNorms(norm, inner)
+
+
+def _add_block(blocks: list[Tensor], sums: DepthSums, part: slice) -> None:
+    """Add one block of tokens of the newest state to the sums.
+
+    `abs().sum()` rather than a 1-norm throughout, which is four times slower on CPUs.
+    """
+    h = blocks[-1]
+    sums.size.view(-1)[part] += h.abs().sum(-1)
+    if len(blocks) > 1:
+        change = h - blocks[-2]
+        sums.step.view(-1)[part] += torch.linalg.vecdot(change, change)
+        if len(blocks) > 2:
+            # p - (q + h) / 2 is half the difference of the two steps
+            bend = change.sub_(blocks[-2]).add_(blocks[-3])
+            sums.bend.view(-1)[part] += bend.abs_().sum(-1).mul_(0.5)
+    mean = sums.mean.view(-1, h.shape[-1])[part]
+    if sums.count == 0:
+        mean.copy_(h)
+        sums.squares.view(-1, h.shape[-1])[part].zero_()
+    else:
+        _welford(sums, part, mean - h)
+
+
+def _add_direction_block(blocks: list[Tensor], scales: list[Tensor], sums: DepthSums, part: slice) -> None:
+    """As `_add_block` for the rows times their scales, without forming the scaled rows more than once."""
+    h = blocks[-1]
+    if len(blocks) > 2:
+        bend = blocks[-3] * scales[-3]
+        bend.addcmul_(h, scales[-1]).addcmul_(blocks[-2], scales[-2], value=-2)
+        sums.bend.view(-1)[part] += bend.abs_().sum(-1).mul_(0.5)
+    mean = sums.mean.view(-1, h.shape[-1])[part]
+    if sums.count == 0:
+        torch.mul(h, scales[-1], out=mean)
+        sums.squares.view(-1, h.shape[-1])[part].zero_()
+    else:
+        _welford(sums, part, torch.addcmul(mean, h, scales[-1], value=-1))
+
+
+def _welford(sums: DepthSums, part: slice, off: Tensor) -> None:
+    """Update mean and squared deviations with `off` = mean - newest: numerically safe where Σx² - (Σx)² is not."""
+    width, count = off.shape[-1], sums.count
+    sums.mean.view(-1, width)[part].sub_(off, alpha=1 / (count + 1))
+    sums.squares.view(-1, width)[part].addcmul_(off, off, value=count / (count + 1))
+
+
+def column_sums(state: Tensor, weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sums over real tokens, and the energy of each channel.
+
+    Args:
+        state: (batch, token, width).
+        weights: (batch, row, token).
+        lengths: real tokens of each sample; what lies behind them is never read, so padding may hold anything.
+
+    Returns:
+        weights @ state (batch, row, width) and Σ_t h² (batch, width), in the dtype of `weights`.
+    """
+    batch, _, width = state.shape
+    sums = torch.zeros(batch, weights.shape[1], width, dtype=weights.dtype, device=state.device)
+    energy = torch.zeros(batch, width, dtype=weights.dtype, device=state.device)
+    step = max(1, BLOCK_ENTRIES // width)
+    for b, length in enumerate(lengths.tolist()):
+        for start in range(0, length, step):
+            part = slice(start, min(start + step, length))
+            block = state[b, part].to(weights.dtype)
+            sums[b] += weights[b, :, part] @ block
+            energy[b] += block.square().sum(0)
+    return sums, energy
+
+
+def row_products(state: Tensor, columns: Tensor) -> Tensor:
+    """Inner products of every token with given vectors, block by block for half precision.
+
+    Args:
+        state: (batch, token, width).
+        columns: (batch, column, width).
+
+    Returns:
+        (batch, token, column) in the dtype of `columns`.
+    """
+    if state.dtype == columns.dtype:
+        return state @ columns.mT
+    batch, token, width = state.shape
+    out = torch.empty(batch, token, columns.shape[1], dtype=columns.dtype, device=state.device)
+    step = max(1, BLOCK_ENTRIES // width)
+    for b in range(batch):
+        for start in range(0, token, step):
+            out[b, start : start + step] = state[b, start : start + step].to(columns.dtype) @ columns[b].mT
+    return out

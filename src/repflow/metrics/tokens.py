@@ -1,0 +1,200 @@
+"""What states say about their tokens: sums of unit vectors, energies, sinks, from two passes over each state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repflow.metrics import fused, reduce
+from repflow.metrics.drop import kept_tokens, median_of_sorted
+from repflow.metrics.meter import BatchInfo
+from repflow.metrics.sinks import TOP, top_share
+
+PROBES = 32
+"""Vectors that estimate ‖K‖_F² outside the top tokens; up to this many tokens the value is exact."""
+PROBE_SEED = 7
+
+
+@lru_cache(maxsize=8)
+def _signs(token: int) -> Tensor:
+    """Random signs (probe, token); those of a position are the same for every number of tokens."""
+    signs = torch.randint(0, 2, (token, PROBES), generator=torch.Generator().manual_seed(PROBE_SEED), dtype=torch.int8)
+    return (signs.T * 2 - 1).contiguous()
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What is the same for all states of a batch, on the states' device.
+
+    Attributes:
+        mask: real tokens (batch, token).
+        bos: beginning-of-sequence tokens (batch, token).
+        lengths: real tokens of each row (batch,).
+        count: the same as floating-point numbers (batch,).
+        kept_rows: rows whose per-token values are kept.
+        kept_index: the same as a tensor: indexing by a list would make the GPU wait for the copy.
+        probes: vectors that estimate ‖K‖_F² (batch, probe, token).
+        scale: weight of one probe in the estimate (batch,).
+    """
+
+    mask: Tensor
+    bos: Tensor
+    lengths: Tensor
+    count: Tensor
+    kept_rows: list[int]
+    kept_index: Tensor
+    probes: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, batch: BatchInfo, hidden: Tensor, keep: frozenset[int]) -> BatchContext:
+        """Make the context of a batch from its first state.
+
+        Probes are random signs, or for a prompt of at most PROBES tokens the unit vectors, whose sum is exact. They
+        belong to positions, so that a sample's value does not depend on the batch it runs in.
+        """
+        device, token = hidden.device, hidden.shape[1]
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        mask = batch.mask(token, device)
+        first = torch.zeros_like(mask)
+        first[:, 0] = torch.tensor(batch.bos or [False] * len(batch.samples)).to(device)
+        lengths = torch.tensor(batch.lengths, dtype=torch.int32).to(device)
+        exact = lengths <= PROBES
+        unit = torch.eye(PROBES, token, dtype=dtype, device=device)
+        probes = torch.where(exact[:, None, None], unit, _signs(token).to(device))
+        kept = [row for row, sample in enumerate(batch.samples) if sample in keep]
+        return cls(
+            mask=mask,
+            bos=first,
+            lengths=lengths,
+            count=lengths.to(dtype),
+            kept_rows=kept,
+            kept_index=torch.tensor(kept, dtype=torch.long).to(device),
+            probes=probes,
+            scale=torch.where(exact, 1.0, 1.0 / PROBES).to(dtype),
+        )
+
+
+@dataclass
+class TokenStats:
+    """What states say about their tokens; of the axis of 2, the first counts all real tokens, the second the kept.
+
+    Attributes:
+        norm: (state, batch, token).
+        unit_sum: Σ_t u_t (state, batch, 2, width).
+        count: tokens (state, batch, 2).
+        token_similarity, common_share, sharpness: (state, batch, 2), see `repflow.metrics.similarity`.
+        kept: tokens that the second counts (state, batch, token).
+        gram_share, top_tokens, channel_share, top_channels: see `repflow.metrics.sinks`.
+        gram_share_error: standard error of the estimate, 0 where it is exact.
+        by_token: mean cosine with the other tokens (state, kept row, token).
+    """
+
+    norm: Tensor
+    unit_sum: Tensor
+    count: Tensor
+    token_similarity: Tensor
+    common_share: Tensor
+    sharpness: Tensor
+    kept: Tensor
+    gram_share: Tensor
+    gram_share_error: Tensor
+    top_tokens: Tensor
+    channel_share: Tensor
+    top_channels: Tensor
+    by_token: Tensor
+
+    @classmethod
+    def of(cls, states: list[Tensor], norm: Tensor, about: BatchContext, drop: str) -> TokenStats:
+        """Measure states (batch, token, width) with their token norms (state, batch, token)."""
+        ops = fused if fused.usable(states[0]) else reduce
+        mask = about.mask
+        order = torch.where(mask, norm, -1).nan_to_num_(nan=-1.0).sort(dim=-1, descending=True, stable=True)
+        top = order.indices[..., :TOP]
+        median = median_of_sorted(order.values, norm, mask)
+        both = torch.stack([mask.expand_as(norm), kept_tokens(norm, mask, drop, bos=about.bos, median=median)], 2)
+        # 1 / 0 would be infinite, but a real token of norm 0 has no direction and must give NaN
+        inverse = (both / norm[:, :, None]).masked_fill_(both & (norm == 0)[:, :, None], torch.nan)
+        inverse = inverse.masked_fill_(~both, 0)
+        others = mask.expand_as(norm).scatter(2, top, False)
+        probes = about.probes * others[:, :, None]
+        weights = torch.cat([both.to(norm.dtype), inverse, probes], 2)
+        pairs = [ops.column_sums(state, w, about.lengths) for state, w in zip(states, weights, strict=True)]
+        sums, channel = (torch.stack(part) for part in zip(*pairs, strict=True))
+        share, error, product = _products(ops, states, sums, probes, top, others, about)
+        channels = top_share(channel, TOP)
+        count = both.sum(-1).double()
+        unit, total = sums[:, :, 2:4], sums[:, :, :2]
+        energy = (both * norm.double().square()[:, :, None]).masked_fill_(~both, 0).sum(-1)
+        common = total.double().square().sum(-1) / (count * energy)
+        similarity = (unit.double().square().sum(-1) - count) / (count * (count - 1))
+        return cls(
+            norm=norm,
+            unit_sum=unit,
+            count=count,
+            token_similarity=similarity.masked_fill_(count < 2, torch.nan),
+            common_share=common,
+            sharpness=((1 - common) * count / (count - 1)).masked_fill_(count < 2, torch.nan),
+            kept=both[:, :, 1],
+            gram_share=share,
+            gram_share_error=error,
+            top_tokens=_real_tops(top, mask),
+            channel_share=channels.share,
+            top_channels=channels.indices,
+            by_token=_by_token(product, norm, about),
+        )
+
+    @classmethod
+    def join(cls, parts: list[TokenStats]) -> TokenStats:
+        """Put the states of several groups behind one another."""
+        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+
+
+def _products(
+    ops: Any, states: list[Tensor], sums: Tensor, probes: Tensor, top: Tensor, others: Tensor, about: BatchContext
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Share of ‖K‖_F² in rows and columns of the top tokens, its standard error, and h_t · Σu.
+
+    K = X Xᵀ with X the centred tokens. The top tokens' part is exact; for a probe z over the other tokens,
+    E Σ_others (K z)² is the rest. All inner products with the tokens come from one pass over each state.
+    """
+    mask, count = about.mask, top.shape[2]
+    mean = sums[:, :, 0] / about.count[:, None]
+    index = top[..., None].expand(-1, -1, -1, mean.shape[-1])
+    rows = torch.stack([s.gather(1, i) for s, i in zip(states, index, strict=True)]).to(mean.dtype) - mean[:, :, None]
+    mixed = sums[:, :, 4:] - probes.sum(-1, keepdim=True) * mean[:, :, None]
+    columns = torch.cat([rows, mixed, sums[:, :, 2:3]], 2)
+    product = torch.stack([ops.row_products(s, c) for s, c in zip(states, columns, strict=True)])
+    centred = product[..., :-1] - (columns[:, :, :-1] * mean[:, :, None]).sum(-1)[:, :, None]
+    centred = torch.where(mask[..., None], centred, 0)
+    real = mask.expand_as(others).gather(2, top)
+    onto_top = torch.where(real[:, :, None], centred[..., :count], 0).square()
+    inside = onto_top.gather(2, top[..., None].expand(-1, -1, -1, count)).sum((2, 3))
+    touched = 2 * onto_top.sum((2, 3)) - inside
+    outside = torch.where(others[..., None], centred[..., count:], 0)
+    table = outside.mT @ outside  # zᵀ A z' of every two probes, A = K² over the others
+    each = table.diagonal(dim1=-2, dim2=-1)
+    rest = each.sum(-1) * about.scale
+    share = touched / (touched + rest)
+    # Var zᵀAz ≤ 2 ‖A‖_F², and E (zᵀAz')² = ‖A‖_F²: 992 products tell the spread better than the 32 values' own
+    spread = (table.square().sum((-1, -2)) - each.square().sum(-1)) / (PROBES * (PROBES - 1))
+    error = share * (2 * spread / PROBES).sqrt() / (touched + rest)
+    return share, torch.where(about.scale == 1, 0, error), product[..., -1]
+
+
+def _real_tops(top: Tensor, mask: Tensor) -> Tensor:
+    """Positions of the top tokens (state, batch, TOP), -1 where the prompt has fewer tokens."""
+    top = top.masked_fill(~mask.expand(len(top), -1, -1).gather(2, top), -1)
+    return torch.nn.functional.pad(top, (0, TOP - top.shape[2]), value=-1)
+
+
+def _by_token(product: Tensor, norm: Tensor, about: BatchContext) -> Tensor:
+    """Mean cosine of each token with the others, for the kept rows (state, kept row, token), from h_t · Σu."""
+    rows = about.kept_index
+    mask, count = about.mask[rows], about.count[rows, None]
+    value = (product[:, rows] / norm[:, rows] - 1) / (count - 1)
+    return value.masked_fill(~mask | (count < 2), torch.nan)

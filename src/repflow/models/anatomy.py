@@ -1,0 +1,143 @@
+"""Anatomy of a decoder: its blocks, what kind each one is, and the sublayers that add to the residual stream.
+
+Everything here is read from the modules themselves, so that a decoder nobody listed works as well; whether the
+reading is right is decided by `repflow.models.self_check`, which runs the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from repflow.errors import UnsupportedModelError, teach
+
+RECURRENT = re.compile(r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|LinearAttention|Retention")
+MIXTURE = re.compile(r"M[oO]E|Moe|Experts")
+SUBLAYER_NAMES = (
+    *("attn", "attention", "self_attn", "self_attention", "temporal_block", "linear_attn", "mlstm_layer"),
+    *("mamba", "mixer", "conv"),
+    *("mlp", "feed_forward", "mlp_block", "ffn", "moe", "block_sparse_moe", "shared_mlp"),
+)
+LAYER_COUNT_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """A module whose output, times `scale`, its block adds to the residual stream.
+
+    Attributes:
+        kind: attention, ssm, recurrent, conv or mlp (a mixture of experts is an mlp here).
+        module: The module whose output is added; the norm behind it where the block has one.
+        scale: Factor of the block, such as Granite's residual multiplier.
+    """
+
+    kind: str
+    module: nn.Module
+    scale: float
+
+
+def text_config(config: Any) -> Any:
+    """Part of a configuration that describes the language model."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def declared_layers(config: Any) -> int | None:
+    """Number of blocks that the configuration promises, None where it has no such entry."""
+    config = text_config(config)
+    for name in LAYER_COUNT_NAMES:
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def find_blocks(base: nn.Module, config: Any) -> list[nn.Module]:
+    """Find the residual blocks: the shallowest, largest module list with as many entries as the model has layers."""
+    wanted = declared_layers(config)
+    lists = [(name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)]
+    fitting = [(name, module) for name, module in lists if len(module) and (wanted is None or len(module) == wanted)]
+    if not fitting:
+        lengths = {name: len(module) for name, module in lists}
+        raise UnsupportedModelError(
+            "self-check 'number of blocks' failed: "
+            + teach(
+                f"a module list of {wanted} blocks, as the configuration says",
+                f"{type(base).__name__} with {lengths or 'no module list'}",
+                "repflow reads decoders whose blocks lie in one ModuleList",
+            )
+        )
+    best = min(fitting, key=lambda item: (item[0].count("."), -_size(item[1])))
+    return list(best[1])
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def innermost(network: nn.Module, blocks: list[nn.Module]) -> nn.Module:
+    """Smallest transformers model that holds the blocks; OPT's whole model skips the wrapper around its decoder."""
+    holders = [m for m in network.modules() if isinstance(m, PreTrainedModel) and _holds(m, blocks[-1])]
+    return min(holders, key=lambda holder: sum(1 for _ in holder.modules()))
+
+
+def _holds(module: nn.Module, part: nn.Module) -> bool:
+    return any(inner is part for inner in module.modules())
+
+
+def layer_kind(block: nn.Module) -> str:
+    """Kind of a block by how it mixes tokens: attention, ssm, recurrent, conv, joined by + ; else moe or mlp."""
+    found = {kind for module in block.modules() if (kind := mixing_kind(module))}
+    if "ssm" in found or "recurrent" in found:
+        found.discard("conv")  # their short convolution is part of the mixer
+    if found:
+        return "+".join(sorted(found))
+    return "moe" if any(MIXTURE.search(type(module).__name__) for module in block.modules()) else "mlp"
+
+
+def mixing_kind(module: nn.Module) -> str | None:
+    """Kind of token mixing that one module does by itself; None for everything that acts on single tokens."""
+    name = type(module).__name__
+    if hasattr(module, "A_log") and hasattr(module, "D"):
+        return "ssm"
+    if RECURRENT.search(name):
+        return "recurrent"
+    if name.endswith("ShortConv"):
+        return "conv"
+    if "Attention" in name and "Layer" not in name and "Block" not in name:
+        return "attention"
+    return None
+
+
+def find_sublayers(block: nn.Module) -> list[Sublayer]:
+    """List the sublayers that add to the stream, as far as their names are known; the self-check verifies the sum."""
+    # Zamba 2: the shared transformer only feeds the mixer, it adds nothing itself
+    block = dict(block.named_children()).get("mamba_decoder", block)
+    children = dict(block.named_children())
+    names = [name for name in children if name in SUBLAYER_NAMES]
+    if {"fc1", "fc2"} <= children.keys():  # OPT keeps its MLP as two loose matrices
+        names.append("fc2")
+    return [_sublayer(block, children[name]) for name in names]
+
+
+def _sublayer(block: nn.Module, module: nn.Module) -> Sublayer:
+    kinds = {kind for part in module.modules() if (kind := mixing_kind(part))}
+    kind = next((k for k in ("ssm", "recurrent", "attention", "conv") if k in kinds), "mlp")
+    scale = float(getattr(block, "residual_multiplier", 1.0))
+    if kind == "ssm":
+        scale *= float(getattr(block, "ssm_out_multiplier", 1.0))
+    if kind == "attention":
+        scale *= float(getattr(block, "attn_out_multiplier", 1.0))
+    if hasattr(block, "post_feedforward_layernorm"):  # Gemma 2 and OLMo 2 add the norm of the sublayer's output
+        behind = "post_feedforward_layernorm" if kind == "mlp" else "post_attention_layernorm"
+        module = getattr(block, behind, module)
+    return Sublayer(kind, module, scale)
+
+
+def layers_with(kind: str, sublayers: Iterable[list[Sublayer]]) -> list[int]:
+    """Indices of the blocks that have a sublayer of one kind."""
+    return [index for index, parts in enumerate(sublayers) if any(part.kind == kind for part in parts)]

@@ -1,0 +1,89 @@
+"""Reading weights: safetensors, or `.bin` files with `weights_only=True`; pickled objects are never executed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from repflow.errors import InputError, teach
+
+INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, refusing anything else by name."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(teach("a readable JSON file", f"{path}: {error}", "check the file")) from error
+    if not isinstance(data, dict):
+        raise InputError(teach("a JSON object", f"{path} with a {type(data).__name__}", "check the file"))
+    return data
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read a folder's weights on the CPU, from one file or the shards of an index."""
+    weights: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        weights.update(_read_file(path))
+    return weights
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Files that hold a folder's weights; safetensors are preferred."""
+    for single, index in zip(WEIGHT_FILES, INDEX_FILES, strict=True):
+        if (folder / single).exists():
+            return [folder / single]
+        if (folder / index).exists():
+            return [folder / name for name in sorted(set(read_json(folder / index)["weight_map"].values()))]
+    expected = f"weights in {' or '.join(WEIGHT_FILES)}"
+    raise InputError(
+        teach(expected, f"none in {folder}", "give a folder with weights, or init='default' for random ones")
+    )
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    with refusing_pickles(path.name):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+
+
+def refuse_pickled_objects(folder: Path) -> None:
+    """Open every `.bin` file of a folder with `weights_only=True` before anything else touches it."""
+    for path in weight_files(folder):
+        if path.suffix != ".safetensors":
+            with refusing_pickles(path.name):
+                torch.load(path, map_location="meta", weights_only=True, mmap=_is_zip(path))
+
+
+@contextmanager
+def refusing_pickles(name: str) -> Iterator[None]:
+    """Turn the unpickler's refusal, or a damaged file, into an error that says what to do."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            teach(
+                "a checkpoint of tensors only",
+                f"{name}, which needs unpickling of objects",
+                "it was not executed; ask its author for safetensors",
+            )
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, SafetensorError) as error:
+        raise InputError(teach("a readable checkpoint", f"{name}: {error}", "download it again")) from error
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:  # only the zip format can be mapped into memory; files before torch 1.6 are not
+        return file.read(4) == b"PK\x03\x04"

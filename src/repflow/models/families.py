@@ -1,0 +1,44 @@
+"""Quirks of single architectures that would bend their states, straightened before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+UNCHUNKED = 1 << 40
+
+
+def prepare(network: PreTrainedModel) -> None:
+    """Set what an architecture needs so that its blocks show the true residual stream; the function is unchanged."""
+    if next(network.parameters()).dtype == torch.float64 and hasattr(network, "set_experts_implementation"):
+        network.set_experts_implementation("eager")  # the grouped product of mixtures of experts has no float64 form
+    quirk = QUIRKS.get(str(network.config.model_type))
+    if quirk is not None:
+        quirk(network)
+
+
+def _straighten_rwkv(network: Any) -> None:
+    """Stop RWKV from halving the stream every few blocks at inference.
+
+    transformers divides weights in place by growing powers of two and halves the hidden states to match, against
+    overflow in float16. The logits are the same, since the last norm ignores the scale, but the stream is not.
+    Weights that a live model has already rescaled are put back; a power of two costs no precision.
+    """
+    base = network.base_model
+    every = int(getattr(base.config, "rescale_every", 0) or 0)
+    if every > 0 and base.layers_are_rescaled:
+        with torch.no_grad():
+            for index, block in enumerate(base.blocks):
+                block.attention.output.weight.mul_(2.0 ** (index // every))
+                block.feed_forward.value.weight.mul_(2.0 ** (index // every))
+    base.config.rescale_every = 0
+
+
+def _straighten_xlstm(network: Any) -> None:
+    """Let xLSTM take a prompt in one piece: in chunks its blocks would fire several times per forward pass."""
+    network.config.max_inference_chunksize = UNCHUNKED
+
+
+QUIRKS = {"rwkv": _straighten_rwkv, "xlstm": _straighten_xlstm}

@@ -1,0 +1,324 @@
+"""From a model spec to a Model.
+
+| spec | meaning |
+|---|---|
+| a folder | local Hugging Face folder, or an original mamba_ssm one; no connection is made |
+| NAME, ORG/NAME, either with @REVISION | hub repository; a folder of that name wins |
+| config:FILE.json | architecture only, random weights |
+| FILE.gguf | needs the extra `gguf` |
+| a live PreTrainedModel | used as it is, put into eval mode |
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import torch
+from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import cached_file, logging
+
+from repflow.errors import InputError, MissingExtraError, nearest, teach
+from repflow.models import mamba_ssm
+from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
+from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
+from repflow.models.initialise import parse_scheme, random_model
+from repflow.models.pretrained import Model
+from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
+
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from.
+
+    Attributes:
+        form: folder, hub, config or gguf.
+        path: Folder or file, None for the hub.
+        name: Hub id, or a short name of the path.
+        revision: Hub revision.
+    """
+
+    form: str
+    path: Path | None
+    name: str
+    revision: str | None = None
+
+
+def load(
+    spec: str | Path | PreTrainedModel,
+    *,
+    init: str = "trained",
+    tokenizer: Any = None,
+    dtype: torch.dtype | str = DEFAULT,
+    device: str | torch.device | None = None,
+    device_map: str | None = None,
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> Model:
+    """Load a model and verify that its states can be read.
+
+    Args:
+        spec: Folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
+        init: `trained`, or random weights by the scheme `default`, `gaussian[:std]`, `xavier` or `he`.
+        tokenizer: Tokenizer, or folder, file or hub id of one; by default the model's own, if it has any.
+        dtype: float32 unless given; a live model keeps its own unless given.
+        device: First GPU if there is one, else the CPU; a live model stays where it is unless given.
+        device_map: `auto` spreads the model over the devices (extra `accelerate`).
+        trust_remote_code: Run Python code that comes with the model.
+        seed: Seed of random weights.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        InputError: The spec or an option is wrong, or the checkpoint is refused.
+        UnsupportedModelError: A self-check failed.
+    """
+    scheme, _ = parse_scheme(init)
+    if isinstance(spec, PreTrainedModel):
+        return _load_live(spec, init, tokenizer, dtype, device, seed)
+    source = find_source(spec)
+    if source.form == "config" and scheme == "trained":
+        init = "default"
+    place, kind = resolve_device(device), resolve_dtype(dtype)
+    require_dtype(kind, place)
+    if device_map is not None:
+        _need("accelerate", "accelerate", f"device_map={device_map!r}")
+    if init == "trained":
+        network = _trained(source, kind, device_map, trust_remote_code)
+    else:
+        config = read_config(source, trust_remote_code)
+        network = random_model(config, init, seed=seed, trust_remote_code=trust_remote_code).to(kind)
+    network = _place(network, place, device_map)
+    found = _tokenizer(source, tokenizer, trust_remote_code)
+    name = source.name.rpartition("/")[2]
+    return Model(network, spec=str(spec), name=name, init=init, revision=source.revision, tokenizer=found)
+
+
+def _load_live(
+    network: PreTrainedModel, init: str, tokenizer: Any, dtype: torch.dtype | str, device: Any, seed: int
+) -> Model:
+    """Wrap a live model, or build the random twin of its configuration."""
+    kind = network.dtype if dtype == DEFAULT else resolve_dtype(dtype)
+    place = network.device if device is None else resolve_device(device)
+    if init != "trained":
+        network = random_model(copy.deepcopy(network.config), init, seed=seed)
+    if (kind, place) != (network.dtype, network.device):
+        require_dtype(kind, place)
+        network = network.to(device=place, dtype=kind)
+    origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
+    name = origin.rpartition("/")[2] or str(network.config.model_type)
+    return Model(network, spec=f"live:{name}", name=name, init=init, tokenizer=open_tokenizer(tokenizer))
+
+
+def find_source(spec: str | Path) -> Source:
+    """Tell which form a spec has; a local path that exists wins over the hub."""
+    text = str(spec)
+    if text.startswith("zoo:"):
+        raise InputError(f"the built-in zoo comes in a later version; got {text!r}; give a folder or hub id for now")
+    if text.startswith("config:"):
+        path = Path(text.removeprefix("config:")).expanduser()
+        if not path.is_file():
+            raise _unknown(text, path)
+        return Source("config", path, path.stem)
+    path = Path(text).expanduser()
+    if text and path.is_dir():
+        return Source("folder", path, path.resolve().name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise _unknown(text, path)
+        return Source("gguf", path, path.stem)
+    name, _, revision = text.partition("@")
+    if isinstance(spec, Path) or not HUB_ID.match(name) or path.is_file():
+        raise _unknown(text, path)
+    return Source("hub", None, name, revision or None)
+
+
+def _unknown(spec: str, path: Path) -> InputError:
+    folder = path.parent if path.parent.is_dir() else Path()
+    siblings = [entry.name for entry in folder.iterdir() if entry.is_dir() or entry.suffix in (".json", ".gguf")]
+    hint = nearest(path.name, siblings[:200]) if siblings else "check the path"
+    return InputError(
+        teach("a model folder, hub id, config:FILE.json or FILE.gguf", f"{spec!r}, which does not exist", hint)
+    )
+
+
+def read_config(source: Source, trust_remote_code: bool) -> Any:
+    """Configuration of a model, remote code refused unless asked for."""
+    if source.form == "gguf":
+        _need("gguf", "gguf", "a .gguf file")
+        assert source.path is not None
+        with refusing_pickles(source.path.name):
+            return AutoConfig.from_pretrained(source.path.parent, gguf_file=source.path.name, local_files_only=True)
+    file = config_file(source)
+    data = read_json(file)
+    if mamba_ssm.is_original(data):
+        return mamba_ssm.read_config(data)
+    _check_config(data, source, trust_remote_code)
+    try:
+        return AutoConfig.from_pretrained(
+            source.path or source.name,
+            revision=source.revision or "main",
+            local_files_only=source.form != "hub" or not hub_reachable(),
+            trust_remote_code=trust_remote_code,
+        )
+    except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
+        raise InputError(f"the configuration {file.name} of {source.name} is not valid: {error}") from error
+
+
+def config_file(source: Source) -> Path:
+    """Find a model's configuration, downloading it from the hub if it must."""
+    if source.form == "config":
+        assert source.path is not None
+        return source.path
+    if source.path is not None:
+        file = source.path / "config.json"
+        if not file.is_file():
+            raise InputError(teach("a folder with a config.json", str(source.path), "give a Hugging Face model folder"))
+        return file
+    return _download(source, "config.json")
+
+
+def _download(source: Source, name: str) -> Path:
+    try:
+        offline = not hub_reachable()
+        found = cached_file(source.name, name, revision=source.revision or "main", local_files_only=offline)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        wanted = source.name if source.revision is None else f"{source.name}@{source.revision}"
+        raise InputError(
+            teach(f"a local folder or a hub repository {wanted!r} with {name}", first, "check the name, or the network")
+        ) from error
+    if found is None:
+        raise InputError(teach(f"{name} in {source.name}", "a repository without it", "check the name"))
+    return Path(found)
+
+
+@functools.cache
+def hub_reachable() -> bool:
+    """Whether the hub's name resolves; else only the cache is asked, instead of 23 s of attempts to download.
+
+    Behind a proxy names are resolved elsewhere, so it is taken to be reachable.
+    """
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool) -> None:
+    """Refuse what transformers has no code for, and code that comes with the model unless it is trusted."""
+    kind = data.get("model_type")
+    if kind in CONFIG_MAPPING or (trust_remote_code and "auto_map" in data):
+        return
+    if "auto_map" in data:
+        remedy = "pass trust_remote_code=True (--trust-remote-code) after reading it"
+        raise InputError(
+            teach("a model that transformers has code for", f"{source.name}, which brings its own Python code", remedy)
+        )
+    hint = nearest(str(kind), CONFIG_MAPPING.keys()) if kind else "it has no model_type"
+    raise InputError(teach("a model_type that transformers knows", repr(kind), hint if len(hint) < 200 else "check it"))
+
+
+def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_remote_code: bool) -> PreTrainedModel:
+    """Read trained weights; parameters that the checkpoint lacks are an error, never random numbers."""
+    if source.form != "gguf" and mamba_ssm.is_original(data := read_json(config_file(source))):
+        return mamba_ssm.convert(data, read_weights(_original_folder(source))).to(dtype)
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code, "weights_only": True}
+    if device_map is not None:
+        options["device_map"] = device_map
+    if source.form == "gguf":
+        _need("gguf", "gguf", "a .gguf file")
+        assert source.path is not None
+        options |= {"gguf_file": source.path.name, "local_files_only": True}
+        return _from_pretrained(source.path.parent, options, source.name)
+    options["config"] = read_config(source, trust_remote_code)
+    if source.path is not None:
+        refuse_pickled_objects(source.path)
+        return _from_pretrained(source.path, options | {"local_files_only": True}, source.name)
+    options |= {"revision": source.revision or "main", "local_files_only": not hub_reachable()}
+    return _from_pretrained(source.name, options, source.name)
+
+
+def _original_folder(source: Source) -> Path:
+    if source.path is not None:
+        return source.path
+    return _download(source, "pytorch_model.bin").parent
+
+
+def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> PreTrainedModel:
+    with refusing_pickles(name), _without_progress():
+        network, info = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
+    missing = set(info["missing_keys"])
+    head = network.get_output_embeddings()
+    names = {
+        key
+        for key, value in network.named_parameters()
+        if head is not None and any(value is p for p in head.parameters())
+    }
+    if missing and missing <= names:
+        return network.base_model  # a checkpoint of the base model: its states stand, there is no head to invent
+    if missing:
+        got = f"{name}, which lacks {len(missing)} of them ({', '.join(sorted(missing)[:3])}, ...)"
+        raise InputError(teach("a checkpoint with every parameter", got, "use a complete checkpoint"))
+    return network
+
+
+@contextmanager
+def _without_progress() -> Iterator[None]:
+    """Hush transformers' bar over the weights; downloads keep theirs."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _place(network: PreTrainedModel, device: torch.device, device_map: str | None) -> PreTrainedModel:
+    if device_map is None:
+        return network.to(device)
+    if getattr(network, "hf_device_map", None) is None and device_map == "auto":
+        from accelerate import dispatch_model, infer_auto_device_map
+
+        spread = infer_auto_device_map(network, no_split_module_classes=network._no_split_modules)
+        return dispatch_model(network, spread)
+    return network
+
+
+def _tokenizer(source: Source, given: Any, trust_remote_code: bool) -> Any:
+    if given is not None:
+        offline = isinstance(given, str) and not Path(given).exists() and not hub_reachable()
+        return open_tokenizer(given, trust_remote_code=trust_remote_code, offline=offline)
+    if source.form == "hub":
+        offline = not hub_reachable()
+        return hub_tokenizer(source.name, source.revision, trust_remote_code=trust_remote_code, offline=offline)
+    if source.form == "gguf" and source.path is not None:
+        return gguf_tokenizer(source.path)
+    if source.form == "folder" and source.path is not None:
+        return local_tokenizer(source.path, trust_remote_code=trust_remote_code)
+    return None
+
+
+def _need(module: str, extra: str, what: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtraError(f"{what} needs {module}, which is not installed; pip install 'repflow[{extra}]'")

@@ -1,0 +1,229 @@
+"""Model: one interface to the states of any transformers decoder, verified when it is made.
+
+Guaranteed by the self-check at load (see `repflow.models.self_check`): every block's raw output is caught once and in
+order, the final norm of the last block is the model's last hidden state, the head gives the logits.
+Not guaranteed: sublayer branches of unlisted models (refused where their sum is not what the block adds), layer kinds
+of unlisted mixers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.models import nonfinite
+from repflow.models.anatomy import find_blocks, find_sublayers, innermost, layer_kind, layers_with, text_config
+from repflow.models.families import prepare
+from repflow.models.nonfinite import NonFinite
+from repflow.models.reading import Reading
+from repflow.models.self_check import check
+from repflow.models.streaming import OnFinalNorm, OnState, stream_states, sublayer_kind
+from repflow.results import Finding
+
+DIGEST_CHUNK = 1 << 24
+
+
+class Model:
+    """A decoder whose states can be read.
+
+    Attributes:
+        spec: What was asked for.
+        name: Short display name.
+        network: The transformers model, in eval mode.
+        tokenizer: Its tokenizer, None where it has none.
+        init: Where the weights come from: `trained` or a random scheme.
+        revision: Hub revision, None elsewhere.
+        reading: Blocks, final norm, head and flags, as measured.
+        layer_kinds: Kind of each block.
+        nonfinite: Parameters with NaN or infinite entries.
+        findings: What the load came across.
+    """
+
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        *,
+        spec: str,
+        name: str,
+        init: str = "trained",
+        revision: str | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.network = network.eval()
+        self.spec, self.name, self.init, self.revision, self.tokenizer = spec, name, init, revision, tokenizer
+        self.model_type = str(network.config.model_type)
+        prepare(network)
+        blocks = find_blocks(network.base_model, network.config)
+        base = innermost(network, blocks)
+        self.reading = Reading(base, blocks, [find_sublayers(block) for block in blocks], head=_head(network))
+        self.layer_kinds = [layer_kind(block) for block in blocks]
+        self.nonfinite: list[NonFinite] = nonfinite.scan(network, blocks)
+        self.findings: list[Finding] = nonfinite.findings(self.nonfinite, len(blocks))
+        with nonfinite.zeroed(network, self.nonfinite):
+            _run_check(network, self.reading, doubtful=bool(self.nonfinite))
+        self.reading.first_bad_state = nonfinite.first_bad_state(self.nonfinite, len(blocks))
+        bad = {entry.parameter for entry in self.nonfinite}
+        norm = {id(parameter) for parameter in self.final_norm.parameters()}
+        self.reading.final_norm_bad = any(id(p) in norm for name, p in network.named_parameters() if name in bad)
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """Residual blocks in order."""
+        return self.reading.blocks
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """Norm behind the last block."""
+        return self.reading.final_norm
+
+    @property
+    def head(self) -> nn.Module | None:
+        """Matrix from the final norm's output to the logits."""
+        return self.reading.head
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def n_states(self) -> int:
+        """Number of residual states: the embedding output and every block's output."""
+        return self.n_layers + 1
+
+    @property
+    def width(self) -> int:
+        """Channels of the residual stream."""
+        return int(text_config(self.network.config).hidden_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the model accepts."""
+        return int(text_config(self.network.config).vocab_size)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens the model was built for, None where no layer attends and so nothing sets a bound."""
+        if not any("attention" in kind for kind in self.layer_kinds):
+            return None
+        value = getattr(text_config(self.network.config), "max_position_embeddings", None)
+        return int(value) if value else None
+
+    @property
+    def device(self) -> torch.device:
+        """Device that takes the token ids."""
+        return self.network.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights."""
+        return self.network.dtype
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Token that begins a text, from the tokenizer or else the configuration."""
+        of_tokenizer = getattr(self.tokenizer, "bos_token_id", None)
+        value = of_tokenizer if of_tokenizer is not None else getattr(self.network.config, "bos_token_id", None)
+        return int(value) if isinstance(value, int) else None
+
+    @property
+    def first_bad_state(self) -> int | None:
+        """First state made with a non-finite weight; it and all later ones are NaN."""
+        return self.reading.first_bad_state
+
+    def sublayers(self, kind: str) -> list[int]:
+        """Indices of the layers that have the sublayer named in a kind such as `branch:attention`."""
+        name = sublayer_kind(kind)
+        return list(range(self.n_layers)) if name is None else layers_with(name, self.reading.parts)
+
+    def state_count(self, kind: str = "residual") -> int:
+        """Number of entries that `stream` hands out for a kind of state."""
+        return self.n_states if kind in ("residual", "hf-tuple") else len(self.sublayers(kind))
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """Turn the final norm's output into logits, with the model's factor and soft cap."""
+        if self.head is None:
+            raise InputError(teach("a model with a head", f"{self.name} without one", "load the causal language model"))
+        raw = self.head(normed) * self.reading.head_scale
+        cap = self.reading.head_softcap
+        return raw if cap is None else cap * torch.tanh(raw / cap)
+
+    def stream(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        *,
+        kind: str = "residual",
+        on_state: OnState,
+        on_final_norm: OnFinalNorm | None = None,
+    ) -> None:
+        """Run one forward pass without head and cache, and hand out each state as it appears.
+
+        States are not kept: after the callback returns, a state lives only as long as the model itself needs it.
+        Callbacks run in inference mode; `hf-tuple` is the exception that holds every state, as transformers does.
+
+        Args:
+            ids: Token ids (batch, token), right-padded.
+            mask: (batch, token), True for real tokens; None when there is no padding.
+            kind: `residual` (embedding output, then raw block outputs), `branch` (what each block adds),
+                `branch:attention`, `branch:mlp`, `branch:ssm`, `branch:recurrent`, `branch:conv` (what a sublayer adds,
+                for the layers in `sublayers(kind)`), or `hf-tuple` (transformers' own tuple).
+            on_state: Called with the entry's index and its (batch, token, width) tensor.
+            on_final_norm: Called once with the final norm's output.
+        """
+        check_prompt(ids, mask, self.vocab_size)
+        if self.max_length is not None and ids.shape[1] > self.max_length:
+            expected = f"at most {self.max_length} tokens, the limit of {self.name}"
+            raise InputError(teach(expected, f"{ids.shape[1]}", "ask for a shorter length or another model"))
+        arguments = self.reading.arguments(ids.to(self.device), mask)
+        stream_states(self.reading, arguments, kind, on_state, on_final_norm)
+
+    def digest(self) -> str:
+        """SHA-256 of every parameter's name, dtype, shape and bytes, in the order of their names."""
+        state = hashlib.sha256()
+        for name, tensor in sorted(nonfinite.stored_parameters(self.network), key=lambda item: item[0]):
+            state.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            for part in torch.split(tensor.reshape(-1), DIGEST_CHUNK):
+                state.update(part.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+        return state.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.model_type}, {self.n_layers} layers, width {self.width}, {self.init})"
+
+
+def _head(network: PreTrainedModel) -> nn.Module | None:
+    return network.get_output_embeddings() if network.base_model is not network else None
+
+
+def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None:
+    try:
+        check(network, reading, doubtful=doubtful)
+    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
+        if isinstance(error, UnsupportedModelError):
+            raise
+        raise UnsupportedModelError(
+            f"self-check 'forward pass' failed: {type(network).__name__} raised {type(error).__name__}: {error}; "
+            "repflow reads decoders that run on token ids alone"
+        ) from error
+
+
+def check_prompt(ids: Tensor, mask: Tensor | None, vocab: int) -> None:
+    """Refuse ids and masks that the model would misread: wrong shape, left padding, ids beyond the vocabulary."""
+    if ids.ndim != 2 or ids.numel() == 0:
+        raise InputError(teach("ids of shape (batch, token)", f"{tuple(ids.shape)}", "pass ids[None] for one prompt"))
+    if bool((ids < 0).any()) or bool((ids >= vocab).any()):
+        got = f"ids from {int(ids.min())} to {int(ids.max())}"
+        raise InputError(teach(f"token ids from 0 to {vocab - 1}", got, "use the model's own tokenizer"))
+    if mask is None:
+        return
+    if mask.shape != ids.shape:
+        expected = f"a mask of shape (batch, token) {tuple(ids.shape)}"
+        raise InputError(teach(expected, f"{tuple(mask.shape)}", "give one entry per token id"))
+    real = mask.bool()
+    if bool((real[:, 1:] & ~real[:, :-1]).any()) or not bool(real[:, 0].all()):
+        raise InputError(teach("padding on the right", "a mask that starts or resumes later", "right-pad the batch"))

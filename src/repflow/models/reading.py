@@ -1,0 +1,72 @@
+"""Reading: everything needed to read one model's states, as measured by the self-check."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from repflow.models.anatomy import Sublayer
+
+
+@dataclass
+class Reading:
+    """Where a model's states are and which of them can be trusted.
+
+    Attributes:
+        base: The model without its head, run to get the states.
+        blocks: Residual blocks in order.
+        parts: Sublayers of each block that add to the stream.
+        final_norm: Norm behind the last block; an Identity where the model has none.
+        head: Matrix that turns the final norm's output into logits, None for a bare base model.
+        head_scale: Factor between the head's output and the logits.
+        head_softcap: Bound c of the soft cap c·tanh(·/c) on the logits.
+        causal: A token's states do not depend on later tokens; right padding then needs no mask.
+        overwrites: The model changes states in place after handing them on, so they must be copied at once.
+        tuple_skips_embedding: transformers' own tuple starts with the first block instead of the embedding.
+        sublayer_problem: Why sublayer branches cannot be read, None if they can.
+        first_bad_state: First state made with a non-finite weight.
+        final_norm_bad: The final norm itself holds non-finite weights.
+    """
+
+    base: nn.Module
+    blocks: list[nn.Module]
+    parts: list[list[Sublayer]]
+    final_norm: nn.Module = field(default_factory=nn.Identity)
+    head: nn.Module | None = None
+    head_scale: float = 1.0
+    head_softcap: float | None = None
+    causal: bool = True
+    overwrites: bool = False
+    tuple_skips_embedding: bool = False
+    sublayer_problem: str | None = None
+    first_bad_state: int | None = None
+    final_norm_bad: bool = False
+
+    def arguments(self, ids: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        """Keyword arguments of one forward pass of the base model, without a cache.
+
+        A causal model gets no mask: no real token ever looks at the padding on its right, and without a mask the
+        attention kernels take their fast causal path, the same one as for an unpadded prompt.
+        """
+        taken = inspect.signature(self.base.forward).parameters
+        arguments: dict[str, Any] = {"input_ids": ids}
+        if "use_cache" in taken:
+            arguments["use_cache"] = False
+        if mask is not None and not self.causal and "attention_mask" in taken:
+            arguments["attention_mask"] = mask.to(device=ids.device, dtype=ids.dtype)
+        return arguments
+
+
+def hidden_of(output: Any) -> Tensor:
+    """Hidden states in what a module returned: the tensor itself, or the first entry of its tuple."""
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def input_of(args: tuple, kwargs: dict[str, Any]) -> Tensor:
+    """Hidden states that a block was called with, by position or by name."""
+    if args:
+        return args[0]
+    return kwargs["hidden_states"] if "hidden_states" in kwargs else next(iter(kwargs.values()))

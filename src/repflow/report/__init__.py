@@ -1,0 +1,1 @@
+"""Report: tables, figures and pages from results. Never imports torch."""

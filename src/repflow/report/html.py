@@ -1,0 +1,45 @@
+"""A result as a small HTML table, for notebooks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from repflow.report.tables import label, number
+from repflow.results import Result
+
+SHOWN = 30
+TEMPLATE = """<div><b>{{ title }}</b>
+<table><thead><tr><th>metric</th><th>axes</th><th>first</th><th>last</th></tr></thead><tbody>
+{% for row in rows %}<tr><td>{{ row.name }}</td><td>{{ row.axes }}</td><td>{{ row.first }}</td><td>{{ row.last }}</td>\
+</tr>
+{% endfor %}</tbody></table>
+{% if more %}<div>and {{ more }} more</div>{% endif %}
+{% for finding in findings %}<div>finding <b>{{ finding.code }}</b>: {{ finding.message }}</div>
+{% endfor %}</div>"""
+
+
+def html(result: Result) -> str:
+    """Names, axes, and the mean at the first and last place on the first axis; findings below. All text is escaped."""
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True)
+    names = list(result)
+    return environment.from_string(TEMPLATE).render(
+        title=f"{label(result) or 'Result'} {result.config.get('task', '')}".strip(),
+        rows=[_row(result, name) for name in names[:SHOWN]],
+        more=max(0, len(names) - SHOWN),
+        findings=result.findings,
+    )
+
+
+def _row(result: Result, name: str) -> dict[str, str]:
+    mean = np.atleast_1d(result.mean(name)) if result[name].dtype.kind == "f" else np.atleast_1d(result[name])
+    ends = [number(_finite_mean(np.asarray(mean[at]))) if len(mean) else "–" for at in (0, -1)]
+    axes = ", ".join(f"{axis} {size}" for axis, size in zip(result.axes[name], result[name].shape, strict=True))
+    return {"name": name, "axes": axes, "first": ends[0], "last": ends[1]}
+
+
+def _finite_mean(values: np.ndarray) -> float:
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    return float(finite.mean()) if finite.size else float("nan")

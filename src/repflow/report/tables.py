@@ -1,0 +1,207 @@
+"""Tables for the terminal: one model's states, and several models side by side."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from repflow.results import Result
+
+ROWS = 12
+DEPTHS = (0, 25, 50, 75, 100)
+ABSENT = "–"
+SUMMARY = {
+    "smoothness": "smoothness Sm",
+    "stability": "stability St",
+    "relative_smoothness": "relative Sm",
+    "relative_stability": "relative St",
+    "direction_smoothness": "direction Sm",
+    "direction_stability": "direction St",
+    "matched/smoothness": "matched Sm",
+    "matched/stability": "matched St",
+}
+"""Values over depth, in the order of the table; direction: of per-token normalised states; matched: on the grid."""
+
+Column = tuple[str, Callable[[int], str]]
+
+
+def result_view(result: Result) -> list[RenderableType]:
+    """What the command line shows of one model: states, values over depth, findings."""
+    parts: list[RenderableType] = []
+    if columns := _columns(result):
+        parts.append(_state_table(result, columns))
+    if any(name in result for name in SUMMARY):
+        parts.append(_summary_table(result))
+    shown = {"token_similarity", "token_similarity_excess", "layer_cosine", "token_norm", "common_share", *SUMMARY}
+    others = [name for name in result if name not in shown and "/" not in name]
+    if others:
+        parts.append(Text(f"also stored: {', '.join(others)}", style="dim"))
+    parts += [_finding(finding.code, finding.message) for finding in result.findings]
+    return parts
+
+
+def comparison_table(results: Sequence[Result]) -> Table:
+    """Several models in one table, at equal relative depth."""
+    table = Table(box=box.SIMPLE, title="Token similarity at relative depth, smoothness and stability", min_width=60)
+    table.add_column("model")
+    table.add_column("blocks", justify="right")
+    for depth in DEPTHS:
+        table.add_column(f"{depth} %", justify="right")
+    table.add_column("Sm", justify="right")
+    table.add_column("St", justify="right")
+    for result in results:
+        depth_values = at_depths(result, "token_similarity")
+        cells = [*(number(value) for value in depth_values), *(_scalar(result, f"matched/{n}") for n in _DEPTH_NAMES)]
+        table.add_row(Text(label(result)), str(_blocks(result)), *cells)
+    table.caption = comparison_caption(results)
+    table.caption_justify = "left"
+    return table
+
+
+_DEPTH_NAMES = ("smoothness", "stability")
+
+
+def comparison_caption(results: Sequence[Result]) -> str:
+    """What the reader must know to read the comparison rightly."""
+    grids = {result.config.get("grid") for result in results}
+    if len(grids) == 1 and None not in grids:
+        text = (
+            f"Sm and St on a matched grid of {grids.pop()} relative-depth steps: a Transformer block is two residual"
+            " updates and a Mamba block one, so values per block do not compare."
+        )
+    else:
+        text = "Sm and St are left out where the models have no common relative-depth grid (--grid)."
+    prompts = {result.provenance.get("digests", {}).get("prompts") for result in results}
+    if len(prompts) > 1:
+        text += " The models read different token sequences (their tokenizers or vocabularies differ)."
+    return text
+
+
+def at_depths(result: Result, name: str) -> list[float]:
+    """A state metric's mean over samples, interpolated at the relative depths of the table."""
+    if name not in result:
+        return [float("nan")] * len(DEPTHS)
+    mean = result.mean(name)
+    return [float(np.interp(depth / 100 * (len(mean) - 1), np.arange(len(mean)), mean)) for depth in DEPTHS]
+
+
+def thinned(count: int, rows: int = ROWS) -> list[int]:
+    """Indices of at most `rows` of `count` states, first and last among them.
+
+    >>> thinned(5), thinned(49, 5)
+    ([0, 1, 2, 3, 4], [0, 12, 24, 36, 48])
+    """
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(rows, count))})
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number of fixed digits, a dash where there is none."""
+    return f"{value:.{digits}f}" if np.isfinite(value) else ABSENT
+
+
+def label(result: Result) -> str:
+    """Short name of the model, with its random scheme."""
+    name = str(result.provenance.get("model", {}).get("name") or result.config.get("model", ""))
+    init = result.config.get("init", "trained")
+    return name if init == "trained" else f"{name} ({init})"
+
+
+def _blocks(result: Result) -> int | str:
+    return result.provenance.get("model", {}).get("layers", ABSENT)
+
+
+def _state_table(result: Result, columns: list[Column]) -> Table:
+    count = _state_count(result)
+    rows = thinned(count)
+    config = result.config
+    title = f"{label(result)}: {config.get('states', 'residual')} states on task {config.get('task', '')}"
+    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
+    table.add_column("state", justify="right")
+    for name, _ in columns:
+        table.add_column(name, justify="right")
+    for state in rows:
+        table.add_row(str(state), *(cell(state) for _, cell in columns))
+    if "final_norm/token_similarity" in result:
+        similarity = _with_band(result, "final_norm/token_similarity")(0)
+        table.add_row("norm", *(similarity if name == "similarity" else "" for name, _ in columns))
+    notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
+    notes += ["[ ]: 95 % of prompt resamples"] if "token_similarity" in result else []
+    table.caption = Text("; ".join(notes))
+    return table
+
+
+def _state_count(result: Result) -> int:
+    for name in ("token_similarity", "token_norm", "common_share", "token_similarity_excess"):
+        if name in result:
+            return result[name].shape[0]
+    return result["layer_cosine"].shape[0] + 1
+
+
+def _columns(result: Result) -> list[Column]:
+    """Columns for the state metrics that the result has."""
+    found: list[Column] = []
+    if "token_similarity" in result:
+        found.append(("similarity", _with_band(result, "token_similarity")))
+    if "token_similarity_excess" in result:
+        found.append(("excess", _curve(result.mean("token_similarity_excess"))))
+    if "layer_cosine" in result:
+        cosine = _reduce(np.nanmean, result["layer_cosine"])
+        found.append(("layer cosine", _curve(np.concatenate([[np.nan], cosine]))))
+    if "token_norm" in result:
+        found.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
+    if "common_share" in result:
+        found.append(("common share", _curve(result.mean("common_share"))))
+    return found
+
+
+def _reduce(function: Callable[..., np.ndarray], array: np.ndarray) -> np.ndarray:
+    """Mean or median over samples and tokens, NaN where there is nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN states are findings, not worth a second message
+        return np.asarray(function(array.reshape(array.shape[0], -1), axis=1))
+
+
+def _curve(values: np.ndarray, digits: int = 3) -> Callable[[int], str]:
+    return lambda state: number(float(values[state]), digits) if state < len(values) else ABSENT
+
+
+def _with_band(result: Result, name: str) -> Callable[[int], str]:
+    band = result.band(name)
+
+    def cell(state: int) -> str:
+        mean = number(float(band.mean[state]))
+        if not np.isfinite(band.low[state]):
+            return mean
+        return f"{mean} [{number(float(band.low[state]))}, {number(float(band.high[state]))}]"
+
+    return cell
+
+
+def _summary_table(result: Result) -> Table:
+    table = Table(box=box.SIMPLE, show_header=True, title_justify="left")
+    table.add_column("over depth")
+    table.add_column("mean", justify="right")
+    table.add_column("95 %", justify="right")
+    for name, title in SUMMARY.items():
+        if name in result:
+            band = result.band(name)
+            span = f"{band.low:.4g} to {band.high:.4g}" if np.isfinite(band.low) else ABSENT
+            table.add_row(title, _scalar(result, name), span)
+    return table
+
+
+def _scalar(result: Result, name: str) -> str:
+    if name not in result:
+        return ABSENT
+    value = float(result.mean(name))
+    return f"{value:.4g}" if np.isfinite(value) else ABSENT
+
+
+def _finding(code: str, message: str) -> Text:
+    return Text.assemble((f"finding {code}: ", "yellow"), message)

@@ -1,0 +1,258 @@
+"""Result: named arrays with named axes, and where they came from. NumPy only; everything downstream reads this."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from repflow.errors import InputError, MissingExtraError, nearest, teach
+from repflow.hooks import hook, register_hook
+
+__all__ = [
+    "Band",
+    "Finding",
+    "Result",
+    "array_from_json",
+    "array_to_json",
+    "bootstrap_band",
+    "register_hook",
+    "sample_mean",
+    "unique_axes",
+]
+
+BOOTSTRAP_DRAWS = 2000
+BOOTSTRAP_SEED = 20251006
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something worth a reader's attention that the run came across.
+
+    Attributes:
+        code: Short name of the kind of finding, such as `nonfinite_weight` or `sink_tokens`.
+        layer: State or block it concerns, None for the whole run.
+        message: One sentence with the numbers behind it.
+    """
+
+    code: str
+    layer: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """Mean over samples and the bootstrap 95 % interval around it; arrays without the sample axis."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass
+class Result(Mapping[str, np.ndarray]):
+    """What a study found: a mapping from metric name to array, with axes, configuration and provenance beside it.
+
+    A name may carry a prefix: `final_norm/NAME` is the metric of the final norm's output, `norm>10/NAME` the metric
+    with sink tokens dropped, `kept/NAME` the unpooled per-token values of the first few samples.
+
+    >>> r = Result({"token_similarity": np.array([[0.1, 0.3], [0.5, 0.7]])}, {"token_similarity": ("state", "sample")})
+    >>> r.mean("token_similarity")
+    array([0.2, 0.6])
+    """
+
+    arrays: dict[str, np.ndarray]
+    axes: dict[str, tuple[str, ...]]
+    config: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    bands: dict[str, Band] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that every array has one axis name per dimension."""
+        for name, array in self.arrays.items():
+            axes = self.axes.get(name)
+            if axes is None or len(axes) != array.ndim:
+                raise InputError(
+                    teach(
+                        f"one axis name per dimension of {name!r} {array.shape}", f"{axes}", "pass axes={name: (...)}"
+                    )
+                )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the array of one metric."""
+        try:
+            return self.arrays[name]
+        except KeyError:
+            raise KeyError(f"no metric {name!r} in this result; {nearest(name, self.arrays)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def mean(self, name: str) -> np.ndarray:
+        """Average a metric over samples, leaving out samples where it is undefined (NaN)."""
+        return sample_mean(self[name], self.axes[name])
+
+    def band(self, name: str) -> Band:
+        """Mean over samples with a bootstrap 95 % interval; the stored one where the run made it."""
+        if name not in self.bands:
+            self.bands[name] = bootstrap_band(self[name], self.axes[name])
+        return self.bands[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Turn everything into plain JSON values; NaN and infinities become null."""
+        return {
+            "metrics": {name: array_to_json(array, self.axes[name]) for name, array in self.arrays.items()},
+            "bands": {
+                name: {"low": _plain(band.low), "mean": _plain(band.mean), "high": _plain(band.high)}
+                for name, band in self.bands.items()
+            },
+            "config": self.config,
+            "provenance": self.provenance,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Result:
+        """Rebuild a Result from `to_json`; null becomes NaN."""
+        arrays, axes = {}, {}
+        for name, entry in data["metrics"].items():
+            arrays[name] = array_from_json(entry)
+            axes[name] = tuple(entry["axes"])
+        bands = {
+            name: Band(*(np.asarray(_restore(entry[k]), dtype=np.float64) for k in ("mean", "low", "high")))
+            for name, entry in data.get("bands", {}).items()
+        }
+        findings = [Finding(**entry) for entry in data.get("findings", [])]
+        return cls(arrays, axes, dict(data["config"]), dict(data["provenance"]), findings, bands)
+
+    def to_pandas(self) -> Any:
+        """Long table with columns metric, one per axis, value. Needs the extra `tables`."""
+        pandas = _need("pandas", "tables")
+        frames = []
+        for name, array in self.arrays.items():
+            index = np.indices(array.shape).reshape(array.ndim, array.size)
+            columns = {axis: index[i] for i, axis in enumerate(unique_axes(self.axes[name]))}
+            frames.append(pandas.DataFrame({"metric": name, **columns, "value": array.reshape(-1)}))
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame({"metric": [], "value": []})
+
+    def to_xarray(self) -> Any:
+        """Dataset with one variable per metric. Needs the extra `tables`.
+
+        Metrics whose axes have other lengths than the rest (the final norm has one state, kept samples are fewer)
+        get dimensions of their own, named AXIS_of_LENGTH (AXIS_2 is the second axis of that name, as in CKA).
+        """
+        xarray = _need("xarray", "tables")
+        lengths: dict[str, int] = {}
+        variables = {}
+        for name, array in self.arrays.items():
+            dims = []
+            for axis, length in zip(unique_axes(self.axes[name]), array.shape, strict=True):
+                dims.append(axis if lengths.setdefault(axis, length) == length else f"{axis}_of_{length}")
+            variables[name] = (tuple(dims), array)
+        return xarray.Dataset(variables)
+
+    def plot(self, name: str = "token_similarity") -> Any:
+        """Plotly figure of one metric (see `repflow.report`)."""
+        return hook("plot")(self, name)
+
+    def _repr_html_(self) -> str:
+        return hook("html")(self)
+
+
+def _need(module: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(
+            f"this needs {module}, which is not installed; pip install 'repflow[{extra}]'"
+        ) from None
+
+
+def unique_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Number repeated axes, so that they can name columns: (state, state) becomes (state, state_2)."""
+    return tuple(
+        axis if axes[:i].count(axis) == 0 else f"{axis}_{axes[:i].count(axis) + 1}" for i, axis in enumerate(axes)
+    )
+
+
+def sample_mean(array: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
+    """Mean over the sample axis, ignoring NaN; unchanged where there is none."""
+    if "sample" not in axes:
+        return array
+    moved = np.moveaxis(array, axes.index("sample"), 0).astype(np.float64)
+    present = ~np.isnan(moved)
+    count = present.sum(0)
+    total = np.where(present, moved, 0.0).sum(0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def bootstrap_band(
+    array: np.ndarray, axes: tuple[str, ...], *, draws: int = BOOTSTRAP_DRAWS, seed: int = BOOTSTRAP_SEED
+) -> Band:
+    """Percentile bootstrap over samples of their mean; NaN bounds with fewer than two samples.
+
+    All entries share the same draws, so that a curve's band moves together. Values that are NaN in a sample are left
+    out of that draw's mean.
+    """
+    mean = sample_mean(array, axes)
+    if "sample" not in axes or array.shape[axes.index("sample")] < 2:
+        return Band(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
+    moved = np.moveaxis(array, axes.index("sample"), 0).astype(np.float64)
+    count = moved.shape[0]
+    rng = np.random.default_rng(seed)
+    weights = rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(np.float64)
+    flat = moved.reshape(count, -1)
+    low, high = np.empty(flat.shape[1]), np.empty(flat.shape[1])
+    for start in range(0, flat.shape[1], 4096):  # bounds the (draws, entries) table
+        part = flat[:, start : start + 4096]
+        present = ~np.isnan(part)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = (weights @ np.where(present, part, 0.0)) / (weights @ present)
+        means = np.where(present.any(0), means, np.nan)
+        low[start : start + 4096], high[start : start + 4096] = _nan_quantiles(means)
+    return Band(mean, low.reshape(mean.shape), high.reshape(mean.shape))
+
+
+def _nan_quantiles(means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    empty = np.isnan(means).all(0)
+    filled = np.where(empty, 0.0, means)
+    low, high = np.nanquantile(filled, [0.025, 0.975], axis=0)
+    return np.where(empty, np.nan, low), np.where(empty, np.nan, high)
+
+
+def array_to_json(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:
+    """Describe an array as axes, shape and nested values with null for what is not finite."""
+    return {"axes": list(axes), "shape": list(array.shape), "dtype": str(array.dtype), "values": _plain(array)}
+
+
+def array_from_json(entry: Mapping[str, Any]) -> np.ndarray:
+    """Inverse of `array_to_json`."""
+    dtype = np.dtype(entry.get("dtype", "float64"))
+    return np.asarray(_restore(entry["values"]), dtype=dtype).reshape(entry["shape"])
+
+
+def _plain(array: np.ndarray) -> Any:
+    if array.dtype.kind == "f":
+        return _null(array.tolist())
+    return array.tolist()
+
+
+def _null(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_null(v) for v in value]
+    return value if math.isfinite(value) else None
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restore(v) for v in value]
+    return math.nan if value is None else value

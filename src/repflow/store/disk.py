@@ -1,0 +1,127 @@
+"""Durable writes: a file is either whole and on the disk or not there, and a full disk says so."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from repflow.errors import InputError, StoreError
+
+TMP = ".tmp"
+NO_ROOM = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+FORBIDDEN = frozenset(
+    [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP]
+)
+
+
+class UnwritableError(InputError, StoreError):
+    """The place to write to is full, read-only or forbidden; what was stored before is intact."""
+
+
+def digest(data: bytes) -> str:
+    """Hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file as a whole: temporary file, fsync, rename, fsync of the folder."""
+    tmp = path.with_name(path.name + TMP)
+    with naming_path(path, len(data)):
+        try:
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                write_all(fd, data)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            tmp.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                tmp.unlink()
+            raise
+
+
+def write_at(path: Path, data: bytes, offset: int) -> None:
+    """Write durably at an offset and end the file there; after a failure the file ends at the offset again."""
+    with naming_path(path, len(data)):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            if os.fstat(fd).st_size != offset:
+                os.ftruncate(fd, offset)
+            os.lseek(fd, offset, os.SEEK_SET)
+            write_all(fd, data)
+            os.fsync(fd)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(fd, offset)
+            raise
+        finally:
+            os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte; os.write may take fewer."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new entry in the folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents durably; no matter if it is there."""
+    with naming_path(folder, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Whole content, None where there is no such file."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}; check its permissions and the disk") from error
+
+
+@contextmanager
+def naming_path(path: Path, needed: int) -> Iterator[None]:
+    """Turn an OSError of a write into a StoreError that names the path, the space needed and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, path, needed) from error
+
+
+def _explain(error: OSError, path: Path, needed: int) -> StoreError:
+    if error.errno in NO_ROOM:
+        return UnwritableError(
+            f"no room to write {path}: {needed} bytes needed, {_free(path)} free ({error.strerror}); "
+            "free some space and run the same command again, it resumes"
+        )
+    if error.errno in FORBIDDEN:
+        return UnwritableError(
+            f"cannot write {path}: {error.strerror}; make the place writable or choose another --out"
+        )
+    return StoreError(f"cannot write {path}: {error.strerror or error}; check the disk and run the same command again")
+
+
+def _free(path: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(path.parent).free} bytes"
+    except OSError:
+        return "unknown"

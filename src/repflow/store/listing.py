@@ -1,0 +1,115 @@
+"""Overview of the runs in a folder, from their records and manifests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import InputError, StoreError, teach
+from repflow.store.lock import LOCK_FILE
+from repflow.store.manifest import Entry, Reading, is_complete, live_result, live_shards, read_manifest
+from repflow.store.record import RUN_FILE, is_run, read_record, record_in_file
+from repflow.store.shard import shard_path
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run at a glance.
+
+    Attributes:
+        name: Folder name.
+        path: The folder.
+        model: `config["model"]`, "" where there is none.
+        task: `config["task"]`, "" where there is none.
+        finished: Whether the result is stored.
+        done: Samples in stored shards (`meta["samples"]`, a count or a list of ids), None if shards do not say.
+        total: Samples of the last `plan` event (`samples`, a count or a list), else `config["samples"]`, else None.
+        damaged: What is visibly wrong, "" for nothing; `verify` looks at every byte, this only at sizes.
+        created: Time of the first start.
+    """
+
+    name: str
+    path: Path
+    model: str = ""
+    task: str = ""
+    finished: bool = False
+    done: int | None = None
+    total: int | None = None
+    damaged: str = ""
+    created: str = ""
+
+
+def list_runs(parent: Path | str) -> list[RunSummary]:
+    """Summaries of the runs in a folder by name; a bad run is marked, never raised. Takes no lock.
+
+    A run folder itself gives the list of that run alone. A folder where a run was killed before it stored anything
+    counts as a run without a model.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    folder = Path(parent)
+    if not folder.is_dir():
+        raise InputError(
+            teach(f"a folder of runs at {folder}", "no folder", "run `repflow measure` first or name another")
+        )
+    if is_run(folder):
+        return [_summary(folder)]
+    return [_summary(entry) for entry in sorted(folder.iterdir()) if entry.is_dir() and _looks_like_run(entry)]
+
+
+def _looks_like_run(folder: Path) -> bool:
+    try:
+        return (folder / LOCK_FILE).exists() or is_run(folder)
+    except (StoreError, OSError):
+        return False
+
+
+def _summary(folder: Path) -> RunSummary:
+    try:
+        record, reading = read_record(folder), read_manifest(folder)
+    except (StoreError, InputError, OSError) as error:
+        return RunSummary(folder.name, folder, damaged=str(error))
+    finished = is_complete(reading.good) and all((folder / name).exists() for name in live_result(reading.good))
+    total = _total(reading.good, record.config)
+    return RunSummary(
+        folder.name,
+        folder,
+        str(record.config.get("model", "")),
+        str(record.config.get("task", "")),
+        finished,
+        total if finished and total is not None else _done(reading.good),
+        total,
+        _visible_fault(folder, reading),
+        record.created,
+    )
+
+
+def _visible_fault(folder: Path, reading: Reading) -> str:
+    stored = {shard_path(folder, name): line["bytes"] for name, line in live_shards(reading.good).items()}
+    stored |= {folder / name: line["bytes"] for name, line in live_result(reading.good).items()}
+    faults = [*reading.faults(), *([] if record_in_file(folder) else [f"{RUN_FILE} is damaged"])]
+    for path, size in stored.items():
+        if not path.is_file() or path.stat().st_size != size:
+            faults.append(f"{path.relative_to(folder)} is missing or has another size")
+    return "; ".join(faults[:3])
+
+
+def _done(entries: list[Entry]) -> int | None:
+    counts = [_count(line["meta"]) for line in live_shards(entries).values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known or not counts else None
+
+
+def _total(entries: list[Entry], config: Mapping[str, Any]) -> int | None:
+    plans = [count for entry in entries if entry.kind == "plan" and (count := _count(entry.data)) is not None]
+    return plans[-1] if plans else _count(config)
+
+
+def _count(holder: Mapping[str, Any]) -> int | None:
+    samples = holder.get("samples")
+    if isinstance(samples, list):
+        return len(samples)
+    return samples if isinstance(samples, int) else None

@@ -1,0 +1,91 @@
+"""One writer per run folder: a lock that the kernel drops when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from repflow.errors import RunLockedError, StoreError
+from repflow.store.disk import naming_path, write_all
+
+LOCK_FILE = ".repflow.lock"
+
+
+class Lock:
+    """Exclusive hold on a run folder from `Lock(folder)` to `release()`.
+
+    The file stays behind: removing it would let two processes hold locks on two files of one name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK_FILE
+        with naming_path(self.path, 0):
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            self._take()
+            self._check_current()
+            with suppress(OSError):  # only for the message to others; a full disk is told by the first real write
+                os.ftruncate(self._fd, 0)
+                write_all(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except BaseException:
+            self.release()
+            raise
+        _held.add(self)
+
+    def _take(self) -> None:
+        import fcntl  # POSIX only; reading run folders works without it
+
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StoreError(
+                    f"cannot lock {self.path}: {error.strerror}; this file system has no locks, choose another --out"
+                ) from error
+            raise RunLockedError(
+                f"expected to be the only writer of {self.path.parent}; {self._holder()} is writing to it; "
+                "wait for it to end, stop it, or use another --name"
+            ) from None
+
+    def _check_current(self) -> None:
+        # A start that failed removes its file: a lock on the removed file would exclude nobody.
+        with naming_path(self.path, 0):
+            there, ours = self.path.stat(), os.fstat(self._fd)
+        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+            raise RunLockedError(f"another process is starting or removing {self.path.parent}; run the command again")
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still holds the lock."""
+        return self._fd >= 0
+
+    def _holder(self) -> str:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            holder = json.loads(os.pread(self._fd, 1000, 0))
+            return f"process {holder['pid']} on {holder['host']}"
+        return "another process"
+
+    def release(self) -> None:
+        """Let others write; harmless when called again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        _held.discard(self)
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _drop_inherited() -> None:
+    # A forked child shares the parent's lock: it would keep the folder locked after the parent is killed.
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_inherited)

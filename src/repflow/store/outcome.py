@@ -1,0 +1,89 @@
+"""result.json and result.safetensors: a finished run's Result, read back exactly.
+
+result.json describes everything and spells out the values of small arrays for readers without this library;
+result.safetensors holds every array with all its bits (JSON has no NaN or infinity). Neither holds a time, so equal
+results are equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.errors import DamagedRunError, InputError, teach
+from repflow.results import Band, Finding, Result, array_to_json
+from repflow.store.canonical import plain, without_nan
+from repflow.store.manifest import live_result, read_manifest
+from repflow.store.record import existing_run
+from repflow.store.shard import pack, read_stamped, unpack
+
+RESULT_FILE = "result.json"
+ARRAYS_FILE = "result.safetensors"
+INLINE = 4096  # values of larger arrays are left out of result.json
+PARTS = ("mean", "low", "high")
+
+
+def result_files(result: Result) -> dict[str, bytes]:
+    """File names and contents that keep a result, in the order to write them."""
+    arrays = {f"metrics/{name}": array for name, array in result.arrays.items()}
+    for name, band in result.bands.items():
+        arrays |= {f"bands/{part}/{name}": np.asarray(getattr(band, part)) for part in PARTS}
+    described = {
+        "format": "repflow-result",
+        "version": 1,
+        "metrics": {name: _describe(array, result.axes[name]) for name, array in result.arrays.items()},
+        "bands": list(result.bands),
+        "config": without_nan(result.config),
+        "provenance": without_nan(result.provenance),
+        "findings": [asdict(finding) for finding in result.findings],
+    }
+    text = _page(plain(described, "result"), 2) + "\n"
+    return {ARRAYS_FILE: pack(arrays), RESULT_FILE: text.encode("ascii")}
+
+
+def load_result(path: Path | str) -> Result:
+    """Read the result of a finished run, its digests checked. Takes no lock.
+
+    Raises:
+        InputError: No run folder there, or the run is not finished.
+        DamagedRunError: A stored file does not match its digest.
+    """
+    folder = existing_run(path)
+    files = live_result(read_manifest(folder).good)
+    if not files:
+        raise InputError(teach(f"a finished run in {folder}", "an unfinished one", "run its command again, it resumes"))
+    found = {}
+    for name in (ARRAYS_FILE, RESULT_FILE):
+        found[name], fault = read_stamped(folder / name, files[name])
+        if fault:
+            raise DamagedRunError(f"{folder / name}: {fault}; `repflow verify --repair {folder}` recomputes it")
+    return _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
+
+
+def _rebuild(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+    return Result(
+        {name: arrays[f"metrics/{name}"] for name in described["metrics"]},
+        {name: tuple(entry["axes"]) for name, entry in described["metrics"].items()},
+        described["config"],
+        described["provenance"],
+        [Finding(**finding) for finding in described["findings"]],
+        {name: Band(*(arrays[f"bands/{part}/{name}"] for part in PARTS)) for name in described["bands"]},
+    )
+
+
+def _describe(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:
+    if math.prod(array.shape) <= INLINE and array.dtype.kind in "biuf":
+        return array_to_json(array, axes)
+    return {"axes": list(axes), "shape": list(array.shape), "dtype": str(array.dtype), "values_in": ARRAYS_FILE}
+
+
+def _page(value: Any, depth: int) -> str:
+    """JSON with one line per entry down to a depth: a metric per line rather than a number per line."""
+    if depth == 0 or not isinstance(value, dict) or not value:
+        return json.dumps(value, allow_nan=False)
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_page(entry, depth - 1)}" for key, entry in value.items()) + "\n}"

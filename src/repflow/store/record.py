@@ -1,0 +1,160 @@
+"""run.json: what a run was asked to do and with what; and when a later request is the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import ConfigChangedError, DamagedRunError, InputError, StoreError, teach
+from repflow.store.canonical import plain, seal, unseal
+from repflow.store.disk import read_bytes
+from repflow.store.manifest import Reading, read_manifest
+
+RUN_FILE = "run.json"
+FORMAT = "repflow-run"
+VERSION = 1
+ABSENT = "(absent)"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of run.json, which the first line of the manifest repeats so that either can be rebuilt.
+
+    Attributes:
+        config: What was asked for; a resumed run must ask for the same.
+        provenance: Versions, seeds, device; `provenance["digests"]` (weights, prompts) must be the same too.
+        created: Time of the first start.
+    """
+
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    created: str
+
+    @classmethod
+    def new(cls, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> Record:
+        """Describe a run that starts now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(plain(config, "config"), plain(provenance, "provenance"), now)
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> Record:
+        """Inverse of `content`; refuses a format of the future."""
+        if content.get("format") != FORMAT or content.get("version", 0) > VERSION:
+            raise StoreError(
+                teach(
+                    f"{RUN_FILE} of format {FORMAT} version {VERSION} or older",
+                    f"{content.get('format')} version {content.get('version')}",
+                    "install a newer repflow to read it",
+                )
+            )
+        return cls(content["config"], content["provenance"], content["created"])
+
+    def content(self) -> dict[str, Any]:
+        """Plain JSON values, as stored."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "created": self.created,
+            "config": self.config,
+            "provenance": self.provenance,
+        }
+
+    def to_bytes(self) -> bytes:
+        """The exact bytes of run.json."""
+        return seal(self.content(), indent=2)
+
+
+def record_in_file(folder: Path) -> Record | None:
+    """The record in run.json, None if it is missing or damaged."""
+    raw = read_bytes(folder / RUN_FILE)
+    content = unseal(raw, indent=2) if raw is not None else None
+    return Record.from_content(content) if content is not None else None
+
+
+def record_in_manifest(reading: Reading) -> Record | None:
+    """The copy in the first line of the manifest, None if it is missing or damaged."""
+    first = reading.good[0] if reading.good else None
+    return Record.from_content(first.data) if first is not None and first.seq == 0 else None
+
+
+def read_record(path: Path | str) -> Record:
+    """The config and provenance of a stored run, from run.json or else from its copy in the manifest.
+
+    Raises:
+        InputError: There is no run folder at the path.
+        DamagedRunError: Neither copy is intact.
+    """
+    folder = existing_run(path)
+    record = record_in_file(folder) or record_in_manifest(read_manifest(folder))
+    if record is None:
+        raise DamagedRunError(
+            f"neither {folder / RUN_FILE} nor its copy in the manifest is intact; "
+            "this cannot be repaired: delete the folder and run the command again"
+        )
+    return record
+
+
+def existing_run(path: Path | str) -> Path:
+    """Return the path if it is a run folder, else raise InputError."""
+    folder = Path(path)
+    if not is_run(folder):
+        got = "a folder without a run" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
+        raise InputError(teach(f"a run folder at {folder}", got, "see `repflow list` for the runs of a folder"))
+    return folder
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder holds a run of ours, damaged or not."""
+    raw = read_bytes(folder / RUN_FILE) if folder.is_dir() else None
+    if raw is not None and FORMAT.encode() in raw:
+        return True
+    reading = read_manifest(folder) if folder.is_dir() else Reading()
+    # One damaged file must not make the run look like a stranger's folder.
+    return bool(reading.good) or any(FORMAT.encode() in line for line in reading.lines[:1])
+
+
+def check_same(stored: Record, asked: Record, folder: Path) -> list[str]:
+    """Refuse another config or other digests; return the remaining differences in provenance, as sentences.
+
+    Raises:
+        ConfigChangedError: Names the first differing key with both values.
+    """
+    pairs = [
+        ("config", stored.config, asked.config),
+        ("digest", stored.provenance.get("digests", {}), asked.provenance.get("digests", {})),
+    ]
+    for what, old, new in pairs:
+        for key, before, after in differences(old, new):
+            raise ConfigChangedError(
+                f"{what} key {key!r}: stored {before}, asked {after}; use another --name or delete the folder {folder}"
+            )
+    return [
+        f"{key}: stored {before}, now {after}"
+        for key, before, after in differences(stored.provenance, asked.provenance)
+        if key != "digests" and not key.startswith("digests.")
+    ]
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Walk two JSON values and give (key path, old value, new value) where they differ.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    [('a.b', '1', '3')]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            inner = f"{path}.{key}" if path else key
+            if key not in old or key not in new:
+                yield inner, _show(old[key]) if key in old else ABSENT, _show(new[key]) if key in new else ABSENT
+            else:
+                yield from differences(old[key], new[key], inner)
+    elif type(old) is not type(new) or old != new:  # JSON's true is not its 1
+        yield path, _show(old), _show(new)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,288 @@
+"""RunFolder: one run on disk, safe against kill -9 at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from repflow.errors import DamagedRunError, InputError, StoreError, nearest, teach
+from repflow.results import Result
+from repflow.store.canonical import plain
+from repflow.store.disk import TMP, make_folder, write_atomic
+from repflow.store.lock import LOCK_FILE, Lock
+from repflow.store.manifest import MANIFEST, Manifest, is_complete, live_result, read_manifest
+from repflow.store.name import check_name
+from repflow.store.outcome import result_files
+from repflow.store.record import (
+    RUN_FILE,
+    Record,
+    check_same,
+    existing_run,
+    is_run,
+    read_record,
+    record_in_file,
+    record_in_manifest,
+)
+from repflow.store.shard import SHARDS, pack, read_stamped, shard_path, stamp, unpack
+
+KINDS = frozenset(["run", "shard", "discard", "result", "discard_result", "reopened", "resumed", "lost"])
+
+
+class RunFolder:
+    """A run open for writing; no other process can write to it until `close()` or the death of this one.
+
+    A shard counts once its line is in the manifest, and the line is written after the file is on the disk: a kill
+    loses at most the shard being written. Use as a context manager.
+
+    Attributes:
+        path: The folder.
+        config: What the run was asked to do.
+        provenance: With what it was started first.
+        resumed_with: Differences in versions, threads or device between the first start and this one.
+    """
+
+    def __init__(self, path: Path, record: Record, manifest: Manifest, lock: Lock) -> None:
+        """Use `open` or `reopen`."""
+        self.path = path
+        self.config = record.config
+        self.provenance = record.provenance
+        self.resumed_with: list[str] = []
+        self._manifest = manifest
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls, parent: Path | str, name: str, *, config: Mapping[str, Any], provenance: Mapping[str, Any]
+    ) -> RunFolder:
+        """Create the run folder `parent/name`, or resume the run in it.
+
+        Args:
+            parent: Folder of runs, created where missing.
+            name: One safe path component (see `safe_name`).
+            config: What is asked for; must equal the stored config on resume.
+            provenance: Versions, seeds, device and the like; `provenance["digests"]` must be equal on resume.
+
+        Raises:
+            InputError: A bad name or config, or the folder holds something else; nothing was touched.
+            ConfigChangedError: The folder holds another run; names the first differing key.
+            RunLockedError: Another process is writing to it.
+            DamagedRunError: run.json or the manifest is damaged.
+        """
+        path = Path(parent) / check_name(name)
+        asked = Record.new(config, provenance)
+        _check_place(path)
+        fresh = not path.exists()
+        make_folder(path)
+        run = cls._locked(path, asked, fresh=fresh)
+        try:
+            run._compare(asked)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def reopen(cls, path: Path | str) -> RunFolder:
+        """Open an existing run for writing whatever its config."""
+        return cls._locked(existing_run(path), None)
+
+    @classmethod
+    def _locked(cls, path: Path, asked: Record | None, *, fresh: bool = False) -> RunFolder:
+        lock = Lock(path)
+        try:
+            _remove_stale(path)
+            record = _start_or_read(path, asked)
+            reading = read_manifest(path)
+            if reading.faults():
+                raise DamagedRunError(
+                    f"{path / MANIFEST}: {reading.faults()[0]}; `repflow verify --repair {path}` mends it"
+                )
+            manifest = Manifest(path, reading)
+            if not manifest.entries:
+                manifest.append("run", record.content())
+            return cls(path, record, manifest, lock)
+        except BaseException:
+            if fresh:  # under the lock: the folder of a process that won the race must stay
+                _remove_stub(path)
+            lock.release()
+            raise
+
+    def _compare(self, asked: Record) -> None:
+        self.resumed_with = check_same(Record(self.config, self.provenance, ""), asked, self.path)
+        if self.resumed_with and not self.finished:
+            self._append("resumed", {"changes": self.resumed_with})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is stored and intact and no shard was discarded since."""
+        return is_complete(self._manifest.entries) and self._has_result()
+
+    def _has_result(self) -> bool:
+        files = live_result(self._manifest.entries)
+        return bool(files) and not any(read_stamped(self.path / name, files[name])[1] for name in files)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Payloads recorded under a kind, oldest first."""
+        return [dict(entry.data) for entry in self._manifest.entries if entry.kind == kind]
+
+    def record(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Append one line to the manifest; it is on the disk when this returns."""
+        if kind in KINDS:
+            raise InputError(teach("a kind of event of your own", f"{kind!r}", "the store writes these lines itself"))
+        self._append(kind, plain(payload, f"{kind} event"))
+
+    def shards(self) -> list[str]:
+        """Names of stored shards in the order of writing."""
+        return list(self._manifest.shards)
+
+    def has_shard(self, name: str) -> bool:
+        """Whether the shard is stored; reading it checks its digest."""
+        return name in self._manifest.shards
+
+    def write_shard(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
+        """Store arrays under a name; they count once this returns.
+
+        Args:
+            name: One safe path component.
+            arrays: Numbers or booleans of any shape.
+            meta: JSON values kept in the manifest; `meta["samples"]` (a count or the ids) feeds `list_runs`.
+
+        Raises:
+            InputError: A bad name or dtype, or the shard is there already.
+            UnwritableError: No room or no permission; nothing was stored, the run can be resumed.
+        """
+        self._check_open()
+        check_name(name, "shard name")
+        if self.has_shard(name):
+            raise InputError(teach("a new shard", f"{name!r}, which is stored", "discard_shard it first"))
+        kept = plain(meta or {}, "shard meta")
+        data = pack(arrays)
+        path = shard_path(self.path, name)
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        write_atomic(path, data)
+        line = {"name": name, "file": f"{SHARDS}/{path.name}", **stamp(data), "meta": kept}
+        self._append("shard", line)
+
+    def read_shard(self, name: str) -> dict[str, np.ndarray]:
+        """Arrays of a stored shard, its digest checked.
+
+        Raises:
+            DamagedRunError: The file is missing or differs from what was written.
+        """
+        data, fault = read_stamped(shard_path(self.path, name), self._line(name))
+        if fault:
+            raise DamagedRunError(
+                f"shard {name!r} of {self.path}: {fault}; `repflow verify --repair {self.path}` recomputes it"
+            )
+        return unpack(data)
+
+    def shard_meta(self, name: str) -> dict[str, Any]:
+        """The meta given to `write_shard`."""
+        return dict(self._line(name)["meta"])
+
+    def discard_shard(self, name: str, reason: str) -> None:
+        """Forget a shard, so that it is computed again."""
+        self._line(name)
+        self._append("discard", {"name": name, "reason": reason})
+        with suppress(OSError):  # a file without a line is ignored, wherever it lies
+            shard_path(self.path, name).unlink()
+
+    def finish(self, result: Result) -> None:
+        """Store the result; the run is finished once this returns."""
+        self._check_open()
+        files = result_files(result)
+        stamps = {name: stamp(data) for name, data in files.items()}
+        if stamps != live_result(self._manifest.entries) or not self._has_result():
+            self.discard_result("replaced")
+            for name, data in files.items():
+                write_atomic(self.path / name, data)
+        self._append("result", {"files": stamps})
+
+    def discard_result(self, reason: str) -> None:
+        """Forget the result, if there is one, so that it is computed again from the shards."""
+        if live_result(self._manifest.entries):
+            self._append("discard_result", {"reason": reason})
+
+    def mark_unfinished(self, reason: str) -> None:
+        """Have the run's command go through its shards again; a stored result stays readable meanwhile."""
+        self._append("reopened", {"reason": reason})
+
+    def close(self) -> None:
+        """Let other processes write; harmless when called again."""
+        self._lock.release()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._check_open()
+        self._manifest.append(kind, data)
+
+    def _check_open(self) -> None:
+        if not self._lock.held:
+            raise StoreError(
+                teach(
+                    f"{self.path} open for writing",
+                    "a closed run or a forked copy of it",
+                    "open it again with RunFolder",
+                )
+            )
+
+    def _line(self, name: str) -> dict[str, Any]:
+        live = self._manifest.shards
+        if name not in live:
+            raise InputError(teach(f"a shard of {self.path}", f"{name!r}", nearest(name, live)))
+        return live[name]
+
+
+def _check_place(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(teach(f"a folder or nothing at {path}", "a file", "use another --name or --out"))
+    # The lock comes first and run.json next, so these alone are a start that was killed.
+    started = {LOCK_FILE, RUN_FILE + TMP}
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if names - started and not is_run(path):
+        got = f"one with {len(names)} other entries, such as {min(names - started)!r}"
+        raise InputError(teach(f"a run or an empty folder at {path}", got, "use another --name or --out"))
+
+
+def _start_or_read(path: Path, asked: Record | None) -> Record:
+    stored, copy = record_in_file(path), record_in_manifest(read_manifest(path))
+    if stored is None and (asked is None or (path / RUN_FILE).exists() or (path / MANIFEST).exists()):
+        read_record(path)  # says so if nothing can be repaired
+        raise DamagedRunError(f"{path / RUN_FILE} is damaged; `repflow verify --repair {path}` rebuilds it")
+    if stored is None:
+        assert asked is not None
+        write_atomic(path / RUN_FILE, asked.to_bytes())
+        return asked
+    if copy is not None and copy != stored:
+        raise DamagedRunError(
+            f"{path / RUN_FILE} and the first line of {MANIFEST} belong to different runs; "
+            "delete the folder and run the command again"
+        )
+    return stored
+
+
+def _remove_stale(path: Path) -> None:
+    for folder in (path, path / SHARDS):
+        for tmp in folder.glob(f"*{TMP}"):
+            with suppress(OSError):
+                tmp.unlink()
+
+
+def _remove_stub(path: Path) -> None:
+    with suppress(OSError):
+        (path / LOCK_FILE).unlink()
+    with suppress(OSError):  # not empty: something was stored after all
+        path.rmdir()

@@ -1,0 +1,182 @@
+"""CompareConfig and what both kinds of comparison share: loading, naming, shards, facts about models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.errors import InputError, teach
+from repflow.studies import measure
+from repflow.studies.measure import MeasureConfig, _option
+
+if TYPE_CHECKING:
+    from repflow.models import Model
+    from repflow.results import Finding
+    from repflow.store import RunFolder
+
+TWIN = "twin"
+
+
+@dataclass
+class CompareConfig:
+    """What to compare; the fields are the command line's options and the `config` of the Result."""
+
+    model_a: str = _option("", "first model; or several checkpoints: 'MODEL@{step0,step1000}' or a folder of them")
+    model_b: str = _option("", "second model, or twin: the first with random weights; none for checkpoints")
+    task: str = _option("random", "what the models read: text (with --text), random, or FILE.jsonl with prompts")
+    text: list[str] = field(
+        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    )
+    length: int = _option(512, "tokens of the first model per prompt")
+    samples: int = _option(8, "number of prompts")
+    seed: int = _option(0, "seed of random prompts and random weights")
+    init: str = _option("trained", "weights of the first model: trained, or default, gaussian[:std], xavier, he")
+    init_b: str = _option("trained", "weights of the second model; a twin has default unless another is named")
+    states: str = _option("residual", "kind of state: residual, branch, branch:attention|mlp|ssm, hf-tuple")
+    neighbours: int = _option(10, "nearest neighbours per token that the two models are asked to share")
+    cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
+    bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
+    tokenizer: str | None = _option(None, "folder or file of a tokenizer for the first model")
+    tokenizer_b: str | None = _option(None, "same for the second; one without any takes the first model's")
+    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
+    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+    device_map: str | None = _option(None, "auto spreads a model over devices (extra: accelerate)")
+    reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
+    allow_float16: bool = _option(False, "measure in float16 although its range is small")
+    trust_remote_code: bool = _option(False, "run Python code that comes with a model")
+
+
+def check_request(config: CompareConfig, name: str | None = None) -> None:
+    """Refuse what is wrong whatever the models are, before anything is loaded."""
+    measure.check_request(as_measure(config), name)
+    if config.cka_form not in ("unbiased", "paper"):
+        raise InputError(teach("--cka-form unbiased or paper", repr(config.cka_form), "see repflow compare --help"))
+    if config.neighbours < 1:
+        raise InputError(teach("--neighbours of at least 1", str(config.neighbours), "10 is the default"))
+
+
+def as_measure(config: CompareConfig) -> MeasureConfig:
+    """The same request as far as it concerns one model by itself."""
+    known = {f.name for f in fields(MeasureConfig)}
+    return MeasureConfig(**{name: value for name, value in asdict(config).items() if name in known})
+
+
+def load_pair(config: CompareConfig) -> tuple[Model, Model]:
+    """Load both models; a twin is the first model's architecture with random weights."""
+    from repflow.models.tokenizer import open_tokenizer
+
+    a = load_one(config, config.model_a, config.init, config.tokenizer, config.seed)
+    if config.model_b == TWIN:
+        b = load_one(config, config.model_a, twin_init(config), config.tokenizer, twin_seed(config, a))
+    else:
+        b = load_one(config, config.model_b, config.init_b, config.tokenizer_b, config.seed)
+    if b.tokenizer is None and config.tokenizer is not None:
+        b.tokenizer = open_tokenizer(config.tokenizer, trust_remote_code=config.trust_remote_code)
+    if config.model_b == TWIN:
+        b.tokenizer = a.tokenizer
+    return a, b
+
+
+def load_one(config: CompareConfig, spec: str, init: str, tokenizer: str | None, seed: int) -> Model:
+    """Load one model the way the config asks for."""
+    from repflow.models import load
+
+    extra = {"dtype": config.dtype} if config.dtype else {}
+    return load(
+        spec,
+        init=init,
+        tokenizer=tokenizer,
+        device=config.device,
+        device_map=config.device_map,
+        trust_remote_code=config.trust_remote_code,
+        seed=seed,
+        **extra,
+    )
+
+
+def twin_init(config: CompareConfig) -> str:
+    """Scheme of a twin's weights."""
+    return "default" if config.init_b == "trained" else config.init_b
+
+
+def twin_seed(config: CompareConfig, a: Model) -> int:
+    """Seed of a twin's weights: another one if the first model is random by the same scheme, or they would be equal."""
+    return config.seed + (a.init == twin_init(config))
+
+
+def kept_shard(
+    folder: RunFolder | None, name: str, make: Callable[[], Mapping[str, np.ndarray]], meta: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Arrays of a stored shard by name; made, and stored where there is a folder, if it is not there yet.
+
+    Args:
+        folder: run folder, None to keep nothing.
+        name: name of the shard.
+        make: makes the arrays; it may fill `meta`, which is read after it.
+        meta: what the manifest keeps beside them.
+    """
+    if folder is None:
+        return dict(sorted(make().items()))
+    if not folder.has_shard(name):
+        folder.write_shard(name, make(), meta)
+    return dict(sorted(folder.read_shard(name).items()))  # safetensors gives them in any order
+
+
+def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
+    """Config as stored: what was asked, with the name that lists show."""
+    shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
+    return asdict(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+
+
+def model_facts(model: Model) -> dict[str, Any]:
+    """What a Result says about a model."""
+    return {
+        "name": model.name,
+        "spec": model.spec,
+        "type": model.model_type,
+        "init": model.init,
+        "layers": model.n_layers,
+        "layer_kinds": model.layer_kinds,
+        "width": model.width,
+        "parameters": sum(p.numel() for p in model.network.parameters()),
+        "revision": model.revision,
+    }
+
+
+def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
+    """One finding per set of names that carry the same weights."""
+    from repflow.results import Finding
+
+    groups: dict[str, list[str]] = {}
+    for label, digest in digests.items():
+        groups.setdefault(digest, []).append(label)
+    return [
+        Finding(
+            "equal_weights",
+            None,
+            f"{' and '.join(labels)} have equal weights (sha256 {digest[:12]}), so nothing can differ between them",
+        )
+        for digest, labels in groups.items()
+        if len(labels) > 1
+    ]
+
+
+def run_name(config: CompareConfig) -> str:
+    """Folder name of a run: models, task and length, as one safe path component."""
+    from repflow.store import safe_name
+
+    parts = [_short(config.model_a), *([config.init] if config.init != "trained" else [])]
+    parts += ["vs", _short(config.model_b)] if config.model_b else ["steps"]
+    if config.model_b == TWIN or config.init_b != "trained":
+        parts.append(twin_init(config))
+    parts += [Path(config.task).stem, str(config.length)]
+    parts += [config.states] if config.states != "residual" else []
+    return safe_name("-".join(parts))
+
+
+def _short(spec: str) -> str:
+    return Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec

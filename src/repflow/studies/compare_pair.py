@@ -1,0 +1,283 @@
+"""Two models on the same text: CKA and shared nearest neighbours of every state of A with every state of B.
+
+One prompt at a time: the matched rows of all states of both models are held together, so memory grows with depth, width
+and the length of one prompt, never with the number of prompts. Each prompt is a shard, so a killed run goes on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.errors import InputError, nearest, teach
+from repflow.studies import measure
+from repflow.studies.compare_config import (
+    CompareConfig,
+    as_measure,
+    equal_weights,
+    kept_shard,
+    model_facts,
+    run_name,
+    stored_config,
+)
+from repflow.studies.matching import (
+    PairedPrompts,
+    check_paired,
+    check_vocabularies,
+    file_pieces,
+    pair_prompts,
+    same_prompts,
+    text_pieces,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from repflow.capture.run import Progress
+    from repflow.metrics.meter import Record, Table
+    from repflow.models import Model
+    from repflow.results import Result
+    from repflow.store import RunFolder
+    from repflow.tasks import Encoder, Prompts
+
+BANDS = ("cka_cross", "neighbours_cross", "kept_share")
+
+
+def run(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Compare two loaded models over paired prompts."""
+    from repflow.store import RunFolder, load_result
+
+    check(config, a, b, paired)
+    stored = stored_config(config, paired.a.task, len(paired))
+    provenance = _provenance(a, b, paired)
+    if progress is not None:
+        progress(0, len(paired), 0)  # the models are loaded, the work begins
+    if out is None:
+        return _finish(config, a, b, paired, _records(config, a, b, paired, None, progress), stored, provenance)
+    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+        if folder.finished:
+            return load_result(folder.path)
+        records = _records(config, a, b, paired, folder, progress)
+        result = _finish(config, a, b, paired, records, stored, provenance)
+        folder.finish(result)
+    return result
+
+
+def check(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> None:
+    """Refuse what cannot be compared, before anything is written."""
+    from repflow.metrics.cka import MIN_TOKENS
+
+    for model in (a, b):
+        check_dtype(model, config)
+        if not model.state_count(config.states):
+            raise InputError(teach(f"states of kind {config.states!r}", f"none in {model.name}", "use residual"))
+    check_paired(paired, a, b, least=max(MIN_TOKENS, config.neighbours + 1))
+
+
+def check_dtype(model: Model, config: CompareConfig) -> None:
+    """Refuse float16 unless it was asked for twice."""
+    if str(model.dtype) == "torch.float16" and not config.allow_float16:
+        raise InputError(
+            teach("float32 or bfloat16 for measuring", "float16", "pass --dtype float32, or --allow-float16")
+        )
+
+
+def _records(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    folder: RunFolder | None,
+    progress: Progress | None,
+) -> list[Record]:
+    records: list[Record] = []
+    tokens = 0
+    for sample in range(len(paired)):
+        make = partial(pair_record, config, a, b, paired, sample)
+        records.append(kept_shard(folder, f"sample-{sample:06d}", make, {"samples": [sample]}))
+        tokens += paired.a.lengths[sample] + paired.b.lengths[sample]
+        if progress is not None:
+            progress(sample + 1, len(paired), tokens)
+    return records
+
+
+def pair_record(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts, sample: int) -> Record:
+    """What one prompt gives: HSIC of all pairs of states of both models, its null, and the shared neighbours."""
+    from repflow.metrics.cka_meter import CkaMeter
+    from repflow.metrics.meter import BatchInfo
+    from repflow.metrics.neighbours import mutual_neighbours
+
+    rows_a, rows_b = paired.rows[sample]
+    states_a = matched_states(a, paired.a, sample, rows_a, config.states)
+    states_b = [rows.to(states_a[0].device) for rows in matched_states(b, paired.b, sample, rows_b, config.states)]
+    # One meter over the states of both: the blocks of its matrix are A with A, A with B and B with B
+    meter = CkaMeter(unbiased=config.cka_form == "unbiased")
+    meter.begin(BatchInfo((sample,), (len(rows_a),)))
+    for state, rows in enumerate([*states_a, *states_b]):
+        meter.update(state, rows[None])
+    meter.end()
+    shared = mutual_neighbours(states_a, states_b, k=config.neighbours)
+    return {**meter.records[sample], "neighbours": shared.cpu().numpy()}
+
+
+def matched_states(model: Model, prompts: Prompts, sample: int, rows: np.ndarray, kind: str) -> list[Tensor]:
+    """States of one prompt at some positions, each (token, width), float32 or wider."""
+    import torch
+
+    index = torch.from_numpy(rows)
+    states: list[Tensor] = []
+
+    def keep(_: int, hidden: Tensor) -> None:
+        chosen = hidden[0].index_select(0, index.to(hidden.device))
+        states.append(chosen.to(torch.promote_types(chosen.dtype, torch.float32)))
+
+    model.stream(torch.tensor([prompts[sample].ids]), kind=kind, on_state=keep)
+    return [state.to(states[0].device) for state in states]
+
+
+def _finish(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    records: list[Record],
+    stored: dict[str, Any],
+    provenance: dict[str, Any],
+) -> Result:
+    from dataclasses import replace
+
+    from repflow.results import Result
+
+    table = tabulate(config, records, a.state_count(config.states), paired)
+    result = Result({key: array for key, (_, array) in table.items()}, {key: axes for key, (axes, _) in table.items()})
+    for key in BANDS:
+        result.band(key)
+    result.config = stored
+    result.provenance = provenance
+    digests = provenance["digests"]
+    result.findings = [
+        *(replace(found, message=f"A: {found.message}") for found in a.findings),
+        *(replace(found, message=f"B: {found.message}") for found in b.findings),
+        *equal_weights({"A": digests["weights_a"], "B": digests["weights_b"]}),
+    ]
+    return result
+
+
+def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired: PairedPrompts) -> Table:
+    """Cut the meter's table over both models into A with B, A with A and B with B.
+
+    Names and axes: `cka_cross` (state of A, state of B, sample) with its `_null_mean` and `_null_sd`; the same pooled
+    over samples, as the mean of their HSIC before the ratio, in `cka_cross_pooled`, `cka_a_pooled`, `cka_b_pooled`;
+    `neighbours_cross` with its chance level; `kept_share` and `matched_tokens` per sample.
+    """
+    from repflow.metrics.cka_meter import CkaMeter
+    from repflow.metrics.neighbours import neighbour_chance
+
+    meter = CkaMeter(unbiased=config.cka_form == "unbiased")
+    meter.records.update(enumerate(records))
+    whole = meter.compute()
+    first, second = slice(None, states_a), slice(states_a, None)
+    table: Table = {}
+    for new, old in (
+        ("cka_cross", "cka_matrix"),
+        ("cka_cross_null_mean", "cka_null_mean"),
+        ("cka_cross_null_sd", "cka_null_sd"),
+        ("cka_cross_pooled", "cka_pooled"),
+        ("cka_cross_pooled_null_mean", "cka_pooled_null_mean"),
+        ("cka_cross_pooled_null_sd", "cka_pooled_null_sd"),
+    ):
+        axes, array = whole[old]
+        table[new] = (axes, np.ascontiguousarray(array[first, second]))
+    axes, pooled = whole["cka_pooled"]
+    table["cka_a_pooled"] = (axes, np.ascontiguousarray(pooled[first, first]))
+    table["cka_b_pooled"] = (axes, np.ascontiguousarray(pooled[second, second]))
+    table["cka_rows_per_width"] = whole["cka_rows_per_width"]
+    shared = np.stack([record["neighbours"] for record in records], -1)
+    chance = np.array([neighbour_chance(config.neighbours, int(n)) for n in paired.matched])
+    table["neighbours_cross"] = (("state", "state", "sample"), shared)
+    table["neighbours_chance"] = (("sample",), chance)
+    table["kept_share"] = (("sample",), paired.kept_share)
+    table["matched_tokens"] = (("sample",), paired.matched)
+    return table
+
+
+def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
+    from repflow.studies.machine import machine
+
+    return {
+        **machine(str(a.device)),
+        "dtype": str(a.dtype).removeprefix("torch."),
+        "models": {"a": model_facts(a), "b": model_facts(b)},
+        "matched_by": sorted(set(paired.by)),
+        "digests": {
+            "weights_a": a.digest(),
+            "weights_b": b.digest(),
+            "prompts_a": paired.a.digest(),
+            "prompts_b": paired.b.digest(),
+        },
+    }
+
+
+def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Make the prompts the config names, for both models."""
+    from repflow.tasks import TASKS, jsonl_prompts, random_prompts
+
+    if config.task == "random":
+        vocabulary = check_vocabularies(a, b)
+        bos: Any = config.bos
+        ids = random_prompts(
+            vocabulary,
+            length=config.length,
+            samples=config.samples,
+            seed=config.seed,
+            tokenizer=a.tokenizer,
+            bos=bos,
+            bos_id=a.bos_token_id,
+        )
+        return same_prompts(ids)
+    if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
+        return same_prompts(measure.make_prompts(as_measure(config), a))
+    encoder_a, encoder_b = _encoders(config, a, b)
+    if config.task == "text":
+        pieces = file_pieces(config.text, encoder_a, length=config.length, samples=config.samples)
+        return pair_prompts(pieces, encoder_a, encoder_b, task="text")
+    if config.task.endswith(".jsonl"):
+        whole = jsonl_prompts(config.task, encoder_a, length=None, samples=config.samples)
+        pieces = text_pieces([prompt.text or "" for prompt in whole], encoder_a, length=config.length)
+        return pair_prompts(pieces, encoder_a, encoder_b, task=Path(config.task).name)
+    raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+
+
+def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Pair texts, or token ids that mean the same to both models."""
+    from repflow.studies.states import given_prompts
+    from repflow.tasks import id_prompts
+
+    if isinstance(texts, str) or (len(texts) and isinstance(texts[0], str)):
+        if a.tokenizer is b.tokenizer:
+            return same_prompts(given_prompts(a, texts, bos=config.bos))
+        encoders = _encoders(config, a, b)
+        pieces = text_pieces([texts] if isinstance(texts, str) else list(texts), encoders[0])
+        return pair_prompts(pieces, *encoders, task="text")
+    vocabulary = check_vocabularies(a, b)
+    rows = texts.tolist() if hasattr(texts, "tolist") else texts
+    return same_prompts(id_prompts(rows, vocabulary, tokenizer=a.tokenizer, bos_id=a.bos_token_id))
+
+
+def _encoders(config: CompareConfig, a: Model, b: Model) -> tuple[Encoder, Encoder]:
+    from repflow.tasks import Encoder
+
+    bos: Any = config.bos
+    return Encoder(a.tokenizer, bos, a.bos_token_id), Encoder(b.tokenizer, bos, b.bos_token_id)

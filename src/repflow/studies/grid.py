@@ -1,0 +1,187 @@
+"""Grid: one measurement for every combination of models, tasks, lengths, inits and seeds that a STUDY.toml names.
+
+    [study]
+    kind = "measure"
+    models = ["gpt2", "state-spaces/mamba-130m-hf"]
+    tasks = ["random", "text"]
+    lengths = [512, 2048]
+    inits = ["trained", "default"]
+    seeds = [0]
+    text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
+    samples = 16
+
+Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the study's folder
+and resumes like one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from repflow.errors import InputError, nearest, teach
+from repflow.studies.measure import MeasureConfig, check_request, run_name
+
+AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
+"""List in the study → field of a cell's config; the order keeps cells that share a model together."""
+KINDS = ("measure",)
+NAME_LENGTH = 120
+HASH_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement of a study.
+
+    Attributes:
+        name: name of its run, unlike that of any other configuration.
+        config: what to measure.
+    """
+
+    name: str
+    config: MeasureConfig
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of cells.
+
+    Attributes:
+        name: folder of the study in the folder of runs.
+        cells: in the order of running.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    def part(self, part: str) -> tuple[Cell, ...]:
+        """Cells of share i of k, written `i/k`; the k shares are disjoint and make the whole."""
+        number, total = parse_part(part)
+        count = len(self.cells)
+        return self.cells[count * (number - 1) // total : count * number // total]
+
+
+def parse_part(part: str) -> tuple[int, int]:
+    """Number and count of a share.
+
+    >>> parse_part("2/4")
+    (2, 4)
+    """
+    first, slash, second = part.partition("/")
+    if slash and first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second):
+        return int(first), int(second)
+    raise InputError(teach("--part i/k with 1 <= i <= k", repr(part), "write --part 1/4, 2/4, 3/4 and 4/4"))
+
+
+def read_study(path: str | Path) -> Study:
+    """Read and expand a STUDY.toml.
+
+    Raises:
+        InputError: it cannot be read, or a key, type or value in it is wrong; the message names it.
+    """
+    file = Path(path)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}; check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not valid TOML: {error}") from None
+    if data.keys() != {"study"} or not isinstance(data["study"], dict):
+        stray = sorted(data.keys() - {"study"})
+        got = f"{stray[0]!r}, {nearest(stray[0], ['study'])}" if stray else "none"
+        raise InputError(teach(f"one table [study] in {file}", got, "put every key under [study]"))
+    return expand(data["study"], default_name=file.stem)
+
+
+def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
+    """Check the table [study] and make its cells."""
+    from repflow.store import check_name, safe_name
+
+    _check_keys(data)
+    lists = {field: _axis(data, key) for key, field in AXES.items()}
+    options = {key: value for key, value in data.items() if key not in AXES and key not in ("kind", "name")}
+    base = MeasureConfig(**options)
+    if base.grid is None and len(lists["model"]) > 1:
+        base = replace(base, grid=_common_grid(lists["model"], base))
+    cells = []
+    for values in itertools.product(*lists.values()):
+        config = replace(base, **dict(zip(lists, values, strict=True)))
+        if config.task != "text":
+            config = replace(config, text=[])
+        _check_cell(config)
+        cells.append(Cell(cell_name(config), config))
+    name = data.get("name", safe_name(default_name))
+    return Study(check_name(name, "study name"), tuple(cells))
+
+
+def cell_name(config: MeasureConfig) -> str:
+    """Readable and stable name of a cell, with a hash of the whole configuration against collisions."""
+    text = json.dumps(asdict(config), sort_keys=True)
+    tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    return f"{run_name(config)[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
+
+
+def _check_keys(data: Mapping[str, Any]) -> None:
+    options = {f.name for f in fields(MeasureConfig)} - set(AXES.values())
+    known = {"kind", "name", *AXES, *options}
+    if unknown := sorted(data.keys() - known):
+        raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
+    if data.get("kind") not in KINDS:
+        raise InputError(
+            teach('kind = "measure" in [study]', repr(data.get("kind")), nearest(str(data.get("kind")), KINDS))
+        )
+    if "models" not in data:
+        raise InputError(teach("models = [...] in [study]", "none", "name at least one model"))
+    hints = get_type_hints(MeasureConfig)
+    for key, value in data.items():
+        kind: Any = types.GenericAlias(list, hints[AXES[key]]) if key in AXES else hints.get(key, str)
+        _check_type(key, value, kind)
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    if _fits(value, hint):
+        return
+    shown = str(hint).removeprefix("<class '").removesuffix("'>")
+    raise InputError(teach(f"{key} of type {shown} in [study]", f"{value!r}", "see `repflow measure --help`"))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    return type(value) is hint  # isinstance would take true for 1
+
+
+def _axis(data: Mapping[str, Any], key: str) -> list[Any]:
+    default = getattr(MeasureConfig(), AXES[key])
+    values = data.get(key, [default])
+    if not values:
+        raise InputError(teach(f"at least one entry in {key}", "an empty list", "name one, or leave the key out"))
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise InputError(teach(f"different entries in {key}", f"{twice!r} twice", "name each once"))
+    return list(values)
+
+
+def _check_cell(config: MeasureConfig) -> None:
+    """Refuse what no model could run, so that a misspelt study writes nothing."""
+    from repflow.models.initialise import parse_scheme
+    from repflow.tasks.make import check_size
+
+    parse_scheme(config.init)
+    check_size(config.length, config.samples)
+    check_request(config)
+
+
+def _common_grid(models: Sequence[str], config: MeasureConfig) -> int | None:
+    from repflow.studies.depth_grid import common_grid
+
+    return common_grid(models, config.states, trust_remote_code=config.trust_remote_code)

@@ -1,0 +1,156 @@
+"""Running a grid: cell after cell, each model loaded once in a row; a cell that cannot run does not stop the others."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from repflow.errors import InputError, StoreError, UnsupportedModelError
+from repflow.studies import measure
+from repflow.studies.grid import Cell
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.models import Model
+    from repflow.results import Result
+    from repflow.studies.measure import MeasureConfig
+
+Status = Literal["finished", "cannot run", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: the cell.
+        path: folder of its run.
+        status: `finished`; `cannot run` when the request does not fit the model; `failed` for anything else, such as a
+            broken checkpoint or a full disk.
+        reason: why it is not finished.
+        result: the result of a finished cell.
+        error: what was raised.
+    """
+
+    cell: Cell
+    path: Path
+    status: Status
+    reason: str = ""
+    result: Result | None = None
+    error: Exception | None = None
+
+
+def run_cells(
+    cells: Sequence[Cell], folder: Path, *, progress: Callable[[Cell], Progress] | None = None
+) -> Iterator[Outcome]:
+    """Run cells one after the other; a finished one is read from its run without loading its model.
+
+    A cell that cannot run or failed leaves NAME.json with the reason in the folder, and is tried again next time: the
+    model may have been downloaded, the disk emptied.
+
+    Args:
+        cells: what to run.
+        folder: folder of the study, created where missing.
+        progress: gives the callback for a cell.
+    """
+    held = HeldModel()
+    for cell in cells:
+        outcome = run_cell(cell, folder, held, None if progress is None else progress(cell))
+        _note(outcome, folder)
+        yield outcome
+
+
+def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:
+    """Run one cell, or say why it could not be."""
+    path = folder / cell.name
+    try:
+        result = stored_result(path)
+        if result is None:
+            model = held.load(cell.config)
+            result = measure.run(cell.config, model=model, out=folder, name=cell.name, progress=progress)
+    except StoreError as error:  # some are InputErrors too, but a full disk or a lock says nothing about the cell
+        return Outcome(cell, path, "failed", str(error), error=error)
+    except InputError as error:
+        status: Status = "failed" if is_damage(error) else "cannot run"
+        return Outcome(cell, path, status, str(error), error=error)
+    except Exception as error:  # noqa: BLE001  one cell must not take the rest of the grid down
+        return Outcome(cell, path, "failed", f"{type(error).__name__}: {error}", error=error)
+    return Outcome(cell, path, "finished", result=result)
+
+
+def is_damage(error: InputError) -> bool:
+    """Whether a checkpoint's file is broken: the cell could run, so its failing must not pass for a dash."""
+    from safetensors import SafetensorError
+
+    broken = isinstance(error.__cause__, SafetensorError | EOFError | RuntimeError)
+    return broken and not isinstance(error, UnsupportedModelError)
+
+
+def stored_result(path: Path) -> Result | None:
+    """Result of a finished run; None if there is none that is whole."""
+    from repflow.store import list_runs, load_result
+
+    if not path.is_dir():
+        return None
+    found = list_runs(path)
+    if not found or not found[0].finished or found[0].damaged:
+        return None
+    try:
+        return load_result(path)
+    except StoreError:
+        return None  # the run itself says what is wrong with it
+
+
+class HeldModel:
+    """The model loaded last, for cells in a row that share it; a model that could not be loaded is not tried again."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._held: Model | Exception | None = None
+
+    def load(self, config: MeasureConfig) -> Model:
+        """Load the model of a cell unless it is held."""
+        key = model_key(config)
+        if key != self._key:
+            self._key, self._held = key, None
+            gc.collect()  # the last model's memory before the next one's
+            try:
+                self._held = measure.load_model(config)
+            except Exception as error:  # noqa: BLE001  raised again below, for every cell of this model
+                self._held = error
+        if isinstance(self._held, Exception):
+            raise self._held
+        assert self._held is not None
+        return self._held
+
+
+def model_key(config: MeasureConfig) -> tuple[Any, ...]:
+    """What decides which weights are loaded, and where to; the seed only where weights are random."""
+    drawn = config.init != "trained" or config.model.startswith("config:")
+    place = (config.tokenizer, config.dtype, config.device, config.device_map, config.trust_remote_code)
+    return (config.model, config.init, config.seed if drawn else None, *place)
+
+
+def _note(outcome: Outcome, folder: Path) -> None:
+    from repflow.store.disk import make_folder, write_atomic
+
+    file = folder / f"{outcome.cell.name}.json"
+    if outcome.status == "finished":
+        if file.exists():
+            with suppress(OSError):
+                file.unlink()
+        return
+    content = {
+        "cell": outcome.cell.name,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "config": asdict(outcome.cell.config),
+    }
+    with suppress(StoreError):  # on a full disk the reason is at least told
+        make_folder(folder)
+        write_atomic(file, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,302 @@
+"""Measure: how do representations flow through this model on these prompts?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.catalogue import DEFAULT_METRICS
+from repflow.errors import InputError, nearest, teach
+
+if TYPE_CHECKING:
+    from repflow.capture.measure import MeasureOptions
+    from repflow.capture.run import Progress
+    from repflow.models import Model
+    from repflow.results import Result
+    from repflow.tasks import Prompts
+
+
+def _option(default: Any, help: str) -> Any:
+    factory = {"default_factory": lambda: list(default)} if isinstance(default, (list, tuple)) else {"default": default}
+    return field(**factory, metadata={"help": help})
+
+
+@dataclass
+class MeasureConfig:
+    """What to measure; the fields are the command line's options and the `config` of the Result."""
+
+    model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
+    task: str = _option("random", "what the model reads: text (with --text), random, or FILE.jsonl with prompts")
+    text: list[str] = _option([], "text file for the task text; may be given several times")
+    length: int = _option(512, "tokens per prompt")
+    samples: int = _option(8, "number of prompts")
+    seed: int = _option(0, "seed of random prompts and random weights")
+    init: str = _option("trained", "weights: trained, or random by default, gaussian[:std], xavier, he")
+    states: str = _option("residual", "kind of state: residual, branch, branch:attention|mlp|ssm, hf-tuple")
+    metrics: list[str] = _option(
+        DEFAULT_METRICS, "metrics to compute; also cka_matrix, effective_rank, FILE.py:FUNCTION"
+    )
+    drop: str = _option("norm>10", "tokens left out of the second set of values: norm>k, first, bos")
+    keep_samples: int = _option(4, "prompts whose per-token values are kept unpooled")
+    grid: int | None = _option(None, "steps of the common relative-depth grid (granularity matched)")
+    bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
+    tokenizer: str | None = _option(None, "folder or file of a tokenizer, where the model has none")
+    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
+    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+    device_map: str | None = _option(None, "auto spreads the model over devices (extra: accelerate)")
+    batch_size: int | None = _option(None, "prompts per forward pass; default by length")
+    meter_memory: int | None = _option(None, "MiB the meters may use; default six float32 states of one batch")
+    cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
+    cka_pool: str = _option("mean", "CKA over prompts: mean of per-prompt HSIC, or rows (exact, more memory)")
+    cka_memory: int = _option(2048, "MiB that --cka-pool rows may use")
+    calibration: list[str] = _option([], "text file whose mean state is taken off for centered/token_similarity")
+    allow_float16: bool = _option(False, "measure in float16 although its range is small")
+    trust_remote_code: bool = _option(False, "run Python code that comes with the model")
+
+    def help(self, name: str) -> str:
+        """Help text of one field."""
+        return next(f.metadata["help"] for f in fields(self) if f.name == name)
+
+
+def check_request(config: MeasureConfig, name: str | None = None) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
+    from repflow.catalogue import ALIASES, METRICS
+    from repflow.store.name import check_name
+
+    if name is not None:
+        check_name(name)
+    check_task(config)
+    for file in [*config.text, *config.calibration, *([config.task] if config.task.endswith(".jsonl") else [])]:
+        if not Path(file).is_file():
+            raise InputError(f"cannot read {file}: no such file; check the path")
+    for metric in config.metrics:
+        if ".py:" not in metric and metric not in METRICS and metric not in ALIASES:
+            raise InputError(f"unknown metric {metric!r}; {nearest(metric, METRICS)}")
+
+
+def check_task(config: MeasureConfig) -> None:
+    """Refuse an unknown task, or one whose files do not fit it."""
+    from repflow.tasks import TASKS
+
+    if config.task not in TASKS and not config.task.endswith(".jsonl"):
+        raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+    if config.bos not in ("model", "always", "never"):
+        raise InputError(teach("--bos model, always or never", repr(config.bos), "see repflow measure --help"))
+    if config.task == "text" and not config.text:
+        raise InputError(teach("--text FILE with the task text", "no file", "name one or more text files"))
+    if config.text and config.task != "text":
+        raise InputError(
+            teach("--task text with --text", f"--task {config.task}", "pass --task text or leave --text out")
+        )
+
+
+def run(
+    config: MeasureConfig,
+    *,
+    model: Model | None = None,
+    prompts: Prompts | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Measure one model.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        prompts: ready prompts, instead of `config.task`.
+        out: folder of runs; None keeps the result in memory only.
+        name: name of the run in `out`; by default from model, init and task.
+        progress: called after each batch.
+    """
+    from repflow.capture.measure import measure_prompts
+    from repflow.store import RunFolder, load_result
+
+    loaded = load_model(config) if model is None else model
+    made = make_prompts(config, loaded) if prompts is None else prompts
+    stored, provenance = describe(config, loaded, made)
+    if prompts is not None:
+        stored["task"] = prompts.task
+    options = measure_options(config)
+    if progress is not None:
+        progress(0, len(made), 0)  # the model is loaded, the work begins
+    if out is None:
+        result = measure_prompts(loaded, made, options, progress=progress)
+    else:
+        from repflow.capture.measure import check_options
+        from repflow.studies.sink import RunSink
+
+        check_options(options, loaded, made)  # nothing may be left behind by a request that cannot be met
+        with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+            if folder.finished:
+                return load_result(folder.path)
+            result = measure_prompts(loaded, made, options, sink=RunSink(folder), progress=progress)
+            _describe_result(result, config, loaded, made, stored, provenance)
+            folder.finish(result)
+        return result
+    return _describe_result(result, config, loaded, made, stored, provenance)
+
+
+def load_model(config: MeasureConfig) -> Model:
+    """Load the model the config names."""
+    from repflow.models import load
+
+    extra = {"dtype": config.dtype} if config.dtype else {}
+    return load(
+        config.model,
+        init=config.init,
+        tokenizer=config.tokenizer,
+        device=config.device,
+        device_map=config.device_map,
+        trust_remote_code=config.trust_remote_code,
+        seed=config.seed,
+        **extra,
+    )
+
+
+def make_prompts(config: MeasureConfig, model: Model) -> Prompts:
+    """Make the prompts the config names, for this model's tokenizer."""
+    from repflow.tasks import Encoder, file_prompts, jsonl_prompts, random_prompts
+
+    check_task(config)
+    bos: Any = config.bos
+    if config.task == "random":
+        return random_prompts(
+            model.vocab_size,
+            length=config.length,
+            samples=config.samples,
+            seed=config.seed,
+            tokenizer=model.tokenizer,
+            bos=bos,
+            bos_id=model.bos_token_id,
+        )
+    encoder = Encoder(model.tokenizer, bos, model.bos_token_id)
+    if config.task == "text":
+        return file_prompts(config.text, encoder, length=config.length, samples=config.samples)
+    return jsonl_prompts(config.task, encoder, length=config.length, samples=config.samples)
+
+
+def measure_options(config: MeasureConfig) -> MeasureOptions:
+    """The part of the config that concerns the meters."""
+    from repflow.capture.measure import MeasureOptions
+
+    return MeasureOptions(
+        metrics=tuple(config.metrics),
+        kind=config.states,
+        drop=config.drop,
+        keep_samples=config.keep_samples,
+        grid=config.grid,
+        batch_size=config.batch_size,
+        meter_memory=None if config.meter_memory is None else config.meter_memory << 20,
+        cka_form=config.cka_form,
+        cka_pool=config.cka_pool,
+        cka_memory=config.cka_memory << 20,
+        allow_float16=config.allow_float16,
+    )
+
+
+def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and provenance as stored: what was asked, and with what it was done."""
+    from repflow.studies.machine import machine
+
+    stored = asdict(config) | {"model": config.model or model.spec}
+    provenance = {
+        **machine(str(model.device)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "init": model.init,
+        "digests": {"weights": model.digest(), "prompts": prompts.digest(), **_metric_digests(config)},
+    }
+    return stored, provenance
+
+
+def _metric_digests(config: MeasureConfig) -> dict[str, str]:
+    """A user's own metrics are part of what a run is: with another file its shards must not be mixed."""
+    files = sorted({name.rpartition(":")[0] for name in config.metrics if ".py:" in name})
+    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if Path(file).is_file()}
+
+
+def _describe_result(
+    result: Result,
+    config: MeasureConfig,
+    model: Model,
+    prompts: Prompts,
+    stored: dict[str, Any],
+    provenance: dict[str, Any],
+) -> Result:
+    result.config = stored
+    result.provenance = {
+        **provenance,
+        "model": {
+            "name": model.name,
+            "type": model.model_type,
+            "layers": model.n_layers,
+            "layer_kinds": model.layer_kinds,
+            "width": model.width,
+            "parameters": sum(p.numel() for p in model.network.parameters()),
+            "revision": model.revision,
+        },
+        "states": config.states,
+        "branch_layers": model.sublayers(config.states) if config.states.startswith("branch") else None,
+        **result.provenance,
+    }
+    return result
+
+
+def run_name(config: MeasureConfig) -> str:
+    """Folder name of a run: model, init, task and length, as one safe path component."""
+    from repflow.store import safe_name
+
+    parts = [Path(config.model.removeprefix("config:")).stem if config.model.startswith("config:") else config.model]
+    parts += [config.init] if config.init != "trained" else []
+    parts += [Path(config.task).stem, str(config.length)]
+    parts += [config.states] if config.states != "residual" else []
+    parts += [f"grid{config.grid}"] if config.grid is not None else []
+    return safe_name("-".join(parts))
+
+
+def measure(
+    model: Any,
+    task: str | Sequence[str] | Any = "random",
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    out: str | Path | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Result:
+    """Measure a model on a task, texts or token ids.
+
+    Args:
+        model: a loaded Model, a spec, or a live transformers model.
+        task: `random`, `text`, `FILE.jsonl`; a list of texts; or token ids (batch, token), nested or as a tensor.
+        metrics: names from the catalogue, registered metrics or `FILE.py:FUNCTION`.
+        out: folder of runs to store the result in.
+        name: name of the stored run.
+        **options: any field of `MeasureConfig`.
+
+    Returns:
+        Result: a mapping from metric name to array.
+    """
+    from repflow.models import Model, load
+    from repflow.studies.states import given_prompts
+
+    known = {f.name for f in fields(MeasureConfig)}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    config = MeasureConfig(**{**options, "metrics": list(metrics)})
+    if isinstance(model, (str, Path)):
+        config.model = str(model)
+        loaded = load_model(config)
+    elif isinstance(model, Model):
+        loaded = model
+    else:
+        loaded = load(model, init=config.init, tokenizer=config.tokenizer, seed=config.seed)
+    config.model = config.model or loaded.spec
+    prompts = None
+    if isinstance(task, str) and (task in ("random", "text") or task.endswith(".jsonl")):
+        config.task = task
+    else:
+        prompts = given_prompts(loaded, task, bos=config.bos)
+    return run(config, model=loaded, prompts=prompts, out=out, name=name)

@@ -1,0 +1,64 @@
+"""RunSink: capture's records in a run folder, one shard per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from repflow.store import RunFolder
+
+if TYPE_CHECKING:
+    from repflow.capture import Plan
+    from repflow.capture.run import Records
+
+
+class RunSink:
+    """Keeps plan, splits and records of a run on disk, so that a killed run goes on where it was."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        """The plan of the first start, cut as it was cut then; or a fresh one, recorded before the first batch."""
+        from repflow.capture import Plan
+
+        stored = self.run.events("plan")
+        if not stored:
+            plan = fresh()
+            self.run.record("plan", plan.to_json())
+            return plan
+        plan = Plan.from_json(stored[0])
+        for split in self.run.events("split"):
+            plan = plan.split(split["batch"], split["size"])
+        return plan
+
+    def split(self, batch: int, size: int) -> None:
+        """Record a cut after out-of-memory."""
+        self.run.record("split", {"batch": batch, "size": size})
+
+    def has(self, name: str) -> bool:
+        """True when the shard is stored."""
+        return self.run.has_shard(name)
+
+    def write(self, name: str, records: Records) -> None:
+        """Store a shard; keys are SAMPLE:METER:NAME."""
+        arrays = {
+            f"{sample}:{meter}:{key}": np.asarray(array)
+            for sample, per_meter in records.items()
+            for meter, record in enumerate(per_meter)
+            for key, array in record.items()
+        }
+        self.run.write_shard(name, arrays, {"samples": sorted(records) if name.startswith("batch-") else []})
+
+    def read(self, name: str) -> Records:
+        """Load a shard, its digest checked."""
+        records: Records = {}
+        for key, array in sorted(self.run.read_shard(name).items()):
+            sample, meter, metric = key.split(":", 2)
+            per_meter = records.setdefault(int(sample), [])
+            while len(per_meter) <= int(meter):
+                per_meter.append({})
+            per_meter[int(meter)][metric] = array
+        return records

@@ -1,0 +1,135 @@
+"""The tasks of this release: `text` (files or strings), `random` (seeded ids), a JSONL of prompts, and given ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.errors import InputError, teach
+from repflow.tasks.prompt import Bos, Encoder, Prompt, Prompts, bos_prefix, token_strings
+
+TASKS = ("text", "random")
+
+
+def random_prompts(
+    vocab_size: int,
+    *,
+    length: int,
+    samples: int,
+    seed: int = 0,
+    tokenizer: Any = None,
+    bos: Bos = "model",
+    bos_id: int | None = None,
+) -> Prompts:
+    """Uniform random token ids: what the architecture does when the input says nothing.
+
+    Example of the data, vocabulary 100, length 6: `37 4 91 4 62 10`. Sample i depends on the seed and i alone.
+    """
+    check_size(length, samples)
+    prefix = bos_prefix(tokenizer, bos, bos_id)
+    made = []
+    for index in range(samples):
+        rng = np.random.default_rng([seed, index])
+        body = rng.integers(0, vocab_size, size=length - len(prefix)).tolist()
+        ids = (*prefix, *body)
+        made.append(Prompt(ids, None, tuple(token_strings(tokenizer, ids)), bool(prefix)))
+    return Prompts("random", tuple(made))
+
+
+def text_prompts(texts: Sequence[str], encoder: Encoder, *, length: int | None = None, task: str = "text") -> Prompts:
+    """One prompt per text, cut to `length` tokens where it is given."""
+    made = []
+    for text in texts:
+        ids = encoder.ids(text)
+        if length is not None:
+            ids = ids[: length - len(encoder.prefix)]
+        made.append(encoder.prompt(ids, text))
+    return Prompts(task, tuple(made))
+
+
+def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, samples: int) -> Prompts:
+    """Windows of exactly `length` tokens, spread evenly over the files, which are read one after the other.
+
+    Windows do not cross from one file into the next. A file shorter than one window is left out; having too few
+    windows in all is an error.
+    """
+    check_size(length, samples)
+    size = length - len(encoder.prefix)
+    windows: list[list[int]] = []
+    longest = 0
+    for file in files:
+        ids = encoder.ids(read_text(Path(file)))
+        longest = max(longest, len(ids))
+        windows += [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+    if len(windows) < samples:
+        raise InputError(
+            teach(
+                f"text for {samples} windows of {length} tokens",
+                f"{len(windows)} (longest file: {longest} tokens)",
+                "pass more text, a smaller --length or fewer --samples",
+            )
+        )
+    chosen = [windows[i * len(windows) // samples] for i in range(samples)]
+    return Prompts("text", tuple(encoder.prompt(ids, encoder.tokenizer.decode(ids)) for ids in chosen))
+
+
+def jsonl_prompts(file: str | Path, encoder: Encoder, *, length: int | None, samples: int | None) -> Prompts:
+    """Prompts of a user's own: one JSON object per line with a `prompt`."""
+    texts = []
+    for number, line in enumerate(read_text(Path(file)).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{file}, line {number}: not a JSON object ({error})") from None
+        if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
+            raise InputError(f"{file}, line {number}: expected an object with a string 'prompt'; got {line[:80]!r}")
+        texts.append(entry["prompt"])
+    chosen = texts if samples is None else texts[:samples]
+    return text_prompts(chosen, encoder, length=length, task=Path(file).name)
+
+
+def id_prompts(
+    ids: Sequence[Sequence[int]], vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None
+) -> Prompts:
+    """Given token ids, one sequence per sample, taken as they are."""
+    made = []
+    for index, row in enumerate(ids):
+        values = tuple(int(i) for i in row)
+        if values and not 0 <= min(values) <= max(values) < vocab_size:
+            raise InputError(
+                teach(
+                    f"token ids from 0 to {vocab_size - 1}",
+                    f"{min(values)} to {max(values)} in sample {index}",
+                    "encode with this model's own tokenizer",
+                )
+            )
+        begins = bool(values) and values[0] == bos_id
+        made.append(Prompt(values, None, tuple(token_strings(tokenizer, values)), begins))
+    return Prompts("ids", tuple(made))
+
+
+def check_size(length: int, samples: int) -> None:
+    """Check the two sizes every task takes."""
+    if length < 2 or samples < 1:
+        raise InputError(
+            teach("length >= 2 and samples >= 1", f"length {length}, samples {samples}", "raise the smaller one")
+        )
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file, or say why it cannot be used."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(teach(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8")) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    if not text.strip():
+        raise InputError(teach(f"text in {path}", "an empty file", "pass a file with text"))
+    return text

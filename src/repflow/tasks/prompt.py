@@ -1,0 +1,139 @@
+"""Prompts: token ids ready for a model, with their text, and how they are made reproducibly."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from repflow.errors import InputError, teach
+
+Bos = Literal["model", "always", "never"]
+"""Whether prompts begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One sample.
+
+    Attributes:
+        ids: token ids.
+        text: the text they stand for; None for random ids.
+        tokens: one display string per id.
+        begins: whether the first id is the beginning-of-sequence token.
+    """
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    tokens: tuple[str, ...] = ()
+    begins: bool = False
+
+
+@dataclass(frozen=True)
+class Prompts(Sequence[Prompt]):
+    """The samples of a run, in order.
+
+    Attributes:
+        task: name of the task that made them.
+        samples: the prompts.
+    """
+
+    task: str
+    samples: tuple[Prompt, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one prompt, or a tuple of them for a slice."""
+        return self.samples[index]
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return iter(self.samples)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens of each prompt."""
+        return tuple(len(prompt.ids) for prompt in self.samples)
+
+    def digest(self) -> str:
+        """SHA-256 of all token ids; equal exactly when two runs saw the same sequences."""
+        state = hashlib.sha256()
+        for prompt in self.samples:
+            state.update(np.asarray(len(prompt.ids), dtype="<i8").tobytes())
+            state.update(np.asarray(prompt.ids, dtype="<i8").tobytes())
+        return state.hexdigest()
+
+
+class Encoder:
+    """Turns text into ids with a tokenizer of transformers, under one policy for the first token."""
+
+    def __init__(self, tokenizer: Any, bos: Bos = "model", bos_id: int | None = None) -> None:
+        if tokenizer is None:
+            raise InputError(
+                teach(
+                    "a model with a tokenizer for text",
+                    "none",
+                    "pass --tokenizer FOLDER, token ids, or use --task random",
+                )
+            )
+        self.tokenizer = tokenizer
+        self.prefix = bos_prefix(tokenizer, bos, bos_id)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of the text alone."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def prompt(self, ids: Sequence[int], text: str | None) -> Prompt:
+        """Prompt from ids of text, with the policy's first token."""
+        full = (*self.prefix, *ids)
+        return Prompt(full, text, tuple(token_strings(self.tokenizer, full)), bool(self.prefix))
+
+
+def bos_prefix(tokenizer: Any, bos: Bos, bos_id: int | None) -> tuple[int, ...]:
+    """Ids to put before every prompt.
+
+    `model` asks the tokenizer itself whether it begins a text with its BOS token; without a tokenizer it adds none.
+    """
+    if bos not in ("model", "always", "never"):
+        raise InputError(teach("bos = model, always or never", repr(bos), "see repflow measure --help"))
+    if bos_id is None:
+        bos_id = getattr(tokenizer, "bos_token_id", None)
+    if bos == "never" or (bos == "model" and tokenizer is None):
+        return ()
+    if bos == "always":
+        if bos_id is None:
+            raise InputError(teach("a beginning-of-sequence token for bos='always'", "none", "use bos='model'"))
+        return (bos_id,)
+    first = tokenizer("a")["input_ids"][:1]
+    return (bos_id,) if bos_id is not None and list(first) == [bos_id] else ()
+
+
+def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """One readable string per id; the number itself without a tokenizer."""
+    if tokenizer is None:
+        return [str(i) for i in ids]
+    return [tokenizer.decode([i]) for i in ids]
+
+
+def check_lengths(prompts: Prompts, max_length: int | None) -> None:
+    """Refuse prompts that no metric can be measured on, or that the model cannot take."""
+    if not len(prompts):
+        raise InputError(teach("at least one prompt", "none", "pass a text, a file or --task random"))
+    shortest, longest = min(prompts.lengths), max(prompts.lengths)
+    if shortest < 2:
+        at = prompts.lengths.index(shortest)
+        raise InputError(
+            teach(
+                "prompts of at least 2 tokens",
+                f"{shortest} in sample {at}",
+                "similarity between tokens needs two; drop the empty text or join short ones",
+            )
+        )
+    if max_length is not None and longest > max_length:
+        raise InputError(
+            teach(f"at most {max_length} tokens for this model", f"{longest}", f"pass --length {max_length} or less")
+        )

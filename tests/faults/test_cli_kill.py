@@ -1,0 +1,152 @@
+"""kill -9 of the real command, and of children of a warm parent: the same command resumes and ends bit-identical.
+
+REPFLOW_FAULTS=full runs 100 kills through the command line instead of 10.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FULL = os.environ.get("REPFLOW_FAULTS") == "full"
+KILLS = 100 if FULL else 10
+KILLS_PER_RUN = 5
+BATCHES = 24
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+MODEL = {"model_type": "gpt_neox", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6}
+MODEL |= {"num_attention_heads": 4, "max_position_embeddings": 256, "vocab_size": 128}
+
+
+def start(folder, name, **options):
+    """The real command, many small batches long."""
+    asked = ["--length", "200", "--samples", str(BATCHES), "--batch-size", "1", "--out", "runs", "--name", name]
+    command = [sys.executable, "-m", "repflow", "measure", "config:model.json", *asked]
+    return subprocess.Popen(
+        command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def finish(folder, name):
+    process = start(folder, name)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+
+
+def contents(run):
+    files = [*sorted((run / "shards").iterdir()), run / "result.json", run / "result.safetensors"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def shards(run):
+    manifest = run / "manifest.jsonl"
+    return manifest.read_bytes().count(b'"kind":"shard"') if manifest.exists() else 0
+
+
+def killed(folder, name, rng):
+    """Start the command and kill it some shards later, or during its start; False if it got to the end first."""
+    run = folder / "runs" / name
+    process = start(folder, name)
+    goal = shards(run) + rng.randint(0, 5)
+    while process.poll() is None and shards(run) < goal:
+        time.sleep(0.001)
+    time.sleep(rng.uniform(0, 0.03) if goal else rng.uniform(0, 3))
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    return process.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "model.json").write_text(json.dumps(MODEL))
+    finish(folder, "whole")
+    return contents(folder / "runs" / "whole")
+
+
+def test_killed_commands_resume_bit_identical(tmp_path, reference):
+    from repflow.store import verify
+
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    rng = random.Random("kills of the command line")
+    kills = midway = number = 0
+    while kills < KILLS:
+        name, number = f"run{number}", number + 1
+        for _ in range(KILLS_PER_RUN):
+            if not killed(tmp_path, name, rng):
+                break
+            kills += 1
+            midway += 0 < shards(tmp_path / "runs" / name) < BATCHES
+        finish(tmp_path, name)
+        assert contents(tmp_path / "runs" / name) == reference
+        assert verify(tmp_path / "runs" / name) == []
+        assert not list((tmp_path / "runs").rglob("*.tmp"))
+    assert midway >= KILLS // 2
+
+
+def test_killed_children_of_a_warm_parent_resume_bit_identical(tmp_path):
+    script = Path(__file__).with_name("measure_kills.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "100"],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kills"] >= 100
+    assert found["midway"] >= 50
+    assert found["different"] == []
+    assert found["cuts"] == 5
+
+
+def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference):
+    """A limit on file sizes stands for the full disk: writes fail in the middle of the run."""
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    process = start(tmp_path, "full", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 2, errors
+    assert "no room to write" in errors
+    assert "resumes" in errors
+    assert "Traceback" not in errors
+    finish(tmp_path, "full")
+    assert contents(tmp_path / "runs" / "full") == reference
+
+
+def test_second_process_is_refused_by_the_lock(tmp_path):
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    first = start(tmp_path, "busy")
+    while first.poll() is None and not shards(tmp_path / "runs" / "busy"):
+        time.sleep(0.001)
+    first.send_signal(signal.SIGSTOP)  # still holds the lock, however slow the second is
+    try:
+        second = start(tmp_path, "busy")
+        _, errors = second.communicate(timeout=300)
+    finally:
+        first.send_signal(signal.SIGCONT)
+    assert second.returncode == 2
+    assert "only writer" in errors
+    first.communicate(timeout=300)
+    assert first.returncode == 0
+
+
+def test_interrupted_command_is_130_and_resumes(tmp_path, reference):
+    (tmp_path / "model.json").write_text(json.dumps(MODEL))
+    process = start(tmp_path, "stopped")
+    while process.poll() is None and shards(tmp_path / "runs" / "stopped") < 2:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "same command" in errors
+    assert "Traceback" not in errors
+    finish(tmp_path, "stopped")
+    assert contents(tmp_path / "runs" / "stopped") == reference

@@ -1,0 +1,30 @@
+"""Quiet, single-threaded models, built once per architecture."""
+
+import functools
+
+import pytest
+import torch
+import transformers
+from tiny_configs import tiny_model
+
+from repflow.models import Model, load
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@functools.cache
+def loaded(model_type: str) -> Model:
+    return load(tiny_model(model_type))
+
+
+@pytest.fixture
+def model(request) -> Model:
+    """Tiny model of the architecture named by the test's parameter; shared, so never change it."""
+    return loaded(request.param)
+
+
+@pytest.fixture
+def ids() -> torch.Tensor:
+    return torch.randint(0, 128, (3, 20), generator=torch.Generator().manual_seed(7))

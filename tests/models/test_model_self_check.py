@@ -1,0 +1,144 @@
+"""Models that cannot be read are refused, and the message names the check that failed."""
+
+import pytest
+import torch
+from tiny_configs import tiny_model
+from torch import nn
+
+from repflow.errors import InputError, UnsupportedModelError
+from repflow.models import load
+
+
+class Wrapped(nn.Module):
+    """A block inside another module, so that what the outside sees can be bent."""
+
+    def __init__(self, block, bend):
+        super().__init__()
+        self.block, self.bend = block, bend
+
+    def forward(self, *args, **kwargs):
+        return self.bend(self.block, *args, **kwargs)
+
+
+def bent(index, bend):
+    network = tiny_model("gpt_neox")
+    layers = network.gpt_neox.layers
+    layers[index] = Wrapped(layers[index], bend)
+    return network
+
+
+def test_number_of_blocks():
+    network = tiny_model("gpt_neox")
+    network.config.num_hidden_layers = 5
+    with pytest.raises(UnsupportedModelError, match=r"'number of blocks' failed: expected a module list of 5 blocks"):
+        load(network)
+
+
+def test_block_called_twice():
+    network = tiny_model("gpt_neox")
+    layers = network.gpt_neox.layers
+    plain = layers[1].forward
+    layers[1].forward = lambda hidden, **kwargs: plain(layers[0](hidden, **kwargs), **kwargs)
+    with pytest.raises(UnsupportedModelError, match=r"'block outputs caught' failed.*got \[0, 0, 1, 2, 3\]"):
+        load(network)
+
+
+def test_block_of_another_shape():
+    network = bent(1, lambda block, hidden, **kwargs: block(hidden, **kwargs))
+    network.config.hidden_size = 16
+    with pytest.raises(UnsupportedModelError, match="'embedding caught' failed: expected state 0 of shape"):
+        load(network)
+
+
+def test_something_between_the_blocks():
+    network = tiny_model("gpt_neox")
+    network.gpt_neox.layers[2].register_forward_pre_hook(lambda module, args: (args[0] * 2, *args[1:]))
+    with pytest.raises(UnsupportedModelError, match="'blocks follow each other' failed: the input of block 2"):
+        load(network)
+
+
+def test_something_behind_the_final_norm():
+    network = tiny_model("gpt_neox")
+    network.gpt_neox.register_forward_hook(
+        lambda module, args, output: type(output)(last_hidden_state=output.last_hidden_state * 2)
+    )
+    with pytest.raises(UnsupportedModelError, match="'final norm' failed"):
+        load(network)
+
+
+def test_head_that_is_not_the_logits():
+    network = tiny_model("gpt_neox")
+
+    def sharpen(module, args, output):
+        output["logits"] = output.logits**3
+        return output
+
+    network.register_forward_hook(sharpen)
+    with pytest.raises(UnsupportedModelError, match="'head' failed: its output is not the logits"):
+        load(network)
+
+
+def test_middle_layer_that_goes_nowhere():
+    network = tiny_model("gpt_neox")
+    layers = network.gpt_neox.layers
+    first = {}
+    layers[0].register_forward_hook(lambda module, args, output: first.update(value=output.clone()))
+    layers[3].forward = lambda hidden, **kwargs: first["value"]
+    with pytest.raises(UnsupportedModelError, match="'middle layer' failed"):
+        load(network)
+
+
+def test_model_that_does_not_run():
+    def refuse(block, *args, **kwargs):
+        raise RuntimeError("no such kernel")
+
+    with pytest.raises(UnsupportedModelError, match=r"'forward pass' failed: .* raised RuntimeError: no such kernel"):
+        load(bent(0, refuse))
+
+
+def test_sublayers_that_do_not_sum_up_are_refused_only_when_asked_for():
+    network = tiny_model("llama")
+    for block in network.model.layers:
+        block.register_forward_hook(lambda module, args, output: output * 1.5)
+    model = load(network)
+    assert model.n_states == 5
+    with pytest.raises(UnsupportedModelError, match=r"'sublayers' failed.*block 0.*ask for kind='branch'"):
+        model.stream(torch.zeros(1, 4, dtype=torch.long), kind="branch:mlp", on_state=lambda i, h: None)
+
+
+def test_states_overwritten_by_the_next_block_are_copied():
+    def in_place(block, hidden, **kwargs):
+        output = block(hidden.clone(), **kwargs)
+        hidden.zero_()
+        return output
+
+    model = load(bent(2, in_place))
+    assert model.reading.overwrites
+    ids = torch.arange(8)[None]
+    for kind in ("residual", "branch"):
+        kept, expected = [], []
+        model.stream(ids, kind=kind, on_state=lambda i, h, kept=kept: kept.append(h))
+        load(tiny_model("gpt_neox")).stream(ids, kind=kind, on_state=lambda i, h, kept=expected: kept.append(h))
+        assert all(torch.equal(a, b) for a, b in zip(kept, expected, strict=True))
+
+
+def test_a_model_that_sees_the_future_gets_its_mask(ids):
+    """Attention without its causal mask: found by the self-check, and padding is then masked out."""
+    network = tiny_model("llama")
+    network.config.is_causal = False
+    for block in network.model.layers:
+        block.self_attn.is_causal = False
+    network.model.config._attn_implementation = "eager"
+    model = load(network)
+    if model.reading.causal:
+        pytest.skip("this transformers keeps the mask causal")
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[1:, 9:] = False
+    kept, alone = [], []
+    model.stream(ids, mask, on_state=lambda i, h: kept.append(h[1, :9].clone()))
+    model.stream(ids[1:2, :9], on_state=lambda i, h: alone.append(h[0].clone()))
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(kept, alone, strict=True))
+
+
+def test_unsupported_is_a_wrong_request():
+    assert issubclass(UnsupportedModelError, InputError)

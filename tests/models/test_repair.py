@@ -1,0 +1,64 @@
+"""Tuples made with output_hidden_states are put right for every architecture, against hooks on the blocks."""
+
+import pytest
+import torch
+from tiny_configs import CONFIGS, tiny_model
+
+from repflow.errors import InputError
+from repflow.models import from_hidden_states
+from repflow.models.repair import EMBEDDING_MISSING, LAST_BLOCK_MISSING
+
+
+@pytest.mark.parametrize("model", CONFIGS, indirect=True)
+def test_against_hooks(model, ids):
+    with torch.no_grad():
+        output = model.network(ids, use_cache=False, output_hidden_states=True)
+    true = []
+    model.stream(ids, on_state=lambda i, h: true.append(h.clone()))
+    repaired = from_hidden_states(output.hidden_states, model.model_type)
+    assert repaired.hidden.shape == (model.n_states, 3, 20, model.width)
+    assert repaired.missing == ([0] if model.model_type in EMBEDDING_MISSING else [model.n_layers])
+    for index, state in enumerate(repaired.hidden):
+        if index in repaired.missing:
+            assert torch.isnan(state).all()
+        else:
+            torch.testing.assert_close(state, true[index], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(repaired.final_norm, output.hidden_states[-1])
+
+
+def test_every_named_type_is_in_one_row():
+    assert not EMBEDDING_MISSING & LAST_BLOCK_MISSING
+    assert set(CONFIGS) <= EMBEDDING_MISSING | LAST_BLOCK_MISSING
+
+
+def test_rwkv_made_elsewhere_with_rescaling():
+    """The rescaled tuple of a plain transformers run keeps its places, though its values are halved."""
+    network = tiny_model("rwkv")
+    with torch.no_grad():
+        states = network(torch.arange(6)[None], output_hidden_states=True).hidden_states
+    assert from_hidden_states(states, "rwkv").missing == [0]
+
+
+def test_one_sample_and_stacked_tensors():
+    states = torch.randn(5, 7, 8)
+    repaired = from_hidden_states(tuple(states), "gpt2")
+    assert repaired.hidden.shape == (5, 7, 8)
+    assert torch.equal(repaired.hidden[:4], states[:4])
+    assert torch.equal(repaired.final_norm, states[4])
+    assert torch.equal(from_hidden_states(states, "gpt2").hidden[:4], states[:4])
+
+
+@pytest.mark.parametrize(
+    ("states", "model_type", "message"),
+    [
+        ([torch.zeros(2, 3)] * 3, "gpt_nex", "did you mean gpt_neox.*known: bamba"),
+        ([torch.zeros(2, 3)] * 3, "bert", "known: bamba, falcon_h1"),
+        ([torch.zeros(2, 3)], "gpt2", "at least two entries; got 1"),
+        ([torch.zeros(2, 3), torch.zeros(2, 4)], "gpt2", "entries of one shape"),
+        ([torch.zeros(2)] * 3, "gpt2", "entries of one shape"),
+        ([torch.zeros(2, 3, dtype=torch.long)] * 3, "gpt2", "floating-point states"),
+    ],
+)
+def test_refusals(states, model_type, message):
+    with pytest.raises(InputError, match=message):
+        from_hidden_states(states, model_type)

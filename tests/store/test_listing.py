@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from repflow.errors import InputError
+from repflow.results import Result
+from repflow.store import RunFolder, list_runs
+
+
+def test_runs_in_every_state(tmp_path):
+    def start(name, **config):
+        return RunFolder.open(tmp_path, name, config={"model": name, "task": "random", **config}, provenance={})
+
+    with start("a-done", samples=2) as run:
+        run.write_shard("s", {"x": np.zeros(1)}, {"samples": 2})
+        run.finish(Result({}, {}))
+    with start("b-half") as run:
+        run.record("plan", {"samples": [0, 1, 2, 3]})
+        run.write_shard("s", {"x": np.zeros(1)}, {"samples": [0, 1, 2]})
+    start("c-started").close()
+    with start("d-damaged") as run:
+        run.write_shard("s", {"x": np.zeros(1)}, {"samples": 1})
+        (run.path / "shards" / "s.safetensors").unlink()
+    start("e-wrecked").close()
+    (tmp_path / "e-wrecked" / "run.json").write_text("repflow-run")
+    (tmp_path / "e-wrecked" / "manifest.jsonl").write_text("?\n")
+    start("f-mended").close()
+    (tmp_path / "f-mended" / "run.json").write_text("?")
+    (tmp_path / "g-killed-at-start").mkdir()
+    (tmp_path / "g-killed-at-start" / ".repflow.lock").touch()
+    (tmp_path / "not-a-run").mkdir()
+    (tmp_path / "file").touch()
+
+    runs = {run.name: run for run in list_runs(tmp_path)}
+    assert [(r.name[0], r.finished, r.done, r.total, bool(r.damaged)) for r in runs.values()] == [
+        ("a", True, 2, 2, False),
+        ("b", False, 3, 4, False),
+        ("c", False, 0, None, False),
+        ("d", False, 1, None, True),
+        ("e", False, None, None, True),
+        ("f", False, 0, None, True),
+        ("g", False, None, None, True),
+    ]
+    assert (runs["a-done"].model, runs["a-done"].task) == ("a-done", "random")
+    assert "shards/s.safetensors is missing" in runs["d-damaged"].damaged
+    assert runs["f-mended"].model == "f-mended"
+    assert list_runs(tmp_path / "b-half") == [runs["b-half"]]
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(InputError, match="expected a folder of runs"):
+        list_runs(tmp_path / "none")

@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+
+from repflow.errors import DamagedRunError, InputError, RunLockedError
+from repflow.results import Result
+from repflow.store import Damage, RunFolder, damaged_shards, heal, read_record, verify
+from repflow.store.manifest import read_manifest
+
+
+def open_run(parent):
+    return RunFolder.open(parent, "run", config={"length": 8}, provenance={})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with open_run(tmp_path) as run:
+        run.record("plan", {"batches": 3})
+        for i in range(3):
+            run.write_shard(f"s{i}", {"x": np.full(2, i)})
+        run.finish(Result({"m": np.zeros(2)}, {"m": ("state",)}))
+    return tmp_path / "run"
+
+
+def lines(folder):
+    return (folder / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def write_lines(folder, kept):
+    (folder / "manifest.jsonl").write_bytes(b"".join(kept))
+
+
+def test_a_sound_run_has_no_damage(folder):
+    assert verify(folder) == []
+    assert heal(folder) == []
+
+
+def test_every_kind_of_damage_is_named(folder):
+    (folder / "shards" / "s0.safetensors").unlink()
+    (folder / "shards" / "s1.safetensors").write_bytes(b"short")
+    (folder / "result.safetensors").unlink()
+    (folder / "run.json").write_text("{}")
+    size = len((folder / "shards" / "s2.safetensors").read_bytes())
+    found = verify(folder)
+    assert found == [
+        Damage("run.json", "content does not match its checksum"),
+        Damage("shards/s0.safetensors", "missing", "s0"),
+        Damage("shards/s1.safetensors", f"5 bytes instead of {size}", "s1"),
+        Damage("result.safetensors", "missing"),
+    ]
+    assert str(found[1]) == "shards/s0.safetensors: missing"
+    assert damaged_shards(folder) == ["s0", "s1"]
+
+
+def test_heal_discards_what_is_damaged_and_keeps_the_rest(folder, tmp_path):
+    (folder / "shards" / "s1.safetensors").write_bytes(b"short")
+    (folder / "result.json").unlink()
+    assert [damage.file for damage in heal(folder)] == ["shards/s1.safetensors", "result.json"]
+    with open_run(tmp_path) as run:
+        assert run.shards() == ["s0", "s2"]
+        assert not run.finished
+        assert run.events("discard") == [{"name": "s1", "reason": "damaged"}]
+    assert verify(folder) == []
+
+
+def test_run_json_and_the_first_line_rebuild_each_other(folder, tmp_path):
+    original = (folder / "run.json").read_bytes()
+    (folder / "run.json").unlink()
+    assert read_record(folder).config == {"length": 8}
+    with pytest.raises(DamagedRunError, match=r"run.json is damaged; .*--repair"):
+        open_run(tmp_path)
+    heal(folder)
+    assert (folder / "run.json").read_bytes() == original
+
+    kept = lines(folder)
+    write_lines(folder, [kept[0].replace(b"length", b"lengtH"), *kept[1:]])
+    assert [damage.file for damage in verify(folder)] == ["manifest.jsonl"]
+    heal(folder)
+    assert verify(folder) == []
+    with open_run(tmp_path) as run:
+        assert run.shards() == ["s0", "s1", "s2"]
+
+
+def test_both_copies_damaged_cannot_be_repaired(folder):
+    kept = lines(folder)
+    write_lines(folder, [kept[0].replace(b"length", b"lengtH"), *kept[1:]])
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(DamagedRunError, match="cannot be repaired: delete the folder"):
+        heal(folder)
+
+
+def test_a_damaged_middle_line_is_reported_not_cut(folder, tmp_path):
+    kept = lines(folder)
+    kept[3] = kept[3].replace(b'"bytes":', b'"bytez":')
+    write_lines(folder, kept)
+    with pytest.raises(DamagedRunError, match=r"manifest.jsonl: line 4 does not match its checksum.*--repair"):
+        open_run(tmp_path)
+    assert lines(folder) == kept
+    assert heal(folder) == [Damage("manifest.jsonl", "line 4 does not match its checksum")]
+    with open_run(tmp_path) as run:
+        assert run.shards() == ["s0", "s2"]
+        assert not run.finished
+
+
+def test_a_lost_plan_takes_what_followed_it_along(folder, tmp_path):
+    kept = lines(folder)
+    write_lines(folder, [kept[0], kept[1].replace(b"3", b"4"), *kept[2:]])
+    heal(folder)
+    with open_run(tmp_path) as run:
+        assert run.events("plan") == []
+        assert run.shards() == []
+
+
+@pytest.mark.parametrize(("change", "left"), [("join", ["s1", "s2"]), ("split", ["s1", "s2"]), ("drop", [])])
+def test_joined_split_and_missing_lines(folder, tmp_path, change, left):
+    kept = lines(folder)
+    if change == "join":  # the newline between s0 and s1 flips: both are lost
+        kept[2] = kept[2][:-1] + b"\x0b"
+        left = ["s2"]
+    elif change == "split":
+        kept[2] = kept[2].replace(b'"bytes"', b'"byt\ns"')
+    else:  # nothing tells what the missing line was
+        del kept[2]
+    write_lines(folder, kept)
+    assert {damage.file for damage in verify(folder)} == {"manifest.jsonl"}
+    heal(folder)
+    assert verify(folder) == []
+    assert [entry.seq for entry in read_manifest(folder).good] == list(range(len(lines(folder))))
+    with open_run(tmp_path) as run:
+        assert run.shards() == left
+
+
+def test_missing_manifest(folder, tmp_path):
+    (folder / "manifest.jsonl").unlink()
+    assert verify(folder) == [Damage("manifest.jsonl", "missing")]
+    heal(folder)
+    with open_run(tmp_path) as run:
+        assert run.shards() == []
+    assert verify(folder) == []
+
+
+def test_files_of_two_runs_mixed_up(folder, tmp_path):
+    RunFolder.open(tmp_path, "other", config={"length": 9}, provenance={}).close()
+    (folder / "run.json").write_bytes((tmp_path / "other" / "run.json").read_bytes())
+    assert verify(folder) == [Damage("run.json", "differs from its copy in the manifest")]
+    with pytest.raises(DamagedRunError, match="different runs"):
+        open_run(tmp_path)
+    with pytest.raises(DamagedRunError, match="different runs"):
+        heal(folder)
+
+
+def test_verify_and_heal_elsewhere(tmp_path):
+    for function in (verify, heal, damaged_shards):
+        with pytest.raises(InputError, match="expected a run folder"):
+            function(tmp_path)
+
+
+def test_heal_waits_for_the_writer(folder, tmp_path):
+    (folder / "shards" / "s1.safetensors").unlink()
+    with open_run(tmp_path), pytest.raises(RunLockedError):
+        heal(folder)
+
+
+def test_a_manifest_cannot_point_outside(folder, tmp_path):
+    from repflow.store.manifest import encode
+
+    evil = {"name": "../../secret", "file": "x", "bytes": 1, "sha256": "0", "meta": {}}
+    write_lines(folder, [*lines(folder), encode(6, "shard", evil)])
+    with pytest.raises(InputError, match="shard name"):
+        verify(folder)

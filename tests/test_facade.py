@@ -1,0 +1,105 @@
+"""The facade: lazy names, states, and results that draw themselves."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "models"))
+NAMES = {
+    "load",
+    "states",
+    "measure",
+    "compare",
+    "from_hidden_states",
+    "register_metric",
+    "metrics",
+    "Result",
+    "Finding",
+}
+
+
+def test_import_needs_no_torch():
+    code = "import repflow, sys; print([n for n in ('torch', 'numpy', 'transformers', 'plotly') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_names_are_listed_and_found():
+    import repflow
+
+    assert NAMES | {"errors", "__version__"} == set(dir(repflow))
+    for name in dir(repflow):
+        assert getattr(repflow, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'mesure'"):
+        _ = repflow.mesure
+
+
+@pytest.fixture(scope="module")
+def model():
+    import torch
+    from tiny_configs import tiny_model
+
+    import repflow
+
+    torch.set_num_threads(1)
+    return repflow.load(tiny_model("gpt_neox"))
+
+
+def test_states_are_those_that_measure_sees(model):
+    import torch
+
+    import repflow
+
+    ids = torch.randint(0, 128, (3, 12), generator=torch.Generator().manual_seed(0))
+    hidden, mask, tokens = repflow.states(model, ids)
+    assert hidden.shape == (5, 3, 12, 32)
+    assert mask.shape == (3, 12)
+    assert bool(mask.all())
+    assert tokens[0] == [str(i) for i in ids[0].tolist()]
+    expected = repflow.metrics.token_similarity(hidden)
+    result = repflow.measure(model, ids)
+    np.testing.assert_allclose(result["token_similarity"], expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_states_of_ragged_ids_are_right_padded(model):
+    import torch
+
+    import repflow
+
+    rows = [[1, 2, 3, 4, 5], [6, 7]]
+    together = repflow.states(model, rows)
+    alone = repflow.states(model, [[6, 7]])
+    assert together.mask.tolist() == [[True] * 5, [True, True, False, False, False]]
+    assert [len(row) for row in together.tokens] == [5, 2]
+    torch.testing.assert_close(together.hidden[:, 1, :2], alone.hidden[:, 0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [[], [1, 2, 3], 7, [[1]], [[1, 999]]])
+def test_bad_states_requests_are_refused(model, bad):
+    import repflow
+
+    with pytest.raises(repflow.errors.InputError):
+        repflow.states(model, bad)
+
+
+def test_results_draw_themselves(model):
+    import torch
+
+    import repflow
+
+    result = repflow.measure(model, torch.randint(0, 128, (3, 12)))
+    line = result.plot("token_similarity")
+    assert len(line.data) == 3  # both edges of the band and the line
+    np.testing.assert_allclose(line.data[2].y, result.mean("token_similarity"))
+    heat = result.plot("layer_cosine")
+    assert np.asarray(heat.data[0].z).shape == (4, 12)
+    with pytest.raises(repflow.errors.InputError, match="over depth"):
+        result.plot("smoothness")
+    result.findings.append(repflow.Finding("x", None, "<script>alert(1)</script>"))
+    page = result._repr_html_()
+    assert "token_similarity" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page

@@ -55,49 +55,52 @@ def build(shape, device, dtype):
     return load(network.eval())
 
 
-def rows(model, ids):
-    """Name → function that runs one pass."""
+def rows(model, ids, batches):
+    """Name → function that runs all batches once, as a run does: plan, forward passes, meters, records in memory."""
     import torch
 
     from repflow.capture.measure import MeasureOptions, meter_factory
     from repflow.capture.plan import make_plan
-    from repflow.capture.run import run_batch
+    from repflow.capture.run import MemorySink, run_plan
     from repflow.tasks import id_prompts
 
     prompts = id_prompts(ids.tolist(), model.vocab_size)
-    batch = tuple(range(len(prompts)))
     plan = make_plan(
         prompts.lengths,
         width=model.width,
         itemsize=model.dtype.itemsize,
-        batch_size=len(prompts),
+        batch_size=len(prompts) // batches,
         grouped=model.device.type == "cuda",
     )
     factory = meter_factory(model, prompts, MeasureOptions(), plan.group)
-    placed = ids.to(model.device)
+    placed = ids.to(model.device).chunk(batches)
 
     def bare():
         with torch.inference_mode():
-            model.network.base_model(input_ids=placed, use_cache=False)
+            for batch in placed:
+                model.network.base_model(input_ids=batch, use_cache=False)
 
     def repflow():
-        run_batch(model, prompts, batch, factory())
+        run_plan(model, prompts, plan, factory, MemorySink())
 
     def tuple_and_metrics():
-        from repflow import metrics
-
-        with torch.inference_mode():
-            states = model.network.base_model(
-                input_ids=placed, use_cache=False, output_hidden_states=True
-            ).hidden_states
-            hidden = torch.stack(states)
-            for function in (
-                metrics.layer_cosine, metrics.token_similarity, metrics.token_norm, metrics.common_share,
-                metrics.smoothness, metrics.stability, metrics.depth_stability, metrics.path_energy,
-            ):  # fmt: skip
-                function(hidden)
+        for batch in placed:
+            _after(model.network.base_model, batch)
 
     return {"bare": bare, "repflow, every default meter": repflow, "hidden_states, metrics after": tuple_and_metrics}
+
+
+def _after(network, batch):
+    """What a script does without repflow: keep transformers' tuple, then compute the plain metrics on it."""
+    import torch
+
+    from repflow import metrics
+
+    with torch.inference_mode():
+        hidden = torch.stack(network(input_ids=batch, use_cache=False, output_hidden_states=True).hidden_states)
+        for name in ("layer_cosine", "token_similarity", "token_norm", "common_share", "smoothness", "stability",
+                     "depth_stability", "path_energy"):  # fmt: skip
+            getattr(metrics, name)(hidden)
 
 
 def check(device):
@@ -147,7 +150,7 @@ def check(device):
         print(f"  {name:32} {error:.2e}")
 
 
-def peers(model, ids):
+def peers(model, ids, batches):
     """Passes of other libraries: nnsight saving every block output, where it is installed and runs."""
     found = {}
     try:
@@ -157,9 +160,10 @@ def peers(model, ids):
         wrapped = nnsight.NNsight(model.network.base_model)
 
         def with_nnsight():
-            with torch.inference_mode(), wrapped.trace(ids.to(model.device), use_cache=False):
-                for block in wrapped.layers if hasattr(wrapped, "layers") else wrapped.h:
-                    block.output.save()
+            for batch in ids.to(model.device).chunk(batches):
+                with torch.inference_mode(), wrapped.trace(batch, use_cache=False):
+                    for block in wrapped.layers if hasattr(wrapped, "layers") else wrapped.h:
+                        block.output.save()
 
         found["nnsight, save every block"] = with_nnsight
     except ImportError:
@@ -199,9 +203,12 @@ def measure(arguments):
     dtype = getattr(torch, arguments.dtype)
     model = build(arguments.shape, arguments.device, dtype)
     ids = torch.randint(
-        0, model.vocab_size, (arguments.batch, arguments.tokens), generator=torch.Generator().manual_seed(1)
+        0,
+        model.vocab_size,
+        (arguments.batch * arguments.batches, arguments.tokens),
+        generator=torch.Generator().manual_seed(1),
     )
-    functions = rows(model, ids) | (peers(model, ids) if arguments.peers else {})
+    functions = rows(model, ids, arguments.batches) | (peers(model, ids, arguments.batches) if arguments.peers else {})
     if arguments.row:
         functions = {arguments.row: functions[arguments.row]}
     table = {}
@@ -219,6 +226,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="gpt2-24")
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=1, help="batches per timed run; a run overlaps them on a GPU")
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
@@ -247,9 +255,8 @@ def main():
     bare = statistics.mean(table[name]["seconds"] for name in ("bare", "bare, again"))
     bare_cpu = statistics.mean(table[name]["cpu_seconds"] for name in ("bare", "bare, again"))
     base = table["bare"]["peak_bytes"]
-    print(
-        f"{arguments.shape}, batch {arguments.batch}, {arguments.tokens} tokens, {arguments.dtype}, {arguments.device}"
-    )
+    shape = f"{arguments.shape}, {arguments.batches} x batch {arguments.batch}, {arguments.tokens} tokens"
+    print(f"{shape}, {arguments.dtype}, {arguments.device}")
     for name, row in table.items():
         if "failed" in row:
             print(f"{name:36} {row['failed']}")

@@ -28,7 +28,7 @@ def test_measure_in_a_process_prints_a_table_and_stores_the_run(process, checkpo
         "norm (median)",
         "common share",
         "relative Sm",
-        "direction St",
+        "relative St",
     ):
         assert word in done.out
     assert done.out.rstrip().endswith("wrote o/n")

@@ -10,7 +10,7 @@ from metric_inputs import feed, pad, sample_states, splits, values
 from repflow import metrics as m
 from repflow.errors import InputError
 from repflow.metrics.drop import DEFAULT_DROP
-from repflow.metrics.flow import FlowMeter, meter_bytes
+from repflow.metrics.flow import TOKEN_BYTES, FlowMeter, meter_bytes
 from repflow.metrics.meter import BatchInfo, position_bins
 from repflow.metrics.tokens import PROBES
 
@@ -58,7 +58,7 @@ def compare(got, want, *, rtol, atol):
 )
 def test_equals_the_pure_functions_for_any_split(seed, lengths, n_states, group, extra, drop):
     samples = sample_states(seed, lengths, n_states=n_states)
-    meter = FlowMeter(n_states, max(lengths), drop=drop, group=group)
+    meter = FlowMeter(n_states, max(lengths), drop=drop, group=group, direction=True)
     feed(meter, samples, splits(np.random.default_rng(seed), len(samples)), extra=extra)
     got = values(meter)
     compare(got, expected(samples, drop), rtol=1e-9, atol=1e-10)
@@ -71,8 +71,8 @@ def test_float32_does_not_depend_on_batches(seed, group, shift):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 60, 7).tolist()
     samples = [s + shift for s in sample_states(seed, lengths, width=24, dtype=torch.float32)]
-    one = values(feed(FlowMeter(4, max(lengths)), samples, [[i] for i in range(7)]))
-    meter = FlowMeter(4, max(lengths), group=group)
+    one = values(feed(FlowMeter(4, max(lengths), direction=True), samples, [[i] for i in range(7)]))
+    meter = FlowMeter(4, max(lengths), group=group, direction=True)
     other = values(feed(meter, samples, splits(rng, 7), extra=int(rng.integers(0, 5))))
     assert one.keys() == other.keys()
     for name in one:
@@ -118,8 +118,9 @@ def test_short_prompts_name_no_padding_among_the_top_tokens():
 def test_bfloat16_states_are_measured_as_the_float32_they_hold(group):
     samples = [s.bfloat16() for s in sample_states(21, (7, 12, 40), width=16)]
     wide = [s.float() for s in samples]
-    half = feed(FlowMeter(4, 40, group=group, grid=2, keep=frozenset({0})), samples, [[0, 1], [2]], final=samples)
-    full = feed(FlowMeter(4, 40, group=group, grid=2, keep=frozenset({0})), wide, [[0, 1], [2]], final=wide)
+    options = {"group": group, "grid": 2, "keep": frozenset({0}), "direction": True}
+    half = feed(FlowMeter(4, 40, **options), samples, [[0, 1], [2]], final=samples)
+    full = feed(FlowMeter(4, 40, **options), wide, [[0, 1], [2]], final=wide)
     want = values(full)
     for name, value in values(half).items():
         assert value.dtype == want[name].dtype, name
@@ -200,7 +201,7 @@ def test_position_bins_cover_every_position_once(tokens):
 @pytest.mark.parametrize("length", [1, 2])
 def test_prompts_of_one_and_two_tokens(length):
     samples = sample_states(51, (length, 6))
-    got = values(feed(FlowMeter(4, 6), samples, [[0, 1]]))
+    got = values(feed(FlowMeter(4, 6, direction=True), samples, [[0, 1]]))
     undefined = np.isnan(got["token_similarity"][:, 0])
     assert undefined.all() == (length == 1)
     assert np.isfinite(got["stability"]).all()
@@ -279,4 +280,5 @@ def test_nothing_seen_is_a_clear_error():
 def test_batch_info_mask_and_meter_bytes():
     mask = BatchInfo((0, 1), (3, 1)).mask(4, torch.device("cpu"))
     assert mask.tolist() == [[True, True, True, False], [True, False, False, False]]
-    assert meter_bytes(2, 3, 5, 2, 4) == 30 * (16 + 5 * 2)
+    assert meter_bytes(2, 3, 5, 2, 4) == 30 * (8 + 5 * 2) + 6 * 4 * TOKEN_BYTES
+    assert meter_bytes(2, 3, 5, 2, 4, direction=True) == 30 * (16 + 5 * 2) + 6 * 4 * TOKEN_BYTES

@@ -93,11 +93,11 @@ def test_drop_bos_leaves_out_the_marked_positions():
         (m.relative_smoothness, lambda h: oracle.smoothness(h) / oracle.scale(h)),
         (m.relative_stability, lambda h: oracle.stability(h) / oracle.scale(h)),
         (
-            lambda h, mask=None: m.relative_smoothness(h, mask=mask, by="direction"),
+            m.direction_smoothness,
             lambda h: oracle.smoothness(oracle.directions(h)),
         ),
         (
-            lambda h, mask=None: m.relative_stability(h, mask=mask, by="direction", include_embedding=False),
+            lambda h, mask=None: m.direction_stability(h, mask=mask, include_embedding=False),
             lambda h: oracle.stability(oracle.directions(h), include_embedding=False),
         ),
         (

@@ -134,7 +134,7 @@ def test_streaming_axes_and_values_are_the_catalogues():
     samples = sample_states(7, (6, 9, 5))
     held = HeldMeter({"effective_rank": (("state",), m.effective_rank)})
     tables = {}
-    for meter in (FlowMeter(4, 9, keep=frozenset(range(3))), CkaMeter(), held):
+    for meter in (FlowMeter(4, 9, keep=frozenset(range(3)), direction=True), CkaMeter(), held):
         tables |= feed(meter, samples, [[0, 2], [1]]).compute()
     for name in ONE_SET:
         stored = name if name in tables else f"kept/{name}"

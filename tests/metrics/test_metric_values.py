@@ -85,6 +85,8 @@ ON_STATES = [
     m.stability,
     m.relative_smoothness,
     m.relative_stability,
+    m.direction_smoothness,
+    m.direction_stability,
     m.depth_stability,
     m.path_energy,
     m.effective_rank,
@@ -133,7 +135,7 @@ def test_every_metric_checks_states_and_mask(function):
             lambda: m.token_similarity(X, center=torch.zeros(4)),
             r"center of shape \(state, width\) = \(3, 4\); got \(4,\)",
         ),
-        (lambda: inspect.unwrap(m.relative_stability)(X, by="norm"), "by='scale' or by='direction'; got 'norm'"),
+        (lambda: m.direction_stability(X[:2], include_embedding=False), "at least 3 states; got 2"),
     ],
 )
 def test_wrong_requests_say_what_to_do(call, words):

@@ -123,7 +123,7 @@ def test_refusals_write_nothing(folder, tmp_path):
     with pytest.raises(InputError, match="--reference-memory"):
         compare(str(folder), None, "random", out=out, reference_memory=0, **SMALL)
     with pytest.raises(InputError, match="does not exist"):
-        compare(f"{folder}/{{checkpoint-50,checkpoint-51}}", None, "random", out=out, **SMALL)
+        compare(f"{folder}/{{checkpoint-51,checkpoint-50}}", None, "random", out=out, **SMALL)
     with pytest.raises(InputError, match="a folder with 0 checkpoint folders"):
         compare(str(folder / "checkpoint-50"), None, "random", out=out, **SMALL)
     assert not out.exists()

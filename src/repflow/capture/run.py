@@ -84,23 +84,36 @@ def run_plan(
     kind: str = "residual",
     progress: Progress | None = None,
 ) -> Plan:
-    """Run every batch that the sink does not hold yet; returns the plan with its splits."""
+    """Run every batch that the sink does not hold yet; returns the plan with its splits.
+
+    On a GPU the records of a batch are brought in and written while the next batch already runs.
+    """
+    waiting: list[RunningBatch] = []
+
+    def settle(most: int) -> None:
+        while len(waiting) > most:
+            running = waiting.pop(0)
+            sink.write(batch_name(running.batch), running.records())
+
     at = 0
     while at < len(plan.batches):
         batch = plan.batches[at]
         if not sink.has(batch_name(batch)):
             try:
-                records = run_batch(model, prompts, batch, meters(), kind=kind)
+                waiting.append(start_batch(model, prompts, batch, meters(), kind=kind))
             except (torch.OutOfMemoryError, RuntimeError) as error:
+                settle(0)
                 if not _out_of_memory(error):
                     raise
                 plan = _halve(plan, at, sink, error)
                 continue
-            sink.write(batch_name(batch), records)
+            overlapped = model.device.type == "cuda" and all(m.deferrable for m in waiting[-1].meters)
+            settle(1 if overlapped else 0)
         at += 1
         if progress is not None:
             done = [sample for b in plan.batches[:at] for sample in b]
             progress(len(done), len(prompts), sum(prompts.lengths[sample] for sample in done))
+    settle(0)
     return plan
 
 
@@ -122,10 +135,31 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
+@dataclass
+class RunningBatch:
+    """A batch whose forward pass is launched; on a GPU it may still be computing."""
+
+    batch: tuple[int, ...]
+    meters: Sequence[Meter]
+
+    def records(self) -> Records:
+        """Records of its samples, one per meter; waits for the device."""
+        for meter in self.meters:
+            meter.end()
+        return {sample: [meter.records[sample] for meter in self.meters] for sample in self.batch}
+
+
 def run_batch(
     model: Model, prompts: Prompts, batch: tuple[int, ...], meters: Sequence[Meter], *, kind: str = "residual"
 ) -> Records:
     """One forward pass; the records of its samples, one per meter."""
+    return start_batch(model, prompts, batch, meters, kind=kind).records()
+
+
+def start_batch(
+    model: Model, prompts: Prompts, batch: tuple[int, ...], meters: Sequence[Meter], *, kind: str = "residual"
+) -> RunningBatch:
+    """Launch one forward pass with its meters."""
     ids, mask = pad(prompts, batch)
     info = BatchInfo(batch, tuple(prompts.lengths[s] for s in batch), tuple(prompts.samples[s].begins for s in batch))
     for meter in meters:
@@ -142,8 +176,8 @@ def run_batch(
     final = on_final_norm if kind == "residual" else None
     model.stream(ids, mask, kind=kind, on_state=on_state, on_final_norm=final)
     for meter in meters:
-        meter.end()
-    return {sample: [meter.records[sample] for meter in meters] for sample in batch}
+        meter.close()
+    return RunningBatch(batch, meters)
 
 
 def pad(prompts: Prompts, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:

@@ -152,7 +152,7 @@ def _bar() -> Any:
 def _clock(seconds: float) -> str:
     """Minutes and seconds.
 
-    >>> _clock(75), _clock(3675)
+    >>> _clock(75.0), _clock(3675.0)
     ('1:15', '1:01:15')
     """
     minutes, rest = divmod(round(seconds), 60)

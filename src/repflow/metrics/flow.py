@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,16 @@ from torch import Tensor
 
 from repflow.metrics import fused, reduce
 from repflow.metrics.drop import DEFAULT_DROP, token_median
-from repflow.metrics.meter import BatchInfo, Meter, Record, Table, pool_positions, position_bins, stack_samples, to_host
+from repflow.metrics.meter import (
+    BatchInfo,
+    HostCopy,
+    Meter,
+    Record,
+    Table,
+    pool_positions,
+    position_bins,
+    stack_samples,
+)
 from repflow.metrics.reduce import DepthSums, StepNorms
 from repflow.metrics.similarity import cross_prompt_cosine
 from repflow.metrics.tokens import BatchContext, TokenStats
@@ -55,6 +65,7 @@ class FlowMeter(Meter):
         direction: also measure `direction_smoothness` and `direction_stability`.
     """
 
+    deferrable: ClassVar[bool] = True
     n_states: int
     positions: int
     drop: str = DEFAULT_DROP
@@ -72,6 +83,7 @@ class FlowMeter(Meter):
         self._tokens: list[TokenStats] = []
         self._final: TokenStats | None = None
         self._raw: DepthSums | None = None
+        self._copy: HostCopy | None = None
 
     def update(self, state: int, hidden: Tensor) -> None:
         """Take the next state; reduce when `group` states wait or the last has come."""
@@ -107,14 +119,27 @@ class FlowMeter(Meter):
         self._steps += steps
         self._window = self._window[-2:]
         self._new = 0
+        if last:  # what is large goes now; `end` may come when the next batch is already running
+            self._window = []
+            self._raw.release()
+            if self._direction is not None:
+                self._direction.release()
 
-    def end(self) -> None:
-        """Turn the batch's sums into one record per sample."""
+    def close(self) -> None:
+        """Turn the batch's sums into metrics and start their way to the CPU."""
         stats = TokenStats.join(self._tokens)
-        columns = self._state_columns(stats, "") | self._depth_columns(stats)
+        columns = self._state_columns(stats, "") | self._depth_columns(stats) | self._kept_columns(stats)
         if self._final is not None:
             columns |= self._state_columns(self._final, "final_norm/")
-        arrays = to_host(columns | self._kept_columns(stats))
+        self._copy = HostCopy(columns)
+        self._steps, self._tokens, self._final = [], [], None
+
+    def end(self) -> None:
+        """Make one record per sample."""
+        if self._copy is None:
+            self.close()
+        assert self._copy is not None
+        arrays = self._copy.arrays()
         kept = {name: arrays.pop(name) for name in list(arrays) if name.startswith("kept/")}
         for row, sample in enumerate(self._batch.samples):
             self.records[sample] = {name: array[row] for name, array in arrays.items()}
@@ -122,7 +147,7 @@ class FlowMeter(Meter):
             length = self._batch.lengths[row]
             record = {name: array[at, :, :length] for name, array in kept.items()}
             self.records[self._batch.samples[row]] |= record
-        self._window, self._steps, self._tokens, self._raw = [], [], [], None
+        self._raw = None
 
     def _state_columns(self, stats: TokenStats, prefix: str) -> dict[str, Tensor]:
         """Sample-first arrays of the metrics that live on one state."""
@@ -208,7 +233,7 @@ class MatchedDepth:
 
     def _between(self, before: Tensor, state: Tensor, weight: float) -> Tensor:
         """Interpolate in the precision of the sums: half precision would round the point to its own grid."""
-        dtype = self.sums.mean.dtype
+        dtype = self.sums.bend.dtype
         return torch.lerp(before.to(dtype), state.to(dtype), weight)
 
     def _emit(self, state: Tensor) -> None:
@@ -220,7 +245,7 @@ class MatchedDepth:
 
 def _depth_values(raw: DepthSums, direction: DepthSums | None, keep: Tensor) -> dict[str, Tensor]:
     """Metrics over depth, averaged over the kept tokens of each sample."""
-    width, states = raw.mean.shape[-1], raw.count
+    width, states = raw.width, raw.count
     count = keep.sum(-1)
 
     def over_tokens(value: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -49,7 +50,12 @@ class Meter(ABC):
 
     `begin` a batch, `update` with each state in order, `end` it; then `compute`. Meters of the same settings that saw
     disjoint samples `merge`. Subclasses fill `records` in `end`.
+
+    Attributes:
+        deferrable: whether the next batch may start before `end` (with another meter), since nothing large is held.
     """
+
+    deferrable: ClassVar[bool] = False
 
     records: dict[int, Record] = field(default_factory=dict, init=False, repr=False)
 
@@ -63,6 +69,9 @@ class Meter(ABC):
 
     def final_norm(self, hidden: Tensor) -> None:  # noqa: B027  most meters have no use for it
         """Take the output of the final norm (batch, token, width), after the last state."""
+
+    def close(self) -> None:  # noqa: B027  only meters that are worth overlapping need it
+        """All states are in: start bringing the batch's numbers to the CPU. `end` does it otherwise."""
 
     @abstractmethod
     def end(self) -> None:
@@ -92,25 +101,36 @@ class Meter(ABC):
         self.records.update(other.records)
 
 
-def to_host(tensors: Mapping[str, Tensor]) -> Record:
-    """Bring many small tensors to the CPU in one copy per dtype: each copy from a GPU costs a round trip."""
-    arrays: Record = {}
-    for dtype in {tensor.dtype for tensor in tensors.values()}:
-        names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]
-        flat = _to_cpu(torch.cat([tensors[name].detach().reshape(-1) for name in names]))
-        start = 0
-        for name in names:
-            size = tensors[name].numel()
-            arrays[name] = flat[start : start + size].view(tensors[name].shape).numpy()
-            start += size
-    return {name: arrays[name] for name in tensors}
+class HostCopy:
+    """Many small tensors on their way to the CPU: one copy per dtype, since each costs a round trip.
 
+    From a GPU the copy runs behind the work already queued, into pinned memory, and the next batch can be queued
+    behind it; `arrays` waits for this copy alone.
+    """
 
-def _to_cpu(flat: Tensor) -> Tensor:
-    if not flat.is_cuda:
-        return flat.cpu()
-    pinned = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)  # ten times the rate of pageable memory
-    return pinned.copy_(flat).clone()  # the copy frees the pinned block for the next batch
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        self._flat: dict[torch.dtype, Tensor] = {}
+        for dtype in {tensor.dtype for tensor in tensors.values()}:
+            flat = torch.cat([t.detach().reshape(-1) for t in tensors.values() if t.dtype == dtype])
+            if flat.is_cuda:
+                flat = torch.empty(flat.shape, dtype=dtype, pin_memory=True).copy_(flat, non_blocking=True)
+            self._flat[dtype] = flat.cpu()
+        self._done = torch.cuda.Event() if any(tensor.is_cuda for tensor in tensors.values()) else None
+        if self._done is not None:
+            self._done.record()
+
+    def arrays(self) -> Record:
+        """The tensors as NumPy arrays."""
+        if self._done is not None:
+            self._done.synchronize()
+        start = dict.fromkeys(self._flat, 0)
+        out: Record = {}
+        for name, (dtype, shape) in self._shapes.items():
+            part = self._flat[dtype][start[dtype] : start[dtype] + shape.numel()]
+            out[name] = part.view(shape).clone().numpy()  # a view would hold on to the pinned memory
+            start[dtype] += shape.numel()
+        return out
 
 
 def stack_samples(records: Sequence[Record], name: str, sample_axis: int) -> np.ndarray:

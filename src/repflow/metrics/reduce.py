@@ -24,6 +24,7 @@ class DepthSums:
 
     Attributes:
         count: states seen so far.
+        width: channels of a state.
         mean: running mean over states (batch, token, width).
         squares: running sum of squared deviations from it (Welford), same shape.
         bend: Σ_s Σ_k |H[s] - (H[s-1] + H[s+1]) / 2| (batch, token).
@@ -34,6 +35,7 @@ class DepthSums:
     """
 
     count: int
+    width: int
     mean: Tensor
     squares: Tensor
     bend: Tensor
@@ -51,18 +53,21 @@ class DepthSums:
         dtype = torch.promote_types(like.dtype, torch.float32)
         mean, squares = (torch.empty(like.shape, dtype=dtype, device=like.device) for _ in range(2))
         bend, step, size = (torch.zeros(like.shape[:2], dtype=dtype, device=like.device) for _ in range(3))
-        return cls(0, mean, squares, bend, step, size)
+        return cls(0, like.shape[-1], mean, squares, bend, step, size)
 
     def close(self) -> None:
         """Fold the squared deviations into their per-token sums, once all states are in."""
         self.spread, self.variance = torch.empty_like(self.bend), torch.empty_like(self.bend)
-        width = self.squares.shape[-1]
-        rows, step = self.squares.view(-1, width), max(1, BLOCK_ENTRIES // width)
+        rows, step = self.squares.view(-1, self.width), max(1, BLOCK_ENTRIES // self.width)
         for start in range(0, rows.shape[0], step):
             part = slice(start, start + step)
             deviation = rows[part] / self.count
             self.variance.view(-1)[part] = deviation.sum(-1)
             self.spread.view(-1)[part] = deviation.sqrt_().sum(-1)
+
+    def release(self) -> None:
+        """Let the memory of mean and squares go; the per-token sums remain."""
+        self.mean = self.squares = torch.empty(0)
 
 
 @dataclass

@@ -20,10 +20,10 @@ PROBE_SEED = 7
 
 
 @lru_cache(maxsize=8)
-def _signs(token: int) -> Tensor:
+def _signs(token: int, device: torch.device) -> Tensor:
     """Random signs (probe, token); those of a position are the same for every number of tokens."""
     signs = torch.randint(0, 2, (token, PROBES), generator=torch.Generator().manual_seed(PROBE_SEED), dtype=torch.int8)
-    return (signs.T * 2 - 1).contiguous()
+    return (signs.T * 2 - 1).contiguous().to(device)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class BatchContext:
         lengths = torch.tensor(batch.lengths, dtype=torch.int32).to(device)
         exact = lengths <= PROBES
         unit = torch.eye(PROBES, token, dtype=dtype, device=device)
-        probes = torch.where(exact[:, None, None], unit, _signs(token).to(device))
+        probes = torch.where(exact[:, None, None], unit, _signs(token, device))
         kept = [row for row, sample in enumerate(batch.samples) if sample in keep]
         return cls(
             mask=mask,

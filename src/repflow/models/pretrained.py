@@ -180,7 +180,7 @@ class Model:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             expected = f"at most {self.max_length} tokens, the limit of {self.name}"
             raise InputError(teach(expected, f"{ids.shape[1]}", "ask for a shorter length or another model"))
-        arguments = self.reading.arguments(ids.to(self.device), mask)
+        arguments = self.reading.arguments(_place(ids, self.device), mask)
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 
     def digest(self) -> str:
@@ -198,6 +198,13 @@ class Model:
 
 def _head(network: PreTrainedModel) -> nn.Module | None:
     return network.get_output_embeddings() if network.base_model is not network else None
+
+
+def _place(ids: Tensor, device: torch.device) -> Tensor:
+    """Bring token ids to the device; a copy from pageable memory would first wait for all work queued there."""
+    if device.type == "cuda" and not ids.is_cuda:
+        return ids.pin_memory().to(device, non_blocking=True)
+    return ids.to(device)
 
 
 def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None:

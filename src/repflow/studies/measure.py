@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 def _option(default: Any, help: str) -> Any:
-    factory = {"default_factory": lambda: list(default)} if isinstance(default, (list, tuple)) else {"default": default}
-    return field(**factory, metadata={"help": help})
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass
@@ -30,14 +29,20 @@ class MeasureConfig:
 
     model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
     task: str = _option("random", "what the model reads: text (with --text), random, or FILE.jsonl with prompts")
-    text: list[str] = _option([], "text file for the task text; may be given several times")
+    text: list[str] = field(
+        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    )
     length: int = _option(512, "tokens per prompt")
     samples: int = _option(8, "number of prompts")
     seed: int = _option(0, "seed of random prompts and random weights")
     init: str = _option("trained", "weights: trained, or random by default, gaussian[:std], xavier, he")
     states: str = _option("residual", "kind of state: residual, branch, branch:attention|mlp|ssm, hf-tuple")
-    metrics: list[str] = _option(
-        DEFAULT_METRICS, "metrics to compute; also cka_matrix, effective_rank, FILE.py:FUNCTION"
+    metrics: list[str] = field(
+        default_factory=lambda: list(DEFAULT_METRICS),
+        metadata={
+            "help": "metrics to compute, repeated or comma separated: default, cka_matrix, effective_rank, "
+            "FILE.py:FUNCTION ..."
+        },
     )
     drop: str = _option("norm>10", "tokens left out of the second set of values: norm>k, first, bos")
     keep_samples: int = _option(4, "prompts whose per-token values are kept unpooled")
@@ -52,7 +57,10 @@ class MeasureConfig:
     cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
     cka_pool: str = _option("mean", "CKA over prompts: mean of per-prompt HSIC, or rows (exact, more memory)")
     cka_memory: int = _option(2048, "MiB that --cka-pool rows may use")
-    calibration: list[str] = _option([], "text file whose mean state is taken off for centered/token_similarity")
+    calibration: list[str] = field(
+        default_factory=list,
+        metadata={"help": "text file whose mean state is taken off for centered/token_similarity"},
+    )
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with the model")
 

@@ -18,6 +18,7 @@ from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, 
 from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
 from repflow.errors import InputError, nearest, teach
 from repflow.metrics import effective_rank
+from repflow.metrics.centre import CentredSimilarity, MeanState
 from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.metrics.custom import CUSTOM, register_metric
 from repflow.metrics.drop import DEFAULT_DROP, parse_drop
@@ -25,7 +26,7 @@ from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
 from repflow.models import Model
 from repflow.results import Result
-from repflow.tasks import Prompts, check_lengths
+from repflow.tasks import Prompts, check_fit
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class MeasureOptions:
     cka_form: str = "unbiased"
     cka_pool: str = "mean"
     cka_memory: int = 2 << 30
+    calibration: Prompts | None = None
     allow_float16: bool = False
     check_precision: bool = True
 
@@ -62,7 +64,8 @@ def measure_prompts(
     options = check_options(options, model, prompts)
     sink = MemorySink() if sink is None else sink
     plan = sink.plan(lambda: _plan(model, prompts, options))
-    factory = meter_factory(model, prompts, options, plan.group)
+    center = None if options.calibration is None else _center(model, options.calibration, options, sink)
+    factory = meter_factory(model, prompts, options, plan.group, center)
     plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress)
     meters = factory()
     for batch in plan.batches:
@@ -91,13 +94,39 @@ def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
     )
 
 
+CALIBRATION = "calibration"
+
+
+def _center(model: Model, prompts: Prompts, options: MeasureOptions, sink: Sink) -> torch.Tensor:
+    """Mean state (state, width) of the calibration prompts, kept by the sink like a batch."""
+    if not sink.has(CALIBRATION):
+        memory = MemorySink()
+        plan = run_plan(
+            model, prompts, _plan(model, prompts, options), lambda: [MeanState()], memory, kind=options.kind
+        )
+        meter = MeanState()
+        for batch in plan.batches:
+            gather([meter], memory.read(batch_name(batch)))
+        sink.write(CALIBRATION, {0: [{"mean_state": meter.compute()["mean_state"][1]}]})
+    return torch.from_numpy(sink.read(CALIBRATION)[0][0]["mean_state"])
+
+
+def _check_calibration(prompts: Prompts, calibration: Prompts) -> None:
+    """A mean that contains the measured prompts takes part of what is measured away."""
+    shared = {prompt.ids for prompt in prompts} & {prompt.ids for prompt in calibration}
+    if shared:
+        raise InputError(
+            teach("calibration prompts other than the measured ones", f"{len(shared)} in both", "pass other text files")
+        )
+
+
 def _directions(options: MeasureOptions) -> bool:
     return any(name.startswith("direction_") for name in options.metrics)
 
 
 def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> MeasureOptions:
     """Refuse what cannot be measured before anything runs; resolve metric names and files."""
-    check_lengths(prompts, model.max_length)
+    check_fit(prompts, model.max_length, model.vocab_size)
     parse_drop(options.drop)
     if options.cka_form not in ("unbiased", "paper") or options.cka_pool not in ("mean", "rows"):
         raise InputError(
@@ -122,6 +151,9 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
     if options.keep_samples < 0 or not names:
         got = f"--keep-samples {options.keep_samples}, {len(names)} metrics"
         raise InputError(teach("--keep-samples of 0 or more and at least one metric", got, "see --help"))
+    if options.calibration is not None:
+        check_fit(options.calibration, model.max_length, model.vocab_size)
+        _check_calibration(prompts, options.calibration)
     _check_row_pool(states, model.width, options)
     _plan(model, prompts, options)  # says so when the meters' memory does not do
     return MeasureOptions(**{**options.__dict__, "metrics": names})
@@ -167,7 +199,9 @@ def _metric_from_file(name: str) -> str:
     return function
 
 
-def meter_factory(model: Model, prompts: Prompts, options: MeasureOptions, group: int) -> Callable[[], Sequence[Meter]]:
+def meter_factory(
+    model: Model, prompts: Prompts, options: MeasureOptions, group: int, center: torch.Tensor | None = None
+) -> Callable[[], Sequence[Meter]]:
     """Meters for one batch, for the metrics asked for."""
     states = model.state_count(options.kind)
     longest = max(prompts.lengths)
@@ -184,6 +218,8 @@ def meter_factory(model: Model, prompts: Prompts, options: MeasureOptions, group
             meters.append(CkaMeter(unbiased=options.cka_form == "unbiased"))
         if held:
             meters.append(HeldMeter(held))
+        if center is not None:
+            meters.append(CentredSimilarity(center))
         return meters
 
     return make

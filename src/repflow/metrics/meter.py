@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,13 @@ UNPOOLED = 4
 """The first positions, where sinks sit, are never pooled."""
 
 
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Bring a small CPU tensor to the device; a copy from pageable memory would wait for all work queued on a GPU."""
+    if device.type == "cuda" and tensor.numel():
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True)
 class BatchInfo:
     """One right-padded batch.
@@ -40,7 +47,7 @@ class BatchInfo:
 
     def mask(self, token: int, device: torch.device) -> Tensor:
         """Real tokens (batch, token)."""
-        lengths = torch.tensor(self.lengths, device=device)
+        lengths = on_device(torch.tensor(self.lengths), device)
         return torch.arange(token, device=device) < lengths[:, None]
 
 
@@ -116,7 +123,8 @@ class HostCopy:
             if flat.is_cuda:
                 flat = torch.empty(flat.shape, dtype=dtype, pin_memory=True).copy_(flat, non_blocking=True)
             self._flat[dtype] = flat.cpu()
-        self._done = torch.cuda.Event() if any(tensor.is_cuda for tensor in tensors.values()) else None
+        on_gpu = any(tensor.is_cuda for tensor in tensors.values())
+        self._done: Any = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         if self._done is not None:
             self._done.record()
 
@@ -128,7 +136,8 @@ class HostCopy:
         out: Record = {}
         for name, (dtype, shape) in self._shapes.items():
             part = self._flat[dtype][start[dtype] : start[dtype] + shape.numel()]
-            out[name] = part.view(shape).clone().numpy()  # a view would hold on to the pinned memory
+            # a view would hold on to the pinned memory; NumPy copies without waking torch's threads
+            out[name] = part.view(shape).numpy().copy()
             start[dtype] += shape.numel()
         return out
 
@@ -164,7 +173,8 @@ def position_bins(tokens: int) -> np.ndarray:
 def pool_positions(values: Tensor, bins: np.ndarray, mask: Tensor) -> Tensor:
     """Mean over the real tokens of each bin: (..., batch, token) → (..., batch, bin); NaN where a bin has none."""
     token = values.shape[-1]
-    index = torch.from_numpy(np.searchsorted(bins, np.arange(token), side="right") - 1).to(values.device)
+    index = torch.from_numpy(np.searchsorted(bins, np.arange(token), side="right") - 1)
+    index = on_device(index, values.device)
     shape = (*values.shape[:-1], len(bins))
     total = torch.zeros(shape, dtype=values.dtype, device=values.device)
     total.index_add_(-1, index, torch.where(mask, values, 0))

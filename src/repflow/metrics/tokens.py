@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repflow.metrics import fused, reduce
 from repflow.metrics.drop import kept_tokens, median_of_sorted
-from repflow.metrics.meter import BatchInfo
+from repflow.metrics.meter import BatchInfo, on_device
 from repflow.metrics.sinks import TOP, top_share
 
 PROBES = 32
@@ -61,8 +61,8 @@ class BatchContext:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         mask = batch.mask(token, device)
         first = torch.zeros_like(mask)
-        first[:, 0] = torch.tensor(batch.bos or [False] * len(batch.samples)).to(device)
-        lengths = torch.tensor(batch.lengths, dtype=torch.int32).to(device)
+        first[:, 0] = on_device(torch.tensor(batch.bos or [False] * len(batch.samples)), device)
+        lengths = on_device(torch.tensor(batch.lengths, dtype=torch.int32), device)
         exact = lengths <= PROBES
         unit = torch.eye(PROBES, token, dtype=dtype, device=device)
         probes = torch.where(exact[:, None, None], unit, _signs(token, device))
@@ -73,7 +73,7 @@ class BatchContext:
             lengths=lengths,
             count=lengths.to(dtype),
             kept_rows=kept,
-            kept_index=torch.tensor(kept, dtype=torch.long).to(device),
+            kept_index=on_device(torch.tensor(kept, dtype=torch.long), device),
             probes=probes,
             scale=torch.where(exact, 1.0, 1.0 / PROBES).to(dtype),
         )

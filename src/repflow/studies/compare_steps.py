@@ -138,7 +138,7 @@ def check(config: CompareConfig, last: Model, prompts: Prompts) -> None:
     from repflow.metrics.cka import MIN_TOKENS
 
     check_dtype(last, config)
-    check_options(measure_options(as_measure(config)), last, prompts)
+    check_options(measure_options(as_measure(config), last), last, prompts)
     if min(prompts.lengths) < MIN_TOKENS:
         raise InputError(
             teach(f"prompts of at least {MIN_TOKENS} tokens", f"{min(prompts.lengths)}", "use longer ones")
@@ -254,7 +254,7 @@ def flow_record(config: CompareConfig, model: Model, prompts: Prompts) -> tuple[
     """Flow curves of one checkpoint: every default metric without a token axis. Keys are NAME|AXES."""
     from repflow.capture.measure import measure_prompts
 
-    options = replace(measure_options(as_measure(config)), keep_samples=0)
+    options = replace(measure_options(as_measure(config), model), keep_samples=0)
     result = measure_prompts(model, prompts, options)
     curves = {f"{name}|{' '.join(result.axes[name])}": result[name] for name in result if _is_curve(result.axes[name])}
     return curves, result.findings

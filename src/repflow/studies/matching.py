@@ -209,10 +209,10 @@ def check_paired(paired: PairedPrompts, model_a: Model, model_b: Model, *, least
         model_b: second model.
         least: matched tokens that every sample needs.
     """
-    from repflow.tasks import check_lengths
+    from repflow.tasks import check_fit
 
     for model, prompts in ((model_a, paired.a), (model_b, paired.b)):
-        check_lengths(prompts, model.max_length)
+        check_fit(prompts, model.max_length, model.vocab_size)
         largest = max(max(prompt.ids) for prompt in prompts)
         if largest >= model.vocab_size:
             expected = f"token ids below {model.vocab_size} for {model.name}"

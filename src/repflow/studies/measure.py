@@ -128,7 +128,9 @@ def run(
     stored, provenance = describe(config, loaded, made)
     if prompts is not None:
         stored["task"] = prompts.task
-    options = measure_options(config)
+    options = measure_options(config, loaded)
+    if options.calibration is not None:
+        provenance["digests"]["calibration"] = options.calibration.digest()
     if progress is not None:
         progress(0, len(made), 0)  # the model is loaded, the work begins
     if out is None:
@@ -187,9 +189,15 @@ def make_prompts(config: MeasureConfig, model: Model) -> Prompts:
     return jsonl_prompts(config.task, encoder, length=config.length, samples=config.samples)
 
 
-def measure_options(config: MeasureConfig) -> MeasureOptions:
+def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
     """The part of the config that concerns the meters."""
     from repflow.capture.measure import MeasureOptions
+    from repflow.tasks import Encoder, file_prompts
+
+    calibration = None
+    if config.calibration:
+        encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)  # type: ignore[arg-type]  # checked by it
+        calibration = file_prompts(config.calibration, encoder, length=config.length, samples=config.samples)
 
     return MeasureOptions(
         metrics=tuple(config.metrics),
@@ -202,6 +210,7 @@ def measure_options(config: MeasureConfig) -> MeasureOptions:
         cka_form=config.cka_form,
         cka_pool=config.cka_pool,
         cka_memory=config.cka_memory << 20,
+        calibration=calibration,
         allow_float16=config.allow_float16,
     )
 

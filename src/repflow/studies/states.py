@@ -44,11 +44,11 @@ def states(model: Any, texts_or_ids: Any, *, kind: str = "residual", bos: str = 
     """
     from repflow.capture import collect_states
     from repflow.models import Model, load
-    from repflow.tasks import check_lengths
+    from repflow.tasks import check_fit
 
     loaded = model if isinstance(model, Model) else load(model)
     prompts = given_prompts(loaded, texts_or_ids, bos=bos)
-    check_lengths(prompts, loaded.max_length)
+    check_fit(prompts, loaded.max_length, loaded.vocab_size)
     hidden, mask, _ = collect_states(loaded, prompts, kind=kind)
     return States(hidden, mask, [list(prompt.tokens) for prompt in prompts])
 

@@ -137,3 +137,11 @@ def check_lengths(prompts: Prompts, max_length: int | None) -> None:
         raise InputError(
             teach(f"at most {max_length} tokens for this model", f"{longest}", f"pass --length {max_length} or less")
         )
+
+
+def check_fit(prompts: Prompts, max_length: int | None, vocab_size: int) -> None:
+    """Refuse prompts that do not fit a model: their lengths, and ids beyond its vocabulary."""
+    check_lengths(prompts, max_length)
+    largest = max(max(prompt.ids) for prompt in prompts)
+    if largest >= vocab_size:
+        raise InputError(teach(f"token ids from 0 to {vocab_size - 1}", f"{largest}", "use the model's own tokenizer"))

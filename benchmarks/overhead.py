@@ -151,24 +151,50 @@ def check(device):
 
 
 def peers(model, ids, batches):
-    """Passes of other libraries: nnsight saving every block output, where it is installed and runs."""
+    """Passes of other libraries that keep every block's output; those that are not installed are named and left out."""
     found = {}
-    try:
-        import nnsight
-        import torch
-
-        wrapped = nnsight.NNsight(model.network.base_model)
-
-        def with_nnsight():
-            for batch in ids.to(model.device).chunk(batches):
-                with torch.inference_mode(), wrapped.trace(batch, use_cache=False):
-                    for block in wrapped.layers if hasattr(wrapped, "layers") else wrapped.h:
-                        block.output.save()
-
-        found["nnsight, save every block"] = with_nnsight
-    except ImportError:
-        print("nnsight: not installed", file=sys.stderr)
+    for name, make in (
+        ("nnsight, save every block", _nnsight),
+        ("TransformerLens, cache every block, head too", _lens),
+    ):
+        try:
+            found[name] = make(model, ids.to(model.device).chunk(batches))
+        except ImportError as error:
+            print(f"{name}: not installed ({error})", file=sys.stderr)
     return found
+
+
+def _nnsight(model, batches):
+    import nnsight
+    import torch
+
+    wrapped = nnsight.NNsight(model.network.base_model)
+    blocks = wrapped.layers if hasattr(model.network.base_model, "layers") else wrapped.h
+
+    def run():
+        for batch in batches:
+            with torch.inference_mode(), wrapped.trace(batch, use_cache=False):
+                nnsight.save([block.output for block in blocks])
+
+    return run
+
+
+def _lens(model, batches):
+    import tempfile
+
+    import torch
+    from transformer_lens.model_bridge import TransformerBridge
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.network.config.save_pretrained(folder)  # its name is looked up even when the model itself is given
+        bridge = TransformerBridge.boot_transformers(folder, hf_model=model.network, load_weights=False)
+
+    def run():
+        for batch in batches:
+            with torch.inference_mode():
+                bridge.run_with_cache(batch, names_filter=lambda n: n.endswith("hook_out") and n.count(".") == 2)
+
+    return run
 
 
 def timed(function, device, repeats):

@@ -73,7 +73,8 @@ def left_padding() -> None:
                 taken = {"attention_mask": torch.cat(masks, 1)}
                 padded = network.base_model(torch.cat(order, 1), use_cache=False, **taken).last_hidden_state
             shifts[side] = (padded[:, real] - alone).abs().max().item()
-        print(f"  {kind}: largest change of the final norm's output, left {shifts['left']:.2g}, right {shifts['right']:.2g}")
+        left, right = shifts["left"], shifts["right"]
+        print(f"  {kind}: largest change of a real token's last hidden state: {left:.2g} left, {right:.2g} right")
 
 
 def biased_cka() -> None:
@@ -89,12 +90,13 @@ def one_sink() -> None:
     """CKA of independent states that share one massive token, 256 tokens, width 64."""
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(256, 64, generator=generator) for _ in range(2))
-    before = float(metrics.linear_cka(x, y))
-    x[0] *= 100
-    y[0] *= 100
-    share, _ = metrics.gram_share(x[None])
-    print(f"  CKA {before:+.3f} without, {float(metrics.linear_cka(x, y)):.3f} with; share of the Gram {share[0]:.3f}")
-    print(f"  CKA without token 0: {float(metrics.linear_cka(x[1:], y[1:])):+.3f}")
+    for title in ("without", "with"):
+        biased, unbiased = (float(metrics.linear_cka(x, y, unbiased=flag)) for flag in (False, True))
+        share, _ = metrics.gram_share(x[None])
+        print(f"  {title}: biased CKA {biased:.3f}, unbiased {unbiased:+.3f}, gram_share {share[0]:.3f}")
+        x[0] *= 100
+        y[0] *= 100
+    print(f"  null sd of the unbiased form at n = 256: {(2 / (256 * 253)) ** 0.5:.4f}")
 
 
 def common_direction() -> None:
@@ -165,8 +167,9 @@ def rwkv_scale() -> None:
 def main() -> None:
     """Run every pitfall."""
     torch.manual_seed(0)
-    print("hf tuple, random GPT-2 (12 layers, width 768)")
-    tuple_numbers(GPT2LMHeadModel(GPT2Config()), 50257)
+    for width in (768, 192):
+        print(f"hf tuple, random GPT-2 (12 layers, width {width})")
+        tuple_numbers(GPT2LMHeadModel(GPT2Config(n_embd=width)), 50257)
     torch.manual_seed(0)
     print("hf tuple, random Mamba of the 130M shape (24 layers, width 768)")
     tuple_numbers(MambaForCausalLM(MambaConfig(num_hidden_layers=24)), 50280)

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 NAMES = {
     "load",
+    "load_result",
     "states",
     "measure",
     "compare",

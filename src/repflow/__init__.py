@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repflow.metrics.custom import register_metric
     from repflow.models import from_hidden_states, load
     from repflow.results import Finding, Result
+    from repflow.store import load_result
     from repflow.studies.compare import compare
     from repflow.studies.measure import measure
     from repflow.studies.states import states
@@ -31,6 +32,7 @@ _HOMES = {
     "compare": "repflow.studies.compare",
     "from_hidden_states": "repflow.models",
     "load": "repflow.models",
+    "load_result": "repflow.store",
     "measure": "repflow.studies.measure",
     "register_metric": "repflow.metrics.custom",
     "states": "repflow.studies.states",
@@ -45,6 +47,7 @@ __all__ = [
     "errors",
     "from_hidden_states",
     "load",
+    "load_result",
     "measure",
     "metrics",
     "register_metric",

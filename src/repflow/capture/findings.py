@@ -2,61 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from repflow.metrics.meter import Table, position_bins
+from repflow.metrics.sinks import TOP
 from repflow.results import Finding, Result, sample_mean
 
 SHARE_LIMIT = 0.5
 PRECISION_LIMIT = 0.05
 
 
-def result_findings(result: Result) -> list[Finding]:
-    """All findings that the numbers themselves give."""
-    return [*_nonfinite(result), *_sinks(result), *_precision(result)]
+def table_findings(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
+    """Findings about the states themselves, from everything that was measured of them.
+
+    Args:
+        table: name → (axes, array).
+        lengths: tokens of each sample.
+        width: channels of a state.
+    """
+    return [*_nonfinite(table, lengths), *_zero_vectors(table, lengths), *_sinks(table, lengths, width)]
 
 
-def _nonfinite(result: Result) -> list[Finding]:
-    """The first state at which every token of some sample lost its number."""
-    if "token_norm" not in result:
+def _nonfinite(table: Table, lengths: Sequence[int]) -> list[Finding]:
+    """The first state at which a real token lost its number."""
+    if "token_norm" not in table:
         return []
-    norm = result["token_norm"]
-    reference = ~np.isnan(norm[0]) if norm.shape[0] else np.zeros(norm.shape[1:], bool)
-    for state in range(norm.shape[0]):
-        lost = reference & ~np.isfinite(norm[state])
-        if state == 0:
-            lost = np.isinf(norm[0]) | (np.isnan(norm[0]).all(-1, keepdims=True) & np.ones_like(reference))
-        if lost.any():
-            samples = np.flatnonzero(lost.any(-1)).tolist()
-            text = f"state {state} is not finite in samples {samples[:8]}; it and what depends on it are null"
-            return [Finding("nonfinite_state", state, text)]
-    return []
+    lost = _lost(table, lengths)
+    if not lost.any():
+        return []
+    state = int(np.flatnonzero(lost.any((1, 2)))[0])
+    samples = np.flatnonzero(lost[state].any(-1)).tolist()
+    text = f"state {state} is not finite in samples {_few(samples)}; it and what depends on it are null"
+    return [Finding("nonfinite_state", state, text)]
 
 
-def _sinks(result: Result) -> list[Finding]:
+def _lost(table: Table, lengths: Sequence[int]) -> np.ndarray:
+    """Real tokens whose norm is not finite (state, sample, position)."""
+    real = position_bins(max(lengths)) < np.asarray(lengths)[:, None]
+    return real & ~np.isfinite(table["token_norm"][1])
+
+
+def _zero_vectors(table: Table, lengths: Sequence[int]) -> list[Finding]:
+    """States whose similarity is undefined although their norms are finite: some token vector is zero."""
+    if "token_norm" not in table or "token_similarity" not in table:
+        return []
+    sound = ~_lost(table, lengths).any(-1)  # a state lost to NaN has a finding of its own
+    undefined = np.isnan(table["token_similarity"][1]) & sound & (np.asarray(lengths) > 1)
+    if not undefined.any():
+        return []
+    states, samples = np.flatnonzero(undefined.any(-1)), np.flatnonzero(undefined.any(0)).tolist()
+    text = (
+        f"at {_spans(states)} a token vector is zero in samples {_few(samples)}: cosines with it are undefined, so the"
+        " similarity is null; a padding token in a prompt has this effect"
+    )
+    return [Finding("zero_vector", int(states[0]), text)]
+
+
+def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
+    # what the largest of n equal entries carry: rows and columns of K, or channels
+    even_tokens = np.mean([_limit(1 - max(0.0, 1 - TOP / n) ** 2) for n in lengths])
     found = []
-    for name, code, what, where in (
-        ("gram_share", "sink_tokens", "of the centred Gram matrix lies with the 4 largest tokens", "top_tokens"),
-        ("channel_share", "massive_channels", "of the energy lies in the 4 largest channels", "top_channels"),
+    for name, code, limit, what, where, advice in (
+        (
+            "gram_share",
+            "sink_tokens",
+            even_tokens,
+            f"of the centred Gram matrix lies with the {TOP} largest tokens",
+            "top_tokens",
+            "compare the values stored without such tokens",
+        ),
+        (
+            "channel_share",
+            "massive_channels",
+            _limit(min(1.0, TOP / width)),
+            f"of the energy lies in the {TOP} largest channels",
+            "top_channels",
+            "cosines see little else",
+        ),
     ):
-        if name not in result:
+        if name not in table:
             continue
-        share = sample_mean(result[name], result.axes[name])
-        margin = 0.0
-        if f"{name}_error" in result:
-            margin = 2 * np.nan_to_num(sample_mean(result[f"{name}_error"], result.axes[f"{name}_error"]))
-        over = np.flatnonzero(share - margin > SHARE_LIMIT)
+        share, margin = _mean(table, name), 0.0
+        if f"{name}_error" in table:
+            margin = 2 * np.nan_to_num(_mean(table, f"{name}_error"))
+        over = np.flatnonzero(share - margin > limit)
         if len(over):
             first = int(over[0])
-            places = np.unique(result[where][first, :, 0]).astype(int).tolist()
+            places = np.unique(table[where][1][first, :, 0]).astype(int).tolist()
             text = (
                 f"at {_spans(over)} over half {what} (up to {np.nanmax(share[over]):.0%}); at state {first} the largest"
-                f" sits at {_few(places)}; compare the values stored without such tokens"
+                f" sits at {_few(places)}; {advice}"
             )
             found.append(Finding(code, first, text))
     return found
 
 
-def _precision(result: Result) -> list[Finding]:
+def _limit(even: float) -> float:
+    """Share from which on it is a finding: one half, or with so few entries that equal ones reach it, halfway to 1."""
+    return SHARE_LIMIT if even <= SHARE_LIMIT else (1 + even) / 2
+
+
+def _mean(table: Table, name: str) -> np.ndarray:
+    axes, array = table[name]
+    return sample_mean(array, axes)
+
+
+def precision(result: Result) -> list[Finding]:
+    """Metrics that float32 would give another value."""
     found = []
     for name in result:
         if not name.startswith("float32_change/"):

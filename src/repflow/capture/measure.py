@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from repflow.capture.findings import result_findings
+from repflow.capture.findings import precision, table_findings
 from repflow.capture.plan import Plan, make_plan
 from repflow.capture.precision import precision_changes
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
 from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
-from repflow.errors import InputError, nearest, teach
+from repflow.errors import InputError, UnsupportedModelError, nearest, teach
 from repflow.metrics import effective_rank
 from repflow.metrics.centre import CentredSimilarity, MeanState
 from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
-from repflow.metrics.custom import CUSTOM, register_metric
+from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
 from repflow.metrics.drop import DEFAULT_DROP, parse_drop
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
@@ -75,11 +75,9 @@ def measure_prompts(
         table |= meter.compute()
     if _needs_precision_check(model, options):
         table |= precision_changes(model, prompts, plan.batches[0], factory, sink, options.kind)
-    table = {name: entry for name, entry in table.items() if _wanted(name, options.metrics)}
     if "cka_matrix" in options.metrics and options.cka_pool == "rows":
         table |= _row_pooled(model, prompts, plan, options)
-    # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
-    return _result(dict(sorted(table.items())), model, prompts, options)
+    return _result(table, model, prompts, options)
 
 
 def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
@@ -142,12 +140,12 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
                 "pass --dtype float32 or bfloat16, or --allow-float16 if you mean it",
             )
         )
-    states = model.state_count(options.kind)
+    states = _check_kind(model, options.kind)
     if options.grid is not None and not 1 <= options.grid <= states - 1:
         raise InputError(
             teach(f"--grid between 1 and {states - 1}", f"{options.grid}", "use the shallowest model's blocks")
         )
-    names = tuple(resolve_metric(name) for name in options.metrics)
+    names = _resolve_metrics(options.metrics)
     if options.keep_samples < 0 or not names:
         got = f"--keep-samples {options.keep_samples}, {len(names)} metrics"
         raise InputError(teach("--keep-samples of 0 or more and at least one metric", got, "see --help"))
@@ -159,12 +157,32 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
     return MeasureOptions(**{**options.__dict__, "metrics": names})
 
 
+def _check_kind(model: Model, kind: str) -> int:
+    """Number of states of this kind; a kind the model does not have is refused."""
+    states = model.state_count(kind)
+    if kind.startswith("branch:") and model.reading.sublayer_problem is not None:
+        raise UnsupportedModelError(model.reading.sublayer_problem)
+    if not states:
+        raise InputError(teach(f"states of kind {kind!r}", f"none in {model.name}", "ask for residual or branch"))
+    return states
+
+
 def _check_row_pool(states: int, width: int, options: MeasureOptions) -> None:
     need = row_pool_bytes(states, width)
     if "cka_matrix" in options.metrics and options.cka_pool == "rows" and need > options.cka_memory:
         expected = f"--cka-pool rows within --cka-memory {options.cka_memory >> 20} MiB"
         got = f"{states} states of width {width}, which need {need / 2**20:.0f} MiB"
         raise InputError(teach(expected, got, "raise --cka-memory or use --cka-pool mean"))
+
+
+def _resolve_metrics(names: Sequence[str]) -> tuple[str, ...]:
+    sources: dict[str, str] = {}
+    for asked in names:
+        name = resolve_metric(asked)
+        before = sources.setdefault(name, asked)
+        if before != asked and ".py:" in before and ".py:" in asked:
+            raise InputError(teach(f"one function called {name!r}", f"{before} and {asked}", "rename one of them"))
+    return tuple(sources)
 
 
 def resolve_metric(name: str) -> str:
@@ -174,6 +192,8 @@ def resolve_metric(name: str) -> str:
         return _metric_from_file(name)
     if name not in METRICS and name not in CUSTOM:
         raise InputError(f"unknown metric {name!r}; {nearest(name, [*METRICS, *CUSTOM])}")
+    if name in METRICS and METRICS[name].inputs > 1:
+        raise InputError(teach("a metric of one model", f"{name}, which compares two", "use repflow compare"))
     return name
 
 
@@ -187,6 +207,7 @@ def _metric_from_file(name: str) -> str:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    registered = CUSTOM.get(function)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -194,7 +215,9 @@ def _metric_from_file(name: str) -> str:
     if not hasattr(module, function):
         names = [n for n in vars(module) if not n.startswith("_")]
         raise InputError(f"{file} has no {function!r}; {nearest(function, names)}")
-    if function not in CUSTOM:  # a file may register its function itself, with axes of its own
+    if CUSTOM.get(function) is registered:  # a file may register its function itself, with axes of its own
+        if not callable(getattr(module, function)):
+            raise InputError(teach(f"a function {function!r} in {file}", "something else", "name a function"))
         register_metric(getattr(module, function), axes=("state",), name=function)
     return function
 
@@ -227,10 +250,9 @@ def meter_factory(
 
 def _wanted(name: str, metrics: tuple[str, ...]) -> bool:
     base = name.rsplit("/", 1)[-1]
-    follows = {"gram_share_error": "gram_share", "top_tokens": "gram_share", "top_channels": "channel_share"}
     if base.startswith("cka_"):
         return "cka_matrix" in metrics
-    return follows.get(base, base) in metrics
+    return COMPANIONS.get(base, base) in metrics
 
 
 def _row_pooled(model: Model, prompts: Prompts, plan: Plan, options: MeasureOptions) -> Table:
@@ -246,13 +268,16 @@ def _needs_precision_check(model: Model, options: MeasureOptions) -> bool:
 
 
 def _result(table: Table, model: Model, prompts: Prompts, options: MeasureOptions) -> Result:
+    # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
+    asked = {name: table[name] for name in sorted(table) if _wanted(name, options.metrics)}
     result = Result(
-        {name: array for name, (_, array) in table.items()}, {name: axes for name, (axes, _) in table.items()}
+        {name: array for name, (_, array) in asked.items()}, {name: axes for name, (axes, _) in asked.items()}
     )
     for name, axes in result.axes.items():
         if "sample" in axes and "token" not in axes and "rank" not in axes and not name.startswith("kept/"):
             result.band(name)
-    result.findings = [*model.findings, *result_findings(result)]
+    # sinks and non-finite states concern every metric, so they are looked for in all that was measured
+    result.findings = [*model.findings, *table_findings(table, prompts.lengths, model.width), *precision(result)]
     kept = prompts.samples[: options.keep_samples]
     result.provenance["positions"] = position_bins(max(prompts.lengths)).tolist()
     result.provenance["lengths"] = list(prompts.lengths)

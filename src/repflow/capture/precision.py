@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from repflow.capture.run import Records, Sink, batch_name, gather, run_batch
+from repflow.capture.run import Records, Sink, batch_name, gather, out_of_memory, run_batch
 from repflow.metrics.meter import Meter, Table
 from repflow.models import Model
 from repflow.tasks import Prompts
@@ -24,11 +24,28 @@ def precision_changes(
     sink: Sink,
     kind: str,
 ) -> Table:
-    """Relative change of every metric on one batch when it is rerun in float32, per state or layer."""
+    """Relative change of every metric on one batch when it is rerun in float32, per state or layer.
+
+    Where the wider weights leave no room for the whole batch, its first samples stand for it.
+    """
     if not sink.has(CHECK):
         with in_float32(model):
-            sink.write(CHECK, run_batch(model, prompts, batch, meters(), kind=kind))
-    return _changes(_table(meters(), sink.read(batch_name(batch))), _table(meters(), sink.read(CHECK)))
+            sink.write(CHECK, _run_fitting(model, prompts, batch, meters, kind))
+    full = sink.read(CHECK)
+    half = {sample: record for sample, record in sink.read(batch_name(batch)).items() if sample in full}
+    return _changes(_table(meters(), half), _table(meters(), full))
+
+
+def _run_fitting(
+    model: Model, prompts: Prompts, batch: tuple[int, ...], meters: Callable[[], Sequence[Meter]], kind: str
+) -> Records:
+    while True:
+        try:
+            return run_batch(model, prompts, batch, meters(), kind=kind)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or len(batch) == 1:
+                raise
+            batch = batch[: len(batch) // 2]
 
 
 def _table(meters: Sequence[Meter], records: Records) -> Table:

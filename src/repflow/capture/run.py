@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from repflow.capture.plan import Plan
-from repflow.errors import RepflowError
+from repflow.errors import RepflowError, teach
 from repflow.metrics.meter import BatchInfo, Meter, Record
 from repflow.models import Model
 from repflow.tasks import Prompts
@@ -100,14 +100,17 @@ def run_plan(
         batch = plan.batches[at]
         if not sink.has(batch_name(batch)):
             try:
-                waiting.append(start_batch(model, prompts, batch, meters(), kind=kind))
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+                running = start_batch(model, prompts, batch, meters(), kind=kind)
+                overlapped = model.device.type == "cuda" and all(m.deferrable for m in running.meters)
+                if not overlapped:
+                    running.finish()
+            except (RuntimeError, MemoryError) as error:
                 settle(0)
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 plan = _halve(plan, at, sink, error)
                 continue
-            overlapped = model.device.type == "cuda" and all(m.deferrable for m in waiting[-1].meters)
+            waiting.append(running)
             settle(1 if overlapped else 0)
         at += 1
         if progress is not None:
@@ -130,9 +133,11 @@ def _halve(plan: Plan, at: int, sink: Sink, error: Exception) -> Plan:
     return plan.split(at, size)
 
 
-def _out_of_memory(error: Exception) -> bool:
-    # The CPU allocator has no exception class of its own
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+def out_of_memory(error: Exception) -> bool:
+    """True for the GPU's error, NumPy's, and the CPU allocator's, which has no class of its own."""
+    text = str(error)
+    from_cpu = "DefaultCPUAllocator" in text and ("not enough memory" in text or "can't allocate memory" in text)
+    return from_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 @dataclass
@@ -141,11 +146,25 @@ class RunningBatch:
 
     batch: tuple[int, ...]
     meters: Sequence[Meter]
+    _finished: bool = False
+
+    def finish(self) -> None:
+        """Let the meters make their records; waits for the device."""
+        try:
+            for meter in self.meters:
+                meter.end()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or all(meter.restartable for meter in self.meters):
+                raise
+            got = f"a batch of {len(self.batch)}"
+            remedy = "pass a smaller --batch-size or leave an opt-in metric out"
+            raise OutOfMemoryError(teach("room for the meters' sums", f"{got}: {error}", remedy)) from error
+        self._finished = True
 
     def records(self) -> Records:
-        """Records of its samples, one per meter; waits for the device."""
-        for meter in self.meters:
-            meter.end()
+        """Records of its samples, one per meter."""
+        if not self._finished:
+            self.finish()
         return {sample: [meter.records[sample] for meter in self.meters] for sample in self.batch}
 
 

@@ -37,7 +37,8 @@ def list_command(
         return
     table = Table(box=box.SIMPLE)
     for title in ("run", "model", "task", "prompts", "state"):
-        table.add_column(title, justify="right" if title == "prompts" else "left")
+        # folded, not cut: a name must be there to copy
+        table.add_column(title, justify="right" if title == "prompts" else "left", overflow="fold")
     for run in runs:
         table.add_row(Text(run.name), Text(run.model), Text(run.task), _prompts(run), Text(_state(run)))
     stdout_console().print(table)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -160,6 +161,7 @@ class RowPooledCka(_HeldStates):
         budget_bytes: memory the sums may take; a larger request is refused.
     """
 
+    restartable: ClassVar[bool] = False  # its sums may hold part of a batch that failed
     n_states: int
     unbiased: bool = True
     budget_bytes: int = BUDGET_BYTES

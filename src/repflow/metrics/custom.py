@@ -14,6 +14,8 @@ from repflow.errors import InputError, nearest, teach
 MetricFunction = Callable[[Tensor], Any]
 CUSTOM: dict[str, tuple[tuple[str, ...], MetricFunction]] = {}
 """name → (axes without the sample axis, function)."""
+COMPANIONS = {"gram_share_error": "gram_share", "top_tokens": "gram_share", "top_channels": "channel_share"}
+"""Values that come with a metric → that metric; CKA's all begin with `cka_`."""
 
 
 def register_metric(function: MetricFunction, *, axes: tuple[str, ...], name: str | None = None) -> MetricFunction:
@@ -31,7 +33,7 @@ def register_metric(function: MetricFunction, *, axes: tuple[str, ...], name: st
     'mean_size'
     """
     name = name or str(getattr(function, "__name__", ""))
-    if not name.isidentifier() or name in METRICS:
+    if not name.isidentifier() or name in METRICS or name in COMPANIONS or name.startswith("cka_"):
         raise InputError(
             teach("a new metric name that is a Python identifier", repr(name), "pass name='...' to register_metric")
         )

@@ -124,6 +124,8 @@ class FlowMeter(Meter):
             self._raw.release()
             if self._direction is not None:
                 self._direction.release()
+            if self._matched is not None:
+                self._matched.release()
 
     def close(self) -> None:
         """Turn the batch's sums into metrics and start their way to the CPU."""
@@ -164,7 +166,7 @@ class FlowMeter(Meter):
         """Cosine between successive states (batch, layer, token)."""
         steps = self._steps
         rows = [b.inner / (a.norm * b.norm) for a, b in pairwise(steps) if b.inner is not None]
-        return torch.stack(rows, 1) if rows else torch.empty(*steps[0].norm.shape[:1], 0, steps[0].norm.shape[1])
+        return torch.stack(rows, 1) if rows else steps[0].norm[:, None][:, :0]
 
     def _depth_columns(self, stats: TokenStats) -> dict[str, Tensor]:
         assert self._raw is not None
@@ -230,6 +232,11 @@ class MatchedDepth:
                 self._emit(state if at == self.seen else self._between(before, state, at - self.seen + 1))
         self.before = state
         self.seen += 1
+
+    def release(self) -> None:
+        """Let what is large go; the per-token sums remain."""
+        self.sums.release()
+        self.window, self.before = [], None
 
     def _between(self, before: Tensor, state: Tensor, weight: float) -> Tensor:
         """Interpolate in the precision of the sums: half precision would round the point to its own grid."""

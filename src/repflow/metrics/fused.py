@@ -22,7 +22,8 @@ MAX_WIDTH = 16_384
 """A token's row is held in registers; wider models take the plain path."""
 MAX_NEW = 8
 """States one kernel takes in, beside the two before them."""
-PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
+PRECISIONS = (torch.float32, torch.bfloat16)
+"""float16 takes the plain path: its range cannot hold the parts that a float32 weight is split into."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton's own switch: kernels then run on CPU tensors, slowly, which is how the tests check them without a GPU."""
 
@@ -119,79 +120,91 @@ def _take(sums: Tensor, raw: DepthSums, direction: DepthSums | None, new: int, l
             direction.spread = spread_d
 
 
-def column_sums(state: Tensor, weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """As `reduce.column_sums`, on the matrix units.
-
-    Half-precision states meet each float32 weight as three half-precision parts, which together carry all its bits;
-    products of half-precision numbers are exact in float32.
-    """
-    state = state.contiguous()
-    batch, token, width = state.shape
-    parts = _parts(weights, state.dtype)
-    used = parts.shape[1]
-    rows = max(16, 1 << (used - 1).bit_length())
-    padded = torch.zeros(batch, rows, token, dtype=state.dtype, device=state.device)
-    padded[:, :used] = parts
-    columns = 128 if width >= 128 else 64
-    split = max(1, min(8, token // 512))
-    sums = torch.empty(split, batch, rows, width, dtype=torch.float32, device=state.device)
-    energy = torch.empty(split, batch, width, dtype=torch.float32, device=state.device)
-    _kernels().column_kernel[(batch, -(-width // columns), split)](
-        state,
-        padded,
-        sums,
-        energy,
-        lengths,
-        token,
-        width,
-        -(-token // split),
-        ROWS=rows,
-        COLUMNS=columns,
-        TOKENS=64,
-        num_warps=8,
-    )
-    total = sums.sum(0)
-    count = weights.shape[1]
-    if state.dtype != torch.float32:
-        exact = total[:, :EXACT] + total[:, count : count + EXACT] + total[:, count + EXACT : count + 2 * EXACT]
-        total = torch.cat([exact, total[:, EXACT:count]], 1)
-    return total[:, :count], energy.sum(0)
-
-
 EXACT = 4
 """Leading weight rows that need all bits of float32; the probes behind them are -1, 0 or 1."""
 
 
-def _parts(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights as half-precision rows: all rows rounded, then twice what rounding left of the exact ones."""
-    if dtype == torch.float32:
-        return weights
-    rounded = weights.to(dtype)
-    rest = weights[:, :EXACT] - rounded[:, :EXACT].float()
-    second = rest.to(dtype)
-    return torch.cat([rounded, second, (rest - second.float()).to(dtype)], 1)
+def column_sums(states: list[Tensor], weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reduce.column_sums`, on the matrix units.
+
+    Half-precision states meet each of the first EXACT float32 weights as three half-precision parts, which together
+    carry all its bits; products of half-precision numbers are exact in float32.
+    """
+    batch, token, width = states[0].shape
+    group, count, dtype = len(states), weights.shape[2], states[0].dtype
+    parts = _padded(_three_parts(weights, dtype))
+    rows = parts.shape[2]
+    columns = 128 if width >= 128 else 64
+    split = max(1, min(8, token // 512))
+    sums = torch.empty(group, split, batch, rows, width, dtype=torch.float32, device=weights.device)
+    energy = torch.empty(group, split, batch, width, dtype=torch.float32, device=weights.device)
+    kernels = _kernels()
+    for index, state in enumerate(states):
+        kernels.column_kernel[(batch, -(-width // columns), split)](
+            state.contiguous(),
+            parts[index],
+            sums[index],
+            energy[index],
+            lengths,
+            token,
+            width,
+            -(-token // split),
+            ROWS=rows,
+            COLUMNS=columns,
+            TOKENS=64,
+            num_warps=4,
+        )
+    total = sums.sum(1)
+    if dtype != torch.float32:
+        first, second, third = total[:, :, :EXACT], total[:, :, count:], total[:, :, count + EXACT :]
+        total[:, :, :EXACT] = first + second[:, :, :EXACT] + third[:, :, :EXACT]
+    return total[:, :, :count], energy.sum(1)
 
 
-def row_products(state: Tensor, columns: Tensor) -> Tensor:
+def row_products(states: list[Tensor], columns: Tensor) -> Tensor:
     """As `reduce.row_products`; for half-precision states each column is taken as two half-precision parts.
 
     The parts carry 16 bits of a bfloat16 column between them, so a product is right to about 1e-5 of its terms.
     """
-    if state.dtype == torch.float32:
-        return reduce.row_products(state, columns)
-    state = state.contiguous()
-    batch, token, width = state.shape
-    high = columns.to(state.dtype)
-    parts = torch.cat([high, (columns - high.float()).to(state.dtype)], 1)
-    count, used = columns.shape[1], parts.shape[1]
-    size = max(16, 1 << (used - 1).bit_length())
-    padded = torch.nn.functional.pad(parts, (0, 0, 0, size - used)).contiguous()
-    products = torch.empty(batch, token, used, dtype=torch.float32, device=state.device)
+    if states[0].dtype == torch.float32:
+        return reduce.row_products(states, columns)
+    batch, token, width = states[0].shape
+    count = columns.shape[2]
+    high = columns.to(states[0].dtype)
+    parts = _padded(torch.cat([high, (columns - high.float()).to(high.dtype)], 2))
+    products = torch.empty(len(states), batch, token, 2 * count, dtype=torch.float32, device=columns.device)
+    kernels = _kernels()
     rows = 64
-    _kernels().row_kernel[(batch, -(-token // rows))](
-        state, padded, products, token, width, used, SIZE=size, ROWS=rows, CHUNK=64, num_warps=4
-    )
+    for index, state in enumerate(states):
+        kernels.row_kernel[(batch, -(-token // rows))](
+            state.contiguous(),
+            parts[index],
+            products[index],
+            token,
+            width,
+            2 * count,
+            SIZE=parts.shape[2],
+            ROWS=rows,
+            CHUNK=64,
+            num_warps=4,
+        )
     return products[..., :count] + products[..., count:]
+
+
+def _three_parts(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights as half-precision rows: all rows rounded, then twice what rounding left of the exact ones."""
+    if dtype == torch.float32:
+        return weights
+    rounded = weights.to(dtype)
+    rest = weights[:, :, :EXACT] - rounded[:, :, :EXACT].float()
+    second = rest.to(dtype)
+    return torch.cat([rounded, second, (rest - second.float()).to(dtype)], 2)
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """Fill the row axis up to the power of two, at least 16, that the matrix units take."""
+    used = rows.shape[2]
+    return torch.nn.functional.pad(rows, (0, 0, 0, max(16, 1 << (used - 1).bit_length()) - used)).contiguous()
 
 
 def _chunk(width: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, RepflowError, teach
 
 Record = dict[str, np.ndarray]
 """Arrays of one sample, without the sample axis."""
@@ -60,9 +60,11 @@ class Meter(ABC):
 
     Attributes:
         deferrable: whether the next batch may start before `end` (with another meter), since nothing large is held.
+        restartable: whether a batch that failed in `end` may be begun again, with fresh meters.
     """
 
     deferrable: ClassVar[bool] = False
+    restartable: ClassVar[bool] = True
 
     records: dict[int, Record] = field(default_factory=dict, init=False, repr=False)
 
@@ -183,6 +185,31 @@ def pool_positions(values: Tensor, bins: np.ndarray, mask: Tensor) -> Tensor:
     return total / count.masked_fill(count == 0, torch.nan)
 
 
+def _call(name: str, function: Callable[[Tensor], Any], hidden: Tensor, sample: int) -> Any:
+    """Apply a user's function; what goes wrong inside it is told with its name."""
+    try:
+        return function(hidden)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        shape = f"hidden (state, token, width) = {tuple(hidden.shape)}"
+        text = f"metric {name!r} failed on sample {sample} with {shape}: {type(error).__name__}: {error}; mend it"
+        raise RepflowError(text) from error
+
+
+def _check_axes(name: str, axes: tuple[str, ...], array: np.ndarray, hidden: Tensor) -> None:
+    """One dimension per axis, and as long as the states say."""
+    state, token, width = hidden.shape
+    sizes = {"state": state, "layer": state - 1, "token": token, "width": width}
+    wrong = array.ndim != len(axes)
+    wrong = wrong or any(sizes.get(axis, size) != size for axis, size in zip(axes, array.shape, strict=True))
+    if wrong:
+        expected = ", ".join(f"{axis} = {sizes[axis]}" if axis in sizes else axis for axis in axes)
+        raise InputError(
+            teach(f"metric {name!r} with axes ({expected})", f"shape {array.shape}", "declare the axes it returns")
+        )
+
+
 @dataclass
 class HeldMeter(Meter):
     """Any function of one sample's states, at the price of holding all states of a batch: for opt-in metrics.
@@ -208,16 +235,9 @@ class HeldMeter(Meter):
             hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
             record = {}
             for name, (axes, function) in self.functions.items():
-                value = function(hidden)
+                value = _call(name, function, hidden, sample)
                 array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-                if array.ndim != len(axes):
-                    raise InputError(
-                        teach(
-                            f"metric {name!r} with axes {axes}",
-                            f"shape {array.shape}",
-                            "declare one axis per dimension",
-                        )
-                    )
+                _check_axes(name, axes, array, hidden)
                 record[name] = array
             self.records[sample] = record
         self._states = []

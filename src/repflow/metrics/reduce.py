@@ -173,46 +173,50 @@ def _welford(sums: DepthSums, part: slice, off: Tensor) -> None:
     sums.squares.view(-1, width)[part].addcmul_(off, off, value=count / (count + 1))
 
 
-def column_sums(state: Tensor, weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted sums over real tokens, and the energy of each channel.
+def column_sums(states: list[Tensor], weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sums over real tokens, and the energy of each channel, for a group of states.
 
     Args:
-        state: (batch, token, width).
-        weights: (batch, row, token).
+        states: each (batch, token, width).
+        weights: (state, batch, row, token).
         lengths: real tokens of each sample; what lies behind them is never read, so padding may hold anything.
 
     Returns:
-        weights @ state (batch, row, width) and Σ_t h² (batch, width), in the dtype of `weights`.
+        weights @ states (state, batch, row, width) and Σ_t h² (state, batch, width), in the dtype of `weights`.
     """
-    batch, _, width = state.shape
-    sums = torch.zeros(batch, weights.shape[1], width, dtype=weights.dtype, device=state.device)
-    energy = torch.zeros(batch, width, dtype=weights.dtype, device=state.device)
+    count, batch, rows, _ = weights.shape
+    width = states[0].shape[-1]
+    sums = torch.zeros(count, batch, rows, width, dtype=weights.dtype, device=weights.device)
+    energy = torch.zeros(count, batch, width, dtype=weights.dtype, device=weights.device)
     step = max(1, BLOCK_ENTRIES // width)
     for b, length in enumerate(lengths.tolist()):
-        for start in range(0, length, step):
-            part = slice(start, min(start + step, length))
-            block = state[b, part].to(weights.dtype)
-            sums[b] += weights[b, :, part] @ block
-            energy[b] += block.square().sum(0)
+        for s, state in enumerate(states):
+            for start in range(0, length, step):
+                part = slice(start, min(start + step, length))
+                block = state[b, part].to(weights.dtype)
+                sums[s, b] += weights[s, b, :, part] @ block
+                energy[s, b] += block.square().sum(0)
     return sums, energy
 
 
-def row_products(state: Tensor, columns: Tensor) -> Tensor:
-    """Inner products of every token with given vectors, block by block for half precision.
+def row_products(states: list[Tensor], columns: Tensor) -> Tensor:
+    """Inner products of every token with given vectors, for a group of states.
 
     Args:
-        state: (batch, token, width).
-        columns: (batch, column, width).
+        states: each (batch, token, width).
+        columns: (state, batch, column, width).
 
     Returns:
-        (batch, token, column) in the dtype of `columns`.
+        (state, batch, token, column) in the dtype of `columns`.
     """
-    if state.dtype == columns.dtype:
-        return state @ columns.mT
-    batch, token, width = state.shape
-    out = torch.empty(batch, token, columns.shape[1], dtype=columns.dtype, device=state.device)
+    if states[0].dtype == columns.dtype:
+        return torch.stack([state @ c.mT for state, c in zip(states, columns, strict=True)])
+    batch, token, width = states[0].shape
+    out = torch.empty(len(states), batch, token, columns.shape[2], dtype=columns.dtype, device=columns.device)
     step = max(1, BLOCK_ENTRIES // width)
-    for b in range(batch):
-        for start in range(0, token, step):
-            out[b, start : start + step] = state[b, start : start + step].to(columns.dtype) @ columns[b].mT
+    for s, state in enumerate(states):
+        for b in range(batch):
+            for start in range(0, token, step):
+                part = slice(start, start + step)
+                out[s, b, part] = state[b, part].to(columns.dtype) @ columns[s, b].mT
     return out

@@ -13,6 +13,7 @@ from repflow.metrics.similarity import Hidden, Mask
 
 TOP = 4
 """How many of the largest tokens and channels are reported."""
+TIE = 1e-3
 
 
 class Share(NamedTuple):
@@ -28,8 +29,9 @@ def gram_share(
     """Share of ‖K‖_F² that involves the `top` tokens of largest norm, K the Gram matrix of the centred tokens.
 
     K is what CKA sees: when one token carries most of it, CKA compares that token and little else. The share counts
-    every entry of K in the row or column of a top token. Meters estimate the entries outside (with a standard error,
-    see `repflow.metrics.flow`); this is the exact form, at the cost of a Gram matrix.
+    every entry of K in the row or column of a top token; equally long tokens rank by position. Meters estimate the
+    entries outside (with a standard error, see `repflow.metrics.flow`); this is the exact form, at the cost of a Gram
+    matrix.
 
     Returns:
         Share (state, *batch) and the tokens' positions (state, *batch, rank), largest first; -1 beyond the prompt.
@@ -39,7 +41,7 @@ def gram_share(
     count = batch.mask.sum(-1)[:, None]
     centred = torch.where(keep, batch.hidden, 0)
     centred = torch.where(keep, centred - (centred.sum(2) / count)[:, :, None], 0)
-    index = top_index(torch.where(keep, batch.hidden, 0).norm(dim=-1), top)
+    index = top_index(rank_key(torch.where(keep, batch.hidden, 0).norm(dim=-1)), top)
     gram = centred @ centred.transpose(-1, -2)
     rest = torch.ones_like(gram[..., 0]).scatter(-1, index, 0)
     inside = (gram.square() * rest[..., None] * rest[..., None, :]).sum((-1, -2))
@@ -66,6 +68,16 @@ def top_share(energy: Tensor, top: int) -> Share:
     """Share of the last axis' sum carried by its largest entries."""
     index = top_index(energy, top)
     return Share(energy.gather(-1, index).sum(-1) / energy.sum(-1), index)
+
+
+def rank_key(norm: Tensor) -> Tensor:
+    """Norms to rank tokens by: those within a thousandth of the largest count as equal to it.
+
+    Behind a norm layer all tokens are equally long but for rounding, which must not choose among them: the same run
+    in other batches would name other tokens.
+    """
+    largest = norm.amax(-1, keepdim=True)
+    return torch.where(norm >= (1 - TIE) * largest, largest, norm)
 
 
 def top_index(values: Tensor, top: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from repflow.metrics import fused, reduce
 from repflow.metrics.drop import kept_tokens, median_of_sorted
 from repflow.metrics.meter import BatchInfo, on_device
-from repflow.metrics.sinks import TOP, top_share
+from repflow.metrics.sinks import TOP, rank_key, top_share
 
 PROBES = 32
 """Vectors that estimate ‖K‖_F² outside the top tokens; up to this many tokens the value is exact."""
@@ -113,7 +113,8 @@ class TokenStats:
         """Measure states (batch, token, width) with their token norms (state, batch, token)."""
         ops = fused if fused.usable(states[0]) else reduce
         mask = about.mask
-        order = torch.where(mask, norm, -1).nan_to_num_(nan=-1.0).sort(dim=-1, descending=True, stable=True)
+        # one sort serves both: ties at the top, which rank_key makes, lie far from any median that would drop a token
+        order = rank_key(torch.where(mask, norm, -1).nan_to_num_(nan=-1.0)).sort(dim=-1, descending=True, stable=True)
         top = order.indices[..., :TOP]
         median = median_of_sorted(order.values, norm, mask)
         both = torch.stack([mask.expand_as(norm), kept_tokens(norm, mask, drop, bos=about.bos, median=median)], 2)
@@ -123,8 +124,7 @@ class TokenStats:
         others = mask.expand_as(norm).scatter(2, top, False)
         probes = about.probes * others[:, :, None]
         weights = torch.cat([both.to(norm.dtype), inverse, probes], 2)
-        pairs = [ops.column_sums(state, w, about.lengths) for state, w in zip(states, weights, strict=True)]
-        sums, channel = (torch.stack(part) for part in zip(*pairs, strict=True))
+        sums, channel = ops.column_sums(states, weights, about.lengths)
         share, error, product = _products(ops, states, sums, probes, top, others, about)
         channels = top_share(channel, TOP)
         count = both.sum(-1).double()
@@ -168,7 +168,7 @@ def _products(
     rows = torch.stack([s.gather(1, i) for s, i in zip(states, index, strict=True)]).to(mean.dtype) - mean[:, :, None]
     mixed = sums[:, :, 4:] - probes.sum(-1, keepdim=True) * mean[:, :, None]
     columns = torch.cat([rows, mixed, sums[:, :, 2:3]], 2)
-    product = torch.stack([ops.row_products(s, c) for s, c in zip(states, columns, strict=True)])
+    product = ops.row_products(states, columns)
     centred = product[..., :-1] - (columns[:, :, :-1] * mean[:, :, None]).sum(-1)[:, :, None]
     centred = torch.where(mask[..., None], centred, 0)
     real = mask.expand_as(others).gather(2, top)

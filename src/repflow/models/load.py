@@ -202,7 +202,11 @@ def _download(source: Source, name: str) -> Path:
         first = str(error).strip().splitlines()[0]
         wanted = source.name if source.revision is None else f"{source.name}@{source.revision}"
         raise InputError(
-            teach(f"a local folder or a hub repository {wanted!r} with {name}", first, "check the name, or the network")
+            teach(
+                f"a folder {source.name!r}, or a hub repository {wanted!r} with {name}",
+                f"no such folder here, and from the hub: {first}",
+                "check the path or name, or the network",
+            )
         ) from error
     if found is None:
         raise InputError(teach(f"{name} in {source.name}", "a repository without it", "check the name"))

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.catalogue import METRICS
 from repflow.results import Result
 
 ROWS = 12
@@ -36,9 +37,12 @@ def result_view(result: Result) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if columns := _columns(result):
         parts.append(_state_table(result, columns))
-    if any(name in result for name in SUMMARY):
+    if any(name in result for name in SUMMARY) or _asked(result, ("sample",)):
         parts.append(_summary_table(result))
+    if "cka_pooled" in result:
+        parts.append(_cka_line(result))
     shown = {"token_similarity", "token_similarity_excess", "layer_cosine", "token_norm", "common_share", *SUMMARY}
+    shown |= {*_asked(result, ("state", "sample")), *_asked(result, ("sample",))}
     others = [name for name in result if name not in shown and "/" not in name]
     if others:
         parts.append(Text(f"also stored: {', '.join(others)}", style="dim"))
@@ -122,11 +126,12 @@ def _state_table(result: Result, columns: list[Column]) -> Table:
     config = result.config
     title = f"{label(result)}: {config.get('states', 'residual')} states on task {config.get('task', '')}"
     table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-    table.add_column("state", justify="right")
+    table.add_column("block" if result.provenance.get("branch_layers") else "state", justify="right")
     for name, _ in columns:
         table.add_column(name, justify="right")
+    blocks = result.provenance.get("branch_layers")  # a branch belongs to a block, and not every block has one
     for state in rows:
-        table.add_row(str(state), *(cell(state) for _, cell in columns))
+        table.add_row(str(blocks[state] if blocks else state), *(cell(state) for _, cell in columns))
     if "final_norm/token_similarity" in result:
         similarity = _with_band(result, "final_norm/token_similarity")(0)
         table.add_row("norm", *(similarity if name == "similarity" else "" for name, _ in columns))
@@ -157,7 +162,28 @@ def _columns(result: Result) -> list[Column]:
         found.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
     if "common_share" in result:
         found.append(("common share", _curve(result.mean("common_share"))))
+    found += [(name, _curve(result.mean(name))) for name in _asked(result, ("state", "sample"))]
     return found
+
+
+def _asked(result: Result, axes: tuple[str, ...]) -> list[str]:
+    """Metrics with these axes that are there because somebody asked for them: opt-in, calibrated or their own."""
+    variants = ("final_norm/", "float32_change/", "matched/", f"{result.config.get('drop', '')}/")
+    names = [name for name in result if result.axes[name] == axes and not name.startswith(variants)]
+    companions = ("gram_share_error", "cka_")
+    names = [name for name in names if not name.startswith(companions) and name not in SUMMARY]
+    return [name for name in names if name not in METRICS or not METRICS[name].default]
+
+
+def _cka_line(result: Result) -> Text:
+    """CKA in one line: neighbours in depth, first with last, and what chance gives."""
+    cka = result["cka_pooled"]
+    beside = float(np.nanmean(np.diagonal(cka, 1))) if len(cka) > 1 else float("nan")
+    ends = number(float(cka[0, -1]))
+    text = f"CKA pooled over prompts: {number(beside)} between neighbouring states, {ends} from first to last"
+    if "cka_null_sd" in result:
+        text += f"; chance sd {number(float(np.nanmean(result['cka_null_sd'])), 4)} per prompt"
+    return Text(text)
 
 
 def _reduce(function: Callable[..., np.ndarray], array: np.ndarray) -> np.ndarray:
@@ -188,7 +214,7 @@ def _summary_table(result: Result) -> Table:
     table.add_column("over depth")
     table.add_column("mean", justify="right")
     table.add_column("95 %", justify="right")
-    for name, title in SUMMARY.items():
+    for name, title in {**SUMMARY, **{name: name for name in _asked(result, ("sample",))}}.items():
         if name in result:
             band = result.band(name)
             span = f"{band.low:.4g} to {band.high:.4g}" if np.isfinite(band.low) else ABSENT

@@ -36,7 +36,9 @@ class CompareConfig:
     seed: int = _option(0, "seed of random prompts and random weights")
     init: str = _option("trained", "weights of the first model: trained, or default, gaussian[:std], xavier, he")
     init_b: str = _option("trained", "weights of the second model; a twin has default unless another is named")
-    states: str = _option("residual", "kind of state: residual, branch, branch:attention|mlp|ssm, hf-tuple")
+    states: str = _option(
+        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
+    )
     neighbours: int = _option(10, "nearest neighbours per token that the two models are asked to share")
     cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
     bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,9 @@ class MeasureConfig:
     samples: int = _option(8, "number of prompts")
     seed: int = _option(0, "seed of random prompts and random weights")
     init: str = _option("trained", "weights: trained, or random by default, gaussian[:std], xavier, he")
-    states: str = _option("residual", "kind of state: residual, branch, branch:attention|mlp|ssm, hf-tuple")
+    states: str = _option(
+        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
+    )
     metrics: list[str] = field(
         default_factory=lambda: list(DEFAULT_METRICS),
         metadata={
@@ -125,9 +127,9 @@ def run(
 
     loaded = load_model(config) if model is None else model
     made = make_prompts(config, loaded) if prompts is None else prompts
+    if prompts is not None:  # what was given is what the config says
+        config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
     stored, provenance = describe(config, loaded, made)
-    if prompts is not None:
-        stored["task"] = prompts.task
     options = measure_options(config, loaded)
     if options.calibration is not None:
         provenance["digests"]["calibration"] = options.calibration.digest()
@@ -139,7 +141,7 @@ def run(
         from repflow.capture.measure import check_options
         from repflow.studies.sink import RunSink
 
-        check_options(options, loaded, made)  # nothing may be left behind by a request that cannot be met
+        options = check_options(options, loaded, made)  # a request that cannot be met leaves nothing behind
         with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
             if folder.finished:
                 return load_result(folder.path)
@@ -150,15 +152,15 @@ def run(
     return _describe_result(result, config, loaded, made, stored, provenance)
 
 
-def load_model(config: MeasureConfig) -> Model:
-    """Load the model the config names."""
+def load_model(config: MeasureConfig, tokenizer: Any = None) -> Model:
+    """Load the model the config names; a live tokenizer may stand for the one it names."""
     from repflow.models import load
 
     extra = {"dtype": config.dtype} if config.dtype else {}
     return load(
         config.model,
         init=config.init,
-        tokenizer=config.tokenizer,
+        tokenizer=config.tokenizer if tokenizer is None else tokenizer,
         device=config.device,
         device_map=config.device_map,
         trust_remote_code=config.trust_remote_code,
@@ -172,7 +174,6 @@ def make_prompts(config: MeasureConfig, model: Model) -> Prompts:
     from repflow.tasks import Encoder, file_prompts, jsonl_prompts, random_prompts
 
     check_task(config)
-    bos: Any = config.bos
     if config.task == "random":
         return random_prompts(
             model.vocab_size,
@@ -180,10 +181,10 @@ def make_prompts(config: MeasureConfig, model: Model) -> Prompts:
             samples=config.samples,
             seed=config.seed,
             tokenizer=model.tokenizer,
-            bos=bos,
+            bos=config.bos,
             bos_id=model.bos_token_id,
         )
-    encoder = Encoder(model.tokenizer, bos, model.bos_token_id)
+    encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
     if config.task == "text":
         return file_prompts(config.text, encoder, length=config.length, samples=config.samples)
     return jsonl_prompts(config.task, encoder, length=config.length, samples=config.samples)
@@ -196,7 +197,7 @@ def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
 
     calibration = None
     if config.calibration:
-        encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)  # type: ignore[arg-type]  # checked by it
+        encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
         calibration = file_prompts(config.calibration, encoder, length=config.length, samples=config.samples)
 
     return MeasureOptions(
@@ -287,7 +288,8 @@ def measure(
 
     Args:
         model: a loaded Model, a spec, or a live transformers model.
-        task: `random`, `text`, `FILE.jsonl`; a list of texts; or token ids (batch, token), nested or as a tensor.
+        task: `random`, `text`, `FILE.jsonl`; a text of several words or a list of texts; or token ids (batch, token),
+            nested or as a tensor.
         metrics: names from the catalogue, registered metrics or `FILE.py:FUNCTION`.
         out: folder of runs to store the result in.
         name: name of the stored run.
@@ -296,24 +298,71 @@ def measure(
     Returns:
         Result: a mapping from metric name to array.
     """
-    from repflow.models import Model, load
     from repflow.studies.states import given_prompts
 
-    known = {f.name for f in fields(MeasureConfig)}
+    known = {f.name for f in fields(MeasureConfig)} - {"model", "task", "metrics"}
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
-    config = MeasureConfig(**{**options, "metrics": list(metrics)})
+    config = MeasureConfig(**_plain(options), metrics=_listed(metrics))
+    named = _task_name(task)
+    if named is not None:
+        config.task = named
+        check_task(config)
+    loaded = _loaded(model, config, options)
+    prompts = given_prompts(loaded, task, bos=config.bos) if named is None else None
+    return run(config, model=loaded, prompts=prompts, out=out, name=name)
+
+
+def _listed(value: Any) -> list[str]:
+    """Strings of a list, or of a lone one, which Python would take for a list of letters."""
+    return [str(entry) for entry in ([value] if isinstance(value, (str, Path)) else value)]
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as a config stores them: paths, dtypes, devices and a live tokenizer by their names."""
+    plain = {name: _listed(value) if name in ("text", "calibration") else value for name, value in options.items()}
+    for name in ("dtype", "device"):
+        if plain.get(name) is not None:
+            plain[name] = str(plain[name]).removeprefix("torch.")
+    tokenizer = plain.get("tokenizer")
+    if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
+        plain["tokenizer"] = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+    return plain | ({"tokenizer": str(plain["tokenizer"])} if tokenizer is not None else {})
+
+
+def _task_name(task: Any) -> str | None:
+    """Name of a task, None for texts and ids; a lone word is a misspelt task rather than a text."""
+    from repflow.tasks import TASKS
+
+    if not isinstance(task, (str, Path)):
+        return None
+    name = str(task)
+    if name in TASKS or name.endswith(".jsonl"):
+        return name
+    if isinstance(task, Path) or len(name.split()) < 2:
+        hint = nearest(name, [*TASKS, "FILE.jsonl"])
+        raise InputError(f"unknown task {name!r}; {hint}; to measure it as a text, pass a list: [{name!r}]")
+    return None
+
+
+LOADING = ("init", "tokenizer", "dtype", "device", "device_map", "trust_remote_code")
+
+
+def _loaded(model: Any, config: MeasureConfig, options: dict[str, Any]) -> Model:
+    """Load what is not loaded yet; the config then says what was measured."""
+    from repflow.models import Model, load
+
     if isinstance(model, (str, Path)):
         config.model = str(model)
-        loaded = load_model(config)
+        loaded = load_model(config, options.get("tokenizer"))
     elif isinstance(model, Model):
+        if given := [name for name in LOADING if name in options]:
+            expected = "a spec or live model with options for loading"
+            raise InputError(teach(expected, f"{given[0]} with a loaded Model", "pass it to repflow.load"))
         loaded = model
     else:
-        loaded = load(model, init=config.init, tokenizer=config.tokenizer, seed=config.seed)
-    config.model = config.model or loaded.spec
-    prompts = None
-    if isinstance(task, str) and (task in ("random", "text") or task.endswith(".jsonl")):
-        config.task = task
-    else:
-        prompts = given_prompts(loaded, task, bos=config.bos)
-    return run(config, model=loaded, prompts=prompts, out=out, name=name)
+        extra: dict[str, Any] = {"dtype": config.dtype} if config.dtype else {}
+        extra |= {"tokenizer": options.get("tokenizer"), "device": config.device}
+        loaded = load(model, init=config.init, seed=config.seed, **extra)
+    config.model, config.init = config.model or loaded.spec, loaded.init
+    return loaded

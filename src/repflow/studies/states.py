@@ -59,10 +59,12 @@ def given_prompts(model: Model, texts_or_ids: Any, *, bos: str = "model") -> Pro
 
     rows = texts_or_ids.tolist() if hasattr(texts_or_ids, "tolist") else texts_or_ids
     rows = [rows] if isinstance(rows, str) else rows
-    if not isinstance(rows, Sequence) or not len(rows):
+    texts = [isinstance(row, str) for row in rows] if isinstance(rows, Sequence) else []
+    if not texts or any(texts) != all(texts):
         raise InputError(teach("texts, or token ids (batch, token)", repr(texts_or_ids)[:80], "pass a list of them"))
-    if isinstance(rows[0], str):
-        return text_prompts(list(rows), Encoder(model.tokenizer, bos, model.bos_token_id))  # type: ignore[arg-type]
+    if all(texts):
+        return text_prompts(list(rows), Encoder(model.tokenizer, bos, model.bos_token_id))
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     if not isinstance(rows[0], Sequence):
         raise InputError(teach("token ids of shape (batch, token)", "a flat list", "pass [ids] for one prompt"))
     return id_prompts(rows, model.vocab_size, tokenizer=model.tokenizer, bos_id=model.bos_token_id)

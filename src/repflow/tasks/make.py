@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from repflow.errors import InputError, teach
-from repflow.tasks.prompt import Bos, Encoder, Prompt, Prompts, bos_prefix, token_strings
+from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
 TASKS = ("text", "random")
 
@@ -22,7 +22,7 @@ def random_prompts(
     samples: int,
     seed: int = 0,
     tokenizer: Any = None,
-    bos: Bos = "model",
+    bos: str = "model",
     bos_id: int | None = None,
 ) -> Prompts:
     """Uniform random token ids: what the architecture does when the input says nothing.
@@ -30,6 +30,8 @@ def random_prompts(
     Example of the data, vocabulary 100, length 6: `37 4 91 4 62 10`. Sample i depends on the seed and i alone.
     """
     check_size(length, samples)
+    if seed < 0:
+        raise InputError(teach("a seed of 0 or more", f"{seed}", "pass --seed 0"))
     prefix = bos_prefix(tokenizer, bos, bos_id)
     made = []
     for index in range(samples):
@@ -79,8 +81,10 @@ def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, 
 
 def jsonl_prompts(file: str | Path, encoder: Encoder, *, length: int | None, samples: int | None) -> Prompts:
     """Prompts of a user's own: one JSON object per line with a `prompt`."""
+    check_size(2 if length is None else length, 1 if samples is None else samples)
     texts = []
-    for number, line in enumerate(read_text(Path(file)).splitlines(), start=1):
+    # splitlines() would also cut at U+2028 and its like, which JSON allows inside a string
+    for number, line in enumerate(read_text(Path(file)).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -94,13 +98,11 @@ def jsonl_prompts(file: str | Path, encoder: Encoder, *, length: int | None, sam
     return text_prompts(chosen, encoder, length=length, task=Path(file).name)
 
 
-def id_prompts(
-    ids: Sequence[Sequence[int]], vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None
-) -> Prompts:
-    """Given token ids, one sequence per sample, taken as they are."""
+def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None) -> Prompts:
+    """Given token ids, one sequence or tensor per sample, taken as they are."""
     made = []
     for index, row in enumerate(ids):
-        values = tuple(int(i) for i in row)
+        values = _whole_numbers(row, index)
         if values and not 0 <= min(values) <= max(values) < vocab_size:
             raise InputError(
                 teach(
@@ -114,6 +116,15 @@ def id_prompts(
     return Prompts("ids", tuple(made))
 
 
+def _whole_numbers(row: Any, index: int) -> tuple[int, ...]:
+    """Ids of one sample; 1.5 or a nested list is a mistake, not an id."""
+    values = row.tolist() if hasattr(row, "tolist") else row
+    if not isinstance(values, Sequence) or not all(isinstance(i, (int, np.integer)) for i in values):
+        got = f"{str(row)[:60]} in sample {index}"
+        raise InputError(teach("whole numbers as token ids (batch, token)", got, "pass one list of ids per prompt"))
+    return tuple(int(i) for i in values)
+
+
 def check_size(length: int, samples: int) -> None:
     """Check the two sizes every task takes."""
     if length < 2 or samples < 1:
@@ -125,7 +136,7 @@ def check_size(length: int, samples: int) -> None:
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, or say why it cannot be used."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is no part of the text
     except UnicodeDecodeError as error:
         raise InputError(teach(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8")) from None
     except OSError as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from repflow.errors import InputError, teach
 
-Bos = Literal["model", "always", "never"]
+BOS_POLICIES = ("model", "always", "never")
 """Whether prompts begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
 
 
@@ -71,7 +71,7 @@ class Prompts(Sequence[Prompt]):
 class Encoder:
     """Turns text into ids with a tokenizer of transformers, under one policy for the first token."""
 
-    def __init__(self, tokenizer: Any, bos: Bos = "model", bos_id: int | None = None) -> None:
+    def __init__(self, tokenizer: Any, bos: str = "model", bos_id: int | None = None) -> None:
         if tokenizer is None:
             raise InputError(
                 teach(
@@ -93,12 +93,12 @@ class Encoder:
         return Prompt(full, text, tuple(token_strings(self.tokenizer, full)), bool(self.prefix))
 
 
-def bos_prefix(tokenizer: Any, bos: Bos, bos_id: int | None) -> tuple[int, ...]:
+def bos_prefix(tokenizer: Any, bos: str, bos_id: int | None) -> tuple[int, ...]:
     """Ids to put before every prompt.
 
     `model` asks the tokenizer itself whether it begins a text with its BOS token; without a tokenizer it adds none.
     """
-    if bos not in ("model", "always", "never"):
+    if bos not in BOS_POLICIES:
         raise InputError(teach("bos = model, always or never", repr(bos), "see repflow measure --help"))
     if bos_id is None:
         bos_id = getattr(tokenizer, "bos_token_id", None)
@@ -108,8 +108,10 @@ def bos_prefix(tokenizer: Any, bos: Bos, bos_id: int | None) -> tuple[int, ...]:
         if bos_id is None:
             raise InputError(teach("a beginning-of-sequence token for bos='always'", "none", "use bos='model'"))
         return (bos_id,)
-    first = tokenizer("a")["input_ids"][:1]
-    return (bos_id,) if bos_id is not None and list(first) == [bos_id] else ()
+    alone = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    # the id alone would not do: without a BOS token of its own, a tokenizer may give the text itself that id
+    added = list(tokenizer("a")["input_ids"])[: len(alone) + 1] == [bos_id, *alone]
+    return (bos_id,) if bos_id is not None and added else ()
 
 
 def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:

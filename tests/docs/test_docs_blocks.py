@@ -1,0 +1,147 @@
+"""Every block of code in README and docs runs, in order, page by page, in a folder of its own.
+
+| fence | what happens |
+|---|---|
+| ```python | executed; the blocks of a page share one namespace; a ```text block right behind it is its output |
+| ```bash | `repflow ...` through the real command line in this process, `make X` as `make -n X` in the checkout |
+| ```toml, ```python with a first line `# file: NAME` | also written to NAME, for the commands that use it |
+| ```... no-run | not executed; its first line gives the reason |
+| ```text | output; behind commands, every line of it is among what they print |
+
+A command that is meant to fail carries `# exit N`.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+from pages import PAGES, ROOT, SKIPPED, blocks, name
+
+LANGUAGES = {"python", "bash", "toml", "text", "json"}
+MOST_SKIPPED = 6
+EXIT = re.compile(r"\s+# exit (?P<code>\d)$")
+NUMBER = re.compile(r"[+-]?\d+\.\d+(?:e[+-]?\d+)?")
+TITLE = re.compile(r"^# file: (\S+)\n")
+RUNNING = [page for page in PAGES if any(block.runs for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name)
+def test_page_runs(page, workplace, monkeypatch):
+    module = types.ModuleType("docs_page")
+    monkeypatch.setitem(sys.modules, "docs_page", module)
+    all_blocks = blocks(page)
+    for block, following in zip(all_blocks, [*all_blocks[1:], None], strict=True):
+        if not block.runs:
+            continue
+        if title := TITLE.match(block.body):
+            Path(title[1]).write_text(block.body, encoding="utf-8")
+        if block.language == "python":
+            printed = run_python(block, module.__dict__)
+            if following is not None and following.language == "text" and not following.flags:
+                assert_alike(printed, following.body, str(following))
+        elif block.language == "bash":
+            printed = run_commands(block)
+            if following is not None and following.language == "text" and "make " not in block.body:
+                for line in filter(str.strip, following.body.splitlines()):
+                    assert_printed(printed, line, str(following))
+
+
+def run_python(block, namespace):
+    code = compile("\n" * block.line + block.body, str(block.page), "exec")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        exec(code, namespace)
+    return printed.getvalue()
+
+
+def run_commands(block):
+    printed = ""
+    for line in block.body.replace("\\\n", " ").splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        expected = EXIT.search(line)
+        code, output = run_command(EXIT.sub("", line).strip(), block)
+        assert code == (int(expected["code"]) if expected else 0), f"{block}: {line} ended with {code}"
+        printed += output
+    return printed
+
+
+def run_command(line, block):
+    words = shlex.split(line, comments=True)
+    if words[0] == "repflow":
+        return run_repflow(words[1:])
+    if words[0] == "make":
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+    if words[:1] == ["python"] and words[1].startswith("docs/"):
+        assert (ROOT / words[1]).is_file(), f"{block}: no {words[1]}"  # its work is done: it made this folder
+        return 0, ""
+    pytest.fail(f"{block}: {line!r} is no repflow or make command; mark the block {SKIPPED}")
+
+
+def run_repflow(words):
+    from typer.testing import CliRunner
+
+    from repflow.cli.main import app
+
+    target = None
+    if ">" in words:
+        words, target = words[: words.index(">")], words[-1]
+    result = CliRunner().invoke(app, words)
+    if target is not None:
+        Path(target).write_text(result.stdout, encoding="utf-8")
+    if result.exit_code and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    print(result.stdout, result.stderr)
+    return result.exit_code, f"{result.stdout}\n{result.stderr}\n"
+
+
+def assert_alike(printed, written, where):
+    """Equal text, and numbers equal to 2 % or .005: another BLAS rounds differently."""
+    assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", written).split(), f"{where}:\n{printed}"
+    for got, said in zip(NUMBER.findall(printed), NUMBER.findall(written), strict=True):
+        assert float(got) == pytest.approx(float(said), rel=0.02, abs=0.005), f"{where}: prints {got}, says {said}"
+
+
+def assert_printed(printed, line, where):
+    """The line's words stand in a row in the output, with numbers equal to 5 % or .01: the toys are trained anew."""
+    words, said = printed.split(), line.split()
+    masked, wanted = ([NUMBER.sub("#", word) for word in part] for part in (words, said))
+    places = [i for i in range(len(words)) if masked[i : i + len(said)] == wanted]
+    expected = [float(number) for number in NUMBER.findall(line)]
+    for place in places:
+        found = [float(number) for number in NUMBER.findall(" ".join(words[place : place + len(said)]))]
+        if found == pytest.approx(expected, rel=0.05, abs=0.01):
+            return
+    pytest.fail(f"{where}: no command prints {line!r}")
+
+
+def test_output_comparison_can_fail():
+    assert_alike("a 0.500 b", "a 0.501 b", "here")
+    with pytest.raises(AssertionError):
+        assert_alike("a 0.500", "a 0.600", "here")
+    with pytest.raises(AssertionError):
+        assert_alike("a 0.500", "b 0.500", "here")
+    assert_printed("x\nsay 0.50 now\ny", "say 0.51 now", "here")
+    for wrong in ("say 0.60 now", "tell 0.50 now"):
+        with pytest.raises(pytest.fail.Exception):
+            assert_printed("x\nsay 0.50 now\ny", wrong, "here")
+
+
+def test_every_fence_is_known_and_few_are_skipped():
+    every = [block for page in PAGES for block in blocks(page)]
+    assert not [f"{block}: {block.language!r}" for block in every if block.language not in LANGUAGES]
+    skipped = [block for block in every if SKIPPED in block.flags]
+    assert not [str(block) for block in skipped if not block.body.startswith("# not run here: ")]
+    assert len(skipped) <= MOST_SKIPPED, [str(block) for block in skipped]
+
+
+def test_most_pages_have_code():
+    assert len(RUNNING) >= 12

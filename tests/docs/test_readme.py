@@ -1,0 +1,63 @@
+"""README keeps its promises: short, one picture, two front doors; no link of the documentation is dead."""
+
+import re
+
+import pytest
+from pages import DOCS, PAGES, ROOT, blocks, links, name, prose
+
+README = ROOT / "README.md"
+LINES = 120
+PICTURE_BYTES = 150_000
+LATER = {"docs/benchmarks.md"}
+
+
+def test_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) < LINES
+
+
+def test_readme_has_one_picture_that_is_there():
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", prose(README))
+    assert len(pictures) == 1
+    file = ROOT / pictures[0]
+    assert 0 < file.stat().st_size < PICTURE_BYTES
+    assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_readme_has_one_python_block_and_the_front_doors():
+    text = README.read_text(encoding="utf-8")
+    assert sum(block.language == "python" for block in blocks(README)) == 1
+    assert "make demo" in text
+    assert "make test" in text
+    assert "Apache-2.0" in text
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
+def test_relative_links_resolve(page):
+    for target in links(page):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if name(file) in LATER and not file.exists():
+            continue
+        assert file.exists(), f"{name(page)} links to {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{name(page)} links to {target}"
+
+
+def anchors(page):
+    """Anchors that a reader's browser makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_index_links_every_page():
+    linked = {(DOCS / target.partition("#")[0]).resolve() for target in links(DOCS / "index.md")}
+    missing = [name(page) for page in DOCS.rglob("*.md") if page.name != "index.md" and page.resolve() not in linked]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
+def test_no_machine_paths(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|mnt|opt)/\S*", text)

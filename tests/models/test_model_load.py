@@ -121,7 +121,7 @@ def test_hub_without_network(spec, monkeypatch):
 
     monkeypatch.setattr(MODULE, "cached_file", refuse)
     monkeypatch.setattr(MODULE, "hub_reachable", lambda: False)
-    with pytest.raises(InputError, match=rf"hub repository '{spec}'.*couldn't connect.*check the name, or the network"):
+    with pytest.raises(InputError, match=rf"hub repository '{spec}'.*couldn't connect.*check the path or name, or the network"):
         load(spec)
 
 
@@ -133,7 +133,7 @@ def test_hub_that_cannot_be_resolved_is_not_waited_for(monkeypatch, offline):
     monkeypatch.setattr(MODULE, "getproxies", dict)
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
     try:
-        with pytest.raises(InputError, match="check the name, or the network"):
+        with pytest.raises(InputError, match="check the path or name, or the network"):
             load("nobody/no-such-model")
         monkeypatch.setattr(MODULE, "getproxies", lambda: {"https": "proxy:1"})
         MODULE.hub_reachable.cache_clear()

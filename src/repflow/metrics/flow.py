@@ -31,7 +31,7 @@ from repflow.metrics.similarity import cross_prompt_cosine
 from repflow.metrics.tokens import BatchContext, TokenStats
 
 HELD_STATES = 6
-"""float32 states of one batch that make the default memory budget: enough for every default and opt-in flow metric."""
+"""float32 states of one batch that make the default memory budget."""
 TOKEN_BYTES = 1024
 """What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
 

@@ -50,7 +50,7 @@ def _kernels() -> Any:
 def add_states(
     window: list[Tensor], new: int, norms: list[Tensor], raw: DepthSums, direction: DepthSums | None, *, last: bool
 ) -> list[StepNorms]:
-    """As `reduce.add_states`, up to four states in one pass over the running sums."""
+    """As `reduce.add_states`, up to MAX_NEW states in one pass over the running sums."""
     steps: list[StepNorms] = []
     for start in range(len(window) - new, len(window), MAX_NEW):
         end = min(start + MAX_NEW, len(window))

@@ -9,6 +9,7 @@ from compare_inputs import TEXTS, bytes_tokenizer, model, network, save, words_t
 
 import repflow
 from repflow.capture import collect_states
+from repflow.catalogue import DEFAULT_METRICS
 from repflow.errors import ConfigChangedError, InputError, RepflowError
 from repflow.metrics import token_similarity
 from repflow.metrics.custom import CUSTOM
@@ -309,3 +310,8 @@ def test_progress_is_told():
         MeasureConfig(samples=5, length=6, batch_size=2), model=model("gpt2"), progress=lambda *tick: ticks.append(tick)
     )
     assert ticks == [(0, 5, 0), (2, 5, 12), (4, 5, 24), (5, 5, 30)]
+
+
+def test_the_word_default_stands_for_the_default_metrics():
+    config = MeasureConfig(metrics=["cka_matrix", "default", "token_norm"])
+    assert config.metrics == ["cka_matrix", *DEFAULT_METRICS]

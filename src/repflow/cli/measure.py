@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.catalogue import DEFAULT_METRICS
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
@@ -40,7 +39,7 @@ def command(
     """
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
-    options["metrics"] = _metrics(options["metrics"])
+    options["metrics"] = comma_separated(options["metrics"])
     first = make_config(MeasureConfig, {**options, "model": models[0]})
     check_request(first, name)
     if len(models) > 1 and first.grid is None:
@@ -127,14 +126,6 @@ def print_comparison(results: list[Result]) -> None:
     from repflow.report.tables import comparison_table
 
     stdout_console().print(comparison_table(results))
-
-
-def _metrics(given: list[str] | None) -> list[str] | None:
-    names = comma_separated(given)
-    if names is None:
-        return None
-    expanded = [metric for name in names for metric in (DEFAULT_METRICS if name == "default" else [name])]
-    return list(dict.fromkeys(expanded))
 
 
 def _common_grid(models: list[str], config: MeasureConfig) -> int | None:

@@ -25,8 +25,8 @@ UNPOOLED = 4
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Bring a small CPU tensor to the device; a copy from pageable memory would wait for all work queued on a GPU."""
-    if device.type == "cuda" and tensor.numel():
+    """Bring a small tensor to the device; a copy from pageable memory would wait for all work queued on a GPU."""
+    if device.type == "cuda" and not tensor.is_cuda and tensor.numel():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.metrics.meter import on_device
 from repflow.models import nonfinite
 from repflow.models.anatomy import find_blocks, find_sublayers, innermost, layer_kind, layers_with, text_config
 from repflow.models.families import prepare
@@ -180,7 +181,7 @@ class Model:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             expected = f"at most {self.max_length} tokens, the limit of {self.name}"
             raise InputError(teach(expected, f"{ids.shape[1]}", "ask for a shorter length or another model"))
-        arguments = self.reading.arguments(_place(ids, self.device), mask)
+        arguments = self.reading.arguments(on_device(ids, self.device), mask)
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 
     def digest(self) -> str:
@@ -198,13 +199,6 @@ class Model:
 
 def _head(network: PreTrainedModel) -> nn.Module | None:
     return network.get_output_embeddings() if network.base_model is not network else None
-
-
-def _place(ids: Tensor, device: torch.device) -> Tensor:
-    """Bring token ids to the device; a copy from pageable memory would first wait for all work queued there."""
-    if device.type == "cuda" and not ids.is_cuda:
-        return ids.pin_memory().to(device, non_blocking=True)
-    return ids.to(device)
 
 
 def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None:

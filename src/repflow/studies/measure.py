@@ -66,6 +66,11 @@ class MeasureConfig:
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with the model")
 
+    def __post_init__(self) -> None:
+        """Put the default metrics in place of the word `default`."""
+        words = [m for name in self.metrics for m in (DEFAULT_METRICS if name == "default" else [name])]
+        self.metrics = list(dict.fromkeys(words))
+
     def help(self, name: str) -> str:
         """Help text of one field."""
         return next(f.metadata["help"] for f in fields(self) if f.name == name)

@@ -119,13 +119,14 @@ def check_a_token_of_norm_zero_has_no_direction():
         assert bool(got.spread.isfinite().all()), width
 
 
-def weights_of(seed, batch, token, scale=1.0):
-    """Rows as the meter has them: two masks, two of inverse norms, then signs."""
+def column_inputs(seed, batch, token, states=1):
+    """What the meter hands to `column_sums`: two masks and two rows of inverse norms, signs, the tokens they see."""
     generator = torch.Generator().manual_seed(seed)
-    masks = torch.randint(0, 2, (batch, 2, token), generator=generator).float()
-    inverse = torch.rand(batch, 2, token, generator=generator) * scale
+    masks = torch.randint(0, 2, (states, batch, 2, token), generator=generator).float()
+    inverse = torch.rand(states, batch, 2, token, generator=generator)
     signs = torch.randint(-1, 2, (batch, 32, token), generator=generator).float()
-    return torch.cat([masks, inverse, signs], 1)
+    others = torch.rand(states, batch, token, generator=generator) < 0.8
+    return torch.cat([masks, inverse], 2), signs, others
 
 
 def check_column_sums():
@@ -133,45 +134,65 @@ def check_column_sums():
         for token in (1, 5, 70):
             for dtype in DTYPES:
                 state = states_of(width, dtype, count=1, token=token, width=width)[0]
-                weights, lengths = weights_of(9, 2, token), torch.tensor([token, (token + 1) // 2], dtype=torch.int32)
+                weights, signs, others = column_inputs(9, 2, token)
+                lengths = torch.tensor([token, (token + 1) // 2], dtype=torch.int32)
                 state[1, (token + 1) // 2 :] = torch.nan
-                got = fused.column_sums([state], weights[None], lengths)
-                want = reduce.column_sums([state], weights[None].double(), lengths)
+                got = fused.column_sums([state], weights, signs, others, lengths)
+                want = reduce.column_sums([state], weights.double(), signs.double(), others, lengths)
                 for a, b, name in zip(got, want, ("sums", "energy"), strict=True):
                     same(a.double(), b, f"{name} {width} {token} {dtype}", rtol=1e-5, atol=1e-5 * float(b.abs().max()))
 
 
 def check_column_sums_of_long_prompts_are_split():
     state = states_of(10, torch.float32, count=1, batch=1, token=1100, width=48)[0]
-    weights, lengths = weights_of(10, 1, 1100)[None], torch.tensor([1030], dtype=torch.int32)
-    got, want = (ops.column_sums([state], weights, lengths) for ops in (fused, reduce))
+    inputs, lengths = column_inputs(10, 1, 1100), torch.tensor([1030], dtype=torch.int32)
+    got, want = (ops.column_sums([state], *inputs, lengths) for ops in (fused, reduce))
     for a, b in zip(got, want, strict=True):
         same(a, b, "split", atol=1e-3)
 
 
+def product_inputs(seed, width, token, states=1):
+    """What the meter hands to `token_products`: 4 tops, 32 probes, one more vector, a mean, the tokens that count."""
+    generator = torch.Generator().manual_seed(seed)
+    tops, probes = (torch.randn(states, 2, n, width, generator=generator) for n in (4, 32))
+    last, mean = (torch.randn(states, 2, width, generator=generator) for _ in range(2))
+    return tops, probes, last, mean, torch.rand(states, 2, token, generator=generator) < 0.8
+
+
 def check_several_states_in_one_call():
-    states = list(states_of(12, torch.float16, count=3, width=48))
-    weights = torch.stack([weights_of(seed, 2, 5) for seed in range(3)])
-    lengths, columns = torch.tensor([5, 3], dtype=torch.int32), torch.randn(3, 2, 37, 48)
-    sums, energy = fused.column_sums(states, weights, lengths)
-    products = fused.row_products(states, columns)
+    # more than one kernel takes, so that a second call is needed
+    states = list(states_of(12, torch.float16, count=11, width=48))
+    lengths = torch.tensor([5, 3], dtype=torch.int32)
+    weights, signs, others = column_inputs(12, 2, 5, states=11)
+    given = product_inputs(12, 48, 5, states=11)
+    sums, energy = fused.column_sums(states, weights, signs, others, lengths)
+    products = fused.token_products(states, *given, lengths)
     for i, state in enumerate(states):
-        alone = fused.column_sums([state], weights[i : i + 1], lengths)
+        at = slice(i, i + 1)
+        alone = fused.column_sums([state], weights[at], signs, others[at], lengths)
         same(sums[i], alone[0][0], f"sums {i}", rtol=0, atol=0)
         same(energy[i], alone[1][0], f"energy {i}", rtol=0, atol=0)
-        same(products[i], fused.row_products([state], columns[i : i + 1])[0], f"products {i}", rtol=0, atol=0)
+        apart = fused.token_products([state], *(g[at] for g in given), lengths)
+        for name, a, b in zip(products._fields, products, apart, strict=True):
+            same(a[i], b[0], f"{name} {i}", rtol=0, atol=0)
 
 
-def check_row_products():
+def check_token_products():
     for width in WIDTHS:
         for token in (1, 5, 70):
             for dtype in DTYPES:
                 state = states_of(width, dtype, count=1, token=token, width=width)[0]
+                lengths = torch.tensor([token, token // 2 + 1], dtype=torch.int32)
                 state[1, token // 2 + 1 :] = torch.nan
-                columns = torch.randn(2, 37, width, generator=torch.Generator().manual_seed(width))
-                got, want = (ops.row_products([state], columns[None]) for ops in (fused, reduce))
-                bound = float(want.nan_to_num().abs().max())
-                same(got, want, f"{width} {token} {dtype}", rtol=1e-4, atol=3e-5 * bound)
+                *vectors, others = product_inputs(width, width, token)
+                got = fused.token_products([state], *vectors, others, lengths)
+                want = reduce.token_products([state], *(v.double() for v in vectors), others, lengths)
+                real = torch.arange(token) < lengths[:, None]
+                for name, a, b in zip(got._fields, got, want, strict=True):
+                    if name == "last":
+                        a, b = (torch.where(real, x, 0) for x in (a, b))
+                    bound = 3e-5 * float(b.abs().max())
+                    same(a.double(), b, f"{name} {width} {token} {dtype}", rtol=1e-4, atol=bound)
 
 
 def check_meter_against_the_pure_functions():

@@ -28,11 +28,11 @@ from repflow.metrics.meter import (
 )
 from repflow.metrics.reduce import DepthSums, StepNorms
 from repflow.metrics.similarity import cross_prompt_cosine
-from repflow.metrics.tokens import BatchContext, TokenStats
+from repflow.metrics.tokens import BatchContext, TokenStats, TokenSums
 
 HELD_STATES = 6
 """float32 states of one batch that make the default memory budget."""
-TOKEN_BYTES = 1024
+TOKEN_BYTES = 512
 """What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
 
 
@@ -80,8 +80,8 @@ class FlowMeter(Meter):
         self._window: list[Tensor] = []
         self._new = 0
         self._steps: list[StepNorms] = []
-        self._tokens: list[TokenStats] = []
-        self._final: TokenStats | None = None
+        self._tokens: list[TokenSums] = []
+        self._final: TokenSums | None = None
         self._raw: DepthSums | None = None
         self._copy: HostCopy | None = None
 
@@ -95,7 +95,7 @@ class FlowMeter(Meter):
     def final_norm(self, hidden: Tensor) -> None:
         """Measure the final norm's output apart from the states."""
         norm = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        self._final = TokenStats.of([hidden], norm[None], self._about, self.drop)
+        self._final = TokenSums.of([hidden], norm[None], self._about, self.drop)
 
     def _start(self, like: Tensor) -> None:
         """Make what the batch needs; not before the first reduction, when a GPU already has work to do meanwhile."""
@@ -112,7 +112,7 @@ class FlowMeter(Meter):
         norms = [step.norm for step in self._steps[-2:]]
         steps = ops.add_states(self._window, self._new, norms, self._raw, self._direction, last=last)
         newest = self._window[-self._new :]
-        self._tokens.append(TokenStats.of(newest, torch.stack([s.norm for s in steps]), self._about, self.drop))
+        self._tokens.append(TokenSums.of(newest, torch.stack([s.norm for s in steps]), self._about, self.drop))
         if self._matched is not None:
             for state in newest:
                 self._matched.add(state)
@@ -129,10 +129,10 @@ class FlowMeter(Meter):
 
     def close(self) -> None:
         """Turn the batch's sums into metrics and start their way to the CPU."""
-        stats = TokenStats.join(self._tokens)
+        stats = TokenStats.of(self._tokens, self._about)
         columns = self._state_columns(stats, "") | self._depth_columns(stats) | self._kept_columns(stats)
         if self._final is not None:
-            columns |= self._state_columns(self._final, "final_norm/")
+            columns |= self._state_columns(TokenStats.of([self._final], self._about), "final_norm/")
         self._copy = HostCopy(columns)
         self._steps, self._tokens, self._final = [], [], None
 

@@ -146,18 +146,40 @@ def depth_kernel(
 
 
 @triton.jit
+def _state(which, x0, x1, x2, x3, x4, x5, x6, x7):
+    state = x0
+    if which == 1:
+        state = x1
+    if which == 2:
+        state = x2
+    if which == 3:
+        state = x3
+    if which == 4:
+        state = x4
+    if which == 5:
+        state = x5
+    if which == 6:
+        state = x6
+    if which == 7:
+        state = x7
+    return state
+
+
+@triton.jit
 def column_kernel(
-    state, weights, sums, energy, lengths, token, width, span,
+    x0, x1, x2, x3, x4, x5, x6, x7, weights, sums, energy, lengths, batch, token, width, span,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    sample = tl.program_id(0).to(tl.int64)
+    pair = tl.program_id(0).to(tl.int64)  # of state and sample
+    sample = pair % batch
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     part = tl.program_id(2)
     inside = columns < width
     end = tl.minimum((part + 1) * span, tl.load(lengths + sample))
     row = tl.arange(0, ROWS)
+    state = _state(pair // batch, x0, x1, x2, x3, x4, x5, x6, x7)
     x_base = state + sample * token * width + columns[None, :]
-    w_base = weights + sample * ROWS * token + row[:, None] * token
+    w_base = weights + pair * ROWS * token + row[:, None] * token
 
     mixed = tl.zeros((ROWS, COLUMNS), tl.float32)
     square = tl.zeros((TOKENS, COLUMNS), tl.float32)
@@ -170,28 +192,45 @@ def column_kernel(
         wide = x.to(tl.float32)
         square += wide * wide
 
-    place = part * tl.num_programs(0) + sample
+    place = part * tl.num_programs(0) + pair
     tl.store(sums + (place * ROWS + row[:, None]) * width + columns[None, :], mixed, mask=inside[None, :])
     tl.store(energy + place * width + columns, tl.sum(square, 0), mask=inside)
 
 
 @triton.jit
-def row_kernel(
-    state, columns, products, token, width, used, SIZE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr
+def product_kernel(
+    x0, x1, x2, x3, x4, x5, x6, x7, few, many, few_off, many_off, others, lengths, singles, table, batch, token, width,
+    SINGLES: tl.constexpr, PROBES: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    sample = tl.program_id(0).to(tl.int64)
+    # few (pair, part, SINGLES, width) and many (pair, part, PROBES, width): each vector as two half-precision parts
+    pair = tl.program_id(0).to(tl.int64)
+    sample = pair % batch
     at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, SIZE)
-    real = at < token
+    real = at < tl.load(lengths + sample)
+    single = tl.arange(0, SINGLES)
+    probe = tl.arange(0, PROBES)
+    state = _state(pair // batch, x0, x1, x2, x3, x4, x5, x6, x7)
     x_base = state + (sample * token + at[:, None]) * width
-    c_base = columns + (sample * SIZE + column[None, :]) * width
+    few_base = few + pair * 2 * SINGLES * width + single[None, :] * width
+    many_base = many + pair * 2 * PROBES * width + probe[None, :] * width
 
-    total = tl.zeros((ROWS, SIZE), tl.float32)
+    one = tl.zeros((ROWS, SINGLES), tl.float32)
+    mixed = tl.zeros((ROWS, PROBES), tl.float32)
     for start in tl.range(0, width, CHUNK, num_stages=4):
         k = start + tl.arange(0, CHUNK)
         inside = k < width
         x = tl.load(x_base + k[None, :], mask=real[:, None] & inside[None, :], other=0.0)
-        c = tl.load(c_base + k[:, None], mask=inside[:, None], other=0.0)
-        total = tl.dot(x, c, total)
-    place = (sample * token + at[:, None]) * used + column[None, :]
-    tl.store(products + place, total, mask=real[:, None] & (column[None, :] < used))
+        for part in tl.static_range(2):
+            f = tl.load(few_base + part * SINGLES * width + k[:, None], mask=inside[:, None], other=0.0)
+            m = tl.load(many_base + part * PROBES * width + k[:, None], mask=inside[:, None], other=0.0)
+            one = tl.dot(x, f, one)
+            mixed = tl.dot(x, m, mixed)
+
+    one = tl.where(real[:, None], one - tl.load(few_off + pair * SINGLES + single)[None, :], 0.0)
+    place = (pair * token + at[:, None]) * SINGLES + single[None, :]
+    tl.store(singles + place, one, mask=(at < token)[:, None])
+    counted = tl.load(others + pair * token + at, mask=real, other=0) != 0
+    mixed = tl.where(counted[:, None], mixed - tl.load(many_off + pair * PROBES + probe)[None, :], 0.0)
+    square = tl.dot(tl.trans(mixed), mixed, input_precision="ieee")
+    out = table + ((pair * tl.num_programs(1) + tl.program_id(1)) * PROBES + probe[:, None]) * PROBES + probe[None, :]
+    tl.store(out, square)

@@ -10,12 +10,21 @@ Glossary: h, p, q are the newest state and the two before it, (row, width) with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 BLOCK_ENTRIES = 65_536
-"""Entries per block: eight float32 blocks of this size stay within a 2 MB cache."""
+"""Entries per block and thread: eight float32 blocks of this size stay within a 2 MB cache."""
+
+
+def block_rows(width: int) -> int:
+    """Rows of a block that all threads work on together.
+
+    Each operation on a block ends with the threads waiting for one another, so a block gives every thread its share.
+    """
+    return max(1, BLOCK_ENTRIES * torch.get_num_threads() // width)
 
 
 @dataclass
@@ -58,7 +67,7 @@ class DepthSums:
     def close(self) -> None:
         """Fold the squared deviations into their per-token sums, once all states are in."""
         self.spread, self.variance = torch.empty_like(self.bend), torch.empty_like(self.bend)
-        rows, step = self.squares.view(-1, self.width), max(1, BLOCK_ENTRIES // self.width)
+        rows, step = self.squares.view(-1, self.width), block_rows(self.width)
         for start in range(0, rows.shape[0], step):
             part = slice(start, start + step)
             deviation = rows[part] / self.count
@@ -112,7 +121,7 @@ def add_state(window: list[Tensor], norms: list[Tensor], raw: DepthSums, directi
     inner = torch.empty_like(norm) if len(window) > 1 else None
     rows = [state.reshape(-1, width) for state in window]
     lengths = [n.reshape(-1) for n in norms[1 - len(window) :]] if len(window) > 1 else []
-    step = max(1, BLOCK_ENTRIES // width)
+    step = block_rows(width)
     for start in range(0, rows[0].shape[0], step):
         part = slice(start, start + step)
         blocks = [r[part].to(dtype) for r in rows]
@@ -173,50 +182,85 @@ def _welford(sums: DepthSums, part: slice, off: Tensor) -> None:
     sums.squares.view(-1, width)[part].addcmul_(off, off, value=count / (count + 1))
 
 
-def column_sums(states: list[Tensor], weights: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def column_sums(
+    states: list[Tensor], weights: Tensor, probes: Tensor, others: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
     """Weighted sums over real tokens, and the energy of each channel, for a group of states.
 
     Args:
         states: each (batch, token, width).
         weights: (state, batch, row, token).
+        probes: entries -1, 0 or 1 (batch, probe, token).
+        others: tokens that the probes see (state, batch, token).
         lengths: real tokens of each sample; what lies behind them is never read, so padding may hold anything.
 
     Returns:
-        weights @ states (state, batch, row, width) and Σ_t h² (state, batch, width), in the dtype of `weights`.
+        weights and probes @ states (state, batch, row + probe, width) and Σ_t h² (state, batch, width), in the dtype
+        of `weights`.
     """
     count, batch, rows, _ = weights.shape
-    width = states[0].shape[-1]
-    sums = torch.zeros(count, batch, rows, width, dtype=weights.dtype, device=weights.device)
-    energy = torch.zeros(count, batch, width, dtype=weights.dtype, device=weights.device)
-    step = max(1, BLOCK_ENTRIES // width)
+    width, dtype, device = states[0].shape[-1], weights.dtype, weights.device
+    sums = torch.zeros(count, batch, rows + probes.shape[1], width, dtype=dtype, device=device)
+    energy = torch.zeros(count, batch, width, dtype=dtype, device=device)
+    step = 8 * block_rows(width)  # a matrix product wants more rows than a cache holds
     for b, length in enumerate(lengths.tolist()):
         for s, state in enumerate(states):
             for start in range(0, length, step):
                 part = slice(start, min(start + step, length))
-                block = state[b, part].to(weights.dtype)
-                sums[s, b] += weights[s, b, :, part] @ block
+                block = state[b, part].to(dtype)
+                table = torch.cat([weights[s, b, :, part], probes[b, :, part] * others[s, b, part]])
+                sums[s, b].addmm_(table, block)
                 energy[s, b] += block.square().sum(0)
     return sums, energy
 
 
-def row_products(states: list[Tensor], columns: Tensor) -> Tensor:
+class TokenProducts(NamedTuple):
+    """Inner products of the tokens with given vectors.
+
+    Attributes:
+        tops: of the centred tokens with the top vectors (state, batch, token, top), 0 at padding.
+        table: Σ_t of products of every two probes' values at the other tokens (state, batch, probe, probe).
+        last: of the tokens as they are with one more vector (state, batch, token); anything at padding.
+    """
+
+    tops: Tensor
+    table: Tensor
+    last: Tensor
+
+
+def token_products(
+    states: list[Tensor], tops: Tensor, probes: Tensor, last: Tensor, mean: Tensor, others: Tensor, lengths: Tensor
+) -> TokenProducts:
     """Inner products of every token with given vectors, for a group of states.
 
     Args:
         states: each (batch, token, width).
-        columns: (state, batch, column, width).
-
-    Returns:
-        (state, batch, token, column) in the dtype of `columns`.
+        tops: vectors whose product with each centred token is wanted (state, batch, top, width).
+        probes: vectors whose products with the centred tokens are wanted as a table (state, batch, probe, width).
+        last: vector whose product with each token as it is is wanted (state, batch, width).
+        mean: what centring takes off the tokens (state, batch, width).
+        others: tokens that count in the table (state, batch, token).
+        lengths: real tokens of each sample.
     """
-    if states[0].dtype == columns.dtype:
-        return torch.stack([state @ c.mT for state, c in zip(states, columns, strict=True)])
-    batch, token, width = states[0].shape
-    out = torch.empty(len(states), batch, token, columns.shape[2], dtype=columns.dtype, device=columns.device)
-    step = max(1, BLOCK_ENTRIES // width)
-    for s, state in enumerate(states):
-        for b in range(batch):
-            for start in range(0, token, step):
-                part = slice(start, start + step)
-                out[s, b, part] = state[b, part].to(columns.dtype) @ columns[s, b].mT
+    columns = torch.cat([tops, probes, last[:, :, None]], 2)
+    offset = columns @ mean[..., None]
+    offset[:, :, -1] = 0
+    product = torch.stack([_rows(state, c) for state, c in zip(states, columns, strict=True)]) - offset.mT
+    real = torch.arange(product.shape[2], device=product.device) < lengths[:, None]
+    count = tops.shape[2]
+    probed = torch.where((others & real)[..., None], product[..., count:-1], 0)
+    return TokenProducts(torch.where(real[..., None], product[..., :count], 0), probed.mT @ probed, product[..., -1])
+
+
+def _rows(state: Tensor, columns: Tensor) -> Tensor:
+    """Inner products (batch, token, column) in the dtype of `columns`, without widening a whole state at once."""
+    if state.dtype == columns.dtype:
+        return state @ columns.mT
+    batch, token, width = state.shape
+    out = torch.empty(batch, token, columns.shape[1], dtype=columns.dtype, device=columns.device)
+    step = block_rows(width)
+    for b in range(batch):
+        for start in range(0, token, step):
+            part = slice(start, start + step)
+            out[b, part] = state[b, part].to(columns.dtype) @ columns[b].mT
     return out

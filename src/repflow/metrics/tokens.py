@@ -38,6 +38,7 @@ class BatchContext:
         kept_rows: rows whose per-token values are kept.
         kept_index: the same as a tensor: indexing by a list would make the GPU wait for the copy.
         probes: vectors that estimate ‖K‖_F² (batch, probe, token).
+        probe_sum: their sums over the real tokens (batch, probe).
         scale: weight of one probe in the estimate (batch,).
     """
 
@@ -48,6 +49,7 @@ class BatchContext:
     kept_rows: list[int]
     kept_index: Tensor
     probes: Tensor
+    probe_sum: Tensor
     scale: Tensor
 
     @classmethod
@@ -75,8 +77,82 @@ class BatchContext:
             kept_rows=kept,
             kept_index=on_device(torch.tensor(kept, dtype=torch.long), device),
             probes=probes,
+            probe_sum=(probes * mask[:, None]).sum(-1),
             scale=torch.where(exact, 1.0, 1.0 / PROBES).to(dtype),
         )
+
+
+@dataclass
+class TokenSums:
+    """What is read off a group of states; `TokenStats` makes metrics of it, once for all groups of a batch.
+
+    Attributes:
+        norm: (state, batch, token).
+        top: positions of the largest tokens (state, batch, rank).
+        both: tokens that count, all real ones and the kept (state, batch, 2, token).
+        sums: Σ_t h_t and Σ_t u_t over each of the two (state, batch, 4, width).
+        channel: Σ_t h_tk² (state, batch, width).
+        onto_top: inner products of the centred tokens with the top ones (state, batch, token, rank).
+        table: see `reduce.TokenProducts` (state, batch, probe, probe).
+        onto_sum: h_t · Σu (state, kept row, token).
+    """
+
+    norm: Tensor
+    top: Tensor
+    both: Tensor
+    sums: Tensor
+    channel: Tensor
+    onto_top: Tensor
+    table: Tensor
+    onto_sum: Tensor
+
+    @classmethod
+    def of(cls, states: list[Tensor], norm: Tensor, about: BatchContext, drop: str) -> TokenSums:
+        """Read states (batch, token, width) with their token norms (state, batch, token)."""
+        ops = fused if fused.usable(states[0]) else reduce
+        mask = about.mask
+        # one sort serves both: ties at the top, which rank_key makes, lie far from any median that would drop a token
+        order = rank_key(torch.where(mask, norm, -1).nan_to_num_(nan=-1.0)).sort(dim=-1, descending=True, stable=True)
+        top = order.indices[..., :TOP]
+        median = median_of_sorted(order.values, norm, mask)
+        both = torch.stack([mask.expand_as(norm), kept_tokens(norm, mask, drop, bos=about.bos, median=median)], 2)
+        # 1 / 0 would be infinite, but a real token of norm 0 has no direction and must give NaN
+        inverse = (both / norm[:, :, None]).masked_fill_(both & (norm == 0)[:, :, None], torch.nan)
+        inverse = inverse.masked_fill_(~both, 0)
+        others = mask.expand_as(norm).scatter(2, top, False)
+        weights = torch.cat([both.to(norm.dtype), inverse], 2)
+        sums, channel = ops.column_sums(states, weights, about.probes, others, about.lengths)
+        products = _products(ops, states, sums, top, others, about)
+        return cls(
+            norm=norm,
+            top=top,
+            both=both,
+            sums=sums[:, :, :4],
+            channel=channel,
+            onto_top=products.tops,
+            table=products.table,
+            onto_sum=products.last[:, about.kept_index],
+        )
+
+    @classmethod
+    def join(cls, parts: list[TokenSums]) -> TokenSums:
+        """Put the states of several groups behind one another."""
+        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+
+
+def _products(
+    ops: Any, states: list[Tensor], sums: Tensor, top: Tensor, others: Tensor, about: BatchContext
+) -> reduce.TokenProducts:
+    """Inner products of the centred tokens with the top tokens and the mixed ones, and h_t · Σu, from one pass."""
+    mean = sums[:, :, 0] / about.count[:, None]
+    index = top[..., None].expand(-1, -1, -1, mean.shape[-1])
+    rows = torch.stack([s.gather(1, i) for s, i in zip(states, index, strict=True)]).to(mean.dtype) - mean[:, :, None]
+    # Σ_t z_t over the other tokens is the sum over all less the top ones'
+    at_top = about.probes.expand(len(states), -1, -1, -1).gather(3, top[:, :, None].expand(-1, -1, PROBES, -1))
+    real = top < about.lengths[:, None]
+    size = about.probe_sum - (at_top * real[:, :, None]).sum(-1)
+    mixed = sums[:, :, 4:] - size[..., None] * mean[:, :, None]
+    return ops.token_products(states, rows, mixed, sums[:, :, 2], mean, others, about.lengths)
 
 
 @dataclass
@@ -109,26 +185,14 @@ class TokenStats:
     by_token: Tensor
 
     @classmethod
-    def of(cls, states: list[Tensor], norm: Tensor, about: BatchContext, drop: str) -> TokenStats:
-        """Measure states (batch, token, width) with their token norms (state, batch, token)."""
-        ops = fused if fused.usable(states[0]) else reduce
-        mask = about.mask
-        # one sort serves both: ties at the top, which rank_key makes, lie far from any median that would drop a token
-        order = rank_key(torch.where(mask, norm, -1).nan_to_num_(nan=-1.0)).sort(dim=-1, descending=True, stable=True)
-        top = order.indices[..., :TOP]
-        median = median_of_sorted(order.values, norm, mask)
-        both = torch.stack([mask.expand_as(norm), kept_tokens(norm, mask, drop, bos=about.bos, median=median)], 2)
-        # 1 / 0 would be infinite, but a real token of norm 0 has no direction and must give NaN
-        inverse = (both / norm[:, :, None]).masked_fill_(both & (norm == 0)[:, :, None], torch.nan)
-        inverse = inverse.masked_fill_(~both, 0)
-        others = mask.expand_as(norm).scatter(2, top, False)
-        probes = about.probes * others[:, :, None]
-        weights = torch.cat([both.to(norm.dtype), inverse, probes], 2)
-        sums, channel = ops.column_sums(states, weights, about.lengths)
-        share, error, product = _products(ops, states, sums, probes, top, others, about)
-        channels = top_share(channel, TOP)
+    def of(cls, parts: list[TokenSums], about: BatchContext) -> TokenStats:
+        """Metrics of all states of a batch, from the sums of their groups."""
+        read = TokenSums.join(parts)
+        norm, both = read.norm, read.both
+        share, error = _gram_share(read, about)
+        channels = top_share(read.channel, TOP)
         count = both.sum(-1).double()
-        unit, total = sums[:, :, 2:4], sums[:, :, :2]
+        unit, total = read.sums[:, :, 2:], read.sums[:, :, :2]
         energy = (both * norm.double().square()[:, :, None]).masked_fill_(~both, 0).sum(-1)
         common = total.double().square().sum(-1) / (count * energy)
         similarity = (unit.double().square().sum(-1) - count) / (count * (count - 1))
@@ -142,48 +206,31 @@ class TokenStats:
             kept=both[:, :, 1],
             gram_share=share,
             gram_share_error=error,
-            top_tokens=_real_tops(top, mask),
+            top_tokens=_real_tops(read.top, about.mask),
             channel_share=channels.share,
             top_channels=channels.indices,
-            by_token=_by_token(product, norm, about),
+            by_token=_by_token(read.onto_sum, norm, about),
         )
 
-    @classmethod
-    def join(cls, parts: list[TokenStats]) -> TokenStats:
-        """Put the states of several groups behind one another."""
-        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
-
-def _products(
-    ops: Any, states: list[Tensor], sums: Tensor, probes: Tensor, top: Tensor, others: Tensor, about: BatchContext
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Share of ‖K‖_F² in rows and columns of the top tokens, its standard error, and h_t · Σu.
+def _gram_share(read: TokenSums, about: BatchContext) -> tuple[Tensor, Tensor]:
+    """Share of ‖K‖_F² in rows and columns of the top tokens, and its standard error.
 
     K = X Xᵀ with X the centred tokens. The top tokens' part is exact; for a probe z over the other tokens,
-    E Σ_others (K z)² is the rest. All inner products with the tokens come from one pass over each state.
+    E Σ_others (K z)² is the rest.
     """
-    mask, count = about.mask, top.shape[2]
-    mean = sums[:, :, 0] / about.count[:, None]
-    index = top[..., None].expand(-1, -1, -1, mean.shape[-1])
-    rows = torch.stack([s.gather(1, i) for s, i in zip(states, index, strict=True)]).to(mean.dtype) - mean[:, :, None]
-    mixed = sums[:, :, 4:] - probes.sum(-1, keepdim=True) * mean[:, :, None]
-    columns = torch.cat([rows, mixed, sums[:, :, 2:3]], 2)
-    product = ops.row_products(states, columns)
-    centred = product[..., :-1] - (columns[:, :, :-1] * mean[:, :, None]).sum(-1)[:, :, None]
-    centred = torch.where(mask[..., None], centred, 0)
-    real = mask.expand_as(others).gather(2, top)
-    onto_top = torch.where(real[:, :, None], centred[..., :count], 0).square()
-    inside = onto_top.gather(2, top[..., None].expand(-1, -1, -1, count)).sum((2, 3))
+    top, rank = read.top, read.top.shape[2]
+    real = top < about.lengths[:, None]
+    onto_top = torch.where(real[:, :, None], read.onto_top, 0).square()
+    inside = onto_top.gather(2, top[..., None].expand(-1, -1, -1, rank)).sum((2, 3))
     touched = 2 * onto_top.sum((2, 3)) - inside
-    outside = torch.where(others[..., None], centred[..., count:], 0)
-    table = outside.mT @ outside  # zᵀ A z' of every two probes, A = K² over the others
-    each = table.diagonal(dim1=-2, dim2=-1)
+    each = read.table.diagonal(dim1=-2, dim2=-1)  # zᵀ A z' of every two probes, A = K² over the others
     rest = each.sum(-1) * about.scale
     share = touched / (touched + rest)
     # Var zᵀAz ≤ 2 ‖A‖_F², and E (zᵀAz')² = ‖A‖_F²: 992 products tell the spread better than the 32 values' own
-    spread = (table.square().sum((-1, -2)) - each.square().sum(-1)) / (PROBES * (PROBES - 1))
+    spread = (read.table.square().sum((-1, -2)) - each.square().sum(-1)) / (PROBES * (PROBES - 1))
     error = share * (2 * spread / PROBES).sqrt() / (touched + rest)
-    return share, torch.where(about.scale == 1, 0, error), product[..., -1]
+    return share, torch.where(about.scale == 1, 0, error)
 
 
 def _real_tops(top: Tensor, mask: Tensor) -> Tensor:
@@ -192,9 +239,9 @@ def _real_tops(top: Tensor, mask: Tensor) -> Tensor:
     return torch.nn.functional.pad(top, (0, TOP - top.shape[2]), value=-1)
 
 
-def _by_token(product: Tensor, norm: Tensor, about: BatchContext) -> Tensor:
+def _by_token(onto_sum: Tensor, norm: Tensor, about: BatchContext) -> Tensor:
     """Mean cosine of each token with the others, for the kept rows (state, kept row, token), from h_t · Σu."""
     rows = about.kept_index
     mask, count = about.mask[rows], about.count[rows, None]
-    value = (product[:, rows] / norm[:, rows] - 1) / (count - 1)
+    value = (onto_sum / norm[:, rows] - 1) / (count - 1)
     return value.masked_fill(~mask | (count < 2), torch.nan)

@@ -36,14 +36,20 @@ def test_every_sample_runs_once_beside_samples_of_like_length(lengths, size):
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths=lengths_of, size=st.none() | st.integers(1, 9), share=st.floats(1, 20), direction=st.booleans())
-def test_batches_fit_the_memory_given(lengths, size, share, direction):
-    longest = max(lengths)
-    one = meter_bytes(1, longest, 64, 4, 1, direction=direction)
+@given(
+    lengths=lengths_of,
+    size=st.none() | st.integers(1, 9),
+    share=st.floats(1, 20),
+    direction=st.booleans(),
+    grid=st.booleans(),
+)
+def test_batches_fit_the_memory_given(lengths, size, share, direction, grid):
+    longest, extra = max(lengths), {"direction": direction, "grid": grid}
+    one = meter_bytes(1, longest, 64, 4, 1, **extra)
     budget = int(share * one)
-    plan = make_plan(lengths, batch_size=size, meter_memory=budget, direction=direction, **SHAPE)
+    plan = make_plan(lengths, batch_size=size, meter_memory=budget, **extra, **SHAPE)
     largest = max(map(len, plan.batches))
-    assert meter_bytes(largest, longest, 64, 4, plan.group, direction=direction) <= budget
+    assert meter_bytes(largest, longest, 64, 4, plan.group, **extra) <= budget
     assert everyone(plan) == list(range(len(lengths)))
 
 

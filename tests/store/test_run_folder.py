@@ -190,6 +190,30 @@ def test_a_config_that_json_cannot_hold_leaves_nothing_behind(tmp_path, config):
     assert not list(tmp_path.iterdir())
 
 
+def fail(run, *, shard):
+    if shard:
+        run.write_shard("one", {"x": np.zeros(1)})
+    run.record("plan", {"batches": []})
+    raise InputError("a metric that cannot run")
+
+
+def test_a_run_that_fails_before_it_stores_anything_leaves_nothing_behind(tmp_path):
+    with pytest.raises(InputError), open_run(tmp_path) as run:
+        fail(run, shard=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_later_or_was_there_before_stays(tmp_path):
+    with pytest.raises(InputError), open_run(tmp_path) as run:
+        fail(run, shard=True)
+    with open_run(tmp_path) as run:
+        assert run.shards() == ["one"]
+        run.discard_shard("one", "for the test")
+    with pytest.raises(InputError), open_run(tmp_path) as run:
+        fail(run, shard=False)
+    assert (tmp_path / "run").is_dir()
+
+
 def test_shard_mistakes(tmp_path):
     with open_run(tmp_path) as run:
         run.write_shard("one", {"x": np.zeros(1)})

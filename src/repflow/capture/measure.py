@@ -88,6 +88,7 @@ def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
         batch_size=options.batch_size,
         meter_memory=options.meter_memory,
         direction=_directions(options),
+        grid=options.grid is not None,
         grouped=model.device.type == "cuda",
     )
 

@@ -51,6 +51,7 @@ def make_plan(
     batch_size: int | None = None,
     meter_memory: int | None = None,
     direction: bool = False,
+    grid: bool = False,
     grouped: bool = False,
 ) -> Plan:
     """Group samples of like length and choose a batch size that respects the meter's memory.
@@ -62,18 +63,20 @@ def make_plan(
         batch_size: samples per batch; None takes as many as BATCH_TOKENS holds.
         meter_memory: bytes the meters may take beside the model; None means six float32 states of one batch.
         direction: whether the direction metrics are measured.
+        grid: whether the metrics over matched depth are.
         grouped: whether to reduce as many states together as the memory allows; pays on a GPU.
     """
     longest = max(lengths)
+    extra = {"direction": direction, "grid": grid}
     size = batch_size if batch_size is not None else max(1, min(len(lengths), BATCH_TOKENS // longest))
     if size < 1:
         raise InputError(teach("a batch size of at least 1", f"{size}", "pass --batch-size 1 or more"))
     if meter_memory is not None:
-        size = min(size, _fitting_samples(longest, width, itemsize, meter_memory, direction))
+        size = min(size, _fitting_samples(longest, width, itemsize, meter_memory, extra))
     budget = meter_memory if meter_memory is not None else HELD_STATES * size * longest * width * 4
     group = 1
     while grouped and group < MAX_GROUP:
-        if meter_bytes(size, longest, width, itemsize, group + 1, direction=direction) > budget:
+        if meter_bytes(size, longest, width, itemsize, group + 1, **extra) > budget:
             break
         group += 1
     # longest first: out-of-memory shows at once, and padding stays small
@@ -81,8 +84,8 @@ def make_plan(
     return Plan(tuple(tuple(sorted(order[i : i + size])) for i in range(0, len(order), size)), group)
 
 
-def _fitting_samples(token: int, width: int, itemsize: int, budget: int, direction: bool) -> int:
-    one = meter_bytes(1, token, width, itemsize, 1, direction=direction)
+def _fitting_samples(token: int, width: int, itemsize: int, budget: int, extra: dict[str, bool]) -> int:
+    one = meter_bytes(1, token, width, itemsize, 1, **extra)
     if one > budget:
         raise InputError(
             teach(

@@ -36,7 +36,9 @@ TOKEN_BYTES = 512
 """What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
 
 
-def meter_bytes(batch: int, token: int, width: int, itemsize: int, group: int, *, direction: bool = False) -> int:
+def meter_bytes(
+    batch: int, token: int, width: int, itemsize: int, group: int, *, direction: bool = False, grid: bool = False
+) -> int:
     """Memory the meter takes for a batch when it handles `group` states at a time.
 
     Args:
@@ -46,8 +48,9 @@ def meter_bytes(batch: int, token: int, width: int, itemsize: int, group: int, *
         itemsize: bytes of one entry of a state.
         group: states reduced together; the two before them are held as well, but for the newest the model holds itself.
         direction: whether the direction metrics' sums are kept beside those of the states.
+        grid: whether those of the matched depth are, with the three points interpolated last.
     """
-    sums = 4 if direction else 2
+    sums = 2 + (2 if direction else 0) + (5 if grid else 0)
     return batch * token * (width * (sums * 4 + (group + 1) * itemsize) + group * TOKEN_BYTES)
 
 

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 SHAPES = {
@@ -59,6 +60,7 @@ def rows(model, ids, batches):
     """Name → function that runs all batches once, as a run does: plan, forward passes, meters, records in memory."""
     import torch
 
+    from repflow.capture.features import FeatureMeter
     from repflow.capture.measure import MeasureOptions, meter_factory
     from repflow.capture.plan import make_plan
     from repflow.capture.run import MemorySink, run_plan
@@ -83,11 +85,19 @@ def rows(model, ids, batches):
     def repflow():
         run_plan(model, prompts, plan, factory, MemorySink())
 
+    def features():
+        run_plan(model, prompts, plan, lambda: [FeatureMeter()], MemorySink())
+
     def tuple_and_metrics():
         for batch in placed:
             _after(model.network.base_model, batch)
 
-    return {"bare": bare, "repflow, every default meter": repflow, "hidden_states, metrics after": tuple_and_metrics}
+    return {
+        "bare": bare,
+        "repflow, every default meter": repflow,
+        "repflow, features for probes": features,
+        "hidden_states, metrics after": tuple_and_metrics,
+    }
 
 
 def _after(network, batch):
@@ -197,6 +207,56 @@ def _lens(model, batches):
     return run
 
 
+class Stopwatch:
+    """Seconds spent inside the meters' own methods; exact on a CPU, where a call returns when its work is done."""
+
+    METHODS = ("begin", "update", "final_norm", "close", "end")
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def watch(self, meter):
+        """Wrap a meter's methods."""
+        for name in self.METHODS:
+            setattr(meter, name, self._timed(getattr(meter, name)))
+        return meter
+
+    def _timed(self, method):
+        def call(*arguments):
+            start = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return call
+
+
+def _watched(watch, factory):
+    return [watch.watch(meter) for meter in factory()]
+
+
+def inside(model, ids, batches, repeats):
+    """Smallest and median share of a measuring pass that is spent in the meters: needs no second pass to compare."""
+    from repflow.capture.measure import MeasureOptions, meter_factory
+    from repflow.capture.plan import make_plan
+    from repflow.capture.run import MemorySink, run_plan
+    from repflow.tasks import id_prompts
+
+    prompts = id_prompts(ids.tolist(), model.vocab_size)
+    size = len(prompts) // batches
+    plan = make_plan(prompts.lengths, width=model.width, itemsize=model.dtype.itemsize, batch_size=size)
+    factory = meter_factory(model, prompts, MeasureOptions(), plan.group)
+    ratios = []
+    for _ in range(repeats):
+        watch = Stopwatch()
+        start = time.perf_counter()
+        run_plan(model, prompts, plan, partial(_watched, watch, factory), MemorySink())
+        whole = time.perf_counter() - start
+        ratios.append(whole / (whole - watch.seconds))
+    return min(ratios), statistics.median(ratios)
+
+
 def reset_resident_peak():
     """Forget the peak so far, which building a model sets; Linux only, elsewhere the peak since the start remains."""
     if os.access("/proc/self/clear_refs", os.W_OK):
@@ -212,31 +272,25 @@ def resident_peak():
     return int(line.split()[1]) * 1024
 
 
-def timed(function, device, repeats):
-    """Median seconds and peak device memory of a pass."""
+def once(function, device):
+    """Seconds, CPU seconds and peak memory of one pass."""
     import torch
 
-    function()
     if device == "cuda":
-        function()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     else:
         reset_resident_peak()
-    seconds, cpu = [], []
-    for _ in range(repeats):
-        start, spent = time.perf_counter(), time.process_time()
-        function()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - spent)
-    memory = torch.cuda.max_memory_allocated() if device == "cuda" else resident_peak()
-    return statistics.median(seconds), statistics.median(cpu), memory
+    start, spent = time.perf_counter(), time.process_time()
+    function()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    seconds, cpu = time.perf_counter() - start, time.process_time() - spent
+    return seconds, cpu, torch.cuda.max_memory_allocated() if device == "cuda" else resident_peak()
 
 
 def measure(arguments):
-    """Time all rows in this process, interleaved by repeating the bare pass at the end."""
+    """Time all rows in this process, in rounds: what slows the machine for a while then slows every row."""
     import torch
 
     dtype = getattr(torch, arguments.dtype)
@@ -247,17 +301,37 @@ def measure(arguments):
         (arguments.batch * arguments.batches, arguments.tokens),
         generator=torch.Generator().manual_seed(1),
     )
+    if arguments.only_inside:
+        print("{:.3f} smallest, {:.3f} median".format(*inside(model, ids, arguments.batches, arguments.repeats)))
+        sys.exit()
     functions = rows(model, ids, arguments.batches) | (peers(model, ids, arguments.batches) if arguments.peers else {})
     if arguments.row:
         functions = {arguments.row: functions[arguments.row]}
-    table = {}
-    for name, function in [*functions.items(), *([("bare, again", functions["bare"])] if not arguments.row else [])]:
-        try:
-            seconds, cpu, memory = timed(function, arguments.device, arguments.repeats)
-            table[name] = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": memory}
-        except Exception as error:  # noqa: BLE001  a peer that cannot run here is a row of the table
-            table[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
-    return table
+    else:
+        functions["bare, again"] = functions["bare"]
+    passes, table = {name: [] for name in functions}, {}
+    for round in range(arguments.repeats + 1):  # the first warms up
+        for name, function in functions.items():
+            if name in table:
+                continue
+            try:
+                if round == 0:
+                    function()
+                else:
+                    passes[name].append(once(function, arguments.device))
+            except Exception as error:  # noqa: BLE001  a peer that cannot run here is a row of the table
+                table[name] = {"failed": f"{type(error).__name__}: {str(error)[:120]}"}
+    for name in [n for n in functions if n not in table]:
+        seconds, cpu, memory = zip(*passes[name], strict=True)
+        table[name] = {
+            "seconds": statistics.median(seconds),
+            "cpu_seconds": statistics.median(cpu),
+            "peak_bytes": max(memory),
+        }
+    if arguments.device == "cpu" and not arguments.row:
+        low, middle = inside(model, ids, arguments.batches, arguments.repeats)
+        print(f"pass over the same pass without the time inside the meters: {middle:.3f} (smallest {low:.3f})")
+    return {name: table[name] for name in functions}
 
 
 def main():
@@ -273,6 +347,7 @@ def main():
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--memory", action="store_true", help="CPU: measure each row's peak memory in its own process")
     parser.add_argument("--row", help="run one row only")
+    parser.add_argument("--only-inside", action="store_true", help="CPU: print the meters' own share and nothing else")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="first compare the fast path with float64")
     arguments = parser.parse_args()

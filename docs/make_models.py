@@ -49,6 +49,7 @@ MAMBA2: dict[str, Any] = {
 }
 BAMBA: dict[str, Any] = {
     **GPT,
+    "max_position_embeddings": 2048,
     "num_key_value_heads": 4,
     "attn_layer_indices": [2, 5],
     "mamba_n_heads": 8,

@@ -14,6 +14,8 @@ NAMES = {
     "states",
     "measure",
     "compare",
+    "diagnose",
+    "probe",
     "from_hidden_states",
     "register_metric",
     "metrics",

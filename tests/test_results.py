@@ -202,3 +202,13 @@ def test_missing_extra_and_missing_hook(result, monkeypatch):
         result.plot()
     hooks.register_hook("plot", lambda of, name: (of, name))
     assert result.plot("smoothness") == (result, "smoothness")
+
+
+def test_yes_and_no_stay_numbers_in_a_table():
+    result = Result(
+        {"converged": np.array([True, False]), "loss": np.array([0.5, 0.1])},
+        {"converged": ("state",), "loss": ("state",)},
+    )
+    table = result.to_pandas()
+    assert table["value"].dtype == np.float64
+    assert table["value"].tolist() == [1.0, 0.0, 0.5, 0.1]

@@ -23,17 +23,21 @@ if TYPE_CHECKING:
     from repflow.results import Finding, Result
     from repflow.store import load_result
     from repflow.studies.compare import compare
+    from repflow.studies.diagnose import diagnose
     from repflow.studies.measure import measure
+    from repflow.studies.probe import probe
     from repflow.studies.states import states
 
 _HOMES = {
     "Finding": "repflow.results",
     "Result": "repflow.results",
     "compare": "repflow.studies.compare",
+    "diagnose": "repflow.studies.diagnose",
     "from_hidden_states": "repflow.models",
     "load": "repflow.models",
     "load_result": "repflow.store",
     "measure": "repflow.studies.measure",
+    "probe": "repflow.studies.probe",
     "register_metric": "repflow.metrics.custom",
     "states": "repflow.studies.states",
 }
@@ -44,12 +48,14 @@ __all__ = [
     "Result",
     "__version__",
     "compare",
+    "diagnose",
     "errors",
     "from_hidden_states",
     "load",
     "load_result",
     "measure",
     "metrics",
+    "probe",
     "register_metric",
     "states",
 ]

@@ -11,10 +11,29 @@
 | head | attention or SSM head |
 | rank | place in a list of the largest, first is largest |
 | step | training step of a checkpoint |
+| seed | a repetition with other prompts, split and initialisation of the probe |
+| position | relative position in the prompt at which a probe reads |
+| row | a line of a comparison with printed values; `provenance["rows"]` names it |
+| kind | kind of state, where several stand side by side; `provenance["kinds"]` names it |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
 from typing import Literal, get_args
 
-Axis = Literal["state", "layer", "batch", "sample", "token", "width", "head", "rank", "step", "grid"]
+Axis = Literal[
+    "state",
+    "layer",
+    "batch",
+    "sample",
+    "token",
+    "width",
+    "head",
+    "rank",
+    "step",
+    "seed",
+    "position",
+    "row",
+    "kind",
+    "grid",
+]
 AXES: tuple[str, ...] = get_args(Axis)

@@ -139,7 +139,9 @@ class Result(Mapping[str, np.ndarray]):
         for name, array in self.arrays.items():
             index = np.indices(array.shape).reshape(array.ndim, array.size)
             columns = {axis: index[i] for i, axis in enumerate(unique_axes(self.axes[name]))}
-            frames.append(pandas.DataFrame({"metric": name, **columns, "value": array.reshape(-1)}))
+            # yes and no as 1 and 0: one bool among numbers would make the whole column a column of objects
+            values = array.reshape(-1) * 1 if array.dtype == bool else array.reshape(-1)
+            frames.append(pandas.DataFrame({"metric": name, **columns, "value": values}))
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame({"metric": [], "value": []})
 
     def to_xarray(self) -> Any:

@@ -53,7 +53,7 @@ def test_help_names_every_field_with_its_text(cli, monkeypatch):
 
 def test_commands_are_listed(cli):
     text = cli("--help").out
-    for command in ("measure", "compare", "run", "demo", "list", "verify", "export", "doctor"):
+    for command in ("measure", "compare", "run", "reproduce", "demo", "list", "verify", "export", "doctor"):
         assert command in text
 
 

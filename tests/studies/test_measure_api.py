@@ -119,7 +119,7 @@ def test_options_for_loading_reach_a_live_model_and_are_refused_for_a_loaded_one
 
 @pytest.mark.parametrize(
     ("task", "hint"),
-    [("randon", "did you mean random"), ("texts", "did you mean text"), ("mdqa", "known:"), ("", "known:")],
+    [("randon", "did you mean random"), ("texts", "did you mean text"), ("zzz", "known:"), ("", "known:")],
 )
 def test_a_lone_word_is_a_misspelt_task(task, hint):
     with pytest.raises(InputError, match=f"unknown task {task!r}; {hint}.*pass a list"):

@@ -175,7 +175,7 @@ def test_prompts_are_a_sequence():
     assert len(made) == 3
     assert made[-1] == list(made)[2]
     assert made[:2] == tuple(made)[:2]
-    assert TASKS == ("text", "random")
+    assert TASKS == ("text", "random", "kvpr", "mdqa")
 
 
 def test_lengths_that_cannot_be_measured_are_named():

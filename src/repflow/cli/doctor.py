@@ -17,7 +17,12 @@ FAST_PATHS = {
     "mamba_ssm": "transformers' fast Mamba kernels",
     "causal_conv1d": "transformers' fast Mamba convolution",
 }
-EXTRAS = {"accelerate": ("accelerate",), "gguf": ("gguf",), "tables": ("pandas", "pyarrow", "xarray")}
+EXTRAS = {
+    "accelerate": ("accelerate",),
+    "bm25": ("bm25s",),
+    "gguf": ("gguf",),
+    "tables": ("pandas", "pyarrow", "xarray"),
+}
 """Extra → the modules it brings."""
 
 

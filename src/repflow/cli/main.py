@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from repflow.cli import compare, demo, doctor, grid, measure, runs
+from repflow.cli import compare, demo, diagnose, doctor, grid, measure, probe, reproduce, runs, twins
 from repflow.cli.console import guarded
 from repflow.version import __version__
 
@@ -20,7 +20,11 @@ app = typer.Typer(
 
 app.command("measure")(guarded(measure.command))
 app.command("compare")(guarded(compare.command))
+app.command("probe")(guarded(probe.command))
+app.command("diagnose")(guarded(diagnose.command))
+app.command("twins")(guarded(twins.command))
 app.command("run")(guarded(grid.command))
+app.command("reproduce")(guarded(reproduce.command))
 app.command("demo")(guarded(demo.command))
 app.command("list")(guarded(runs.list_command))
 app.command("verify")(guarded(runs.verify_command))

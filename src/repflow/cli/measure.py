@@ -13,6 +13,7 @@ from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain,
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
 from repflow.studies.measure import MeasureConfig, check_request, run_name
+from repflow.studies.prompts import matched_models
 
 if TYPE_CHECKING:
     from repflow.results import Result
@@ -44,6 +45,8 @@ def command(
     check_request(first, name)
     if len(models) > 1 and first.grid is None:
         first = replace(first, grid=_common_grid(models, first))
+    if len(models) > 1:
+        first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
     code, results = measure_each(configs, out, name, as_json=as_json)
     if len(results) > 1 and not as_json:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from rich.markup import escape
 
+from repflow.errors import InputError
+
 C = TypeVar("C")
 
 
@@ -37,10 +39,24 @@ def with_options(config: type, *, skip: Sequence[str] = ()) -> Callable[[Callabl
 def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     flag = f"--{field.name.replace('_', '-')}"
     listed = field.default_factory is not MISSING
-    option = typer.Option(flag, help=escape(field.metadata["help"]), show_default=not listed)
+    option: Any = typer.Option(flag, help=escape(field.metadata["help"]), show_default=not listed)
+    if "parser" in field.metadata:
+        option.parser, option.metavar = _parsed(field.metadata["parser"]), kind.__name__.upper()
     default = None if listed else field.default
     annotation: Any = Annotated[kind | None if listed else kind, option]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A field's parser, whose errors are those of a wrong option; it is handed the field's default too."""
+
+    def read(text: Any) -> Any:
+        try:
+            return parse(text)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return read
 
 
 def make_config(config: type[C], values: dict[str, Any]) -> C:

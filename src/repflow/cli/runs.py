@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,10 @@ from repflow.cli.console import FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.errors import InputError, teach
 from repflow.studies.compare_config import CompareConfig
+from repflow.studies.diagnose import DiagnoseConfig
 from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.reproduce import ReproduceConfig
 
 if TYPE_CHECKING:
     from repflow.store import RunSummary
@@ -83,11 +86,18 @@ def verify_command(
 def rerun(run: Path) -> None:
     """Give the stored request of a run again, so that what was discarded is computed anew."""
     from repflow.store import read_record
-    from repflow.studies import compare, measure
+    from repflow.studies import compare, diagnose, measure, probe, reproduce
 
     stored = read_record(run).config
     folder = run.resolve()
-    kinds: list[tuple[Any, Callable[..., Any]]] = [(MeasureConfig, measure.run), (CompareConfig, compare.run)]
+    kinds: list[tuple[Any, Callable[..., Any]]] = [
+        (MeasureConfig, measure.run),
+        (CompareConfig, compare.run),
+        (ReproduceConfig, reproduce.run),
+        # a leak was allowed, or the run would not be there
+        (ProbeConfig, lambda config, **to: probe.run(replace(config, allow_leak=True), **to)),
+        (DiagnoseConfig, lambda config, **to: diagnose.run(replace(config, allow_leak=True), **to)),
+    ]
     for kind, study in kinds:
         live = any(str(value).startswith("live:") for value in stored.values())
         if stored.keys() <= {field.name for field in fields(kind)} and not live:
@@ -96,7 +106,7 @@ def rerun(run: Path) -> None:
             return
     raise InputError(
         teach(
-            f"a run of `repflow measure` or `compare` in {run} to recompute",
+            f"a run of `repflow measure`, `compare`, `probe`, `diagnose` or `reproduce` in {run} to recompute",
             "a run of another command or of a live model",
             "what was damaged is discarded; run its command again, it computes that anew",
         )

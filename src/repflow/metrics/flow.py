@@ -7,7 +7,6 @@ each metric means is defined by the pure functions; here is only the arrangement
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -81,9 +80,9 @@ class FlowMeter(Meter):
         """Start a batch."""
         self._batch = batch
         self._window: list[Tensor] = []
-        self._new = 0
-        self._steps: list[StepNorms] = []
-        self._tokens: list[TokenSums] = []
+        self._new = self._seen = 0
+        self._read: TokenSums | None = None
+        self._inner: Tensor | None = None
         self._final: TokenSums | None = None
         self._raw: DepthSums | None = None
         self._copy: HostCopy | None = None
@@ -112,14 +111,13 @@ class FlowMeter(Meter):
             self._start(self._window[-1])
         assert self._raw is not None
         ops = fused if fused.usable(self._window[-1]) else reduce
-        norms = [step.norm for step in self._steps[-2:]]
+        norms = [] if self._read is None else list(self._read.norm[max(0, self._seen - 2) : self._seen])
         steps = ops.add_states(self._window, self._new, norms, self._raw, self._direction, last=last)
         newest = self._window[-self._new :]
-        self._tokens.append(TokenSums.of(newest, torch.stack([s.norm for s in steps]), self._about, self.drop))
+        self._keep(steps, TokenSums.of(newest, torch.stack([s.norm for s in steps]), self._about, self.drop))
         if self._matched is not None:
             for state in newest:
                 self._matched.add(state)
-        self._steps += steps
         self._window = self._window[-2:]
         self._new = 0
         if last:  # what is large goes now; `end` may come when the next batch is already running
@@ -130,14 +128,25 @@ class FlowMeter(Meter):
             if self._matched is not None:
                 self._matched.release()
 
+    def _keep(self, steps: list[StepNorms], part: TokenSums) -> None:
+        if self._read is None or self._inner is None:
+            self._read = part.room(self.n_states)
+            self._inner = part.norm.new_empty(self.n_states - 1, *part.norm.shape[1:])
+        self._read.put(self._seen, part)
+        for state, step in enumerate(steps, start=self._seen):
+            if step.inner is not None:
+                self._inner[state - 1] = step.inner
+        self._seen += len(steps)
+
     def close(self) -> None:
         """Turn the batch's sums into metrics and start their way to the CPU."""
-        stats = TokenStats.of(self._tokens, self._about)
+        assert self._read is not None
+        stats = TokenStats.of(self._read, self._about)
         columns = self._state_columns(stats, "") | self._depth_columns(stats) | self._kept_columns(stats)
         if self._final is not None:
-            columns |= self._state_columns(TokenStats.of([self._final], self._about), "final_norm/")
+            columns |= self._state_columns(TokenStats.of(self._final, self._about), "final_norm/")
         self._copy = HostCopy(columns)
-        self._steps, self._tokens, self._final = [], [], None
+        self._read = self._inner = self._final = None
 
     def end(self) -> None:
         """Make one record per sample."""
@@ -165,15 +174,18 @@ class FlowMeter(Meter):
                 out[f"{prefix}{name}{key}"] = getattr(stats, key)[:, :, index].transpose(0, 1)
         return out
 
-    def _cosine(self) -> Tensor:
-        """Cosine between successive states (batch, layer, token)."""
-        steps = self._steps
-        rows = [b.inner / (a.norm * b.norm) for a, b in pairwise(steps) if b.inner is not None]
-        return torch.stack(rows, 1) if rows else steps[0].norm[:, None][:, :0]
+    def _cosine(self, norm: Tensor) -> Tensor:
+        """Cosine between successive states (batch, layer, token) of token norms (state, batch, token)."""
+        assert self._inner is not None
+        return (self._inner / (norm[:-1] * norm[1:])).transpose(0, 1)
 
     def _depth_columns(self, stats: TokenStats) -> dict[str, Tensor]:
         assert self._raw is not None
-        out = {"layer_cosine": pool_positions(self._cosine(), position_bins(self.positions), self._about.mask[:, None])}
+        out = {
+            "layer_cosine": pool_positions(
+                self._cosine(stats.norm), position_bins(self.positions), self._about.mask[:, None]
+            )
+        }
         for name, keep in (("", self._about.mask), (f"{self.drop}/", stats.kept.all(0))):
             out |= {f"{name}{key}": value for key, value in _depth_values(self._raw, self._direction, keep).items()}
             if self._matched is not None:
@@ -185,7 +197,7 @@ class FlowMeter(Meter):
         """Unpooled per-token values of the kept samples (kept row, state or layer, token)."""
         rows = self._about.kept_index
         return {
-            "kept/layer_cosine": self._cosine()[rows],
+            "kept/layer_cosine": self._cosine(stats.norm)[rows],
             "kept/token_norm": stats.norm[:, rows].transpose(0, 1),
             "kept/token_similarity_by_token": stats.by_token.transpose(0, 1),
         }

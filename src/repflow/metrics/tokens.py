@@ -84,7 +84,7 @@ class BatchContext:
 
 @dataclass
 class TokenSums:
-    """What is read off a group of states; `TokenStats` makes metrics of it, once for all groups of a batch.
+    """What is read off states; `TokenStats` makes metrics of it, once for all states of a batch.
 
     Attributes:
         norm: (state, batch, token).
@@ -134,10 +134,21 @@ class TokenSums:
             onto_sum=products.last[:, about.kept_index],
         )
 
-    @classmethod
-    def join(cls, parts: list[TokenSums]) -> TokenSums:
-        """Put the states of several groups behind one another."""
-        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+    def room(self, states: int) -> TokenSums:
+        """Place for all states of a batch, shaped as these.
+
+        Made once, before most states have come: small tensors kept per state would lie between the freed large ones,
+        and the C library's memory would then grow by about a state per block.
+        """
+        return TokenSums(
+            **{f.name: (made := getattr(self, f.name)).new_empty(states, *made.shape[1:]) for f in fields(self)}
+        )
+
+    def put(self, at: int, part: TokenSums) -> None:
+        """Copy a group's values to their place, from state `at` on."""
+        for field in fields(self):
+            values = getattr(part, field.name)
+            getattr(self, field.name)[at : at + len(values)] = values
 
 
 def _products(
@@ -185,9 +196,8 @@ class TokenStats:
     by_token: Tensor
 
     @classmethod
-    def of(cls, parts: list[TokenSums], about: BatchContext) -> TokenStats:
-        """Metrics of all states of a batch, from the sums of their groups."""
-        read = TokenSums.join(parts)
+    def of(cls, read: TokenSums, about: BatchContext) -> TokenStats:
+        """Metrics of states from what was read off them."""
         norm, both = read.norm, read.both
         share, error = _gram_share(read, about)
         channels = top_share(read.channel, TOP)

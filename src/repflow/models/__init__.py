@@ -1,9 +1,18 @@
 """Models: an adapter over transformers' decoders that checks itself, and everything that turns a spec into one."""
 
 from repflow.models.devices import probe_dtype, probe_dtypes
-from repflow.models.load import load
+from repflow.models.load import load, twin
 from repflow.models.nonfinite import NonFinite
 from repflow.models.pretrained import Model
 from repflow.models.repair import RepairedStates, from_hidden_states
 
-__all__ = ["Model", "NonFinite", "RepairedStates", "from_hidden_states", "load", "probe_dtype", "probe_dtypes"]
+__all__ = [
+    "Model",
+    "NonFinite",
+    "RepairedStates",
+    "from_hidden_states",
+    "load",
+    "probe_dtype",
+    "probe_dtypes",
+    "twin",
+]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 UNCHUNKED = 1 << 40
+OWN_ATTENTION = "repflow_"
+"""Start of the names under which `repflow.interventions` registers changed attention with transformers."""
 
 
 def prepare(network: PreTrainedModel) -> None:
@@ -17,6 +20,15 @@ def prepare(network: PreTrainedModel) -> None:
     quirk = QUIRKS.get(str(network.config.model_type))
     if quirk is not None:
         quirk(network)
+
+
+def plain_config(network: PreTrainedModel) -> Any:
+    """Copy of a network's configuration, without changed attention."""
+    config = copy.deepcopy(network.config)
+    name = str(config._attn_implementation)
+    if name.startswith(OWN_ATTENTION):
+        config._attn_implementation = name.removeprefix(OWN_ATTENTION).partition("_")[0]
+    return config
 
 
 def _straighten_rwkv(network: Any) -> None:

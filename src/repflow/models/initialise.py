@@ -1,19 +1,21 @@
-"""Random weights: the random twin of an architecture under a named scheme.
+"""Random weights: the random twin of an architecture under a named scheme (`repflow.models.scheme`).
 
 `default` is what transformers' own `from_config` gives. It is not every paper's initialisation: Mamba's special Δ and
 A are set in mamba and mamba2, not in all hybrids.
 
-The other schemes start from `default` and redraw every weight matrix, convolution and embedding from a normal
-distribution; fan in and fan out are those of the matrix as it is applied.
+The other schemes start from `default`. Every parameter belongs to one group:
 
-| scheme | standard deviation |
-|---|---|
-| gaussian, gaussian:STD | STD, 0.02 if not given |
-| xavier | sqrt(2 / (fan in + fan out)) |
-| he | sqrt(2 / fan in) |
+| group | members | gaussian, xavier, he |
+|---|---|---|
+| embeddings | token and learned position embeddings, the head | redrawn |
+| convolutions | short convolutions | redrawn |
+| matrices | every other parameter of two or more dimensions, experts and gates included | redrawn |
+| norms | scales and biases of norms | own rule |
+| recurrence | A_log, D, dt_bias, the bias of dt_proj, RWKV's time_*, the RG-LRU's recurrent_param | own rule |
+| biases | all other biases and vectors | own rule |
 
-Left to the architecture's own rule: norm scales, biases, and the parameters of a recurrence (A_log, D, dt_bias,
-RWKV's time_*, the RG-LRU's recurrent_param).
+A redrawn parameter is normal with mean zero. Fan in and fan out are those of the matrix as it is applied; an embedding
+table (vocabulary, width) has fan in `width`, like the head that it may be tied to.
 """
 
 from __future__ import annotations
@@ -26,31 +28,20 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
-from repflow.errors import InputError, UnsupportedModelError, nearest, teach
+from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.models.anatomy import find_blocks, find_sublayers
+from repflow.models.scheme import Scheme, parse_scheme
 
-SCHEMES = ("trained", "default", "gaussian", "xavier", "he")
-GAUSSIAN_STD = 0.02
-KEPT = re.compile(r"(^|[._])(A_log|D|dt_bias|time_\w+|recurrent_param|bias|\w+_bias|\w*norm\w*|ln\w*|\w+_ln)(\.|$)")
+__all__ = ["group_of", "parameter_groups", "parse_scheme", "random_model", "residual_outputs"]
 
-
-def parse_scheme(init: str) -> tuple[str, float | None]:
-    """Split a scheme into its name and standard deviation.
-
-    >>> parse_scheme("gaussian:0.1"), parse_scheme("he")
-    (('gaussian', 0.1), ('he', None))
-    """
-    name, _, number = init.partition(":")
-    if name not in SCHEMES or (number and name != "gaussian"):
-        raise InputError(teach("an init", repr(init), nearest(name, [*SCHEMES, "gaussian:STD"])))
-    if not number:
-        return name, GAUSSIAN_STD if name == "gaussian" else None
-    try:
-        std = float(number)
-    except ValueError:
-        std = math.nan
-    if not (math.isfinite(std) and std > 0):
-        raise InputError(teach("a positive standard deviation", repr(init), "write gaussian:0.02, for example"))
-    return name, std
+RECURRENCE = re.compile(r"(^|[._])(A_log|D|dt_bias|time_\w+|recurrent_param)(\.|$)|(^|\.)dt_proj\.bias$")
+NORM = re.compile(r"(^|[._])(\w*norm\w*|ln\w*|\w+_ln)(\.|$)")
+BIAS = re.compile(r"(^|[._])(bias|\w+_bias)$")
+OUTPUT = re.compile(
+    r"(^|\.)(c_proj|o_proj|out_proj|dense_4h_to_h|dense|down_proj|proj_down|w2|fc2|linear_out|output_linear|output)"
+    r"(\.weight|\.bias|_bias)?$"
+)
+OUTPUT_OF_CLASS = {"RwkvFeedForward": re.compile(r"^value\.weight$")}
 
 
 def random_model(config: Any, init: str, *, seed: int, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -58,12 +49,16 @@ def random_model(config: Any, init: str, *, seed: int, trust_remote_code: bool =
 
     Building in float32 and casting later gives every dtype and device the same weights.
     """
-    scheme, std = parse_scheme(init)
+    scheme = parse_scheme(init)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = _build(config, trust_remote_code)
-        if scheme not in ("trained", "default"):
-            redraw(network, scheme, std)
+        groups = parameter_groups(network)
+        if scheme.redraws:
+            redraw(network, scheme, groups)
+        add_noise(network, scheme, groups)
+    if scheme.residual is not None:
+        scale_residual(network, scheme.residual)
     return network
 
 
@@ -77,24 +72,103 @@ def _build(config: Any, trust_remote_code: bool) -> PreTrainedModel:
     raise UnsupportedModelError(f"transformers has no causal language model for {config.model_type!r}")
 
 
-def redraw(network: nn.Module, scheme: str, std: float | None) -> None:
-    """Draw every weight matrix, convolution and embedding anew, in the order of their names."""
+def parameter_groups(network: nn.Module) -> dict[str, str]:
+    """Group of every parameter by its name; tied parameters appear once."""
+    tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
+    head = network.get_output_embeddings() if isinstance(network, PreTrainedModel) else None
+    tables |= {id(parameter) for parameter in head.parameters()} if head is not None else set()
+    convolutions = {id(m.weight) for m in network.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)}
+    return {
+        name: group_of(name, parameter.ndim, id(parameter) in tables, id(parameter) in convolutions)
+        for name, parameter in network.named_parameters()
+    }
+
+
+def group_of(name: str, dimensions: int, embedding: bool = False, convolution: bool = False) -> str:
+    """Group that a parameter belongs to.
+
+    >>> group_of("layers.0.mixer.dt_proj.bias", 1), group_of("h.0.ln_1.bias", 1), group_of("h.0.mlp.c_fc.weight", 2)
+    ('recurrence', 'norms', 'matrices')
+    """
+    if RECURRENCE.search(name):
+        return "recurrence"
+    if NORM.search(name):
+        return "norms"
+    if BIAS.search(name) or dimensions < 2:
+        return "biases"
+    if embedding:
+        return "embeddings"
+    return "convolutions" if convolution else "matrices"
+
+
+def redraw(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> None:
+    """Draw every parameter of the groups that the scheme touches anew, in the order of their names."""
+    touched = {"embeddings", "convolutions", "matrices"} - scheme.keep
     transposed = {id(m.weight) for m in network.modules() if type(m).__name__ == "Conv1D"}  # GPT-2 stores (in, out)
     with torch.no_grad():
         for name, parameter in sorted(network.named_parameters(), key=lambda item: item[0]):
-            if parameter.ndim >= 2 and not KEPT.search(name):
-                spread = std if std is not None else _spread(parameter, scheme, id(parameter) in transposed)
-                parameter.normal_(0.0, spread)
+            if groups[name] in touched:
+                parameter.normal_(0.0, spread(parameter, scheme, id(parameter) in transposed))
 
 
-def _spread(parameter: Tensor, scheme: str, transposed: bool) -> float:
+def add_noise(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> None:
+    """Add normal noise to the groups that the scheme names, in the order of the parameters' names."""
+    with torch.no_grad():
+        for name, parameter in sorted(network.named_parameters(), key=lambda item: item[0]):
+            if groups[name] in scheme.noise:
+                parameter.add_(torch.randn_like(parameter) * scheme.noise[groups[name]])
+
+
+def spread(parameter: Tensor, scheme: Scheme, transposed: bool = False) -> float:
     """Standard deviation of one parameter: (out, in), (out, in, kernel) or, for experts, (expert, out, in)."""
+    assert scheme.number is not None
+    if scheme.name == "gaussian":
+        return scheme.number
     fan_out, fan_in = parameter.shape[-2:] if parameter.ndim == 3 and parameter.shape[1] > 1 else _fans(parameter)
     if transposed:
         fan_out, fan_in = fan_in, fan_out
-    return math.sqrt(2.0 / (fan_in + fan_out)) if scheme == "xavier" else math.sqrt(2.0 / fan_in)
+    fans = (fan_in + fan_out) if scheme.name == "xavier" else fan_in
+    return scheme.number * math.sqrt(2.0 / fans)
 
 
 def _fans(parameter: Tensor) -> tuple[int, int]:
     kernel = math.prod(parameter.shape[2:])
     return parameter.shape[0] * kernel, parameter.shape[1] * kernel
+
+
+def scale_residual(network: PreTrainedModel, factor: float | str) -> None:
+    """Multiply what every residual branch adds: its output projection, weight and bias, times the factor.
+
+    `depth` is 1 / sqrt(number of branches): 1 / sqrt(2 L) for a Transformer, 1 / sqrt(L) for Mamba.
+    """
+    outputs = residual_outputs(network)
+    scale = 1.0 / math.sqrt(len(outputs)) if isinstance(factor, str) else factor
+    with torch.no_grad():
+        for parameter in {id(p): p for branch in outputs for p in branch}.values():  # shared blocks are scaled once
+            parameter.mul_(scale)
+
+
+def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
+    """Parameters of the output projection of every residual branch, block after block.
+
+    Raises:
+        UnsupportedModelError: A branch has none that is known, or a norm behind it undoes its scale.
+    """
+    found = []
+    for index, block in enumerate(find_blocks(network.base_model, network.config)):
+        for part in find_sublayers(block):
+            if isinstance(part.module, nn.Linear):  # OPT's second matrix is the sublayer itself
+                found.append(list(part.module.parameters()))
+                continue
+            pattern = OUTPUT_OF_CLASS.get(type(part.module).__name__, OUTPUT)
+            branch = [p for name, p in part.module.named_parameters() if pattern.search(name)]
+            if not branch:
+                got = f"the {part.kind} branch of block {index} ({type(part.module).__name__}), which has none we know"
+                remedy = "leave the switch residual out; a norm behind a branch would undo it anyway"
+                raise UnsupportedModelError(teach("an output projection in every residual branch", got, remedy))
+            found.append(branch)
+    if not found:
+        raise UnsupportedModelError(
+            teach("blocks with known residual branches", network.config.model_type, "leave the switch residual out")
+        )
+    return found

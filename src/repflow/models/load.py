@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib.util
 import re
@@ -35,8 +34,10 @@ from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.models import mamba_ssm
 from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
-from repflow.models.initialise import parse_scheme, random_model
+from repflow.models.families import plain_config
+from repflow.models.initialise import random_model
 from repflow.models.pretrained import Model
+from repflow.models.scheme import parse_scheme
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
@@ -74,7 +75,8 @@ def load(
 
     Args:
         spec: Folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
-        init: `trained`, or random weights by the scheme `default`, `gaussian[:std]`, `xavier` or `he`.
+        init: `trained`, or random weights by a scheme: `default`, `gaussian[:std]`, `xavier[:gain]`, `he[:gain]`, with
+            switches such as `+residual` (see `repflow.models.scheme`).
         tokenizer: Tokenizer, or folder, file or hub id of one; by default the model's own, if it has any.
         dtype: float32 unless given; a live model keeps its own unless given.
         device: First GPU if there is one, else the CPU; a live model stays where it is unless given.
@@ -89,11 +91,11 @@ def load(
         InputError: The spec or an option is wrong, or the checkpoint is refused.
         UnsupportedModelError: A self-check failed.
     """
-    scheme, _ = parse_scheme(init)
+    scheme = parse_scheme(init)
     if isinstance(spec, PreTrainedModel):
         return _load_live(spec, init, tokenizer, dtype, device, seed)
     source = find_source(spec)
-    if source.form == "config" and scheme == "trained":
+    if source.form == "config" and scheme.name == "trained":
         init = "default"
     place, kind = resolve_device(device), resolve_dtype(dtype)
     require_dtype(kind, place)
@@ -117,13 +119,22 @@ def _load_live(
     kind = network.dtype if dtype == DEFAULT else resolve_dtype(dtype)
     place = network.device if device is None else resolve_device(device)
     if init != "trained":
-        network = random_model(copy.deepcopy(network.config), init, seed=seed)
+        network = random_model(plain_config(network), init, seed=seed)
     if (kind, place) != (network.dtype, network.device):
         require_dtype(kind, place)
         network = network.to(device=place, dtype=kind)
     origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
     name = origin.rpartition("/")[2] or str(network.config.model_type)
     return Model(network, spec=f"live:{name}", name=name, init=init, tokenizer=open_tokenizer(tokenizer))
+
+
+def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
+    """Random twin of a loaded model: same configuration, dtype, device and tokenizer, weights by a scheme and seed."""
+    if parse_scheme(init).name == "trained":
+        raise InputError(teach("a random scheme for a twin", repr(init), "use default, gaussian, xavier or he"))
+    made = _load_live(model.network, init, model.tokenizer, DEFAULT, None, seed)
+    made.spec, made.name, made.revision = model.spec, model.name, model.revision
+    return made
 
 
 def find_source(spec: str | Path) -> Source:
@@ -269,7 +280,7 @@ def _original_folder(source: Source) -> Path:
 
 
 def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> PreTrainedModel:
-    with refusing_pickles(name), _without_progress():
+    with refusing_pickles(name), without_progress():
         network, info = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
     missing = set(info["missing_keys"])
     head = network.get_output_embeddings()
@@ -287,7 +298,7 @@ def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> P
 
 
 @contextmanager
-def _without_progress() -> Iterator[None]:
+def without_progress() -> Iterator[None]:
     """Hush transformers' bar over the weights; downloads keep theirs."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -40,6 +40,7 @@ class Model:
         init: Where the weights come from: `trained` or a random scheme.
         revision: Hub revision, None elsewhere.
         reading: Blocks, final norm, head and flags, as measured.
+        ablations: Interventions that made this model from another (`repflow.interventions`); none for a loaded one.
         layer_kinds: Kind of each block.
         nonfinite: Parameters with NaN or infinite entries.
         findings: What the load came across.
@@ -54,7 +55,9 @@ class Model:
         init: str = "trained",
         revision: str | None = None,
         tokenizer: Any = None,
+        ablations: tuple[str, ...] = (),
     ) -> None:
+        self.ablations = ablations
         self.network = network.eval()
         self.spec, self.name, self.init, self.revision, self.tokenizer = spec, name, init, revision, tokenizer
         self.model_type = str(network.config.model_type)
@@ -185,8 +188,10 @@ class Model:
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 
     def digest(self) -> str:
-        """SHA-256 of every parameter's name, dtype, shape and bytes, in the order of their names."""
+        """SHA-256 of every parameter's name, dtype, shape and bytes, in the order of their names, and of ablations."""
         state = hashlib.sha256()
+        if self.ablations:  # they change the function without changing every parameter
+            state.update(f"ablations|{'|'.join(self.ablations)}|".encode())
         for name, tensor in sorted(nonfinite.stored_parameters(self.network), key=lambda item: item[0]):
             state.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             for part in torch.split(tensor.reshape(-1), DIGEST_CHUNK):
@@ -194,7 +199,9 @@ class Model:
         return state.hexdigest()
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {self.model_type}, {self.n_layers} layers, width {self.width}, {self.init})"
+        changed = f", ablated: {', '.join(self.ablations)}" if self.ablations else ""
+        kind = f"{self.model_type}, {self.n_layers} layers, width {self.width}, {self.init}"
+        return f"Model({self.name!r}, {kind}{changed})"
 
 
 def _head(network: PreTrainedModel) -> nn.Module | None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import DamagedRunError, InputError, StoreError, nearest, teach
+from repflow.errors import DamagedRunError, InputError, RepflowError, StoreError, nearest, teach
 from repflow.results import Result
 from repflow.store.canonical import plain
 from repflow.store.disk import TMP, make_folder, write_atomic
 from repflow.store.lock import LOCK_FILE, Lock
 from repflow.store.manifest import MANIFEST, Manifest, is_complete, live_result, read_manifest
+from repflow.store.mapped import map_arrays
 from repflow.store.name import check_name
 from repflow.store.outcome import result_files
 from repflow.store.record import (
@@ -54,6 +55,7 @@ class RunFolder:
         self.resumed_with: list[str] = []
         self._manifest = manifest
         self._lock = lock
+        self._fresh = False
 
     @classmethod
     def open(
@@ -79,6 +81,7 @@ class RunFolder:
         fresh = not path.exists()
         make_folder(path)
         run = cls._locked(path, asked, fresh=fresh)
+        run._fresh = fresh
         try:
             run._compare(asked)
         except BaseException:
@@ -175,12 +178,20 @@ class RunFolder:
         Raises:
             DamagedRunError: The file is missing or differs from what was written.
         """
+        return unpack(self._checked(name))
+
+    def map_shard(self, name: str) -> dict[str, np.ndarray]:
+        """Arrays of a stored shard mapped from its file, read only; its digest is checked now, not at each access."""
+        self._checked(name)
+        return map_arrays(shard_path(self.path, name))
+
+    def _checked(self, name: str) -> bytes:
         data, fault = read_stamped(shard_path(self.path, name), self._line(name))
         if fault:
             raise DamagedRunError(
                 f"shard {name!r} of {self.path}: {fault}; `repflow verify --repair {self.path}` recomputes it"
             )
-        return unpack(data)
+        return data
 
     def shard_meta(self, name: str) -> dict[str, Any]:
         """The meta given to `write_shard`."""
@@ -223,6 +234,8 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._fresh and isinstance(error, RepflowError) and not self._manifest.shards:
+            _remove_start(self.path)  # under the lock: a request that failed at once leaves nothing behind
         self.close()
 
     def _append(self, kind: str, data: Mapping[str, Any]) -> None:
@@ -279,6 +292,15 @@ def _remove_stale(path: Path) -> None:
         for tmp in folder.glob(f"*{TMP}"):
             with suppress(OSError):
                 tmp.unlink()
+
+
+def _remove_start(path: Path) -> None:
+    for name in (MANIFEST, RUN_FILE):
+        with suppress(OSError):
+            (path / name).unlink()
+    with suppress(OSError):
+        (path / SHARDS).rmdir()
+    _remove_stub(path)
 
 
 def _remove_stub(path: Path) -> None:

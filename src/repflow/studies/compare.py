@@ -75,8 +75,8 @@ def compare(
         model_a: a loaded Model, a spec or a live transformers model; or a spec of several checkpoints, then without
             `model_b`: `MODEL@{step0,step1000}` or a folder of checkpoint folders.
         model_b: the same, or "twin".
-        texts: a list of texts; a task (`random`, `text`, `FILE.jsonl`); or token ids (batch, token) that mean the same
-            to both models.
+        texts: a list of texts; a task (`random`, `text`, `kvpr`, `mdqa`, `FILE.jsonl`, or a `Task`); or token ids
+            (batch, token) that mean the same to both models.
         out: folder of runs to store the result in.
         name: name of the stored run.
         **options: any field of `CompareConfig`.
@@ -85,11 +85,16 @@ def compare(
         Result: with `cka_cross` (state of A, state of B, sample) and the rest of `repflow.studies.compare_pair`, or the
         `step` axis of `repflow.studies.compare_steps`.
     """
+    from repflow.tasks import TASKS, parse_length
+    from repflow.tasks.lines import is_jsonl
+
     known = {f.name for f in fields(CompareConfig)}
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    if "length" in options:
+        options["length"] = parse_length(options["length"])
     config = CompareConfig(**options)
-    is_task = isinstance(texts, str) and (texts in ("random", "text") or texts.endswith(".jsonl"))
+    is_task = isinstance(texts, str | Path) and (str(texts) in TASKS or is_jsonl(str(texts)))
     config = replace(config, task=str(texts)) if is_task else config
     if model_b is None:
         if not isinstance(model_a, str | Path) or not is_task:
@@ -98,6 +103,8 @@ def compare(
         return run(replace(config, model_a=str(model_a)), out=out, name=name)
     a, b = _live_pair(model_a, model_b, config)
     config = replace(config, model_a=a.spec, model_b=TWIN if _is_twin(model_b) else b.spec)
+    same = _is_twin(model_b) and a.ablations == b.ablations
+    config = replace(config, ablate=list(a.ablations), ablate_b=[] if same else list(b.ablations))
     paired = None
     if not is_task:
         paired = compare_pair.pair_given(texts, config, a, b)
@@ -111,22 +118,25 @@ def _is_twin(model: Any) -> bool:
 def _live_pair(model_a: Any, model_b: Any, config: CompareConfig) -> tuple[Model, Model]:
     if isinstance(model_a, str | Path) and _is_twin(model_b):
         return load_pair(replace(config, model_a=str(model_a), model_b=TWIN))
-    a = _live(model_a, config, config.init, config.tokenizer)
+    from repflow.interventions import ablate
+
+    a = _live(model_a, config, config.init, config.tokenizer, config.ablate)
     if _is_twin(model_b):
         from repflow.models import load
 
-        return a, load(a.network, init=twin_init(config), tokenizer=a.tokenizer, seed=twin_seed(config, a))
-    b = _live(model_b, config, config.init_b, config.tokenizer_b)
+        b = load(a.network, init=twin_init(config), tokenizer=a.tokenizer, seed=twin_seed(config, a))
+        return a, ablate(b, config.ablate_b or a.ablations)
+    b = _live(model_b, config, config.init_b, config.tokenizer_b, config.ablate_b)
     if b.tokenizer is None and config.tokenizer is not None:
         b.tokenizer = a.tokenizer
     return a, b
 
 
-def _live(model: Any, config: CompareConfig, init: str, tokenizer: str | None) -> Model:
+def _live(model: Any, config: CompareConfig, init: str, tokenizer: str | None, ablations: Sequence[str]) -> Model:
+    from repflow.interventions import ablate
     from repflow.models import Model, load
 
-    if isinstance(model, Model):
-        return model
     if isinstance(model, str | Path):
-        return load_one(config, str(model), init, tokenizer, config.seed)
-    return load(model, init=init, tokenizer=tokenizer, seed=config.seed)
+        return load_one(config, str(model), init, tokenizer, config.seed, ablations)
+    loaded = model if isinstance(model, Model) else load(model, init=init, tokenizer=tokenizer, seed=config.seed)
+    return ablate(loaded, ablations)

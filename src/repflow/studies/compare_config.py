@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from repflow.errors import InputError, teach
 from repflow.studies import measure
-from repflow.studies.measure import MeasureConfig, _option
+from repflow.studies.measure import MeasureConfig, _option, length_option
 
 if TYPE_CHECKING:
     from repflow.models import Model
@@ -27,15 +27,32 @@ class CompareConfig:
 
     model_a: str = _option("", "first model; or several checkpoints: 'MODEL@{step0,step1000}' or a folder of them")
     model_b: str = _option("", "second model, or twin: the first with random weights; none for checkpoints")
-    task: str = _option("random", "what the models read: text (with --text), random, or FILE.jsonl with prompts")
+    task: str = _option("random", "what the models read: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
     )
-    length: int = _option(512, "tokens of the first model per prompt")
+    length: int = length_option(512, "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000")
     samples: int = _option(8, "number of prompts")
     seed: int = _option(0, "seed of random prompts and random weights")
-    init: str = _option("trained", "weights of the first model: trained, or default, gaussian[:std], xavier, he")
+    format: str = _option("liu2024", "template of kvpr: liu2024 (valid JSON), or paper (as printed in its appendix B)")
+    index: int | None = _option(None, "index of the gold pair or document from 0; swept and balanced unless given")
+    items: int | None = _option(None, "pairs or documents per prompt; default as many as fit into --length")
+    documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
+    distractors: str = _option("bm25", "other documents of mdqa: bm25 (most like the question), or random")
+    init: str = _option(
+        "trained", "weights of the first model: trained, or random as in measure: default, gaussian[:std] ..."
+    )
     init_b: str = _option("trained", "weights of the second model; a twin has default unless another is named")
+    ablate: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
+            "attention-window:W, attention-uniform"
+        },
+    )
+    ablate_b: list[str] = field(
+        default_factory=list, metadata={"help": "parts of the second model taken out; for a twin instead of --ablate"}
+    )
     states: str = _option(
         "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
     )
@@ -50,6 +67,11 @@ class CompareConfig:
     reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with a model")
+
+    def __post_init__(self) -> None:
+        """Put ablations in their fixed order."""
+        self.ablate = measure.ablation_names(self.ablate)
+        self.ablate_b = measure.ablation_names(self.ablate_b)
 
 
 def check_request(config: CompareConfig, name: str | None = None) -> None:
@@ -71,11 +93,12 @@ def load_pair(config: CompareConfig) -> tuple[Model, Model]:
     """Load both models; a twin is the first model's architecture with random weights."""
     from repflow.models.tokenizer import open_tokenizer
 
-    a = load_one(config, config.model_a, config.init, config.tokenizer, config.seed)
+    a = load_one(config, config.model_a, config.init, config.tokenizer, config.seed, config.ablate)
     if config.model_b == TWIN:
-        b = load_one(config, config.model_a, twin_init(config), config.tokenizer, twin_seed(config, a))
+        seed = twin_seed(config, a)
+        b = load_one(config, config.model_a, twin_init(config), config.tokenizer, seed, twin_ablations(config))
     else:
-        b = load_one(config, config.model_b, config.init_b, config.tokenizer_b, config.seed)
+        b = load_one(config, config.model_b, config.init_b, config.tokenizer_b, config.seed, config.ablate_b)
     if b.tokenizer is None and config.tokenizer is not None:
         b.tokenizer = open_tokenizer(config.tokenizer, trust_remote_code=config.trust_remote_code)
     if config.model_b == TWIN:
@@ -83,12 +106,15 @@ def load_pair(config: CompareConfig) -> tuple[Model, Model]:
     return a, b
 
 
-def load_one(config: CompareConfig, spec: str, init: str, tokenizer: str | None, seed: int) -> Model:
+def load_one(
+    config: CompareConfig, spec: str, init: str, tokenizer: str | None, seed: int, ablations: Sequence[str] = ()
+) -> Model:
     """Load one model the way the config asks for."""
+    from repflow.interventions import ablate
     from repflow.models import load
 
     extra = {"dtype": config.dtype} if config.dtype else {}
-    return load(
+    loaded = load(
         spec,
         init=init,
         tokenizer=tokenizer,
@@ -98,11 +124,17 @@ def load_one(config: CompareConfig, spec: str, init: str, tokenizer: str | None,
         seed=seed,
         **extra,
     )
+    return ablate(loaded, ablations)
 
 
 def twin_init(config: CompareConfig) -> str:
     """Scheme of a twin's weights."""
     return "default" if config.init_b == "trained" else config.init_b
+
+
+def twin_ablations(config: CompareConfig) -> list[str]:
+    """Ablations of a twin: its original's unless others are named."""
+    return config.ablate_b or config.ablate
 
 
 def twin_seed(config: CompareConfig, a: Model) -> int:
@@ -134,21 +166,6 @@ def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, A
     return asdict(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
 
 
-def model_facts(model: Model) -> dict[str, Any]:
-    """What a Result says about a model."""
-    return {
-        "name": model.name,
-        "spec": model.spec,
-        "type": model.model_type,
-        "init": model.init,
-        "layers": model.n_layers,
-        "layer_kinds": model.layer_kinds,
-        "width": model.width,
-        "parameters": sum(p.numel() for p in model.network.parameters()),
-        "revision": model.revision,
-    }
-
-
 def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
     """One finding per set of names that carry the same weights."""
     from repflow.results import Finding
@@ -172,9 +189,11 @@ def run_name(config: CompareConfig) -> str:
     from repflow.store import safe_name
 
     parts = [_short(config.model_a), *([config.init] if config.init != "trained" else [])]
+    parts += ["ablated", *config.ablate] if config.ablate else []
     parts += ["vs", _short(config.model_b)] if config.model_b else ["steps"]
     if config.model_b == TWIN or config.init_b != "trained":
         parts.append(twin_init(config))
+    parts += ["ablated", *config.ablate_b] if config.ablate_b else []
     parts += [Path(config.task).stem, str(config.length)]
     parts += [config.states] if config.states != "residual" else []
     return safe_name("-".join(parts))

@@ -19,7 +19,6 @@ from repflow.studies.compare_config import (
     as_measure,
     equal_weights,
     kept_shard,
-    model_facts,
     run_name,
     stored_config,
 )
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from repflow.models import Model
     from repflow.results import Result
     from repflow.store import RunFolder
-    from repflow.tasks import Encoder, Prompts
+    from repflow.tasks import Encoder, Prompts, Task
 
 BANDS = ("cka_cross", "neighbours_cross", "kept_share")
 
@@ -214,7 +213,7 @@ def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired
 
 
 def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
-    from repflow.studies.machine import machine
+    from repflow.studies.machine import machine, model_facts
 
     return {
         **machine(str(a.device)),
@@ -232,7 +231,9 @@ def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     """Make the prompts the config names, for both models."""
-    from repflow.tasks import TASKS, jsonl_prompts, random_prompts
+    from repflow.studies.prompts import task_options
+    from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task, random_prompts
+    from repflow.tasks.lines import is_jsonl
 
     if config.task == "random":
         vocabulary = check_vocabularies(a, b)
@@ -253,18 +254,35 @@ def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     if config.task == "text":
         pieces = file_pieces(config.text, encoder_a, length=config.length, samples=config.samples)
         return pair_prompts(pieces, encoder_a, encoder_b, task="text")
-    if config.task.endswith(".jsonl"):
+    if config.task in RETRIEVAL:
+        return pair_task(make_task(config.task, task_options(config)), config, a, b)
+    if is_jsonl(config.task):
         whole = jsonl_prompts(config.task, encoder_a, length=None, samples=config.samples)
         pieces = text_pieces([prompt.text or "" for prompt in whole], encoder_a, length=config.length)
         return pair_prompts(pieces, encoder_a, encoder_b, task=Path(config.task).name)
     raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
 
 
-def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
-    """Pair texts, or token ids that mean the same to both models."""
-    from repflow.studies.states import given_prompts
-    from repflow.tasks import id_prompts
+def pair_task(task: Task, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Pair the prompts of a task, the same text for both models and within the length of each."""
+    from repflow.tasks import matched_prompts
 
+    encoders = _encoders(config, a, b)
+    size = {"length": config.length, "samples": config.samples, "seed": config.seed}
+    if a.tokenizer is b.tokenizer:
+        return same_prompts(task.prompts(encoders[0], **size))
+    made = matched_prompts(task, encoders, **size, match="text")[0]
+    pieces = text_pieces([prompt.text or "" for prompt in made], encoders[0])
+    return pair_prompts(pieces, *encoders, task=task.name)
+
+
+def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Pair texts, a task's prompts, or token ids that mean the same to both models."""
+    from repflow.studies.states import given_prompts
+    from repflow.tasks import Task, id_prompts
+
+    if isinstance(texts, Task):
+        return pair_task(texts, config, a, b)
     if isinstance(texts, str) or (len(texts) and isinstance(texts[0], str)):
         if a.tokenizer is b.tokenizer:
             return same_prompts(given_prompts(a, texts, bos=config.bos))

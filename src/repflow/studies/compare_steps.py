@@ -24,7 +24,6 @@ from repflow.studies.compare_config import (
     equal_weights,
     kept_shard,
     load_one,
-    model_facts,
     run_name,
     stored_config,
 )
@@ -112,7 +111,7 @@ def run(
     steps = find_checkpoints(config.model_a)
     for step in steps:
         config_file(find_source(step.spec))  # a missing one is refused before anything is written
-    last = load_one(config, steps[-1].spec, config.init, config.tokenizer, config.seed)
+    last = load_one(config, steps[-1].spec, config.init, config.tokenizer, config.seed, config.ablate)
     prompts = make_prompts(as_measure(config), last)
     check(config, last, prompts)
     stored = stored_config(config, prompts.task, len(prompts))
@@ -224,7 +223,8 @@ class StepWork:
                 return last
         del last
         gc.collect()
-        return load_one(self.config, self.steps[index].spec, self.config.init, self.config.tokenizer, self.config.seed)
+        config = self.config
+        return load_one(config, self.steps[index].spec, config.init, config.tokenizer, config.seed, config.ablate)
 
 
 def put_together(steps: list[Checkpoint], records: list[Record], notes: list[dict[str, Any]]) -> Result:
@@ -296,7 +296,7 @@ def _all_states(config: CompareConfig, model: Model, prompts: Prompts, sample: i
 
 
 def _provenance(last: Model, prompts: Prompts, steps: list[Checkpoint]) -> dict[str, Any]:
-    from repflow.studies.machine import machine
+    from repflow.studies.machine import machine, model_facts
 
     return {
         **machine(str(last.device)),

@@ -4,7 +4,7 @@
     kind = "measure"
     models = ["gpt2", "state-spaces/mamba-130m-hf"]
     tasks = ["random", "text"]
-    lengths = [512, 2048]
+    lengths = [512, "2K"]
     inits = ["trained", "default"]
     seeds = [0]
     text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
@@ -28,6 +28,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from repflow.errors import InputError, nearest, teach
 from repflow.studies.measure import MeasureConfig, check_request, run_name
+from repflow.studies.prompts import matched_models, only_fitting
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
 """List in the study → field of a cell's config; the order keeps cells that share a model together."""
@@ -104,6 +105,7 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
     """Check the table [study] and make its cells."""
     from repflow.store import check_name, safe_name
 
+    data = _with_lengths(data)
     _check_keys(data)
     lists = {field: _axis(data, key) for key, field in AXES.items()}
     options = {key: value for key, value in data.items() if key not in AXES and key not in ("kind", "name")}
@@ -112,9 +114,9 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
         base = replace(base, grid=_common_grid(lists["model"], base))
     cells = []
     for values in itertools.product(*lists.values()):
-        config = replace(base, **dict(zip(lists, values, strict=True)))
-        if config.task != "text":
-            config = replace(config, text=[])
+        config = only_fitting(replace(base, **dict(zip(lists, values, strict=True))))
+        if len(lists["model"]) > 1:
+            config = replace(config, match_with=matched_models(lists["model"], config))
         _check_cell(config)
         cells.append(Cell(cell_name(config), config))
     name = data.get("name", safe_name(default_name))
@@ -126,6 +128,17 @@ def cell_name(config: MeasureConfig) -> str:
     text = json.dumps(asdict(config), sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
     return f"{run_name(config)[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
+
+
+def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with lengths such as "4K" as numbers of tokens."""
+    from repflow.tasks.length import THOUSANDS, parse_length
+
+    listed = data.get("lengths")
+    if not isinstance(listed, list):
+        return dict(data)
+    words = [parse_length(entry) if isinstance(entry, str) and THOUSANDS.match(entry) else entry for entry in listed]
+    return {**data, "lengths": words}
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:
@@ -173,7 +186,7 @@ def _axis(data: Mapping[str, Any], key: str) -> list[Any]:
 
 def _check_cell(config: MeasureConfig) -> None:
     """Refuse what no model could run, so that a misspelt study writes nothing."""
-    from repflow.models.initialise import parse_scheme
+    from repflow.models.scheme import parse_scheme
     from repflow.tasks.make import check_size
 
     parse_scheme(config.init)

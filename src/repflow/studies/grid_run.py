@@ -68,19 +68,26 @@ def run_cells(
 def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:
     """Run one cell, or say why it could not be."""
     path = folder / cell.name
+
+    def work() -> Result:
+        stored = stored_result(path)
+        if stored is not None:
+            return stored
+        return measure.run(cell.config, model=held.load(cell.config), out=folder, name=cell.name, progress=progress)
+
+    return Outcome(cell, path, *attempt(work))
+
+
+def attempt(work: Callable[[], Result]) -> tuple[Status, str, Result | None, Exception | None]:
+    """Do the work of a cell: status, reason, result and error, in the order of `Outcome`."""
     try:
-        result = stored_result(path)
-        if result is None:
-            model = held.load(cell.config)
-            result = measure.run(cell.config, model=model, out=folder, name=cell.name, progress=progress)
+        return "finished", "", work(), None
     except StoreError as error:  # some are InputErrors too, but a full disk or a lock says nothing about the cell
-        return Outcome(cell, path, "failed", str(error), error=error)
+        return "failed", str(error), None, error
     except InputError as error:
-        status: Status = "failed" if is_damage(error) else "cannot run"
-        return Outcome(cell, path, status, str(error), error=error)
+        return "failed" if is_damage(error) else "cannot run", str(error), None, error
     except Exception as error:  # noqa: BLE001  one cell must not take the rest of the grid down
-        return Outcome(cell, path, "failed", f"{type(error).__name__}: {error}", error=error)
-    return Outcome(cell, path, "finished", result=result)
+        return "failed", f"{type(error).__name__}: {error}", None, error
 
 
 def is_damage(error: InputError) -> bool:
@@ -132,8 +139,9 @@ class HeldModel:
 def model_key(config: MeasureConfig) -> tuple[Any, ...]:
     """What decides which weights are loaded, and where to; the seed only where weights are random."""
     drawn = config.init != "trained" or config.model.startswith("config:")
+    seed = config.seed if config.init_seed is None else config.init_seed
     place = (config.tokenizer, config.dtype, config.device, config.device_map, config.trust_remote_code)
-    return (config.model, config.init, config.seed if drawn else None, *place)
+    return (config.model, config.init, seed if drawn else None, tuple(config.ablate), *place)
 
 
 def _note(outcome: Outcome, folder: Path) -> None:

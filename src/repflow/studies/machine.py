@@ -1,13 +1,16 @@
-"""With what a run was made: versions, device, threads. Part of every Result's provenance."""
+"""With what a run was made: model, versions, device, threads. Part of every Result's provenance."""
 
 from __future__ import annotations
 
 import os
 import platform
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repflow.version import __version__
+
+if TYPE_CHECKING:
+    from repflow.models import Model
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "safetensors")
 
@@ -25,4 +28,20 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "device_name": name,
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
+    }
+
+
+def model_facts(model: Model) -> dict[str, Any]:
+    """What a Result says about a model."""
+    return {
+        "name": model.name,
+        "spec": model.spec,
+        "type": model.model_type,
+        "init": model.init,
+        "ablate": list(model.ablations),
+        "layers": model.n_layers,
+        "layer_kinds": model.layer_kinds,
+        "width": model.width,
+        "parameters": sum(p.numel() for p in model.network.parameters()),
+        "revision": model.revision,
     }

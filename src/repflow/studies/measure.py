@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.catalogue import DEFAULT_METRICS
 from repflow.errors import InputError, nearest, teach
+from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
 
 if TYPE_CHECKING:
     from repflow.capture.measure import MeasureOptions
@@ -19,8 +20,18 @@ if TYPE_CHECKING:
     from repflow.tasks import Prompts
 
 
+__all__ = ["MeasureConfig", "check_request", "check_task", "load_model", "make_prompts", "measure", "run", "run_name"]
+
+
 def _option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
+
+
+def length_option(default: int, help: str) -> Any:
+    """A length in tokens, which the command line also takes as 1K, 2K or 4K."""
+    from repflow.tasks.length import parse_length
+
+    return field(default=default, metadata={"help": help, "parser": parse_length})
 
 
 @dataclass
@@ -28,14 +39,37 @@ class MeasureConfig:
     """What to measure; the fields are the command line's options and the `config` of the Result."""
 
     model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
-    task: str = _option("random", "what the model reads: text (with --text), random, or FILE.jsonl with prompts")
+    task: str = _option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
     )
-    length: int = _option(512, "tokens per prompt")
+    length: int = length_option(512, "tokens per prompt, at most; 1K is 1000")
     samples: int = _option(8, "number of prompts")
     seed: int = _option(0, "seed of random prompts and random weights")
-    init: str = _option("trained", "weights: trained, or random by default, gaussian[:std], xavier, he")
+    format: str = _option("liu2024", "template of kvpr: liu2024 (valid JSON), or paper (as printed in its appendix B)")
+    index: int | None = _option(None, "index of the gold pair or document from 0; swept and balanced unless given")
+    classes: int | None = _option(None, "bins of the gold item's relative position; default one class per index")
+    items: int | None = _option(None, "pairs or documents per prompt; default as many as fit into --length")
+    documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
+    distractors: str = _option("bm25", "other documents of mdqa: bm25 (most like the question), or random")
+    chat_template: bool = _option(False, "put each prompt into the tokenizer's chat template")
+    match: str = _option("text", "several models get the same text, items (same number of them), or tokens")
+    match_with: list[str] = field(
+        default_factory=list,
+        metadata={"help": "another model whose tokenizer the prompts must fit too; set where several are measured"},
+    )
+    init: str = _option(
+        "trained",
+        "weights: trained, or random: default, gaussian[:std], xavier[:gain], he[:gain], then +residual ...",
+    )
+    init_seed: int | None = _option(None, "seed of random weights, where it is not that of the prompts")
+    ablate: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "parts taken out, repeated or comma separated: norm-affine, norm, positions, attention-window:W, "
+            "attention-uniform"
+        },
+    )
     states: str = _option(
         "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
     )
@@ -67,13 +101,23 @@ class MeasureConfig:
     trust_remote_code: bool = _option(False, "run Python code that comes with the model")
 
     def __post_init__(self) -> None:
-        """Put the default metrics in place of the word `default`."""
+        """Put the default metrics in place of the word `default`, and ablations in their fixed order."""
         words = [m for name in self.metrics for m in (DEFAULT_METRICS if name == "default" else [name])]
         self.metrics = list(dict.fromkeys(words))
+        self.ablate = ablation_names(self.ablate)
 
     def help(self, name: str) -> str:
         """Help text of one field."""
         return next(f.metadata["help"] for f in fields(self) if f.name == name)
+
+
+def ablation_names(ablate: Sequence[str]) -> list[str]:
+    """Names of ablations in their fixed order, so that the same set makes the same run; unknown ones are refused."""
+    if not ablate:
+        return []
+    from repflow.interventions import parse_ablations
+
+    return [str(ablation) for ablation in parse_ablations(_listed(ablate))]
 
 
 def check_request(config: MeasureConfig, name: str | None = None) -> None:
@@ -84,28 +128,12 @@ def check_request(config: MeasureConfig, name: str | None = None) -> None:
     if name is not None:
         check_name(name)
     check_task(config)
-    for file in [*config.text, *config.calibration, *([config.task] if config.task.endswith(".jsonl") else [])]:
+    for file in [*config.text, *config.calibration, *own_file(config.task)]:
         if not Path(file).is_file():
             raise InputError(f"cannot read {file}: no such file; check the path")
     for metric in config.metrics:
         if ".py:" not in metric and metric not in METRICS and metric not in ALIASES:
             raise InputError(f"unknown metric {metric!r}; {nearest(metric, METRICS)}")
-
-
-def check_task(config: MeasureConfig) -> None:
-    """Refuse an unknown task, or one whose files do not fit it."""
-    from repflow.tasks import TASKS
-
-    if config.task not in TASKS and not config.task.endswith(".jsonl"):
-        raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
-    if config.bos not in ("model", "always", "never"):
-        raise InputError(teach("--bos model, always or never", repr(config.bos), "see repflow measure --help"))
-    if config.task == "text" and not config.text:
-        raise InputError(teach("--text FILE with the task text", "no file", "name one or more text files"))
-    if config.text and config.task != "text":
-        raise InputError(
-            teach("--task text with --text", f"--task {config.task}", "pass --task text or leave --text out")
-        )
 
 
 def run(
@@ -159,40 +187,21 @@ def run(
 
 def load_model(config: MeasureConfig, tokenizer: Any = None) -> Model:
     """Load the model the config names; a live tokenizer may stand for the one it names."""
+    from repflow.interventions import ablate
     from repflow.models import load
 
     extra = {"dtype": config.dtype} if config.dtype else {}
-    return load(
+    loaded = load(
         config.model,
         init=config.init,
         tokenizer=config.tokenizer if tokenizer is None else tokenizer,
         device=config.device,
         device_map=config.device_map,
         trust_remote_code=config.trust_remote_code,
-        seed=config.seed,
+        seed=config.seed if config.init_seed is None else config.init_seed,
         **extra,
     )
-
-
-def make_prompts(config: MeasureConfig, model: Model) -> Prompts:
-    """Make the prompts the config names, for this model's tokenizer."""
-    from repflow.tasks import Encoder, file_prompts, jsonl_prompts, random_prompts
-
-    check_task(config)
-    if config.task == "random":
-        return random_prompts(
-            model.vocab_size,
-            length=config.length,
-            samples=config.samples,
-            seed=config.seed,
-            tokenizer=model.tokenizer,
-            bos=config.bos,
-            bos_id=model.bos_token_id,
-        )
-    encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
-    if config.task == "text":
-        return file_prompts(config.text, encoder, length=config.length, samples=config.samples)
-    return jsonl_prompts(config.task, encoder, length=config.length, samples=config.samples)
+    return ablate(loaded, config.ablate)
 
 
 def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
@@ -225,11 +234,12 @@ def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dic
     """Config and provenance as stored: what was asked, and with what it was done."""
     from repflow.studies.machine import machine
 
-    stored = asdict(config) | {"model": config.model or model.spec}
+    stored = asdict(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
     provenance = {
         **machine(str(model.device)),
         "dtype": str(model.dtype).removeprefix("torch."),
         "init": model.init,
+        "ablate": list(model.ablations),
         "digests": {"weights": model.digest(), "prompts": prompts.digest(), **_metric_digests(config)},
     }
     return stored, provenance
@@ -249,18 +259,13 @@ def _describe_result(
     stored: dict[str, Any],
     provenance: dict[str, Any],
 ) -> Result:
+    from repflow.studies.machine import model_facts
+
     result.config = stored
     result.provenance = {
         **provenance,
-        "model": {
-            "name": model.name,
-            "type": model.model_type,
-            "layers": model.n_layers,
-            "layer_kinds": model.layer_kinds,
-            "width": model.width,
-            "parameters": sum(p.numel() for p in model.network.parameters()),
-            "revision": model.revision,
-        },
+        "model": model_facts(model),
+        "task": prompt_facts(prompts),
         "states": config.states,
         "branch_layers": model.sublayers(config.states) if config.states.startswith("branch") else None,
         **result.provenance,
@@ -269,11 +274,13 @@ def _describe_result(
 
 
 def run_name(config: MeasureConfig) -> str:
-    """Folder name of a run: model, init, task and length, as one safe path component."""
+    """Folder name of a run: model, init, ablations, task and length, as one safe path component."""
     from repflow.store import safe_name
 
     parts = [Path(config.model.removeprefix("config:")).stem if config.model.startswith("config:") else config.model]
     parts += [config.init] if config.init != "trained" else []
+    parts += [f"init{config.init_seed}"] if config.init_seed is not None else []
+    parts += ["ablated", *config.ablate] if config.ablate else []
     parts += [Path(config.task).stem, str(config.length)]
     parts += [config.states] if config.states != "residual" else []
     parts += [f"grid{config.grid}"] if config.grid is not None else []
@@ -293,8 +300,8 @@ def measure(
 
     Args:
         model: a loaded Model, a spec, or a live transformers model.
-        task: `random`, `text`, `FILE.jsonl`; a text of several words or a list of texts; or token ids (batch, token),
-            nested or as a tensor.
+        task: `random`, `text`, `kvpr`, `mdqa`, `FILE.jsonl`; a `Task` object or ready `Prompts`; a text of several
+            words or a list of texts; or token ids (batch, token), nested or as a tensor.
         metrics: names from the catalogue, registered metrics or `FILE.py:FUNCTION`.
         out: folder of runs to store the result in.
         name: name of the stored run.
@@ -303,18 +310,16 @@ def measure(
     Returns:
         Result: a mapping from metric name to array.
     """
-    from repflow.studies.states import given_prompts
-
     known = {f.name for f in fields(MeasureConfig)} - {"model", "task", "metrics"}
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
     config = MeasureConfig(**_plain(options), metrics=_listed(metrics))
-    named = _task_name(task)
+    named = task_name(task)
     if named is not None:
         config.task = named
         check_task(config)
     loaded = _loaded(model, config, options)
-    prompts = given_prompts(loaded, task, bos=config.bos) if named is None else None
+    prompts = given_task(task, config, loaded) if named is None else None
     return run(config, model=loaded, prompts=prompts, out=out, name=name)
 
 
@@ -325,7 +330,12 @@ def _listed(value: Any) -> list[str]:
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     """Options as a config stores them: paths, dtypes, devices and a live tokenizer by their names."""
-    plain = {name: _listed(value) if name in ("text", "calibration") else value for name, value in options.items()}
+    from repflow.tasks import parse_length
+
+    lists = ("text", "calibration", "ablate", "match_with")
+    plain: dict[str, Any] = {name: _listed(value) if name in lists else value for name, value in options.items()}
+    if "length" in plain:
+        plain["length"] = parse_length(plain["length"])
     for name in ("dtype", "device"):
         if plain.get(name) is not None:
             plain[name] = str(plain[name]).removeprefix("torch.")
@@ -335,26 +345,12 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return plain | ({"tokenizer": str(plain["tokenizer"])} if tokenizer is not None else {})
 
 
-def _task_name(task: Any) -> str | None:
-    """Name of a task, None for texts and ids; a lone word is a misspelt task rather than a text."""
-    from repflow.tasks import TASKS
-
-    if not isinstance(task, (str, Path)):
-        return None
-    name = str(task)
-    if name in TASKS or name.endswith(".jsonl"):
-        return name
-    if isinstance(task, Path) or len(name.split()) < 2:
-        hint = nearest(name, [*TASKS, "FILE.jsonl"])
-        raise InputError(f"unknown task {name!r}; {hint}; to measure it as a text, pass a list: [{name!r}]")
-    return None
-
-
-LOADING = ("init", "tokenizer", "dtype", "device", "device_map", "trust_remote_code")
+LOADING = ("init", "init_seed", "tokenizer", "dtype", "device", "device_map", "trust_remote_code")
 
 
 def _loaded(model: Any, config: MeasureConfig, options: dict[str, Any]) -> Model:
     """Load what is not loaded yet; the config then says what was measured."""
+    from repflow.interventions import ablate
     from repflow.models import Model, load
 
     if isinstance(model, (str, Path)):
@@ -368,6 +364,10 @@ def _loaded(model: Any, config: MeasureConfig, options: dict[str, Any]) -> Model
     else:
         extra: dict[str, Any] = {"dtype": config.dtype} if config.dtype else {}
         extra |= {"tokenizer": options.get("tokenizer"), "device": config.device}
-        loaded = load(model, init=config.init, seed=config.seed, **extra)
+        seed = config.seed if config.init_seed is None else config.init_seed
+        loaded = load(model, init=config.init, seed=seed, **extra)
+    if not isinstance(model, (str, Path)):
+        loaded = ablate(loaded, config.ablate)
     config.model, config.init = config.model or loaded.spec, loaded.init
+    config.ablate = list(loaded.ablations)
     return loaded

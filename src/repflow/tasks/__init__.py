@@ -1,18 +1,27 @@
 """Tasks: what the model reads."""
 
-from repflow.tasks.make import TASKS, file_prompts, id_prompts, jsonl_prompts, random_prompts, text_prompts
+from repflow.tasks.length import parse_length
+from repflow.tasks.make import TASKS, file_prompts, id_prompts, random_prompts, text_prompts
+from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
+from repflow.tasks.retrieval import RETRIEVAL, Task, TaskOptions, make_task, matched_prompts
 
 __all__ = [
+    "RETRIEVAL",
     "TASKS",
     "Encoder",
     "Prompt",
     "Prompts",
+    "Task",
+    "TaskOptions",
     "check_fit",
     "check_lengths",
     "file_prompts",
     "id_prompts",
     "jsonl_prompts",
+    "make_task",
+    "matched_prompts",
+    "parse_length",
     "random_prompts",
     "text_prompts",
 ]

@@ -1,8 +1,9 @@
-"""The tasks of this release: `text` (files or strings), `random` (seeded ids), a JSONL of prompts, and given ids."""
+"""The tasks without anything to find: `text` (files or strings), `random` (seeded ids), and given ids."""
 
 from __future__ import annotations
 
-import json
+import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from repflow.errors import InputError, teach
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
-TASKS = ("text", "random")
+TASKS = ("text", "random", "kvpr", "mdqa")
 
 
 def random_prompts(
@@ -79,25 +80,6 @@ def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, 
     return Prompts("text", tuple(encoder.prompt(ids, encoder.tokenizer.decode(ids)) for ids in chosen))
 
 
-def jsonl_prompts(file: str | Path, encoder: Encoder, *, length: int | None, samples: int | None) -> Prompts:
-    """Prompts of a user's own: one JSON object per line with a `prompt`."""
-    check_size(2 if length is None else length, 1 if samples is None else samples)
-    texts = []
-    # splitlines() would also cut at U+2028 and its like, which JSON allows inside a string
-    for number, line in enumerate(read_text(Path(file)).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{file}, line {number}: not a JSON object ({error})") from None
-        if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
-            raise InputError(f"{file}, line {number}: expected an object with a string 'prompt'; got {line[:80]!r}")
-        texts.append(entry["prompt"])
-    chosen = texts if samples is None else texts[:samples]
-    return text_prompts(chosen, encoder, length=length, task=Path(file).name)
-
-
 def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None) -> Prompts:
     """Given token ids, one sequence or tensor per sample, taken as they are."""
     made = []
@@ -134,11 +116,16 @@ def check_size(length: int, samples: int) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, or say why it cannot be used."""
+    """Read a UTF-8 file, gzipped if its name ends with .gz, or say why it cannot be used."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is no part of the text
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = (
+            data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        )  # a byte-order mark is no part of the text
     except UnicodeDecodeError as error:
         raise InputError(teach(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8")) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(teach(f"gzipped text in {path}", str(error), "compress it again or unpack it")) from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     if not text.strip():

@@ -24,12 +24,24 @@ class Prompt:
         text: the text they stand for; None for random ids.
         tokens: one display string per id.
         begins: whether the first id is the beginning-of-sequence token.
+        label: class a probe reads, a number into `Prompts.classes`.
+        answers: any of these in the greedy answer counts as right; the first is the canonical one.
+        group: prompts of one group never part in a split, so that nothing is learnt by heart.
+        position: relative position of the gold item, from 0 to 1.
+        key: the queried key or question.
+        items: pairs or documents in the prompt.
     """
 
     ids: tuple[int, ...]
     text: str | None = None
     tokens: tuple[str, ...] = ()
     begins: bool = False
+    label: int | None = None
+    answers: tuple[str, ...] = ()
+    group: str | None = None
+    position: float | None = None
+    key: str | None = None
+    items: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,10 +51,12 @@ class Prompts(Sequence[Prompt]):
     Attributes:
         task: name of the task that made them.
         samples: the prompts.
+        classes: name of each class of `Prompt.label`.
     """
 
     task: str
     samples: tuple[Prompt, ...] = field(repr=False)
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -82,15 +96,45 @@ class Encoder:
             )
         self.tokenizer = tokenizer
         self.prefix = bos_prefix(tokenizer, bos, bos_id)
+        self._numbers: dict[int, int] = {}
+        self._words: dict[int, str] = {}
+
+    def render(self, text: str) -> str:
+        """What the model reads for a text: the text itself."""
+        return text
 
     def ids(self, text: str) -> list[int]:
-        """Ids of the text alone."""
+        """Ids of what the model reads for a text, without the policy's first token."""
+        return self.text_ids(self.render(text))
+
+    def text_ids(self, text: str) -> list[int]:
+        """Ids of a piece of text as it stands."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`ids` of several texts; a fast tokenizer encodes them side by side."""
+        rendered = [self.render(text) for text in texts]
+        return [list(ids) for ids in self.tokenizer(rendered, add_special_tokens=False)["input_ids"]]
 
     def prompt(self, ids: Sequence[int], text: str | None) -> Prompt:
         """Prompt from ids of text, with the policy's first token."""
         full = (*self.prefix, *ids)
-        return Prompt(full, text, tuple(token_strings(self.tokenizer, full)), bool(self.prefix))
+        for token in set(full) - self._words.keys():
+            self._words[token], self._numbers[token] = self.tokenizer.decode([token]), token
+        # one object for each number and string: 20,000 prompts of 4,000 tokens then fit in memory
+        own = tuple(map(self._numbers.__getitem__, full))
+        return Prompt(own, text, tuple(map(self._words.__getitem__, full)), self.begins)
+
+    @property
+    def begins(self) -> bool:
+        """Whether prompts begin with the beginning-of-sequence token."""
+        return bool(self.prefix)
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """Equal for encoders that give every text the same ids."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        made = id(self.tokenizer) if backend is None else hashlib.sha256(backend.to_str().encode()).hexdigest()
+        return made, self.prefix, getattr(self.tokenizer, "chat_template", None)
 
 
 def bos_prefix(tokenizer: Any, bos: str, bos_id: int | None) -> tuple[int, ...]:

@@ -1,0 +1,55 @@
+"""`repflow diagnose`: measure and probe a model, then one page that says what the numbers allow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import Progress, quiet
+from repflow.cli.measure import RUNS, short_name
+from repflow.cli.options import make_config, with_options
+from repflow.studies.diagnose import DiagnoseConfig, check_request, run_name
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+
+@with_options(DiagnoseConfig, skip=("model",))
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of runs; flow, probe and diagnosis are folders in it.")
+    ] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the diagnosis.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Diagnose MODEL: where tokens become alike and part again, where the task's answer can be decoded, what is lost.
+
+    Every statement cites its number; published signatures are judged as published (raw values) and as we judge (excess
+    similarity, chance-corrected points, intervals). What was not measured is not claimed.
+    """
+    config = make_config(DiagnoseConfig, {**options, "model": model})
+    check_request(config, name)
+    run = name or run_name(config)
+    result = _diagnose(config, out, name)
+    from repflow.report.diagnose_page import diagnosis_json, diagnosis_text
+
+    if as_json:
+        print(json.dumps(diagnosis_json(result, out / run), allow_nan=False), flush=True)
+    else:
+        print(diagnosis_text(result))
+        print(f"\nwrote {out / run}")
+
+
+def _diagnose(config: DiagnoseConfig, out: Path, name: str | None) -> Result:
+    from repflow.studies.diagnose import run
+
+    with quiet(), Progress(short_name(config.model)) as progress:
+        return run(config, out=out, name=name, progress=progress)

@@ -1,0 +1,138 @@
+"""`repflow reproduce`: a figure or table of paper 1, ours beside the printed values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, stdout_console
+from repflow.cli.measure import RUNS
+from repflow.cli.options import comma_separated, make_config, with_options
+from repflow.errors import InputError, teach
+from repflow.studies.reproduce import ReproduceConfig, run_name
+from repflow.studies.reproduce_recipes import CHECK
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+    from repflow.studies.reproduce import ReproduceCell
+    from repflow.studies.reproduce_cost import ReproduceCost
+
+HELP = {name: ReproduceConfig.help(name) for name in ("recipe", "models", "tasks", "lengths")}
+
+
+@with_options(ReproduceConfig, skip=("recipe", "models", "tasks", "lengths"))
+def command(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=HELP["recipe"])],
+    model: Annotated[list[str] | None, typer.Option("--model", help=HELP["models"])] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help=HELP["tasks"])] = None,
+    length: Annotated[list[str] | None, typer.Option("--length", help=HELP["lengths"])] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run that holds the comparison.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Start at scale paper, having seen what it costs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and stop; nothing is written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Reproduce a figure or table of paper 1 (arXiv 2510.06640): run the study, print ours beside the printed values.
+
+    flow-check runs nothing: it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
+    What was run is stored and shared between recipes; a command that was cut goes on where it was.
+    """
+    from repflow.store.name import check_name
+    from repflow.tasks.length import parse_length
+
+    options["states"] = comma_separated(options["states"])
+    config = make_config(ReproduceConfig, {**options, "recipe": recipe})
+    config = replace(
+        config,
+        models=list(model or []),
+        tasks=comma_separated(task) or [],
+        lengths=[parse_length(word) for word in comma_separated(length) or []],
+    )
+    run = check_name(run_name(config) if name is None else name)
+    if recipe != CHECK and not _may_start(config, out, yes=yes, dry_run=dry_run, as_json=as_json):
+        return
+    result = _run(config, out, run)
+    _print(result, out / run, as_json=as_json)
+    raise typer.Exit(_code(result))
+
+
+def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
+    """Print the cost; refuse a start at scale paper without --yes."""
+    from repflow.studies.reproduce import plan
+    from repflow.studies.reproduce_cost import estimate
+
+    with quiet():
+        cost = estimate(plan(config, out))
+    if dry_run and as_json:
+        print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
+    else:
+        _print_cost(cost, to_stderr=as_json or not dry_run)
+    if dry_run:
+        return False
+    if config.scale == "paper" and not yes:
+        raise InputError(teach("--yes to start at scale paper", "none", "the cost is above; --dry-run prints it alone"))
+    return True
+
+
+def _run(config: ReproduceConfig, out: Path, name: str) -> Result:
+    from repflow.studies.reproduce import run
+
+    def label(number: int, count: int, cell: ReproduceCell) -> Progress:
+        return Progress(f"{number}/{count} {cell.name}")
+
+    with quiet():
+        return run(config, out=out, name=name, label=label)
+
+
+def _code(result: Result) -> int:
+    """1 if a run failed, else 2 if one could not be run as asked."""
+    statuses = {cell["status"] for cell in result.provenance.get("cells", [])}
+    return FAILED if "failed" in statuses else WRONG_REQUEST if "cannot run" in statuses else DONE
+
+
+def _print(result: Result, run: Path, *, as_json: bool) -> None:
+    from repflow.report.reproduce_table import check_view, comparison_view
+
+    stored = all(cell["status"] == "finished" for cell in result.provenance.get("cells", []))
+    for cell in result.provenance.get("cells", []):
+        if cell["status"] != "finished":
+            note(f"{cell['run']}: {cell['status']}: {cell['reason']}")
+    if as_json:
+        print(json.dumps({"run": str(run) if stored else None, **result.to_json()}, allow_nan=False), flush=True)
+        return
+    console = stdout_console()
+    for part in check_view(result) if result.config["recipe"] == CHECK else comparison_view(result):
+        console.print(part)
+    where = f"wrote {run}" if stored else "the comparison is not stored before every run is finished; give it again"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_cost(cost: ReproduceCost, *, to_stderr: bool) -> None:
+    least = "at least " if cost.unknown else ""
+    hours = f"{cost.gpu_hours:,.{1 if cost.gpu_hours >= 1 else 3}f} GPU hours at {cost.rate / 1e12:.0f} TFLOP/s"
+    lines = [
+        f"{cost.runs} runs, {cost.prompts:,} prompts, {cost.tokens:,} tokens",
+        f"forward passes: {least}{cost.flops:.2e} FLOP, {hours}",
+        f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
+        f"{_size(cost.download_bytes)} for checkpoints",
+    ]
+    lines += [f"  {model}: size unknown before it is downloaded or read" for model in cost.unknown]
+    for line in lines:
+        if to_stderr:
+            note(line)
+        else:
+            print(line, flush=True)
+
+
+def _size(count: int) -> str:
+    """Bytes with a unit.
+
+    >>> _size(3_200_000), _size(21_000_000_000)
+    ('3.2 MB', '21.0 GB')
+    """
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,62 @@
+"""`repflow twins`: a model against its random twins, over inits, seeds and lengths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
+from repflow.cli.measure import RUNS, json_object
+from repflow.cli.options import make_config, with_options
+from repflow.studies.twins import SUMMARY, TwinsConfig, check, run, study_name
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+    from repflow.studies.grid import Cell
+
+
+@with_options(TwinsConfig, skip=("model",))
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the study's folder; by default from model and task.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Hold MODEL against random twins: is the shape of token similarity over depth architecture or training?
+
+    Late minus early similarity of every cell, with intervals over prompts and seeds. It is called architectural only
+    where its sign is the same in every cell, for all schemes and n = 128 … 2K; else the cells that break are named.
+    Cells that are finished are skipped when the command is given again.
+    """
+    config = make_config(TwinsConfig, {**options, "model": model})
+    check(config)
+    folder = out / (name or study_name(config))
+
+    def progress(cell: Cell) -> Progress:
+        return Progress(cell.name)
+
+    with quiet():
+        result = run(config, out=out, name=name, progress=progress, note=note)
+    if as_json:
+        print(json.dumps(json_object(result, folder / SUMMARY), allow_nan=False), flush=True)
+    else:
+        _print(result, folder)
+    raise typer.Exit(FAILED if result.provenance["failed"] else DONE)
+
+
+def _print(result: Result, folder: Path) -> None:
+    from repflow.report.twins_table import twins_view
+
+    console = stdout_console()
+    for part in twins_view(result):
+        console.print(part)
+    console.print(f"wrote {folder}", markup=False, highlight=False, soft_wrap=True)

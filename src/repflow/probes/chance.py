@@ -1,0 +1,51 @@
+"""What can be had without reading the features: chance, the accuracy above it, and the labels' own information."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from repflow.probes.fit import ProbeFit
+
+Number = TypeVar("Number", float, np.ndarray)
+
+
+def majority_share(train: np.ndarray, test: np.ndarray, n_classes: int) -> float:
+    """Test accuracy of always saying the most frequent training class, at least 1 / classes.
+
+    >>> majority_share(np.array([0, 0, 1]), np.array([0, 0, 0, 1]), 2)
+    0.75
+    """
+    common = np.bincount(train, minlength=n_classes).argmax()
+    return max(float((test == common).mean()), 1 / n_classes)
+
+
+def chance_level(fit: ProbeFit) -> float:
+    """`majority_share` averaged over seeds: 1 / classes where labels are balanced."""
+    shares = [
+        majority_share(labels[split.train], labels[split.test], fit.n_classes)
+        for labels, split in zip(fit.labels, fit.splits, strict=True)
+    ]
+    return float(np.mean(shares))
+
+
+def corrected(accuracy: Number, chance: float) -> Number:
+    """(accuracy - chance) / (1 - chance): 0 for chance, 1 for always right; NaN where chance is 1.
+
+    >>> corrected(0.75, 0.5)
+    0.5
+    """
+    return (accuracy - chance) / (1 - chance if chance < 1 else float("nan"))
+
+
+def prior_log_likelihood(fit: ProbeFit) -> np.ndarray:
+    """Mean log-probability of the test labels under the training labels' frequencies, nats, (seed,).
+
+    One is added to each class' count, so that a class that training lacks costs a finite amount.
+    """
+    out = []
+    for labels, split in zip(fit.labels, fit.splits, strict=True):
+        counts = np.bincount(labels[split.train], minlength=fit.n_classes) + 1.0
+        out.append(float(np.log(counts / counts.sum())[labels[split.test]].mean()))
+    return np.array(out)

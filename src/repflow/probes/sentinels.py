@@ -1,0 +1,166 @@
+"""Sentinels: probes on what should not tell the label. One that reads it has found a leak in the prompts.
+
+State 0 at the last token holds that token alone; lengths and counts hold the prompt's size; a bag of tokens holds which
+tokens occur and nothing of their order. None of them needs the model to have read anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from repflow.errors import InputError, teach
+from repflow.probes.chance import chance_level
+from repflow.probes.features import ArrayFeatures
+from repflow.probes.fit import check_labels, fit_probes
+from repflow.probes.split import Split
+
+ERRORS = 3.0
+"""Standard errors above chance that make a leak."""
+BAG_COLUMNS = 1024
+"""Tokens kept in the bag: those most unevenly spread over the classes of the training rows."""
+BINS = 32
+"""Values of a length or count that get a column of their own; more are put into quantiles."""
+
+
+@dataclass(frozen=True)
+class Sentinel:
+    """What one sentinel read.
+
+    Attributes:
+        name: What it looked at.
+        accuracy: Test accuracy, mean over seeds.
+        chance: What guessing gives.
+        error: Standard error of the accuracy at chance, each prompt counted once.
+        leaks: Accuracy above chance + 3 errors.
+    """
+
+    name: str
+    accuracy: float
+    chance: float
+    error: float
+    leaks: bool
+
+
+def sentinels(
+    features0: Any,
+    lengths: Sequence[int] | np.ndarray | None,
+    counts: Sequence[int] | np.ndarray | None,
+    token_bags: Sequence[Any] | None,
+    labels: Sequence[int] | np.ndarray,
+    splits: Sequence[Split],
+    *,
+    n_classes: int | None = None,
+) -> list[Sentinel]:
+    """Probe what should not tell the label, with the `robust` recipe.
+
+    Args:
+        features0: (sample, width) state 0 at the last token, or None.
+        lengths: (sample,) tokens of each prompt, or None.
+        counts: (sample,) or (sample, count) items and other sizes, or None.
+        token_bags: Per sample its token ids, in any order, or None.
+        labels: (sample,) or (seed, sample).
+        splits: One per seed.
+        n_classes: Classes of the label; the largest label + 1 if not given.
+
+    >>> y = np.arange(60) % 3
+    >>> part = np.arange(60) // 3 % 5
+    >>> split = Split(*(np.flatnonzero(np.isin(part, which)) for which in ([0, 1, 2], [3], [4])))
+    >>> [found] = sentinels(None, 100 + y, None, None, y, [split])
+    >>> found.name, found.accuracy, found.leaks
+    ('length and counts', 1.0, True)
+    """
+    known = np.asarray(labels)
+    n_classes = int(known.max()) + 1 if n_classes is None else n_classes
+    known = check_labels(known, splits, n_classes, known.shape[-1])
+    n_samples = known.shape[1]
+    found = []
+    if features0 is not None:
+        rows = features0 if isinstance(features0, torch.Tensor) else torch.as_tensor(np.asarray(features0))
+        _check_rows("features0", len(rows), n_samples)
+        found.append(_sentinel("state 0 at the last token", rows[None].float(), known, splits, n_classes))
+    if lengths is not None or counts is not None:
+        sizes = [np.asarray(part, float).reshape(len(part), -1) for part in (lengths, counts) if part is not None]
+        for part in sizes:
+            _check_rows("lengths and counts", len(part), n_samples)
+        columns = torch.as_tensor(size_columns(np.concatenate(sizes, 1)))
+        found.append(_sentinel("length and counts", columns[None], known, splits, n_classes))
+    if token_bags is not None:
+        _check_rows("token_bags", len(token_bags), n_samples)
+        found.append(_bag_sentinel(token_bags, known, splits, n_classes))
+    return found
+
+
+def _check_rows(name: str, got: int, wanted: int) -> None:
+    if got != wanted:
+        raise InputError(teach(f"{name} of {wanted} samples", f"{got}", "give one entry per sample"))
+
+
+def _sentinel(name: str, rows: torch.Tensor, labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> Sentinel:
+    fit = fit_probes(ArrayFeatures(rows), labels, splits, n_classes=n_classes, recipe="robust", device="cpu")
+    if fit.reasons:
+        raise InputError(teach(f"finite numbers for {name}", fit.reasons[0], "look for what makes them NaN or Inf"))
+    return _judge(name, float(fit.accuracy_test.mean()), chance_level(fit), splits)
+
+
+def _bag_sentinel(bags: Sequence[Any], labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> Sentinel:
+    """The bag's columns are chosen on training rows, so each seed has its own."""
+    parts = []
+    for mine, split in zip(labels, splits, strict=True):
+        columns = torch.as_tensor(bag_columns(bags, mine, split.train, n_classes))
+        parts.append(_sentinel("bag of tokens", columns[None], mine[None], [split], n_classes))
+    accuracy, chance = (float(np.mean([getattr(part, key) for part in parts])) for key in ("accuracy", "chance"))
+    return _judge("bag of tokens", accuracy, chance, splits)
+
+
+def _judge(name: str, accuracy: float, chance: float, splits: Sequence[Split]) -> Sentinel:
+    # a prompt tested under several seeds is one prompt: (Σ m)² / Σ m² of them, m times each
+    times = np.bincount(np.concatenate([split.test for split in splits])).astype(float)
+    effective = times.sum() ** 2 / np.square(times).sum()
+    error = float(np.sqrt(chance * (1 - chance) / effective))
+    return Sentinel(name, accuracy, chance, error, accuracy > chance + ERRORS * error)
+
+
+def size_columns(sizes: np.ndarray) -> np.ndarray:
+    """Each size itself and one column per value (or quantile), so that any function of it can be read.
+
+    >>> size_columns(np.array([[3.0], [5.0], [3.0]])).tolist()
+    [[3.0, 1.0, 0.0], [5.0, 0.0, 1.0], [3.0, 1.0, 0.0]]
+    """
+    out = []
+    for column in sizes.T:
+        values = np.unique(column)
+        if len(values) > BINS:
+            values = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[:-1]))
+        place = np.searchsorted(values, column, side="right") - 1
+        out += [column[:, None], np.eye(len(values))[place]]
+    return np.concatenate(out, 1).astype(np.float32)
+
+
+def bag_columns(bags: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> np.ndarray:
+    """How often each of the most telling tokens occurs in each prompt, (sample, token).
+
+    Telling: the largest χ² of a token's counts over the classes against their shares, on training rows.
+    """
+    ids = [np.asarray(bag).ravel() for bag in bags]
+    rows = np.repeat(np.arange(len(ids)), [len(bag) for bag in ids])
+    names, tokens = np.unique(np.concatenate(ids), return_inverse=True)
+    trained = np.zeros(len(ids), bool)
+    trained[train] = True
+    inside = trained[rows]
+    seen = np.bincount(tokens[inside] * n_classes + labels[rows[inside]], minlength=len(names) * n_classes)
+    seen = seen.reshape(len(names), n_classes).astype(float)
+    share = np.bincount(labels[train], minlength=n_classes) / len(train)
+    hoped = seen.sum(1, keepdims=True) * share
+    with np.errstate(divide="ignore", invalid="ignore"):
+        telling = np.where(hoped > 0, (seen - hoped) ** 2 / hoped, 0).sum(1)
+    kept = np.sort(np.argsort(-telling, kind="stable")[:BAG_COLUMNS])
+    place = np.full(len(names), -1)
+    place[kept] = np.arange(len(kept))
+    chosen = place[tokens] >= 0
+    flat = rows[chosen] * len(kept) + place[tokens[chosen]]
+    return np.bincount(flat, minlength=len(ids) * len(kept)).reshape(len(ids), len(kept)).astype(np.float32)

@@ -1,0 +1,140 @@
+"""What the command line shows of a probe: accuracy by state, the read-out in words, several models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from repflow.report.tables import ABSENT, label, number, thinned
+from repflow.results import Result
+
+RECIPES = ("paper", "robust")
+
+
+def probe_view(result: Result) -> list[RenderableType]:
+    """States, what can be said of the best one, controls, findings."""
+    parts: list[RenderableType] = [_state_table(result), *map(Text, summary_lines(result))]
+    parts += [Text.assemble((f"finding {f.code}: ", "yellow"), f.message) for f in result.findings]
+    return parts
+
+
+def _state_table(result: Result) -> Table:
+    about = result.provenance["probe"]
+    count = len(result["probe_corrected"])
+    rows = sorted({*thinned(count), about["peak"], about["last"]})
+    title = f"{label(result)}: {about['label']} on task {result.config['task']}, {about['classes']} classes, "
+    title += f"chance {about['chance']:.3f}"
+    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
+    columns = _columns(result)
+    table.add_column("state", justify="right")
+    for name, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for state in rows:
+        mark = "*" if state == about["peak"] else "=" if state in about["tied"] else ""
+        table.add_row(f"{state}{mark}", *(_cell(values, state) for _, values in columns))
+    if "final_norm/probe_accuracy" in result:
+        final: dict[str, Any] = {"test": _band_cells(result, "final_norm/probe_accuracy")}
+        final["corrected"] = result["final_norm/probe_corrected"]
+        final["bits"] = result["final_norm/probe_information"]
+        table.add_row("norm", *(_cell(final[name], 0) if name in final else "" for name, _ in columns))
+    notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
+    notes += ["* peak, chosen on validation", "= not to be told from it", "[ ]: 95 % of prompt resamples"]
+    table.caption = Text("; ".join(notes))
+    return table
+
+
+def _columns(result: Result) -> list[tuple[str, Any]]:
+    """Columns that the result has: lists of text or arrays (state,)."""
+    columns: list[tuple[str, Any]] = [("test", _band_cells(result, "probe_accuracy"))]
+    columns += [("valid", result["probe_valid_accuracy"].mean(1))]
+    other = [r for r in RECIPES if f"probe/{r}/accuracy" in result and r != result.provenance["probe"]["recipe"]]
+    columns += [(recipe, result[f"probe/{recipe}/accuracy"].mean(1)) for recipe in other]
+    columns += [("corrected", result["probe_corrected"]), ("bits", result["probe_information"])]
+    if "probe_selectivity" in result:
+        columns.append(("selectivity", result["probe_selectivity"]))
+    if "twin/probe_accuracy" in result:
+        columns.append(("twin", result["twin/probe_accuracy"].mean(1)))
+    if "lens_rank" in result:
+        columns.append(("lens rank", np.nanmedian(result["lens_rank"], axis=1)))
+    return columns
+
+
+def _band_cells(result: Result, name: str) -> list[str]:
+    band = result.band(name)
+    return [
+        f"{number(float(mean))} [{number(float(low))}, {number(float(high))}]"
+        for mean, low, high in zip(band.mean, band.low, band.high, strict=True)
+    ]
+
+
+def _cell(values: Any, state: int) -> str:
+    value = values[state]
+    return value if isinstance(value, str) else number(float(value))
+
+
+def summary_lines(result: Result) -> list[str]:
+    """The read-out in words; recipe and peak were chosen on validation, the numbers are from test prompts."""
+    about = result.provenance["probe"]
+    drop = result.bands["probe_drop"]
+    drawn = f"{100 * float(drop.mean):.1f} points [{100 * float(drop.low):.1f}, {100 * float(drop.high):.1f}]"
+    chosen = f"recipe {about['recipe']}, state {about['peak']}, chosen on validation"
+    if len(set(about["peaks"])) > 1:  # a seed's peak comes from validation prompts that it does not test on
+        chosen += f" (by seed: {', '.join(map(str, about['peaks']))})"
+    lines = [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {about['last_accuracy']:.3f}"]
+    if about["intermediate_beats_final"]:
+        lines.append(f"an intermediate state beats the last one by {drawn}")
+    else:
+        lines.append(f"no earlier state is shown to beat the last one: peak minus last {drawn}")
+    alike = [state for state in about["tied"] if state != about["peak"]]
+    if alike:
+        lines.append(f"not to be told from the peak: states {', '.join(map(str, alike))}")
+    if "probe_capacity" in result:
+        lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][about['peak']]:.3f}")
+    if "answer_correct" in result:
+        values = result["answer_correct"]
+        lines.append(f"greedy answers that hold the right one: {values.mean():.3f} of {values.size}")
+    if "sweep/probe_accuracy" in result:
+        best = result["sweep/probe_accuracy"].mean(2).max(1)
+        shown = ", ".join(f"{at}: {value:.3f}" for at, value in zip(about["sweep"], best, strict=True))
+        lines.append(f"best test accuracy over states at other positions: {shown}")
+    return lines
+
+
+def probe_comparison(results: Sequence[Result]) -> Table:
+    """Several models: accuracy at the peak and at the last state, with class count and chance."""
+    table = Table(box=box.SIMPLE, title="Probes side by side", min_width=60, caption_justify="left")
+    for name in ("model", "classes", "chance", "peak", "depth", "at peak", "corrected", "last", "drop", "answers"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for result in results:
+        about = result.provenance["probe"]
+        drop = result.bands["probe_drop"]
+        answers = number(float(result["answer_correct"].mean())) if "answer_correct" in result else ABSENT
+        table.add_row(
+            Text(label(result)),
+            str(about["classes"]),
+            number(about["chance"]),
+            str(about["peak"]),
+            f"{100 * about['peak'] / max(about['last'], 1):.0f} %",
+            number(about["peak_accuracy"]),
+            number(float(result["probe_corrected"][about["peak"]])),
+            number(about["last_accuracy"]),
+            f"{float(drop.mean):.3f} [{float(drop.low):.3f}, {float(drop.high):.3f}]",
+            answers,
+        )
+    table.caption = Text(comparison_note(results))
+    return table
+
+
+def comparison_note(results: Sequence[Result]) -> str:
+    """What the reader must know to compare these accuracies."""
+    if len({result.provenance["probe"]["classes"] for result in results}) > 1:
+        return "The class counts differ, so compare corrected accuracies only, or pass --match text."
+    if len({result.provenance["digests"]["prompts"] for result in results}) > 1:
+        return "The token sequences differ (other tokenizers); class counts are equal."
+    return "All models read the same token sequences."

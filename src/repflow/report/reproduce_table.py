@@ -1,0 +1,127 @@
+"""Tables of `repflow reproduce`: ours beside the printed values, and where the paper disagrees with itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from repflow.report.tables import ABSENT
+from repflow.results import Result
+
+DIGITS = {"smoothness": 3, "stability": 3}
+WORDS = {
+    "layer_cosine": "layer cosine %",
+    "token_similarity": "token similarity %",
+    "cka": "CKA %",
+    "accuracy": "accuracy %",
+    "drop": "↓ points",
+    "peak_layer": "peak layer",
+    "smoothness": "Sm",
+    "stability": "St",
+}
+
+
+def comparison_view(result: Result) -> list[RenderableType]:
+    """What `repflow reproduce` prints of a figure or table."""
+    facts = result.provenance
+    parts: list[RenderableType] = [Text(f"{result.config['recipe']}: {facts['title']}")]
+    if facts["note"]:
+        parts.append(Text(facts["note"]))
+    parts.append(_comparison(result))
+    parts += [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
+    return parts
+
+
+def _comparison(result: Result) -> Table:
+    """One line per printed value; an asterisk marks ours within the tolerance of it."""
+    kinds = result.provenance["kinds"]
+    table = Table(box=box.SIMPLE, caption_justify="left")
+    table.add_column("model", overflow="fold")
+    table.add_column("of", overflow="fold")
+    table.add_column("quantity")
+    table.add_column("printed", justify="right")
+    for kind in kinds:
+        table.add_column(kind, justify="right")
+    last = None
+    for i, row in enumerate(result.provenance["rows"]):
+        cells = [_ours(row, float(result["ours"][i, k]), float(result["score"][i, k])) for k in range(len(kinds))]
+        name = row["model"] if row["model"] != last else ""
+        last = row["model"]
+        table.add_row(name, row["what"], WORDS[row["quantity"]], _printed(row), *cells)
+    table.caption = (
+        "* within the tolerance: 10 points (probes 5), a factor of 1.1 (Sm, St), a tenth of the depth (peak)"
+    )
+    return table
+
+
+def _digits(row: Mapping[str, Any]) -> int:
+    return DIGITS.get(row["quantity"], 1)
+
+
+def _printed(row: Mapping[str, Any]) -> str:
+    low, high, digits = row["low"], row["high"], _digits(row)
+    if low == high:
+        return f"{low:.{digits}f}"
+    if row["quantity"] == "layer_cosine" and low <= -100:
+        return f"{high:.0f} or less"
+    return f"{low:.0f} to {high:.0f}"
+
+
+def _ours(row: Mapping[str, Any], value: float, score: float) -> str:
+    if not math.isfinite(value):
+        return ABSENT
+    return f"{value:.{_digits(row)}f}{'*' if score <= 1 else ' '}"
+
+
+def check_view(result: Result) -> list[RenderableType]:
+    """What `repflow reproduce flow-check` prints."""
+    facts = result.provenance
+    rows, checks = facts["rows"], facts["checks"]
+    differ = [row for row in rows if not row["agrees"]]
+    beyond = [row for row in differ if row["outside"]]
+    failed = [check for check in checks if not check["holds"]]
+    return [
+        Text(
+            f"Table 1 against the mean of Table 2: {len(differ)} of {len(rows)} numbers differ by more than rounding; "
+            f"{len(beyond)} lie outside both tasks' values, so that no weighted mean gives them."
+        ),
+        _recomputed(differ),
+        Text(f"Text and summaries: {len(failed)} of {len(checks)} statements do not fit what is printed elsewhere."),
+        _claims(failed),
+        Text(f"The other {len(checks) - len(failed)} do; --json lists them."),
+    ]
+
+
+def _recomputed(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE, caption_justify="left")
+    for title in ("model", "n", "quantity", "Table 1", "mean of Table 2", "gap", "weight of kvpr"):
+        table.add_column(title, justify="left" if title in ("model", "quantity") else "right")
+    last = None
+    for row in rows:
+        digits = DIGITS.get(row["quantity"], 1)
+        name, last = "" if row["model"] == last else row["model"], row["model"]
+        weight = ABSENT if row["weight"] is None else f"{row['weight']:.2f}"
+        numbers = (f"{row['printed']:.{digits}f}", f"{row['mean']:.{digits + 1}f}", f"{row['gap']:+.{digits + 1}f}")
+        table.add_row(name, str(row["length"]), WORDS[row["quantity"]], *numbers, weight)
+    table.caption = "weight w of kvpr with Table 1 = (1 - w) mdqa + w kvpr; the mean has 0.50"
+    return table
+
+
+def _claims(checks: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE, show_lines=False)
+    table.add_column("said", overflow="fold", ratio=5)
+    table.add_column("where", overflow="fold", ratio=3)
+    table.add_column("printed elsewhere", overflow="fold", ratio=6)
+    last = None
+    for check in checks:
+        said = (check["words"], check["citation"])
+        words, where = ("", "") if said == last else (f"“{check['words']}”", check["citation"])
+        last = said
+        table.add_row(Text(words), Text(where), Text(f"{check['against']}: {check['found']}"))
+    return table

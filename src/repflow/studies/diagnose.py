@@ -1,0 +1,278 @@
+"""Diagnose: one page that joins flow and probes, each statement with its number."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.errors import InputError, nearest, teach
+from repflow.studies.diagnose_evidence import FlowEvidence, ProbeEvidence
+from repflow.studies.diagnose_flow import early_signature, homogenise, late_signature, recover
+from repflow.studies.diagnose_readout import layout, loss_signature, readout
+from repflow.studies.diagnose_statement import Statement, Thresholds
+from repflow.studies.measure import MeasureConfig, length_option
+from repflow.studies.probe_config import ProbeConfig
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.models import Model
+    from repflow.results import Result
+
+_probe = ProbeConfig()
+_limits = Thresholds()
+SHARED = (
+    *("format", "classes", "items", "documents", "distractors", "chat_template", "init", "init_seed", "ablate", "bos"),
+    *("tokenizer", "dtype", "device", "device_map", "batch_size", "allow_float16", "trust_remote_code", "seed"),
+)
+"""Fields that both studies take as they are."""
+PROBED = ("samples", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
+UNLABELLED = ("text", "random")
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def _same(name: str) -> Any:
+    """An option that means what it means to `repflow probe`."""
+    entry = next(f for f in fields(ProbeConfig) if f.name == name)
+    return _option(getattr(_probe, name), entry.metadata["help"])
+
+
+@dataclass
+class DiagnoseConfig:
+    """What to diagnose; the fields are the command line's options."""
+
+    model: str = _same("model")
+    task: str = _option("kvpr", "what the model reads: kvpr, mdqa, FILE.jsonl; text and random have flow but no probes")
+    text: list[str] = field(
+        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    )
+    length: int = length_option(300, "tokens per prompt, at most; 1K is 1000")
+    flow_samples: int = _option(16, "prompts whose flow is measured")
+    samples: int = _same("samples")
+    seeds: int = _same("seeds")
+    seeds_vary: str = _same("seeds_vary")
+    seed: int = _same("seed")
+    label: str = _same("label")
+    twin: str | None = _same("twin")
+    allow_leak: bool = _same("allow_leak")
+    answers: int = _same("answers")
+    lens: int = _same("lens")
+    early_similarity: float = _option(_limits.early_similarity, "similarity that is high for early states")
+    late_similarity: float = _option(_limits.late_similarity, "similarity that is high for the last states")
+    loss_points: float = _option(_limits.loss_points, "points of accuracy lost from peak to last that count as a loss")
+    early_depth: float = _option(_limits.early_depth, "relative depth up to which states are early")
+    late_depth: float = _option(_limits.late_depth, "relative depth from which states are late")
+    format: str = _same("format")
+    classes: int | None = _same("classes")
+    items: int | None = _same("items")
+    documents: str | None = _same("documents")
+    distractors: str = _same("distractors")
+    chat_template: bool = _same("chat_template")
+    init: str = _same("init")
+    init_seed: int | None = _same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata={"help": MeasureConfig().help("ablate")})
+    bos: str = _same("bos")
+    tokenizer: str | None = _same("tokenizer")
+    dtype: str | None = _same("dtype")
+    device: str | None = _same("device")
+    device_map: str | None = _same("device_map")
+    batch_size: int | None = _same("batch_size")
+    allow_float16: bool = _same("allow_float16")
+    trust_remote_code: bool = _same("trust_remote_code")
+
+    def thresholds(self) -> Thresholds:
+        """The thresholds among the options."""
+        return Thresholds(**{entry.name: float(getattr(self, entry.name)) for entry in fields(Thresholds)})
+
+    def flow(self) -> MeasureConfig:
+        """The part that measures."""
+        shared = {name: getattr(self, name) for name in SHARED}
+        shared |= {"length": self.length, "samples": self.flow_samples, "text": self.text}
+        return MeasureConfig(model=self.model, task=self.task, **shared)
+
+    def probe(self) -> ProbeConfig | None:
+        """The part that probes; None for a task without labels."""
+        if self.task in UNLABELLED:
+            return None
+        shared = {name: getattr(self, name) for name in (*SHARED, *PROBED)}
+        return ProbeConfig(model=self.model, task=self.task, length=self.length, **shared)
+
+
+def judge(
+    flow: FlowEvidence | None, probe: ProbeEvidence | None, thresholds: Thresholds | None = None
+) -> tuple[list[Statement], list[str]]:
+    """Statements that the evidence allows, and what was not measured and is therefore not claimed."""
+    limits = thresholds or Thresholds()
+    statements: list[Statement] = []
+    missing: list[str] = []
+    if flow is None:
+        missing.append("flow between tokens (no token similarity of residual states)")
+    else:
+        statements += [homogenise(flow), recover(flow)]
+        statements += early_signature(flow, limits) + late_signature(flow, limits)
+        if flow.excess is None:
+            missing.append("excess similarity (needs at least two prompts)")
+    if probe is None:
+        missing.append("what can be decoded (no labels, so no probes)")
+    else:
+        found, absent = readout(probe)
+        statements += found + loss_signature(probe, limits)
+        missing += absent
+    if flow is not None:
+        statements += layout(flow, probe)
+    missing.append("whether the model draws on what can be decoded (that takes interventions)")
+    return statements, missing
+
+
+def check_request(config: DiagnoseConfig, name: str | None = None) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded."""
+    from repflow.studies import measure, probe_config
+
+    config.thresholds()
+    if config.flow_samples < 1:
+        raise InputError(teach("--flow-samples of at least 1", f"{config.flow_samples}", "4 or more give intervals"))
+    measure.check_request(config.flow(), name)
+    probe = config.probe()
+    if probe is not None:
+        probe_config.check_request(probe, name)
+
+
+def run_name(config: DiagnoseConfig) -> str:
+    """Folder name of a diagnosis, as one safe path component; other thresholds make another one of the same runs."""
+    from repflow.store import safe_name
+
+    limits = config.thresholds()
+    mark = "" if limits == Thresholds() else hashlib.sha256(repr(limits).encode()).hexdigest()[:8]
+    return safe_name("-".join(filter(None, [_base_name(config), mark])))
+
+
+def _base_name(config: DiagnoseConfig) -> str:
+    from repflow.studies import measure
+
+    return f"{measure.run_name(config.flow())}-diagnosis"
+
+
+def run(
+    config: DiagnoseConfig,
+    *,
+    model: Model | None = None,
+    task: Any = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Measure and probe one model, and say what the numbers allow.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        task: a Task object, instead of `config.task`.
+        out: folder of runs; the measured and the probed run are stored there too, as NAME-flow and NAME-probe.
+        name: name of the diagnosis in `out`.
+        progress: called after each batch.
+    """
+    from repflow.store import RunFolder, load_result, safe_name
+    from repflow.studies import measure, probe
+    from repflow.studies.prompts import make_prompts
+
+    flow_config, probe_config = config.flow(), config.probe()
+    loaded = measure.load_model(flow_config) if model is None else model
+    prompts = None if task is None else make_prompts(flow_config, loaded, task)
+    flow_name, probe_name = (safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe"))
+    flow = measure.run(flow_config, model=loaded, prompts=prompts, out=out, name=flow_name, progress=progress)
+    probed = None
+    if probe_config is not None:
+        probed = probe.run(probe_config, model=loaded, task=task, out=out, name=probe_name, progress=progress)
+    result = diagnose_results(flow, probed, config.thresholds())
+    result.config = asdict(config) | {"model": config.model or loaded.spec, "task": flow.config["task"]}
+    del result.config["allow_leak"]  # no part of what the run is, as with a probe
+    if out is None:
+        return result
+    result.provenance["runs"] = {"flow": flow_name, "probe": None if probed is None else probe_name}
+    provenance = {"digests": _digests(flow, probed)}
+    with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
+        if folder.finished:
+            return load_result(folder.path)
+        folder.finish(result)
+    return result
+
+
+def _digests(flow: Result | None, probe: Result | None) -> dict[str, Any]:
+    found = {"flow": flow, "probe": probe}
+    return {name: result.provenance.get("digests", {}) for name, result in found.items() if result is not None}
+
+
+def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thresholds | None = None) -> Result:
+    """Diagnosis of results that are there already, measured or read with `repflow.load_result`.
+
+    Returns:
+        A Result whose provenance holds `statements` and `not_measured`, with the curves they rest on.
+    """
+    from repflow.results import Result
+
+    if flow is None and probe is None:
+        raise InputError(teach("a measured or a probed result", "neither", "pass repflow.load_result(RUN)"))
+    limits = thresholds or Thresholds()
+    evidence = None if flow is None else FlowEvidence.of(flow)
+    read = None if probe is None else ProbeEvidence.of(probe)
+    statements, missing = judge(evidence, read, limits)
+    arrays, axes, bands = {}, {}, {}
+    for source, names in ((flow, ("token_similarity", "token_similarity_excess")), (probe, ("probe_accuracy",))):
+        for name in names if source is not None else ():
+            if source is not None and name in source:
+                arrays[name], axes[name] = source[name], source.axes[name]
+                if name in source.bands:
+                    bands[name] = source.bands[name]
+    first = flow if flow is not None else probe
+    assert first is not None
+    provenance = {
+        "model": first.provenance.get("model", {}),
+        "statements": [statement.to_json() for statement in statements],
+        "not_measured": missing,
+        "thresholds": asdict(limits),
+        "digests": _digests(flow, probe),
+    }
+    findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
+    config = {name: first.config.get(name) for name in ("model", "task", "length", "init", "states")}
+    return Result({k: np.asarray(v) for k, v in arrays.items()}, axes, config, provenance, findings, bands)
+
+
+def diagnose(
+    model: Any,
+    task: Any = "kvpr",
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Result:
+    """Measure and probe a model, and say what the numbers allow.
+
+    Args:
+        model: a loaded Model, a spec, or a live transformers model.
+        task: `kvpr`, `mdqa`, `FILE.jsonl`, or a Task object; `random` has flow but no probes.
+        out: folder of runs to store everything in.
+        name: name of the stored diagnosis.
+        **options: any field of `DiagnoseConfig`.
+
+    Returns:
+        Result: `provenance["statements"]` holds the statements, each with the numbers behind it.
+    """
+    from repflow.studies.probe import prepared
+
+    known = {f.name for f in fields(DiagnoseConfig)} - {"model", "task"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    config, loaded, chosen = prepared(DiagnoseConfig, model, task, options)
+    return run(config, model=loaded, task=chosen, out=out, name=name)
+
+
+def statements_of(result: Result) -> Sequence[dict[str, Any]]:
+    """Statements of a stored diagnosis."""
+    return result.provenance["statements"]

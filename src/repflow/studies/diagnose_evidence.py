@@ -1,0 +1,192 @@
+"""Evidence for a diagnosis: the numbers of a flow run and of a probe run, without any model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from repflow.results import Band, Result, bootstrap_band
+
+SAMPLES = ("sample",)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its 95 % interval; NaN bounds where there is none."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval."""
+        return bool(np.isfinite(self.low) and np.isfinite(self.high))
+
+    def above(self, threshold: float) -> bool | None:
+        """True or False when the whole interval lies on one side of the threshold, None when it does not.
+
+        >>> Interval(0.9, 0.85, 0.95).above(0.8), Interval(0.9, 0.7, 1.0).above(0.8)
+        (True, None)
+        """
+        if not self.bounded:
+            return None
+        if self.low > threshold:
+            return True
+        return False if self.high <= threshold else None
+
+    def __str__(self) -> str:
+        bounds = f" [{self.low:.3f}, {self.high:.3f}]" if self.bounded else " (no interval)"
+        return f"{self.value:.3f}{bounds}"
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values; null for bounds that are missing."""
+        entries = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: float(value) if np.isfinite(value) else None for name, value in entries.items()}
+
+
+@dataclass(frozen=True)
+class FlowEvidence:
+    """What `repflow measure` found.
+
+    Attributes:
+        similarity: raw mean cosine between tokens (state, sample).
+        excess: the same beyond that between tokens of different prompts; None where it was not measured.
+        layer_kinds: kind of each block.
+    """
+
+    similarity: np.ndarray
+    excess: np.ndarray | None = None
+    layer_kinds: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, result: Result) -> FlowEvidence | None:
+        """From a measured Result; None where it has no token similarity of residual states."""
+        if "token_similarity" not in result or result.config.get("states", "residual") != "residual":
+            return None
+        similarity, excess = result["token_similarity"], result.get("token_similarity_excess")
+        whole = np.isfinite(similarity).all(0)  # a prompt with an undefined state would decide where the curve ends
+        if not whole.any():
+            return None
+        if excess is not None:
+            excess = excess[:, whole] if np.isfinite(excess[:, whole]).all() else None
+        kinds = tuple(result.provenance.get("model", {}).get("layer_kinds", ()))
+        return cls(similarity[:, whole], excess, kinds)
+
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.similarity)
+
+
+@dataclass(frozen=True)
+class ProbeEvidence:
+    """What `repflow probe` found; all accuracies are from test prompts.
+
+    Attributes:
+        accuracy: (state,).
+        corrected: (accuracy - chance) / (1 - chance), (state,).
+        classes: number of classes.
+        chance: accuracy of guessing.
+        peak: state chosen on validation.
+        tied: states that cannot be told from the peak, the peak among them.
+        drop: accuracy at the peak minus that at the last state.
+        label: what was probed for.
+        recipe: recipe chosen on validation.
+        facts: further numbers by name, only those that were measured: accuracy_band (Band), information, selectivity,
+            capacity, twin, final_norm, answers, lens_rank, unconverged.
+    """
+
+    accuracy: np.ndarray
+    corrected: np.ndarray
+    classes: int
+    chance: float
+    peak: int
+    tied: tuple[int, ...]
+    drop: Interval
+    label: str = "label"
+    recipe: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Result) -> ProbeEvidence:
+        """From a probed Result."""
+        about = result.provenance["probe"]
+        fitted = slice(0, int(about["last"]) + 1)
+        facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy")}
+        for name in ("information", "selectivity", "capacity"):
+            if f"probe_{name}" in result:
+                facts[name] = result[f"probe_{name}"]
+        if "twin/probe_accuracy" in result:
+            facts["twin"] = result.band("twin/probe_accuracy")
+        if "final_norm/probe_accuracy" in result:
+            facts["final_norm"] = result.band("final_norm/probe_accuracy")
+        if "answer_correct" in result:
+            facts["answers"] = (sample_interval(result["answer_correct"]), int(result["answer_correct"].size))
+        if "lens_rank" in result:
+            facts["lens_rank"] = np.nanmedian(result["lens_rank"][fitted], axis=1)
+        if "probe_converged" in result:
+            facts["unconverged"] = np.flatnonzero(~result["probe_converged"].all(1)).tolist()
+        band = result.bands["probe_drop"]
+        return cls(
+            result["probe_accuracy"].mean(1)[fitted],
+            result["probe_corrected"][fitted],
+            int(about["classes"]),
+            float(result["probe_chance"]),
+            int(about["peak"]),
+            tuple(about["tied"]),
+            Interval(float(band.mean), float(band.low), float(band.high)),
+            str(about["label"]),
+            str(about["recipe"]),
+            facts,
+        )
+
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.accuracy)
+
+    def at(self, state: int) -> Interval:
+        """Accuracy of a state with its interval."""
+        band: Band | None = self.facts.get("accuracy_band")
+        if band is None:
+            return Interval(float(self.accuracy[state]))
+        return Interval(float(self.accuracy[state]), float(band.low[state]), float(band.high[state]))
+
+    def corrected_drop(self) -> Interval:
+        """The drop in chance-corrected points: divided by 1 - chance."""
+        scale = 1 - self.chance
+        return Interval(self.drop.value / scale, self.drop.low / scale, self.drop.high / scale)
+
+
+def sample_interval(values: np.ndarray) -> Interval:
+    """Mean over samples with a bootstrap 95 % interval."""
+    band = bootstrap_band(np.asarray(values, dtype=np.float64), SAMPLES)
+    return Interval(float(band.mean), float(band.low), float(band.high))
+
+
+def held_out(values: np.ndarray, states: np.ndarray, *, largest: bool = True) -> tuple[int, Interval]:
+    """Extreme state among some, chosen on every second prompt, and its value on the others.
+
+    The largest of many noisy means is too large by itself; a state chosen elsewhere is not. With fewer than four
+    prompts the choice and the value come from the same ones and there is no interval.
+
+    Args:
+        values: (state, sample).
+        states: the states to choose from.
+        largest: the largest, else the smallest.
+    """
+    count = values.shape[1]
+    chosen_on = values[states, ::2] if count >= 4 else values[states]
+    means = chosen_on.mean(1)
+    state = int(states[int(np.nanargmax(means) if largest else np.nanargmin(means))])
+    if count < 4:
+        return state, Interval(float(values[state].mean()))
+    return state, sample_interval(values[state, 1::2])
+
+
+def depth(state: int, states: int) -> float:
+    """Relative depth of a state, 0 the embedding, 1 the last block's output."""
+    return state / (states - 1) if states > 1 else 0.0

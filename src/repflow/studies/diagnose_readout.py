@@ -1,0 +1,205 @@
+"""Statements about what can be decoded where, and about where a hybrid's kinds of block sit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from repflow.results import Band
+from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvidence, depth
+from repflow.studies.diagnose_statement import Statement, Thresholds, verdict
+
+MIXERS = ("attention", "ssm", "recurrent", "conv")
+
+
+def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
+    """Where the label can be decoded best, with its controls; and the controls that were not measured."""
+    found = [_decodable(probe), _best_state(probe), _intermediate(probe)]
+    missing = []
+    for name, make, absent in (
+        ("final_norm", _final_norm, "a probe behind the final norm"),
+        ("selectivity", _selectivity, "a control task, so no selectivity"),
+        ("twin", _twin, "the random twin's probe (--twin)"),
+        ("answers", _answers, "the model's own answers"),
+        ("lens_rank", _lens, "the logit lens"),
+    ):
+        if name in probe.facts:
+            found.append(make(probe))
+        else:
+            missing.append(absent)
+    if probe.facts.get("unconverged"):
+        found.append(_unconverged(probe))
+    return found, missing
+
+
+def _decodable(probe: ProbeEvidence) -> Statement:
+    accuracy = probe.at(probe.peak)
+    holds = accuracy.above(probe.chance)
+    start = {True: "can be decoded", False: "cannot be decoded", None: "is not shown to be decodable"}[holds]
+    numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": probe.classes}
+    text = (
+        f"The {probe.label} {start} linearly at state {probe.peak}: accuracy {accuracy}, chance {probe.chance:.3f} with"
+        f" {probe.classes} classes, corrected {float(probe.corrected[probe.peak]):.3f}"
+    )
+    numbers["corrected"] = float(probe.corrected[probe.peak])
+    if "information" in probe.facts:
+        numbers["bits"] = float(probe.facts["information"][probe.peak])
+        text += f", {numbers['bits']:.2f} bits"
+    return Statement("decodable", "read-out", holds, f"{text}.", numbers)
+
+
+def _best_state(probe: ProbeEvidence) -> Statement:
+    last = probe.states - 1
+    where = f"state {probe.peak} of {last} ({depth(probe.peak, probe.states):.0%} depth)"
+    tied = [state for state in probe.tied if state != probe.peak]
+    numbers = {"state": probe.peak, "tied": list(tied), "accuracy": probe.at(probe.peak)}
+    text = f"Best state to read from, chosen on validation: {where}, test accuracy {probe.at(probe.peak)}"
+    if tied:
+        text += f"; not to be told from it: {spans(tied)}"
+    if last in probe.tied and probe.peak != last and probe.at(probe.peak).above(probe.chance):
+        text += "; the last state is among these, so there is no ground to read elsewhere"
+    decodable = probe.at(probe.peak).above(probe.chance)
+    if decodable is not True:
+        text += "; as nothing above chance is shown there, this is no recommendation"
+    return Statement("best_state", "read-out", decodable, f"{text}.", numbers)
+
+
+def _intermediate(probe: ProbeEvidence) -> Statement:
+    holds = probe.drop.above(0.0) if probe.peak != probe.states - 1 else False
+    words = {
+        True: f"State {probe.peak} beats the last one",
+        False: "No earlier state beats the last one",
+        None: "No earlier state is shown to beat the last one",
+    }
+    text = f"{words[holds]}: peak minus last {probe.drop} in accuracy on test prompts."
+    return Statement("intermediate", "read-out", holds, text, {"peak": probe.peak, "drop": probe.drop})
+
+
+def loss_signature(probe: ProbeEvidence, thresholds: Thresholds) -> list[Statement]:
+    """Loss of accuracy from the peak to the last state, published as capacity that the last layer leaves idle."""
+    limit = thresholds.loss_points
+    points = 100 * probe.drop.value
+    raw = points > limit
+    text = f"As published, loss from peak to last over {limit:g} points: {verdict(raw)} ({points:.1f} points)."
+    published = Statement("peak_to_last", "signature", raw, text, {"points": points, "threshold": limit}, "published")
+    drop = probe.corrected_drop()
+    scaled = Interval(100 * drop.value, 100 * drop.low, 100 * drop.high)
+    holds = scaled.above(limit)
+    bounds = f" [{scaled.low:.1f}, {scaled.high:.1f}]" if scaled.bounded else " (no interval)"
+    text = (
+        f"As judged, chance-corrected loss over {limit:g} points: {verdict(holds)} ({scaled.value:.1f}{bounds} points)."
+    )
+    numbers = {"points": scaled, "threshold": limit, "chance": probe.chance}
+    return [published, Statement("peak_to_last", "signature", holds, text, numbers, "judged")]
+
+
+def _final_norm(probe: ProbeEvidence) -> Statement:
+    normed, last = _interval(probe.facts["final_norm"], 0), probe.at(probe.states - 1)
+    text = f"Behind the final norm the accuracy is {normed}, at the last state before it {last}."
+    return Statement("final_norm", "read-out", None, text, {"final_norm": normed, "last": last})
+
+
+def _selectivity(probe: ProbeEvidence) -> Statement:
+    value = float(probe.facts["selectivity"][probe.peak])
+    text = f"Selectivity at state {probe.peak}: {value:.3f} (accuracy minus that of the control task)"
+    numbers = {"state": probe.peak, "selectivity": value}
+    if "capacity" in probe.facts:
+        numbers["capacity"] = float(probe.facts["capacity"][probe.peak])
+        text += f"; the probe fits shuffled labels in training to {numbers['capacity']:.3f}"
+    return Statement("selectivity", "read-out", value > 0, f"{text}.", numbers)
+
+
+def _twin(probe: ProbeEvidence) -> Statement:
+    band: Band = probe.facts["twin"]
+    best = int(np.nanargmax(band.mean))
+    twin, own = _interval(band, best), probe.at(probe.peak)
+    holds = None
+    if twin.bounded and own.bounded:
+        holds = True if own.low > twin.high else False if own.high <= twin.low else None
+    words = {True: "reads better from", False: "reads no better from", None: "is not shown to read better from"}
+    text = (
+        f"The probe {words[holds]} the trained model than from its random twin: {own} at state {probe.peak} against"
+        f" {twin} at the twin's best state {best}."
+    )
+    return Statement("twin", "read-out", holds, text, {"accuracy": own, "twin": twin, "twin_state": best})
+
+
+def _answers(probe: ProbeEvidence) -> Statement:
+    share, count = probe.facts["answers"]
+    text = f"The model's own greedy answers hold the right one in {share} of {count} prompts."
+    return Statement("answers", "read-out", None, text, {"share": share, "prompts": count})
+
+
+def _lens(probe: ProbeEvidence) -> Statement:
+    ranks = probe.facts["lens_rank"]
+    last = float(ranks[-1])
+    first = [state for state, rank in enumerate(ranks) if rank <= 1]
+    text = f"Logit lens: the answer's first token has median rank {last:g} at the last state"
+    text += f"; it is first in the median from state {first[0]} on" if _stays(first, len(ranks)) else ""
+    numbers = {"rank_last": last, "rank_peak": float(ranks[probe.peak])}
+    text += f", {numbers['rank_peak']:g} at the probe's best state {probe.peak}."
+    return Statement("lens", "read-out", None, text, numbers)
+
+
+def _stays(states: Sequence[int], count: int) -> bool:
+    return bool(states) and list(states) == list(range(states[0], count))
+
+
+def _unconverged(probe: ProbeEvidence) -> Statement:
+    states = probe.facts["unconverged"]
+    text = f"The {probe.recipe} recipe did not converge at {spans(states)} ({len(states)} of {probe.states} states)."
+    return Statement("unconverged", "read-out", True, text, {"states": list(states), "count": len(states)})
+
+
+def layout(flow: FlowEvidence, probe: ProbeEvidence | None) -> list[Statement]:
+    """Where the kinds of block of a hybrid sit, and what happens across them."""
+    kinds = flow.layer_kinds
+    parts = [set(kind.split("+")) & set(MIXERS) for kind in kinds]
+    present = [kind for kind in MIXERS if any(kind in part for part in parts)]
+    if len(present) < 2:
+        return []
+    blocks = {kind: [i + 1 for i, part in enumerate(parts) if kind in part] for kind in present}
+    places = "; ".join(f"{kind} in {spans(found, 'block')} of {len(kinds)}" for kind, found in blocks.items())
+    statements = [Statement("layout", "layout", True, f"Hybrid: {places}.", {"blocks": blocks})]
+    change = np.diff(flow.similarity.mean(1))
+    values: dict[str, object] = {kind: float(np.mean(change[[b - 1 for b in found]])) for kind, found in blocks.items()}
+    listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
+    text = f"Mean change of raw similarity across a block: {listed}."
+    statements.append(Statement("similarity_by_kind", "layout", True, text, values))
+    if probe is not None and probe.states == len(kinds) + 1:
+        statements += _accuracy_by_kind(probe, blocks, kinds)
+    return statements
+
+
+def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds: Sequence[str]) -> list[Statement]:
+    step = np.diff(probe.accuracy)
+    values: dict[str, object] = {kind: float(np.mean(step[[b - 1 for b in found]])) for kind, found in blocks.items()}
+    listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
+    text = f"Mean change of the probe's accuracy across a block: {listed}."
+    found = [Statement("accuracy_by_kind", "layout", True, text, values)]
+    if probe.peak > 0 and probe.at(probe.peak).above(probe.chance):
+        kind = kinds[probe.peak - 1]
+        text = f"The best state to read from, {probe.peak}, is the output of a block of kind {kind}."
+        found.append(Statement("best_state_kind", "layout", True, text, {"state": probe.peak, "kind": kind}))
+    return found
+
+
+def _interval(band: Band, index: int) -> Interval:
+    return Interval(float(band.mean[index]), float(band.low[index]), float(band.high[index]))
+
+
+def spans(numbers: Sequence[int], noun: str = "state") -> str:
+    """Numbers as ranges with their noun.
+
+    >>> spans([1, 2, 3, 7]), spans([4], "block")
+    ('states 1-3, 7', 'block 4')
+    """
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"{noun}{'s' if len(numbers) != 1 else ''} {text}"

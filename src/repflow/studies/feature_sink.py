@@ -1,0 +1,183 @@
+"""FeatureSink: features in a run folder, a shard per batch whose states lie together, and back from there mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+from repflow.store import RunFolder
+
+if TYPE_CHECKING:
+    from repflow.capture import Plan
+    from repflow.capture.features import FeatureShard
+    from repflow.capture.run import Records
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Where a probe study keeps what it has finished: a run folder, or the memory of this process."""
+
+    def has(self, name: str) -> bool:
+        """True when arrays are kept under this name."""
+
+    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Keep arrays under a new name."""
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Arrays kept under this name."""
+
+    def features(self, part: str) -> PartSink:
+        """Sink for the batches of one part: the model or its twin, under one seed of prompts."""
+
+
+@runtime_checkable
+class PartSink(Protocol):
+    """What `run_plan` needs to keep batches, and the way back to them."""
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        """The stored plan, or a fresh one."""
+
+    def split(self, batch: int, size: int) -> None:
+        """Note a cut after out-of-memory."""
+
+    def has(self, name: str) -> bool:
+        """True when the batch is kept."""
+
+    def write(self, name: str, records: Records) -> None:
+        """Keep a batch."""
+
+    def read(self, name: str) -> Records:
+        """A batch as records."""
+
+    def shards(self, names: Sequence[str]) -> list[FeatureShard]:
+        """Batches as they are probed."""
+
+
+@dataclass
+class RunKeeper:
+    """Keeps everything in a run folder.
+
+    Attributes:
+        run: the folder, open for writing.
+        total: prompts of the whole study, for `repflow list`.
+    """
+
+    run: RunFolder
+    total: int
+
+    def has(self, name: str) -> bool:
+        """True when the shard is stored."""
+        return self.run.has_shard(name)
+
+    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Store a shard that holds no prompts of its own."""
+        self.run.write_shard(name, arrays, {"samples": []})
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Load a shard, its digest checked."""
+        return self.run.read_shard(name)
+
+    def features(self, part: str) -> PartSink:
+        """Sink for one part."""
+        return _RunPart(self.run, part, self.total)
+
+
+@dataclass
+class _RunPart:
+    run: RunFolder
+    part: str
+    total: int
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        from repflow.capture import Plan
+
+        stored = [event for event in self.run.events("plan") if event["part"] == self.part]
+        if not stored:
+            plan = fresh()
+            self.run.record("plan", plan.to_json() | {"part": self.part, "samples": self.total})
+            return plan
+        plan = Plan.from_json(stored[0])
+        for split in self.run.events("split"):
+            if split["part"] == self.part:
+                plan = plan.split(split["batch"], split["size"])
+        return plan
+
+    def split(self, batch: int, size: int) -> None:
+        self.run.record("split", {"part": self.part, "batch": batch, "size": size})
+
+    def has(self, name: str) -> bool:
+        return self.run.has_shard(f"{self.part}-{name}")
+
+    def write(self, name: str, records: Records) -> None:
+        from repflow.capture.features import FeatureShard
+
+        shard = FeatureShard.from_records({sample: record for sample, (record,) in records.items()})
+        self.run.write_shard(f"{self.part}-{name}", shard.arrays, {"samples": list(shard.samples)})
+
+    def read(self, name: str) -> Records:
+        (shard,) = self.shards([name])
+        return _records(shard)
+
+    def shards(self, names: Sequence[str]) -> list[FeatureShard]:
+        from repflow.capture.features import FeatureShard
+
+        full = [f"{self.part}-{name}" for name in names]
+        return [FeatureShard(tuple(self.run.shard_meta(name)["samples"]), self.run.map_shard(name)) for name in full]
+
+
+@dataclass
+class MemoryKeeper:
+    """Keeps everything in this process."""
+
+    kept: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """True when it is there."""
+        return name in self.kept
+
+    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Keep arrays."""
+        self.kept[name] = arrays
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Arrays kept."""
+        return self.kept[name]
+
+    def features(self, part: str) -> PartSink:
+        """Sink for one part."""
+        return _MemoryPart()
+
+
+@dataclass
+class _MemoryPart:
+    kept: dict[str, FeatureShard] = field(default_factory=dict)
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        return fresh()
+
+    def split(self, batch: int, size: int) -> None:
+        pass
+
+    def has(self, name: str) -> bool:
+        return name in self.kept
+
+    def write(self, name: str, records: Records) -> None:
+        from repflow.capture.features import FeatureShard
+
+        self.kept[name] = FeatureShard.from_records({sample: record for sample, (record,) in records.items()})
+
+    def read(self, name: str) -> Records:
+        return _records(self.kept[name])
+
+    def shards(self, names: Sequence[str]) -> list[FeatureShard]:
+        return [self.kept[name] for name in names]
+
+
+def _records(shard: FeatureShard) -> Records:
+    return {
+        sample: [{name: np.asarray(array[:, place]) for name, array in shard.arrays.items()}]
+        for place, sample in enumerate(shard.samples)
+    }

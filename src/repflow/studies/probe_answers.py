@@ -1,0 +1,145 @@
+"""What the model itself answers, and where along depth its own head finds the answer; kept like everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.results import Finding
+from repflow.studies.probe_config import ProbeConfig
+
+if TYPE_CHECKING:
+    from repflow.capture.features import StoredFeatures
+    from repflow.models import Model
+    from repflow.studies.feature_sink import Keeper
+    from repflow.tasks import Prompts
+
+EXTRA_TOKENS = 16
+KEPT_ANSWERS = 8
+CHECKED = 4
+
+Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
+
+
+def answer_table(
+    model: Model, prompts: Prompts, config: ProbeConfig, keeper: Keeper
+) -> tuple[Table, list[dict[str, Any]], list[Finding]]:
+    """Share of prompts whose greedy answer holds a right one; the first answers to look at; what stood in the way."""
+    wanted = [sample for sample in range(min(config.answers, len(prompts))) if prompts[sample].answers]
+    if reason := _no_answers(model, config, wanted):
+        return {}, [], [] if reason == "not asked" else [Finding("no_answers", None, reason)]
+    correct, texts = _answers(model, prompts, wanted, config, keeper)
+    examples = [
+        {"sample": sample, "answer": texts[sample], "right": list(prompts[sample].answers)}
+        for sample in wanted[:KEPT_ANSWERS]
+        if sample in texts
+    ]
+    findings = []
+    if missing := [sample for sample in wanted if sample not in correct]:
+        text = f"{len(missing)} of {len(wanted)} prompts leave no room for an answer within {model.max_length} tokens"
+        findings.append(Finding("no_room", None, text))
+    if not correct:
+        return {}, [], findings
+    values = np.array([correct[sample] for sample in sorted(correct)], dtype=np.float64)
+    return {"answer_correct": (("sample",), values)}, examples, findings
+
+
+def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
+    if not config.answers:
+        return "not asked"
+    if not wanted:
+        return "the prompts have no right answers, so the model's own answers were not judged"
+    if model.head is None or model.tokenizer is None:
+        return f"the model has no {'head' if model.head is None else 'tokenizer'}, so it was not asked for answers"
+    return ""
+
+
+def _answers(
+    model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, keeper: Keeper
+) -> tuple[dict[int, bool], dict[int, str]]:
+    from repflow.capture.answers import answer_room, cache_agrees, contains_answer, equal_length_batches, greedy_answers
+
+    tokens = config.answer_tokens or EXTRA_TOKENS + max(
+        len(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
+        for sample in wanted
+        for answer in prompts[sample].answers
+    )
+    fitting = [sample for sample in wanted if answer_room(model, prompts, sample, tokens)]
+    correct: dict[int, bool] = {}
+    texts: dict[int, str] = {}
+    cached: bool | None = None
+    for number, batch in enumerate(equal_length_batches(prompts, fitting)):
+        name = f"answers-{number:05d}"
+        if not keeper.has(name):
+            if cached is None:
+                cached = _cache_agrees(model, prompts, fitting, keeper, cache_agrees)
+            room = answer_room(model, prompts, batch[0], tokens)
+            made = greedy_answers(model, prompts, batch, tokens=room, cached=cached)
+            right = [contains_answer(text, prompts[sample].answers) for sample, text in zip(batch, made, strict=True)]
+            keeper.keep(name, {"correct": np.array(right), **_packed(made)})
+        stored = keeper.load(name)
+        correct |= dict(zip(batch, map(bool, stored["correct"]), strict=True))
+        texts |= dict(zip(batch, _unpacked(stored), strict=True))
+    return correct, texts
+
+
+def _cache_agrees(model: Model, prompts: Prompts, fitting: list[int], keeper: Keeper, check: Any) -> bool:
+    """Checked once per run: a resumed one must answer as the first start did."""
+    from repflow.capture.answers import equal_length_batches
+
+    if not keeper.has("answers-cache"):
+        batch = max(equal_length_batches(prompts, fitting), key=len)[:CHECKED]
+        agrees = check(model, [prompts[sample].ids for sample in batch])
+        keeper.keep("answers-cache", {"agrees": np.array(agrees)})
+    return bool(keeper.load("answers-cache")["agrees"])
+
+
+def _packed(texts: list[str]) -> dict[str, np.ndarray]:
+    """Texts as bytes and their lengths; shards hold numbers."""
+    encoded = [text.encode() for text in texts]
+    return {
+        "text": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "sizes": np.array([len(text) for text in encoded], dtype=np.int64),
+    }
+
+
+def _unpacked(stored: dict[str, np.ndarray]) -> list[str]:
+    ends = np.cumsum(stored["sizes"])
+    whole = stored["text"].tobytes()
+    return [whole[end - size : end].decode() for end, size in zip(ends, stored["sizes"], strict=True)]
+
+
+def lens_table(
+    model: Model, prompts: Prompts, features: StoredFeatures, config: ProbeConfig, keeper: Keeper
+) -> tuple[Table, list[Finding]]:
+    """Rank and log-probability of the answer's first token at every state (state, sample).
+
+    Args:
+        model: the model.
+        prompts: the first seed's.
+        features: their features at the last token; state S is the final norm's output.
+        config: how many prompts.
+        keeper: keeps the table.
+    """
+    from repflow.capture.answers import first_answer_token, logit_lens
+    from repflow.tasks import Encoder
+
+    wanted = [sample for sample in range(min(config.lens, len(prompts))) if prompts[sample].answers]
+    if not config.lens or config.states != "residual" or config.position != "last":
+        return {}, []
+    if not wanted or model.head is None or model.tokenizer is None:
+        lacks = "the prompts have no answers" if not wanted else "the model has no head or no tokenizer"
+        return {}, [Finding("no_lens", None, f"no logit lens: {lacks}")]
+    if not keeper.has("lens"):
+        encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
+        targets = [first_answer_token(encoder, prompts[sample]) for sample in wanted]
+        ranks, logprobs = [], []
+        for state in range(model.n_states):
+            rank, logprob = logit_lens(model, features.state(state)[wanted], targets)
+            ranks.append(rank)
+            logprobs.append(logprob)
+        keeper.keep("lens", {"rank": np.stack(ranks), "logprob": np.stack(logprobs)})
+    stored = keeper.load("lens")
+    axes = ("state", "sample")
+    return {"lens_rank": (axes, stored["rank"]), "lens_logprob": (axes, stored["logprob"])}, []

@@ -1,0 +1,157 @@
+"""What `repflow probe` may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import InputError, nearest, teach
+from repflow.studies.measure import MeasureConfig, ablation_names, length_option
+from repflow.studies.prompts import check_task, own_file
+
+RECIPES = ("paper", "robust")
+CONTROLS = ("task", "capacity")
+VARY = ("all", "init")
+LABELLED = ("kvpr", "mdqa", "FILE.jsonl")
+
+_shared = MeasureConfig()
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def _same(name: str) -> Any:
+    """An option that means what it means to `repflow measure`."""
+    return _option(getattr(_shared, name), _shared.help(name))
+
+
+@dataclass
+class ProbeConfig:
+    """What to probe; the fields are the command line's options and the `config` of the Result."""
+
+    model: str = _same("model")
+    task: str = _option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
+    length: int = length_option(300, "tokens per prompt, at most; 1K is 1000")
+    samples: int = _option(1000, "prompts per seed: 60 % train, 20 % validate, 20 % test")
+    seeds: int = _option(5, "repetitions of the probe")
+    seeds_vary: str = _option("all", "what a seed redraws: all (prompts, split, initialisation), or init alone")
+    seed: int = _option(0, "first seed")
+    label: str = _option("index", "what is probed for: index of the gold item, or first symbol of the answer")
+    recipes: list[str] = field(
+        default_factory=lambda: list(RECIPES),
+        metadata={"help": "how probes are trained, repeated or comma separated: paper, robust"},
+    )
+    epochs: int = _option(150, "epochs of the recipe paper")
+    rate: float = _option(0.05, "learning rate of the recipe paper")
+    position: str = _option("last", "token to read: last, mean over all, or a relative position from 0 to 1")
+    sweep: list[str] = field(
+        default_factory=list,
+        metadata={"help": "further relative positions to read, repeated or comma separated, such as 0,0.5,1"},
+    )
+    controls: list[str] = field(
+        default_factory=lambda: list(CONTROLS),
+        metadata={"help": "task (labels by the queried key alone), capacity (shuffled labels), none; comma separated"},
+    )
+    twin: str | None = _option(None, "also probe the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
+    allow_leak: bool = _option(False, "go on although a sentinel reads the label without the model")
+    answers: int = _option(100, "prompts the model answers greedily, 0 for none")
+    answer_tokens: int | None = _option(None, "most tokens of an answer; default 16 more than the longest right one")
+    lens: int = _option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
+    format: str = _same("format")
+    index: int | None = _same("index")
+    classes: int | None = _same("classes")
+    items: int | None = _same("items")
+    documents: str | None = _same("documents")
+    distractors: str = _same("distractors")
+    chat_template: bool = _same("chat_template")
+    match: str = _same("match")
+    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
+    init: str = _same("init")
+    init_seed: int | None = _same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
+    states: str = _same("states")
+    bos: str = _same("bos")
+    tokenizer: str | None = _same("tokenizer")
+    dtype: str | None = _same("dtype")
+    device: str | None = _same("device")
+    device_map: str | None = _same("device_map")
+    batch_size: int | None = _same("batch_size")
+    allow_float16: bool = _same("allow_float16")
+    trust_remote_code: bool = _same("trust_remote_code")
+
+    def __post_init__(self) -> None:
+        """Bring lists into their canonical form, so that the same request makes the same run."""
+        self.ablate = ablation_names(self.ablate)
+        self.recipes = _words(self.recipes, RECIPES, "--recipes")
+        self.controls = _words(self.controls, CONTROLS, "--controls", none=True)
+        self.sweep = [part.strip() for value in self.sweep for part in str(value).split(",") if part.strip()]
+
+    @property
+    def text(self) -> list[str]:
+        """No text files: running text has no labels."""
+        return []
+
+
+def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: bool = False) -> list[str]:
+    listed = [given] if isinstance(given, str) else given
+    words = [part.strip() for value in listed for part in value.split(",") if part.strip()]
+    if none and (words == ["none"] or not words):
+        return []
+    for word in words:
+        if word not in known:
+            raise InputError(teach(f"{option} {' or '.join(known)}", repr(word), nearest(word, known)))
+    if not words:
+        raise InputError(teach(f"{option} {' or '.join(known)}", "none", "name at least one"))
+    return [word for word in known if word in words]
+
+
+def check_request(config: ProbeConfig, name: str | None = None) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
+    from repflow.store.name import check_name
+
+    if name is not None:
+        check_name(name)
+    if config.task in ("text", "random"):
+        expected = f"a task with labels: {', '.join(LABELLED)}"
+        raise InputError(teach(expected, repr(config.task), "a probe needs something to read"))
+    whole: Any = config  # its text is no field, which the type of prompts' configs asks for
+    check_task(whole)
+    for file in own_file(config.task):
+        if not Path(file).is_file():
+            raise InputError(f"cannot read {file}: no such file; check the path")
+    if config.index is not None and config.label == "index":
+        got = f"--index {config.index}, one class"
+        raise InputError(teach("a gold index that varies", got, "leave --index out or pass --label answer"))
+    check_numbers(config)
+
+
+def check_numbers(config: ProbeConfig) -> None:
+    """Refuse numbers and words that mean nothing, whatever the prompts."""
+    if config.seeds_vary not in VARY:
+        raise InputError(teach("--seeds-vary all or init", repr(config.seeds_vary), nearest(config.seeds_vary, VARY)))
+    for name, least in (("seeds", 1), ("samples", 10), ("seed", 0), ("answers", 0), ("lens", 0), ("epochs", 1)):
+        if (value := getattr(config, name)) < least:
+            raise InputError(teach(f"--{name} of at least {least}", f"{value}", "see repflow probe --help"))
+    if not config.rate > 0:
+        raise InputError(teach("--rate above 0", f"{config.rate:g}", "the paper's is 0.05"))
+    if config.answer_tokens is not None and config.answer_tokens < 1:
+        raise InputError(teach("--answer-tokens of at least 1", f"{config.answer_tokens}", "pass --answers 0 for none"))
+
+
+def run_name(config: ProbeConfig) -> str:
+    """Folder name of a run, as one safe path component."""
+    from repflow.store import safe_name
+
+    spec = config.model
+    parts = [Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec]
+    parts += [config.init] if config.init != "trained" else []
+    parts += [f"init{config.init_seed}"] if config.init_seed is not None else []
+    parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]
+    parts += ["probe", Path(config.task).stem, str(config.length)]
+    parts += [config.states] if config.states != "residual" else []
+    parts += [f"at-{config.position}"] if config.position != "last" else []
+    parts += [config.label] if config.label != "index" else []
+    return safe_name("-".join(parts))

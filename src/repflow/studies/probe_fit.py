@@ -1,0 +1,148 @@
+"""Fit the probes of all seeds, part by part, and keep each fit, so that a killed run does not fit it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from repflow.probes import Features, ProbeFit, Split
+    from repflow.studies.feature_sink import Keeper
+    from repflow.studies.probe_config import ProbeConfig
+
+TABLES = (
+    *("accuracy_train", "accuracy_valid", "accuracy_test", "loss", "gradient", "converged"),
+    *("penalty", "log_likelihood_test"),
+)
+SMALL_BYTES = 64 << 20
+PER_SEED = ("correct_valid", "correct_test")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One set of prompts with the seeds that probe it.
+
+    Attributes:
+        part: number of the set.
+        seeds: numbers of the seeds, from 0.
+        features: of every state, and the final norm's last.
+        labels: (sample,).
+        splits: one per seed.
+    """
+
+    part: int
+    seeds: tuple[int, ...]
+    features: Features
+    labels: np.ndarray
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class Fitter:
+    """Fits probes as a config says, and keeps what it fitted.
+
+    Attributes:
+        config: recipes' settings and the first seed.
+        keeper: where fits are kept.
+        n_classes: classes of the label.
+        device: where to compute.
+    """
+
+    config: ProbeConfig
+    keeper: Keeper
+    n_classes: int
+    device: str
+
+    def options(self, features: Features) -> dict[str, Any]:
+        """Settings of a fit. Small problems are fitted all states at once, whatever their share of the features."""
+        small = features.n_states * features.n_samples * features.width * 4 < SMALL_BYTES
+        settings = {"epochs": self.config.epochs, "lr": self.config.rate, "device": self.device}
+        return settings | ({"memory": SMALL_BYTES} if small else {})
+
+    def fit(self, name: str, problems: Sequence[Problem], recipe: str) -> ProbeFit:
+        """Fits of all parts as one, its seeds in their order; prompts of different parts are different samples."""
+        fits = [self._part(f"{name}-{recipe}-{problem.part}", problem, recipe) for problem in problems]
+        return joined(fits, problems)
+
+    def _part(self, name: str, problem: Problem, recipe: str) -> ProbeFit:
+        from repflow.probes import fit_probes
+
+        if self.keeper.has(name):
+            return _restored(self.keeper.load(name), problem, recipe, self.n_classes, self._seeds(problem))
+        fit = fit_probes(
+            problem.features,
+            problem.labels,
+            list(problem.splits),
+            n_classes=self.n_classes,
+            recipe=recipe,
+            seeds=self._seeds(problem),
+            **self.options(problem.features),
+        )
+        self.keeper.keep(name, _arrays(fit))
+        return fit
+
+    def _seeds(self, problem: Problem) -> tuple[int, ...]:
+        return tuple(self.config.seed + seed for seed in problem.seeds)
+
+
+def _arrays(fit: ProbeFit) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(getattr(fit, name)) for name in TABLES}
+    for name in PER_SEED:
+        arrays |= {f"{name}:{seed}": rows for seed, rows in enumerate(getattr(fit, name))}
+    return arrays
+
+
+def _restored(
+    stored: dict[str, np.ndarray], problem: Problem, recipe: str, n_classes: int, seeds: tuple[int, ...]
+) -> ProbeFit:
+    from repflow.probes import ProbeFit
+
+    tables: dict[str, Any] = {name: stored[name] for name in TABLES}
+    tables |= {name: [stored[f"{name}:{seed}"] for seed in range(len(seeds))] for name in PER_SEED}
+    labels = np.broadcast_to(problem.labels, (len(seeds), len(problem.labels)))
+    return ProbeFit(recipe, n_classes, seeds, list(problem.splits), labels, **tables)
+
+
+def joined(fits: Sequence[ProbeFit], problems: Sequence[Problem]) -> ProbeFit:
+    """Several parts' fits as one: seeds in their order, the parts' prompts one behind the other as samples."""
+    from repflow.probes import ProbeFit, Split
+
+    if len(fits) == 1:
+        return fits[0]
+    total = sum(len(problem.labels) for problem in problems)
+    order = np.argsort([seed for problem in problems for seed in problem.seeds])
+    splits, rows, start = [], [], 0
+    for problem in problems:
+        for split in problem.splits:
+            splits.append(Split(split.train + start, split.valid + start, split.test + start))
+            line = np.zeros(total, dtype=np.int64)
+            line[start : start + len(problem.labels)] = problem.labels
+            rows.append(line)
+        start += len(problem.labels)
+    tables: dict[str, Any] = {
+        name: np.concatenate([getattr(fit, name) for fit in fits], axis=1)[:, order] for name in TABLES
+    }
+    for name in PER_SEED:
+        whole = [entry for fit in fits for entry in getattr(fit, name)]
+        tables[name] = [whole[place] for place in order]
+    seeds = [seed for fit in fits for seed in fit.seeds]
+    return ProbeFit(
+        fits[0].recipe,
+        fits[0].n_classes,
+        tuple(seeds[place] for place in order),
+        [splits[place] for place in order],
+        np.stack([rows[place] for place in order]),
+        **tables,
+    )
+
+
+def chosen_states(fit: ProbeFit, states: slice) -> ProbeFit:
+    """The fit of some states only."""
+    from dataclasses import replace
+
+    tables: dict[str, Any] = {name: getattr(fit, name)[states] for name in TABLES}
+    tables |= {name: [rows[states] for rows in getattr(fit, name)] for name in PER_SEED}
+    return replace(fit, **tables, reasons={})

@@ -1,0 +1,127 @@
+"""One set of prompts through one model: features of every state, from the store where they are already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.studies.probe_config import ProbeConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from repflow.capture.features import FeatureShard
+    from repflow.capture.run import Progress
+    from repflow.models import Model
+    from repflow.studies.feature_sink import PartSink
+    from repflow.tasks import Prompts
+
+
+def readings(config: ProbeConfig) -> tuple[str, ...]:
+    """What is taken of each prompt: the main position first, then those of the sweep."""
+    from repflow.capture.features import check_readings
+
+    return check_readings([config.position, *config.sweep])
+
+
+def check_model(config: ProbeConfig, model: Model, prompts: Prompts) -> None:
+    """Refuse what this model cannot do, before anything runs."""
+    import torch
+
+    from repflow.models.initialise import parse_scheme
+    from repflow.tasks import check_fit
+
+    readings(config)
+    if config.twin is not None and parse_scheme(config.twin).name == "trained":
+        raise InputError(teach("a random scheme for the twin", repr(config.twin), "pass --twin default, gaussian, ..."))
+    check_fit(prompts, model.max_length, model.vocab_size)
+    if model.dtype == torch.float16 and not config.allow_float16:
+        got = "float16, whose range ends at 65,504, below the massive activations of many models"
+        raise InputError(teach("float32 or bfloat16 for probing", got, "pass --dtype float32 or --allow-float16"))
+    states = model.state_count(config.states)
+    if config.states.startswith("branch:") and model.reading.sublayer_problem is not None:
+        raise UnsupportedModelError(model.reading.sublayer_problem)
+    if not states:
+        got = f"none in {model.name}"
+        raise InputError(teach(f"states of kind {config.states!r}", got, "ask for residual or branch"))
+
+
+def extract(
+    model: Model, prompts: Prompts, config: ProbeConfig, sink: PartSink, progress: Progress | None = None
+) -> list[FeatureShard]:
+    """Run the prompts once and keep the features of every state; what the sink holds is not run again."""
+    from repflow.capture import make_plan, run_plan
+    from repflow.capture.features import FeatureMeter
+    from repflow.capture.run import batch_name
+
+    asked = readings(config)
+    plan = sink.plan(
+        lambda: make_plan(
+            prompts.lengths, width=model.width, itemsize=model.dtype.itemsize, batch_size=config.batch_size
+        )
+    )
+    plan = run_plan(model, prompts, plan, lambda: [FeatureMeter(asked)], sink, kind=config.states, progress=progress)
+    return sink.shards([batch_name(batch) for batch in plan.batches])
+
+
+class _Enough(Exception):
+    """No error: the embedding is all that was wanted, so the forward pass ends."""
+
+
+def embedding_rows(model: Model, prompts: Prompts) -> np.ndarray:
+    """State 0 at the last token (sample, width): what the prompt's end says before any block has run."""
+    import numpy as np
+
+    from repflow.capture.features import FeatureMeter
+    from repflow.capture.plan import BATCH_TOKENS
+    from repflow.capture.run import pad
+    from repflow.metrics.meter import BatchInfo
+
+    rows: list[Any] = []
+    size = max(1, 4 * BATCH_TOKENS // max(prompts.lengths))
+    for start in range(0, len(prompts), size):
+        batch = tuple(range(start, min(start + size, len(prompts))))
+        meter = FeatureMeter()
+        meter.begin(BatchInfo(batch, tuple(prompts.lengths[s] for s in batch)))
+        ids, mask = pad(prompts, batch)
+
+        def stop(state: int, hidden: Any, meter: FeatureMeter = meter) -> None:
+            meter.update(state, hidden)
+            raise _Enough
+
+        try:
+            model.stream(ids, mask, on_state=stop)
+        except _Enough:
+            meter.close()
+            meter.end()
+        rows.append(meter.compute()["last"][1][0])
+    return np.concatenate(rows)
+
+
+def key_tokens(prompts: Prompts, model: Model) -> list[int] | None:
+    """First token of each prompt's key, for the control task; None where prompts have no keys or no tokenizer."""
+    keys = [prompt.key for prompt in prompts if prompt.key]
+    if model.tokenizer is None or len(keys) < len(prompts):
+        return None
+    first = {key: int(model.tokenizer(key, add_special_tokens=False)["input_ids"][0]) for key in set(keys)}
+    return [first[key] for key in keys]
+
+
+def labels_of(prompts: Prompts) -> np.ndarray:
+    """Class of each prompt (sample,)."""
+    import numpy as np
+
+    return np.array([prompt.label for prompt in prompts], dtype=np.int64)
+
+
+def groups_of(prompts: Prompts) -> list[Any] | None:
+    """Group of each prompt; one of its own where the task gives none."""
+    if all(prompt.group is None for prompt in prompts):
+        return None
+    return [("alone", sample) if prompt.group is None else prompt.group for sample, prompt in enumerate(prompts)]
+
+
+def counts_of(prompts: Prompts) -> Sequence[int]:
+    """Items of each prompt, 0 where the task counts none."""
+    return [prompt.items or 0 for prompt in prompts]

@@ -1,0 +1,214 @@
+"""ProbeStudy: sentinels, features, fits and controls of one model, in the order in which they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.errors import InputError
+from repflow.results import Finding, Result
+from repflow.studies.probe_answers import answer_table, lens_table
+from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.probe_part import counts_of, embedding_rows, readings
+from repflow.studies.probe_prompts import KEPT_TOKENS, SeedPrompts
+from repflow.studies.probe_side import Side, Splits, make_splits, twin_config
+from repflow.studies.probe_table import ProbeTable
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.models import Model
+    from repflow.probes import Sentinel
+    from repflow.studies.feature_sink import Keeper
+
+
+class LeakError(InputError):
+    """The label can be read from the prompts without any model: a probe's accuracy would say nothing of the states."""
+
+
+@dataclass
+class ProbeStudy:
+    """One model and the prompts of every seed.
+
+    Attributes:
+        config: what was asked.
+        model: the model.
+        prompts: of every seed.
+        progress: called after each batch.
+    """
+
+    config: ProbeConfig
+    model: Model
+    prompts: SeedPrompts
+    progress: Progress | None = None
+    _splits: Splits | None = field(default=None, init=False, repr=False)
+    _sentinels: list[Sentinel] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def total(self) -> int:
+        """Prompts that run through a model, the twin's included."""
+        return sum(self.prompts.samples) * (1 if self.config.twin is None else 2)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of all features."""
+        states = self.model.state_count(self.config.states) + 1
+        rows = sum(self.prompts.samples) * len(readings(self.config))
+        return rows * states * self.model.width * 4
+
+    @property
+    def splits(self) -> Splits:
+        """Splits of every seed."""
+        if self._splits is None:
+            self._splits = make_splits(self.config, self.prompts, self.model)
+        return self._splits
+
+    def sentinels(self) -> list[Sentinel]:
+        """What the label can be read from without the model having read anything.
+
+        On all seeds' prompts together, as long as they are few enough to be held at once; else on the first set.
+        """
+        if self._sentinels is not None:
+            return self._sentinels
+        from repflow.probes import Split, sentinels
+
+        first = self.prompts.part(0)
+        fits = sum(first.lengths) * self.prompts.n_parts <= KEPT_TOKENS
+        parts = list(range(self.prompts.n_parts if fits else 1))
+        seeds = [seed for seed, part in enumerate(self.prompts.parts) if part in parts]
+        made = [self.prompts.part(number) for number in parts]
+        start = np.concatenate([[0], np.cumsum([len(part) for part in made])])
+        moved = []
+        for seed in seeds:
+            split, shift = self.splits.splits[seed], int(start[parts.index(self.prompts.parts[seed])])
+            moved.append(Split(split.train + shift, split.valid + shift, split.test + shift))
+        self._sentinels = sentinels(
+            np.concatenate([embedding_rows(self.model, part) for part in made]),
+            [length for part in made for length in part.lengths],
+            [count for part in made for count in counts_of(part)],
+            [np.asarray(prompt.ids) for part in made for prompt in part],
+            np.concatenate([self.splits.labels[number] for number in parts]),
+            moved,
+            n_classes=len(self.prompts.classes),
+        )
+        return self._sentinels
+
+    def check_leaks(self) -> None:
+        """Stop where a sentinel reads the label, unless that was allowed."""
+        leaks = [found for found in self.sentinels() if found.leaks]
+        if leaks and not self.config.allow_leak:
+            raise LeakError(
+                f"expected prompts whose label only a model can find; got a leak: {', and '.join(map(_leak, leaks))}; "
+                "mend the prompts, or pass --allow-leak and read every accuracy against it"
+            )
+
+    def result(self, keeper: Keeper) -> Result:
+        """Do what is not done yet and put it together."""
+        table = ProbeTable(self.config, self.splits)
+        side = Side("model", self.config, self.model, self.prompts, keeper, self._shifted(0))
+        fits = side.fits(self.splits, self.config.recipes)
+        table.add_main(side, fits)
+        self._add_controls(table, side)
+        for reading in readings(self.config)[1:]:
+            problems = side.problems(self.splits, reading)
+            table.add_position(reading, side.fitter.fit(f"model-at-{reading}", problems, table.recipe))
+        first = self.prompts.part(0)
+        lens, lens_findings = lens_table(self.model, first, side.features(0), self.config, keeper)
+        answers, examples, answer_findings = answer_table(self.model, first, self.config, keeper)
+        for name, (axes, array) in {**lens, **answers}.items():
+            table.add(name, axes, array)
+        if self.config.twin is not None:
+            self._add_twin(table, keeper)
+        result = table.result()
+        result.config, about = describe(self.config, self.model, self.prompts)
+        result.provenance = about | self._about() | {"probe": table.about(self.prompts), "answers": examples}
+        result.findings = [*self.model.findings, *self._leak_findings(), *table.findings(), *self._control_findings()]
+        result.findings += [*lens_findings, *answer_findings]
+        return result
+
+    def _add_controls(self, table: ProbeTable, side: Side) -> None:
+        if "task" in self.config.controls and self.splits.control:
+            fit = side.fitter.fit("model-control", side.problems(self.splits, keys=True), table.recipe)
+            table.add_control(side.states_of(fit))
+        if "capacity" in self.config.controls:
+            table.add("probe_capacity", ("state",), side.capacity(self.splits, table.recipe))
+
+    def _add_twin(self, table: ProbeTable, keeper: Keeper) -> None:
+        config = twin_config(self.config)
+        twin = _load_twin(config, self.model)
+        side = Side("twin", config, twin, self.prompts, keeper, self._shifted(sum(self.prompts.samples)))
+        table.add_twin([side.states_of(fit) for fit in side.fits(self.splits, config.recipes)])
+
+    def _shifted(self, start: int) -> Callable[[int, int, int], None] | None:
+        """Progress over all parts as one."""
+        if self.progress is None:
+            return None
+        report, total = self.progress, self.total
+        before = {"prompts": start, "tokens": 0, "last": 0}
+
+        def call(done: int, count: int, tokens: int) -> None:
+            report(before["prompts"] + done, total, before["tokens"] + tokens)
+            if done == count:
+                before["prompts"] += count
+                before["tokens"] += tokens
+
+        return call
+
+    def _about(self) -> dict[str, Any]:
+        from repflow.studies.machine import model_facts
+        from repflow.studies.prompts import prompt_facts
+
+        first = self.prompts.part(0)
+        return {
+            "model": model_facts(self.model),
+            "states": self.config.states,
+            "task": prompt_facts(first),
+            "lengths": [list(self.prompts.part(number).lengths) for number in range(self.prompts.n_parts)],
+            "sentinels": [asdict(found) for found in self.sentinels()],
+        }
+
+    def _control_findings(self) -> list[Finding]:
+        if "task" not in self.config.controls or self.splits.control:
+            return []
+        text = "no control task, and so no selectivity: the prompts have no keys, or all keys begin with the same token"
+        return [Finding("no_control", None, text)]
+
+    def _leak_findings(self) -> list[Finding]:
+        return [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
+
+
+def _load_twin(config: ProbeConfig, model: Model) -> Model:
+    """The same architecture with random weights, and the same parts taken out."""
+    from repflow.interventions import ablate
+    from repflow.models import twin
+
+    seed = config.seed if config.init_seed is None else config.init_seed
+    return ablate(twin(model, config.init, seed=seed), list(model.ablations))
+
+
+def _leak(found: Sentinel) -> str:
+    return (
+        f"{found.name} reads the label with accuracy {found.accuracy:.3f}, over chance {found.chance:.3f} plus three"
+        f" standard errors of {found.error:.3f}"
+    )
+
+
+def describe(config: ProbeConfig, model: Model, prompts: SeedPrompts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and provenance as stored: what was asked, and with what it was done.
+
+    With `allow_leak` a run may go on that was stopped, so it is no part of what the run is.
+    """
+    from repflow.studies.machine import machine
+
+    stored = asdict(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
+    del stored["allow_leak"]
+    provenance = {
+        **machine(str(model.device)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "init": model.init,
+        "ablate": list(model.ablations),
+        "digests": {"weights": model.digest(), "prompts": prompts.digest()},
+    }
+    return stored, provenance

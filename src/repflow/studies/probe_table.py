@@ -1,0 +1,177 @@
+"""ProbeTable: the named arrays, intervals and findings of a probe study.
+
+| name | axes | meaning |
+|---|---|---|
+| `probe_accuracy` | state, seed | test accuracy of the recipe chosen on validation; its band is over prompts |
+| `probe_valid_accuracy`, `probe_converged` | state, seed | of the same recipe |
+| `probe/RECIPE/accuracy`, `.../train_accuracy`, `.../loss`, `.../gradient`, ... | state, seed | of each recipe |
+| `probe_chance` | | accuracy of guessing |
+| `probe_corrected`, `probe_information` | state | (accuracy - chance) / (1 - chance); bits about the label |
+| `probe_drop`, `probe_drop_corrected` | | peak minus last, the paper's ↓, with its interval |
+| `probe_like_peak` | state | cannot be told from the peak |
+| `probe_control_accuracy`, `probe_control_chance`, `probe_selectivity`, `probe_capacity` | state (, seed) | controls |
+| `final_norm/probe_accuracy`, `twin/probe_accuracy` | state, seed | behind the final norm; of the random twin |
+| `sweep/probe_accuracy` | position, state, seed | at other positions of the prompt |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.results import Band, Finding, Result
+
+if TYPE_CHECKING:
+    from repflow.probes import ProbeFit, ProbeSummary
+    from repflow.studies.probe_config import ProbeConfig
+    from repflow.studies.probe_prompts import SeedPrompts
+    from repflow.studies.probe_side import Side, Splits
+
+STATE_SEED = ("state", "seed")
+PER_RECIPE = {
+    "accuracy": "accuracy_test",
+    "valid_accuracy": "accuracy_valid",
+    "train_accuracy": "accuracy_train",
+    "loss": "loss",
+    "gradient": "gradient",
+    "converged": "converged",
+    "penalty": "penalty",
+    "log_likelihood": "log_likelihood_test",
+}
+
+
+class ProbeTable:
+    """Collects what the study finds; `add_main` comes first, since it chooses the recipe."""
+
+    def __init__(self, config: ProbeConfig, splits: Splits) -> None:
+        self.config, self.splits = config, splits
+        self.arrays: dict[str, np.ndarray] = {}
+        self.axes: dict[str, tuple[str, ...]] = {}
+        self.bands: dict[str, Band] = {}
+        self.summary: ProbeSummary
+        self._fits: list[ProbeFit] = []
+        self._positions: dict[str, np.ndarray] = {}
+
+    @property
+    def recipe(self) -> str:
+        """Recipe chosen on validation."""
+        return self.summary.recipe
+
+    def add(self, name: str, axes: tuple[str, ...], array: Any) -> None:
+        """Take one array."""
+        self.arrays[name], self.axes[name] = np.asarray(array), axes
+
+    def add_main(self, side: Side, fits: Sequence[ProbeFit]) -> None:
+        """Take the model's fits: choose the recipe and the peak on validation, report from test."""
+        self._fits = [side.states_of(fit) for fit in fits]
+        self.summary = found = self._summarise(self._fits)
+        for fit in self._fits:
+            for name, attribute in PER_RECIPE.items():
+                self.add(f"probe/{fit.recipe}/{name}", STATE_SEED, getattr(fit, attribute))
+        chosen = next(place for place, fit in enumerate(self._fits) if fit.recipe == found.recipe)
+        best = self._fits[chosen]
+        self.add("probe_accuracy", STATE_SEED, best.accuracy_test)
+        self.add("probe_valid_accuracy", STATE_SEED, best.accuracy_valid)
+        self.add("probe_converged", STATE_SEED, best.converged)
+        self.bands["probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
+        self.add("probe_chance", (), found.chance)
+        self.add("probe_corrected", ("state",), found.corrected)
+        self.add("probe_information", ("state",), found.information)
+        drop = np.array([found.drop, found.drop_low, found.drop_high])
+        for name, scale in (("probe_drop", 1.0), ("probe_drop_corrected", 1 - found.chance)):
+            self.add(name, (), drop[0] / scale)
+            self.bands[name] = Band(*(np.asarray(value) for value in drop / scale))
+        self.add("probe_like_peak", ("state",), np.isin(np.arange(best.n_states), found.like_peak))
+        if (final := side.final_of(fits[chosen])) is not None and np.isfinite(final.accuracy_test).all():
+            self._add_other("final_norm/", [final])
+
+    def _summarise(self, fits: Sequence[ProbeFit]) -> ProbeSummary:
+        from repflow.probes import summarise
+
+        return summarise(list(fits), groups=self.splits.groups)
+
+    def _add_other(self, prefix: str, fits: Sequence[ProbeFit]) -> None:
+        found = self._summarise(fits)
+        best = next(fit for fit in fits if fit.recipe == found.recipe)
+        self.add(f"{prefix}probe_accuracy", STATE_SEED, best.accuracy_test)
+        self.add(f"{prefix}probe_corrected", ("state",), found.corrected)
+        self.add(f"{prefix}probe_information", ("state",), found.information)
+        self.bands[f"{prefix}probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
+
+    def add_control(self, fit: ProbeFit) -> None:
+        """Take the control task's fit: selectivity is the task's accuracy minus the control's."""
+        from repflow.probes import chance_level
+
+        self.add("probe_control_accuracy", STATE_SEED, fit.accuracy_test)
+        self.add("probe_control_chance", (), chance_level(fit))
+        self.add("probe_selectivity", ("state",), self.summary.accuracy - fit.accuracy_test.mean(1))
+
+    def add_twin(self, fits: Sequence[ProbeFit]) -> None:
+        """Take the random twin's fits; its recipe is chosen on its own validation prompts."""
+        self._add_other("twin/", fits)
+
+    def add_position(self, reading: str, fit: ProbeFit) -> None:
+        """Take the fit at another position of the prompt."""
+        self._positions[reading] = fit.accuracy_test
+
+    def result(self) -> Result:
+        """Everything as a Result, without config and provenance."""
+        if self._positions:
+            stacked = np.stack(list(self._positions.values()))
+            self.add("sweep/probe_accuracy", ("position", *STATE_SEED), stacked)
+        return Result(self.arrays, self.axes, bands=self.bands)
+
+    def about(self, prompts: SeedPrompts) -> dict[str, Any]:
+        """What the numbers rest on, for the provenance."""
+        found = self.summary
+        sizes = [[len(split.train), len(split.valid), len(split.test)] for split in self.splits.splits]
+        return {
+            "label": self._label(),
+            "classes": found.n_classes,
+            "class_names": list(prompts.classes),
+            "chance": found.chance,
+            "recipe": found.recipe,
+            "recipe_valid": found.recipe_valid,
+            "peak": found.peak,
+            "peaks": found.peaks.tolist(),
+            "last": found.last,
+            "peak_accuracy": found.peak_accuracy,
+            "last_accuracy": found.last_accuracy,
+            "tied": list(found.like_peak),
+            "intermediate_beats_final": found.intermediate_beats_final,
+            "position": self.config.position,
+            "sweep": list(self._positions),
+            "split_sizes": sizes,
+            "prompt_sets": prompts.n_parts,
+        }
+
+    def _label(self) -> str:
+        if self.config.task in ("kvpr", "mdqa"):
+            unit = "pair" if self.config.task == "kvpr" else "document"
+            if self.config.label == "answer":
+                return "first symbol of the answer"
+            return f"index of the gold {unit}" if self.config.classes is None else f"position of the gold {unit}"
+        return "label"
+
+    def findings(self) -> list[Finding]:
+        """What a reader should not miss."""
+        found = self.summary
+        items = []
+        if found.intermediate_beats_final:
+            text = (
+                f"state {found.peak} beats the last state ({found.last}) by {100 * found.drop:.1f} points"
+                f" [{100 * found.drop_low:.1f}, {100 * found.drop_high:.1f}] on test prompts"
+            )
+            items.append(Finding("intermediate_beats_final", found.peak, text))
+        for fit in self._fits:
+            lost = np.flatnonzero(~np.isfinite(fit.accuracy_test).all(1))
+            if lost.size and fit is self._fits[0]:
+                text = f"{lost.size} of {fit.n_states} states are not finite and were not probed"
+                items.append(Finding("nonfinite_state", int(lost[0]), text))
+            open_ = np.flatnonzero(~fit.converged.all(1) & np.isfinite(fit.accuracy_test).all(1))
+            if open_.size:
+                text = f"recipe {fit.recipe}: {open_.size} of {fit.n_states} states did not converge"
+                items.append(Finding("unconverged", int(open_[0]), text))
+        return items

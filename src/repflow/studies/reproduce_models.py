@@ -1,0 +1,158 @@
+"""What stands for each of paper 1's models: its checkpoint, a tiny random one made here, or one the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repflow import papers
+from repflow.errors import InputError, teach
+
+WIDTH = 64
+POSITIONS = 2048
+VOCABULARY = 2048
+SAMPLE, SAMPLE_SEED = 200, 2**31
+INIT = "xavier"
+"""Under the library's own scheme (standard deviation 0.02) blocks this narrow add next to nothing to the stream."""
+SHARED: dict[str, Any] = {"hidden_size": WIDTH, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+MAMBA_2: dict[str, Any] = {"model_type": "mamba2", "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 64}
+
+TINY: dict[str, dict[str, Any]] = {
+    "GPT-Neo-2.7B": {
+        "model_type": "gpt_neo",
+        "num_layers": 4,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 64,
+        "max_position_embeddings": POSITIONS,
+        **SHARED,
+    },
+    "Pythia-2.8B": {
+        "model_type": "gpt_neox",
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 4 * WIDTH,
+        "max_position_embeddings": POSITIONS,
+        **SHARED,
+    },
+    "Mamba2-130M": {**MAMBA_2, **SHARED, "num_hidden_layers": 4, "hidden_size": WIDTH // 2, "num_heads": 4},
+    "Mamba-2.8B": {"model_type": "mamba", "num_hidden_layers": 8, "state_size": 8, **SHARED},
+    "Mamba2-2.7B": {**MAMBA_2, **SHARED, "num_hidden_layers": 8, "num_heads": 8},
+}
+"""Architectures that stand for the paper's at scale tiny: the same families and proportions of depth.
+
+The built-in zoo's trained models (`zoo:NAME`) will take their place in `stand_ins` once there is one.
+"""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What is measured for a model of the paper.
+
+    Attributes:
+        role: the paper's name.
+        spec: what `repflow.load` gets.
+        tokenizer: tokenizer where the model has none.
+        own: it is the published checkpoint.
+    """
+
+    role: str
+    spec: str
+    tokenizer: str | None = None
+    own: bool = False
+
+
+TINY_NAMES = dict(
+    zip(papers.MODELS, ("tiny-gpt-neo", "tiny-pythia", "tiny-mamba2-small", "tiny-mamba", "tiny-mamba2"), strict=True)
+)
+"""Folders of the tiny models."""
+
+
+def parse_models(given: Sequence[str]) -> dict[str, str]:
+    """Read `ROLE=SPEC` options.
+
+    >>> parse_models(["pythia-2.8b=models/tiny-gpt"])
+    {'Pythia-2.8B': 'models/tiny-gpt'}
+    """
+    named: dict[str, str] = {}
+    for entry in given:
+        role, equals, spec = entry.partition("=")
+        if not equals or not spec:
+            known = ", ".join(papers.MODELS)
+            raise InputError(
+                teach("--model ROLE=SPEC", repr(entry), f"ROLE is one of {known}; SPEC a folder or hub id")
+            )
+        name = papers.checkpoint(role.strip()).name
+        if name in named:
+            raise InputError(teach("one --model for each model of the paper", f"{name} twice", "leave one out"))
+        named[name] = spec.strip()
+    return named
+
+
+def stand_ins(scale: str, given: Sequence[str], tokenizer: str | None, folder: Path) -> dict[str, StandIn]:
+    """Model for each role; only the named roles where any is named.
+
+    Args:
+        scale: tiny or paper.
+        given: `ROLE=SPEC` options.
+        tokenizer: tokenizer for all of them, where the user named one.
+        folder: where the tiny models are, or will be once `make_tiny` ran.
+    """
+    if named := parse_models(given):
+        return {role: StandIn(role, named[role], tokenizer) for role in papers.MODELS if role in named}
+    if scale == "tiny":  # the place for zoo: names
+        return {role: StandIn(role, str(folder / TINY_NAMES[role]), tokenizer) for role in papers.MODELS}
+    return {
+        role: StandIn(role, entry.hub, tokenizer or entry.tokenizer, own=True)
+        for role, entry in papers.CHECKPOINTS.items()
+    }
+
+
+def make_tiny(folder: Path, roles: Sequence[str]) -> None:
+    """Write the tiny models that are not there yet, each with the same tokenizer."""
+    missing = [role for role in roles if not (folder / TINY_NAMES[role] / "config.json").is_file()]
+    if not missing:
+        return
+    from transformers import AutoConfig
+
+    from repflow.models.initialise import random_model
+    from repflow.models.load import without_progress
+
+    tokenizer = tiny_tokenizer()
+    for role in missing:
+        options = dict(TINY[role])
+        config = AutoConfig.for_model(options.pop("model_type"), vocab_size=len(tokenizer), **options)
+        network = random_model(config, INIT, seed=0)
+        part = folder / f"{TINY_NAMES[role]}.part"
+        with without_progress():
+            tokenizer.save_pretrained(part)
+            network.save_pretrained(part)
+        part.rename(folder / TINY_NAMES[role])  # whole or not at all
+
+
+def tiny_tokenizer() -> Any:
+    """Byte-level BPE trained on the prompts of both tasks, so that a key takes some twenty tokens and a word a few.
+
+    Everything can be written in it, and it is the same on every machine.
+    """
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    trained = ByteLevelBPETokenizer()
+    end = "<|endoftext|>"
+    trained.train_from_iterator(_sample(), vocab_size=VOCABULARY, special_tokens=[end], show_progress=False)
+    return PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer, bos_token=end, eos_token=end)
+
+
+def _sample() -> Iterator[str]:
+    """Prompts of a seed that no run has, to learn pieces from."""
+    from repflow.tasks.facts import article
+    from repflow.tasks.key_value import draw_pairs, key_value_text
+    from repflow.tasks.multi_document import multi_document_text
+
+    for number in range(SAMPLE):
+        yield key_value_text(draw_pairs(SAMPLE_SEED, number, 2), 0)
+        passage, question = article(SAMPLE_SEED, number)
+        yield multi_document_text([passage], question.text)

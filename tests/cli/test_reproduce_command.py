@@ -1,0 +1,137 @@
+"""`repflow reproduce` through the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SMALL = ("--task", "random", "--length", "24", "--samples", "2")
+
+
+@pytest.fixture
+def stand_ins(checkpoints):
+    """Tiny checkpoints without tokenizers for two of the paper's models."""
+    return ("--model", f"Pythia-2.8B={checkpoints / 'gpt_neox'}", "--model", f"mamba2-2.7b={checkpoints / 'mamba2'}")
+
+
+def test_flow_check_lists_disagreements_and_needs_no_model(cli, tmp_path):
+    done = cli("reproduce", "flow-check")
+    assert done.code == 0, done.err
+    assert "of 72 numbers differ by more than rounding" in done.out
+    flat = " ".join(done.out.split())
+    assert "SSMs having a smaller gap" in flat
+    assert "Table 2 kvpr, n = 2K" in flat
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"wrote runs/{run.name}" in done.out
+
+
+def test_flow_check_json(cli):
+    data = json.loads(cli("reproduce", "flow-check", "--json").out)
+    assert data["metrics"]["gap"]["shape"] == [72]
+    assert any(not check["holds"] for check in data["provenance"]["checks"])
+    assert any(check["holds"] for check in data["provenance"]["checks"])
+
+
+def test_flow_check_loads_no_torch(tmp_path):
+    code = (
+        "import sys\nsys.argv = ['repflow', 'reproduce', 'flow-check', '--json']\nfrom repflow.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stderr.strip().endswith("False")
+
+
+def test_ours_stand_beside_the_printed_values(cli, stand_ins, tmp_path):
+    done = cli("reproduce", "flow-fig1", *SMALL, *stand_ins)
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    header = next(words for words in lines if words[:2] == ["model", "of"])
+    assert header[-4:] == ["printed", "residual", "branch", "hf-tuple"]
+    row = next(words for words in lines if words[:1] == ["Pythia-2.8B"])
+    assert "90.0" in row
+    flat = " ".join(done.out.split())
+    assert "gpt_neox for Pythia-2.8B: " in flat
+    assert "the authors' code was not seen" in flat
+    assert "runs, " in done.err
+    assert "GPU hours" in done.err
+    assert len(list((tmp_path / "runs" / "flow-tiny").iterdir())) == 2 * 3
+
+
+def test_one_kind_of_state(cli, stand_ins):
+    done = cli("reproduce", "flow-fig2", *SMALL, *stand_ins, "--states", "branch", "--json")
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    assert data["provenance"]["kinds"] == ["branch"]
+    assert data["metrics"]["ours"]["axes"] == ["row", "kind"]
+    assert data["run"].startswith("runs/flow-fig2-tiny-")
+
+
+def test_paper_scale_prints_its_cost_and_waits_for_yes(cli, tmp_path):
+    done = cli("reproduce", "flow-table1", "--scale", "paper")
+    assert done.code == 2
+    assert "GPU hours" in done.err
+    assert "GB for checkpoints" in done.err
+    assert "expected --yes to start at scale paper" in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_paper_scale_runs_small_checkpoints(cli, stand_ins):
+    done = cli("reproduce", "flow-fig1", "--scale", "paper", *SMALL, *stand_ins, "--states", "residual", "--yes")
+    assert done.code == 0, done.err
+    assert "wrote runs/flow-fig1-paper-" in done.out
+
+
+def test_dry_run_writes_nothing(cli, tmp_path):
+    done = cli("reproduce", "flow-fig7", "--scale", "paper", "--dry-run")
+    assert done.code == 0
+    assert "12 runs, 400,008 prompts" in done.out
+    cost = json.loads(cli("reproduce", "flow-fig7", "--scale", "paper", "--dry-run", "--json").out)
+    assert cost["runs"] == 12
+    assert cost["gpu_hours"] > 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_is_not_there(cli, stand_ins, tmp_path):
+    args = (
+        "reproduce",
+        "flow-fig1",
+        *SMALL,
+        *stand_ins[:2],
+        "--model",
+        "Mamba-2.8B=nowhere/at-all",
+        "--states",
+        "residual",
+    )
+    done = cli(*args)
+    assert done.code == 2
+    assert "cannot run" in done.err
+    assert "not stored before every run is finished" in done.out
+    assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["flow-tiny"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("flow-fig9",), "unknown recipe 'flow-fig9'; did you mean flow-fig"),
+        (("flow-fig1", "--length", "two"), "expected a length such as 300, 1K or 4K; got 'two'"),
+        (("flow-fig1", "--name", "a/b"), "expected a run name that is one safe path component"),
+        (("flow-fig1", "--states", "residual,branches"), "got 'branches'; did you mean branch"),
+    ],
+)
+def test_wrong_requests(cli, tmp_path, args, message):
+    done = cli("reproduce", *args)
+    assert done.code == 2
+    assert message in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_comparison_is_recomputed(cli, stand_ins, tmp_path):
+    assert cli("reproduce", "flow-fig2", *SMALL, *stand_ins, "--states", "residual", "--name", "figure").code == 0
+    file = tmp_path / "runs" / "figure" / "result.json"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"0.", b"1.", 1))
+    assert cli("verify", "runs/figure").code == 1
+    done = cli("verify", "runs/figure", "--repair")
+    assert done.code == 0, done.err
+    assert file.read_bytes() == whole

@@ -1,0 +1,21 @@
+"""The stored texts of the papers, where they lie beside the checkout."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def texts():
+    """Lines of paper 1 and its two summaries, by the names that `repflow.papers` gives them."""
+    from repflow.papers import FLOW, SUMMARY_1, SUMMARY_2
+
+    root = Path(os.environ.get("REPFLOW_SHARED", Path(__file__).parents[2].parent / "shared")) / "seeds"
+    found = {
+        name: sorted(root.glob(f"{number}_*"))
+        for name, number in ((FLOW, "000"), (SUMMARY_1, "001"), (SUMMARY_2, "002"))
+    }
+    if not all(found.values()):
+        pytest.skip(f"no texts of the papers at {root}")
+    return {name: files[0].read_text(encoding="utf-8").split("\n") for name, files in found.items()}

@@ -1,0 +1,116 @@
+"""The robust recipe against scikit-learn and scipy, and its choice of penalty."""
+
+import numpy as np
+import pytest
+import torch
+from probe_inputs import class_means, random_splits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
+
+from repflow.probes import ArrayFeatures, fit_probes, robust
+from repflow.probes.lbfgs import minimise
+
+STRENGTHS, SCALES = (0.0, 0.5, 1.5), (100.0, 1.0, 0.01)
+
+
+def sklearn_probe(x, y, split, penalty):
+    scaler = StandardScaler().fit(x[split.train])
+    model = LogisticRegression(C=1 / (penalty * len(split.train)), tol=1e-8, max_iter=5000)
+    model.fit(scaler.transform(x[split.train]), y[split.train])
+    return model, scaler
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.01, 1e-3])
+def test_one_penalty_is_scikit_learn(penalty):
+    x, y = class_means(STRENGTHS, scales=SCALES)
+    x += 3.0
+    splits = random_splits(300, 2)
+    got = fit_probes(ArrayFeatures(x), y, splits, n_classes=3, recipe="robust", penalties=(penalty,), tolerance=1e-8)
+    for state in range(3):
+        for k, split in enumerate(splits):
+            model, scaler = sklearn_probe(x[state], y, split, penalty)
+            z = scaler.transform(x[state])
+            assert got.loss[state, k] == pytest.approx(
+                log_loss(y[split.train], model.predict_proba(z[split.train])), rel=1e-5
+            )
+            want = log_loss(y[split.test], model.predict_proba(z[split.test]))
+            assert -got.log_likelihood_test[state, k] == pytest.approx(want, rel=1e-4)
+            assert np.array_equal(got.correct_test[k][state], model.predict(z[split.test]) == y[split.test])
+            assert got.penalty[state, k] == penalty
+
+
+def test_default_tolerance_is_scikit_learn_within_noise():
+    x, y = class_means(np.linspace(0, 1, 4), samples=600)
+    splits = random_splits(600, 2)
+    x32 = x.astype(np.float32)
+    got = fit_probes(ArrayFeatures(x32), y, splits, n_classes=3, recipe="robust")
+    assert got.converged.all()
+    for state in range(4):
+        for k, split in enumerate(splits):
+            model, scaler = sklearn_probe(x[state], y, split, got.penalty[state, k])
+            want = model.score(scaler.transform(x[state][split.test]), y[split.test])
+            assert got.accuracy_test[state, k] == pytest.approx(want, abs=2 / len(split.test))
+
+
+def test_penalty_has_the_best_validation_likelihood_along_the_path():
+    x, y = class_means((0.0, 0.5, 3.0))
+    [split] = splits = random_splits(300, 1)
+    got = fit_probes(ArrayFeatures(x), y, splits, n_classes=3, recipe="robust")
+    for state in range(3):
+        losses = []
+        for penalty in robust.PENALTIES:
+            model, scaler = sklearn_probe(x[state], y, split, penalty)
+            losses.append(log_loss(y[split.valid], model.predict_proba(scaler.transform(x[state][split.valid]))))
+        rises = [i for i in range(1, len(losses)) if losses[i] >= losses[i - 1]]
+        assert got.penalty[state, 0] == robust.PENALTIES[rises[0] - 1 if rises else -1]
+
+
+def test_each_seed_is_scaled_by_its_own_training_rows():
+    """A seed whose training rows differ in scale from its neighbour's still gets scikit-learn's answer."""
+    x, y = class_means((0.7,))
+    x[0, :150] *= 5
+    first, second = random_splits(150, 1)[0], random_splits(150, 1)[0]
+    moved = type(second)(*(part + 150 for part in (second.train, second.valid, second.test)))
+    got = fit_probes(ArrayFeatures(x), y, [first, moved], n_classes=3, recipe="robust", penalties=(0.01,))
+    for k, split in enumerate((first, moved)):
+        model, scaler = sklearn_probe(x[0], y, split, 0.01)
+        want = log_loss(y[split.train], model.predict_proba(scaler.transform(x[0][split.train])))
+        assert got.loss[0, k] == pytest.approx(want, abs=1e-3)
+
+
+def test_lbfgs_solves_problems_of_very_different_shape():
+    generator = torch.Generator().manual_seed(0)
+    roots = torch.randn(6, 8, 8, generator=generator, dtype=torch.float64)
+    curvature = roots @ roots.mT + torch.logspace(-2, 2, 6, dtype=torch.float64)[:, None, None] * torch.eye(8)
+    goal = torch.randn(6, 8, generator=generator, dtype=torch.float64)
+
+    def bowls(point, active):
+        pull = (curvature @ (point - goal)[..., None])[..., 0]
+        return ((point - goal) * pull).sum(-1) / 2, pull
+
+    start = torch.zeros(6, 8, dtype=torch.float64)
+    active = torch.tensor([True] * 5 + [False])
+    found = minimise(bowls, start, active=active, tolerance=1e-9)
+    assert found.rounds < 200
+    np.testing.assert_allclose(found.point[:5], goal[:5], atol=1e-6)
+    assert (found.point[5] == 0).all()
+    assert found.gradient[:5].max() <= 1e-9
+
+
+def test_lbfgs_shortens_steps_that_overshoot():
+    def walls(point, active):  # steep far out: a full first step lands far beyond the minimum
+        return torch.cosh(10 * point).sum(-1), 10 * torch.sinh(10 * point)
+
+    start = torch.tensor([[0.7, -0.5], [0.01, 0.02]], dtype=torch.float64)
+    found = minimise(walls, start, active=torch.tensor([True, True]), tolerance=1e-8)
+    assert found.point.abs().max() < 1e-8
+
+
+def test_lbfgs_stops_where_the_dtype_ends():
+    start = torch.full((1, 50), 3.0)
+    found = minimise(
+        lambda x, active: (1e4 + x.square().sum(-1), 2 * x), start, active=torch.tensor([True]), tolerance=0.0
+    )
+    assert found.rounds <= 300
+    assert found.point.abs().max() < 0.1

@@ -1,0 +1,105 @@
+"""Each sentinel finds the leak it is for, and stays quiet without one."""
+
+import numpy as np
+import pytest
+import torch
+from probe_inputs import random_splits
+
+from repflow.errors import InputError
+from repflow.probes import sentinels, three_way_split
+from repflow.probes.sentinels import bag_columns, size_columns
+
+SAMPLES, CLASSES = 600, 4
+
+
+def prompts(seed=0):
+    """Labels and everything a sentinel sees, none of it related to the label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(SAMPLES) % CLASSES)
+    return {
+        "features0": rng.standard_normal((SAMPLES, 8)).astype(np.float32),
+        "lengths": rng.integers(90, 100, SAMPLES),
+        "counts": rng.integers(5, 8, SAMPLES),
+        "token_bags": [rng.integers(0, 300, 40) for _ in range(SAMPLES)],
+        "labels": labels,
+        "splits": [three_way_split(labels, seed=k) for k in range(3)],
+    }
+
+
+def verdicts(given):
+    return {found.name: found for found in sentinels(**given)}
+
+
+def test_no_leak_no_alarm():
+    alarms = [found.name for seed in range(5) for found in verdicts(prompts(seed)).values() if found.leaks]
+    assert alarms == []
+
+
+@pytest.mark.parametrize("leak", ["features0", "lengths", "counts", "token_bags"])
+def test_each_sentinel_finds_its_leak(leak):
+    given = prompts()
+    labels = given["labels"]
+    if leak == "features0":
+        given[leak][:, 0] += labels
+    elif leak == "token_bags":
+        given[leak] = [np.append(bag, 1000 + label) for bag, label in zip(given[leak], labels, strict=True)]
+    else:
+        # not monotonic in the label: a straight line through the size alone would miss it
+        given[leak] = given[leak] + np.array([30, 0, 20, 10])[labels]
+    found = verdicts(given)
+    name = {"features0": "state 0 at the last token", "token_bags": "bag of tokens"}.get(leak, "length and counts")
+    assert {key for key, one in found.items() if one.leaks} == {name}
+    assert found[name].accuracy > 0.4
+
+
+def test_chance_and_error_of_the_verdict():
+    found = verdicts(prompts())["length and counts"]
+    assert found.chance == 0.25
+    times = np.bincount(np.concatenate([s.test for s in prompts()["splits"]]))
+    effective = times.sum() ** 2 / (times**2).sum()
+    assert found.error == pytest.approx(np.sqrt(0.25 * 0.75 / effective))
+    one = prompts() | {"splits": prompts()["splits"][:1]}
+    assert verdicts(one)["length and counts"].error == pytest.approx(np.sqrt(0.25 * 0.75 / 120))
+
+
+def test_unbalanced_labels_alone_are_no_leak():
+    given = prompts()
+    given["labels"] = np.where(np.random.default_rng(0).random(SAMPLES) < 0.8, 0, given["labels"])
+    given["splits"] = [three_way_split(given["labels"], seed=k) for k in range(2)]
+    assert not any(found.leaks for found in sentinels(**given))
+
+
+def test_missing_inputs_are_left_out():
+    given = prompts() | {"features0": None, "token_bags": None, "counts": None}
+    assert [found.name for found in sentinels(**given)] == ["length and counts"]
+    tensor = prompts() | {"features0": torch.randn(SAMPLES, 3), "lengths": None, "counts": None, "token_bags": None}
+    assert [found.name for found in sentinels(**tensor)] == ["state 0 at the last token"]
+
+
+def test_sizes_get_a_column_per_value_or_quantile():
+    few = size_columns(np.array([[3.0, 1.0], [4.0, 1.0], [3.0, 2.0]]))
+    assert few.shape == (3, 6)
+    many = size_columns(np.arange(1000.0)[:, None])
+    assert many.shape == (1000, 33)
+    np.testing.assert_array_equal(many[:, 1:].sum(1), 1)
+    assert np.ptp(many[:, 1:].sum(0)) <= 2
+
+
+def test_bag_keeps_the_telling_tokens():
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    bags = [np.append(rng.integers(0, 5000, 30), 9000 + label) for label in labels]
+    columns = bag_columns(bags, labels, np.arange(100), 2)
+    assert columns.shape == (200, 1024)
+    assert any(np.array_equal(column, labels) for column in columns.T)
+
+
+def test_wrong_input_is_taught():
+    with pytest.raises(InputError, match="token_bags of 600 samples; got 3"):
+        sentinels(**prompts() | {"token_bags": [[1], [2], [3]]})
+    with pytest.raises(InputError, match="lengths and counts of 600 samples; got 2"):
+        sentinels(**prompts() | {"lengths": [1, 2]})
+    with pytest.raises(InputError, match="finite numbers for state 0 at the last token; got 600 of 600"):
+        sentinels(**prompts() | {"features0": np.full((SAMPLES, 2), np.nan)})
+    with pytest.raises(InputError, match="class numbers of shape"):
+        sentinels(**prompts() | {"splits": random_splits(SAMPLES, 2), "labels": np.zeros((3, SAMPLES), int)})

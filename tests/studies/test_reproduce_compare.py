@@ -1,0 +1,145 @@
+"""Reading ours at the layers that the paper speaks of, and judging which kind of state lies nearest."""
+
+import math
+
+import numpy as np
+import pytest
+
+from repflow import papers
+from repflow.results import Result
+from repflow.studies import reproduce_compare as compare
+from repflow.studies.reproduce_compare import Key, at_layers, ours, read, score, verdicts
+from repflow.studies.reproduce_recipes import KINDS, RECIPES, Row, rows
+
+
+def row(quantity, low, high=None, *, layers=None, model="GPT-Neo-2.7B", task="mean", init="trained"):
+    return Row(model, "", quantity, task, 2000, init, layers, low, low if high is None else high, "")
+
+
+def curve_result(name, values, axes):
+    return Result({name: np.asarray(values, dtype=np.float64)}, {name: axes})
+
+
+def test_the_papers_depth_is_read_at_the_very_layers():
+    steps = np.arange(32.0)  # one per layer: layer 1 is entry 0
+    states = np.arange(33.0)  # layer 1 is entry 1, behind the embedding
+    for layer in (1, 3, 23, 32):
+        assert at_layers(steps, (layer, layer), 32, steps=True) == pytest.approx(layer - 1)
+        assert at_layers(states, (layer, layer), 32, steps=False) == pytest.approx(layer)
+    assert at_layers(states, (4, 31), 32, steps=False) == pytest.approx(np.mean(range(4, 32)))
+
+
+def test_another_depth_is_read_at_the_same_share():
+    assert at_layers(np.array([0.0, 10.0, 20.0]), (32, 32), 64, steps=False) == pytest.approx(10.0)
+    assert at_layers(np.array([0.0, 10.0, 20.0]), (64, 64), 64, steps=True) == pytest.approx(20.0)
+
+
+def test_curves_average_prompts_and_tokens_without_padding():
+    values = np.full((4, 2, 3), 0.5)
+    values[0] = [[0.1, 0.2, np.nan], [0.3, np.nan, np.nan]]
+    result = curve_result("layer_cosine", values, ("layer", "sample", "token"))
+    assert read(row("layer_cosine", 0.0, layers=(1, 1)), "residual", result) == pytest.approx(20.0)
+
+
+def test_most_layers_is_the_median():
+    result = curve_result("token_similarity", [[0.0], [0.9], [0.9], [0.9], [0.1]], ("state", "sample"))
+    assert read(row("token_similarity", 90.0), "residual", result) == pytest.approx(90.0)
+
+
+def test_branch_states_begin_with_the_first_block():
+    result = curve_result("token_similarity", np.arange(32.0)[:, None] / 100, ("state", "sample"))
+    assert read(row("token_similarity", 0.0, layers=(1, 1)), "branch", result) == pytest.approx(0.0)
+    assert read(row("token_similarity", 0.0, layers=(32, 32)), "branch", result) == pytest.approx(31.0)
+
+
+def test_cka_of_two_layers_that_fall_on_one_state_says_nothing():
+    deep = np.eye(33)
+    deep[1, 20] = 0.9
+    shallow = np.eye(5)
+    for matrix, expected in ((deep, 90.0), (shallow, 0.0)):
+        result = curve_result("cka_pooled", matrix, ("state", "state"))
+        assert read(row("cka", 90.0, layers=(1, 20)), "residual", result) == pytest.approx(expected)
+    result = curve_result("cka_pooled", shallow, ("state", "state"))
+    assert math.isnan(read(row("cka", 30.0, layers=(1, 2)), "residual", result))
+
+
+def test_probe_rows_choose_the_peak_on_validation():
+    arrays = {
+        "probe/paper/accuracy": np.array([[0.1, 0.3], [0.9, 0.9], [0.6, 0.8], [0.4, 0.2]]),
+        "probe_valid_accuracy": np.array([[0.1, 0.1], [0.5, 0.5], [0.8, 0.8], [0.3, 0.3]]),
+    }
+    result = Result(arrays, dict.fromkeys(arrays, ("state", "seed")))
+    assert read(row("accuracy", 0.0), "residual", result) == pytest.approx(30.0)
+    assert read(row("drop", 0.0), "residual", result) == pytest.approx(40.0)  # 0.7 at state 2, not 0.9 at state 1
+    assert read(row("peak_layer", 0.0), "residual", result) == pytest.approx(32 * 2 / 3)
+    assert read(row("peak_layer", 0.0), "branch", result) == pytest.approx(1 + 31 * 2 / 3)
+
+
+def test_scores_count_tolerances():
+    assert score(row("cka", 20.0, 70.0), 70.0) == 0
+    assert score(row("cka", 20.0, 70.0), 85.0) == pytest.approx(1.5)
+    assert score(row("accuracy", 50.0), 45.0) == pytest.approx(1.0)
+    assert score(row("smoothness", 2.0), 2.0 * 1.1) == pytest.approx(1.0)
+    assert score(row("smoothness", 2.0), 2.0 / 1.1) == pytest.approx(1.0)
+    assert score(row("stability", 2.0), 0.0) == math.inf
+    assert score(row("peak_layer", 4.0, 14.0, model="Mamba2-2.7B"), 14.0 + 6.4) == pytest.approx(1.0)
+    assert math.isnan(score(row("drop", 1.0), math.nan))
+
+
+def test_mean_over_tasks_and_random_schemes():
+    results = {
+        Key("GPT-Neo-2.7B", task, 2000, init, "residual"): curve_result("stability", [value], ("sample",))
+        for task, init, value in (
+            ("mdqa", "trained", 1.0), ("kvpr", "trained", 3.0),
+            ("mdqa", "he", 5.0), ("kvpr", "he", 5.0), ("mdqa", "xavier", 7.0), ("kvpr", "xavier", 7.0),
+        )
+    }  # fmt: skip
+    both, inits = ("mdqa", "kvpr"), ("trained", "he", "xavier")
+    assert ours(row("stability", 1.0), "residual", results, both, inits) == 2.0
+    assert ours(row("stability", 1.0, task="kvpr"), "residual", results, both, inits) == 3.0
+    assert ours(row("stability", 1.0, init="random"), "residual", results, both, inits) == 6.0
+    assert math.isnan(ours(row("stability", 1.0), "branch", results, both, inits))
+    del results[Key("GPT-Neo-2.7B", "mdqa", 2000, "trained", "residual")]
+    assert math.isnan(ours(row("stability", 1.0), "residual", results, both, inits))
+
+
+def test_the_kind_that_has_the_printed_values_is_nearest():
+    made = RECIPES["flow-fig1"]
+    printed = rows(made, made.models, made.tasks, made.lengths)
+    values = np.full((len(printed), 3), 50.0)
+    for i, entry in enumerate(printed):
+        values[i, 1 if papers.CHECKPOINTS[entry.model].family == "SSM" else 0] = entry.high
+    judged = {verdict.model: verdict for verdict in verdicts(printed, values, KINDS)}
+    assert judged["GPT-Neo-2.7B"].nearest == "residual"
+    assert judged["Mamba2-2.7B"].nearest == "branch"
+    assert all(verdict.consistent for verdict in judged.values())
+    assert "consistent with the printed values: 4 of 4" in judged["GPT-Neo-2.7B"].message
+    assert judged["GPT-Neo-2.7B"].message.endswith(compare.UNSEEN)
+
+
+def test_one_value_outside_is_not_consistent():
+    printed = [row("layer_cosine", 90.0, layers=(1, 1)), row("layer_cosine", 70.0, layers=(32, 32))]
+    (verdict,) = verdicts(
+        printed, np.array([[90.0, 0.0], [85.0, 0.0]]), ("residual", "branch"), {"GPT-Neo-2.7B": "toy"}
+    )
+    assert (verdict.nearest, verdict.consistent, verdict.within["residual"]) == ("residual", False, 1)
+    assert verdict.message.startswith(
+        "toy for GPT-Neo-2.7B: residual states lie nearest (mean score residual 0.75, branch 8.00)"
+    )
+    assert "not consistent" in verdict.message
+
+
+def test_close_kinds_are_not_told_apart():
+    (verdict,) = verdicts([row("layer_cosine", 90.0)], np.array([[70.0, 70.5]]), ("residual", "hf-tuple"))
+    assert verdict.nearest == "hf-tuple"
+    assert verdict.tied == ("residual", "hf-tuple")
+    assert "not to be told from residual" in verdict.message
+
+
+def test_a_row_missing_in_one_kind_counts_for_none():
+    printed = [row("cka", 90.0, layers=(1, 2)), row("cka", 80.0, layers=(1, 32))]
+    (verdict,) = verdicts(printed, np.array([[90.0, np.nan], [10.0, 80.0]]), ("residual", "branch"))
+    assert (verdict.nearest, verdict.total["branch"]) == ("branch", 1)
+    (none,) = verdicts(printed[:1], np.array([[np.nan, np.nan]]), ("residual", "branch"))
+    assert none.nearest is None
+    assert none.message == "GPT-Neo-2.7B: nothing to compare"

@@ -13,7 +13,7 @@ from tiny_configs import VOCAB, tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from repflow.capture import collect_states
+from repflow.capture import collect_states, run_batch
 from repflow.capture.answers import (
     answer_room,
     cache_agrees,
@@ -24,6 +24,7 @@ from repflow.capture.answers import (
     logit_lens,
     normalise,
 )
+from repflow.capture.features import FeatureMeter, FeatureShard, StoredFeatures
 from repflow.errors import InputError
 from repflow.models import load
 from repflow.tasks import Encoder, Prompt
@@ -149,6 +150,22 @@ def test_lens_of_the_last_state_is_the_models_own_prediction(kind):
         best = loaded.network(torch.tensor([p.ids for p in made])).logits[:, -1].argmax(-1).tolist()
     rank, _ = logit_lens(loaded, hidden[-1, :, -1], best)
     assert rank.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "mamba2"])
+def test_half_precision_models_are_read_in_the_dtype_of_their_own_states(kind):
+    # Mamba's residual stream stays float32 there, GPT-NeoX's does not; bfloat16 products are not safe on every CPU
+    loaded = load(tiny_model(kind).half(), tokenizer=number_tokenizer(), dtype="float16")
+    made = prompts((12, 12, 12))
+    meter = FeatureMeter()
+    shards = [FeatureShard.from_records({s: r[0] for s, r in run_batch(loaded, made, (0, 1, 2), [meter]).items()})]
+    features = StoredFeatures(shards, ["last"])
+    with torch.no_grad():
+        best = loaded.network(torch.tensor([p.ids for p in made])).logits[:, -1].argmax(-1).tolist()
+    rank, _ = logit_lens(loaded, features.state(features.n_states - 1).to(features.dtype), best)
+    assert rank.tolist() == [1, 1, 1]
+    assert features.dtype == (torch.float16 if kind == "gpt_neox" else torch.float32)
+    assert len(greedy_answers(loaded, made, (0, 1, 2), tokens=3, cached=False)) == 3
 
 
 def test_lens_of_states_that_are_not_finite_is_nan():

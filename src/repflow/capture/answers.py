@@ -184,7 +184,7 @@ def logit_lens(model: Model, rows: Tensor, targets: Sequence[int]) -> tuple[np.n
 
     Args:
         model: with a head.
-        rows: one state (sample, width).
+        rows: one state (sample, width), in the dtype in which the model has it.
         targets: the token of each sample.
 
     Returns:
@@ -196,7 +196,7 @@ def logit_lens(model: Model, rows: Tensor, targets: Sequence[int]) -> tuple[np.n
     device = next(iter(model.final_norm.parameters()), torch.empty(0, device=model.device)).device
     with torch.inference_mode():
         for start in range(0, len(rows), size):
-            part = rows[start : start + size].to(device=device, dtype=model.dtype)
+            part = rows[start : start + size].to(device)
             logits = model.logits(model.final_norm(part[None]))[0].to(torch.float32)
             token = wanted[start : start + size, None].to(logits.device)
             chosen = logits.gather(1, token)

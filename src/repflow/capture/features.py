@@ -178,6 +178,7 @@ class StoredFeatures:
         n_states: states, over all names asked for.
         n_samples: prompts.
         width: channels.
+        dtype: of the states as the model has them; `state` widens them to float32.
     """
 
     def __init__(self, shards: Sequence[FeatureShard], names: Sequence[str]) -> None:
@@ -194,6 +195,8 @@ class StoredFeatures:
         first = shards[0].arrays
         self._stored = [name + BITS if name + BITS in first else name for name in names]
         self._counts = [first[name].shape[0] for name in self._stored]
+        kinds = {torch.bfloat16 if n.endswith(BITS) else torch.from_numpy(first[n][:0]).dtype for n in self._stored}
+        self.dtype = next(iter(kinds)) if len(kinds) == 1 else torch.float32
         self.n_states = sum(self._counts)
         self.n_samples = len(samples)
         self.width = int(first[self._stored[0]].shape[-1])

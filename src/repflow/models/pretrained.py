@@ -153,7 +153,9 @@ class Model:
         """Turn the final norm's output into logits, with the model's factor and soft cap."""
         if self.head is None:
             raise InputError(teach("a model with a head", f"{self.name} without one", "load the causal language model"))
-        raw = self.head(normed) * self.reading.head_scale
+        # Mamba keeps its residual stream in float32 in a half-precision model, and transformers casts before the head
+        weight = next(self.head.parameters(), normed)
+        raw = self.head(normed.to(weight.dtype)) * self.reading.head_scale
         cap = self.reading.head_softcap
         return raw if cap is None else cap * torch.tanh(raw / cap)
 

@@ -136,7 +136,7 @@ def lens_table(
         targets = [first_answer_token(encoder, prompts[sample]) for sample in wanted]
         ranks, logprobs = [], []
         for state in range(model.n_states):
-            rank, logprob = logit_lens(model, features.state(state)[wanted], targets)
+            rank, logprob = logit_lens(model, features.state(state)[wanted].to(features.dtype), targets)
             ranks.append(rank)
             logprobs.append(logprob)
         keeper.keep("lens", {"rank": np.stack(ranks), "logprob": np.stack(logprobs)})

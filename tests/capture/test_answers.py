@@ -116,6 +116,11 @@ def test_answers_need_a_tokenizer():
         ("what ?!", ["?!"], True),
         ("", ["x"], False),
         ("anything", [], False),
+        ("It happened in 1987.", ["9"], False),
+        ("It was 9, I think", ["9"], True),
+        ("ten in often", ["ten", "oft"], True),
+        ("often", ["ten"], False),
+        ("Often", ["ofte"], True),
     ],
 )
 def test_what_counts_as_right(text, answers, right):

@@ -103,3 +103,11 @@ def test_wrong_input_is_taught():
         sentinels(**prompts() | {"features0": np.full((SAMPLES, 2), np.nan)})
     with pytest.raises(InputError, match="class numbers of shape"):
         sentinels(**prompts() | {"splits": random_splits(SAMPLES, 2), "labels": np.zeros((3, SAMPLES), int)})
+
+
+@pytest.mark.parametrize(("samples", "blind", "leaks"), [(10, True, False), (40, True, False), (75, False, True)])
+def test_a_leak_in_few_prompts_is_found_or_the_check_says_that_it_is_blind(samples, blind, leaks):
+    labels = np.arange(samples) % 2
+    [found] = sentinels(None, 100 + 50 * labels, None, None, labels, random_splits(samples, 1))
+    assert found.accuracy == 1.0
+    assert (found.blind, found.leaks) == (blind, leaks)

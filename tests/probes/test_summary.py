@@ -107,6 +107,23 @@ def test_peak_of_a_seed_ignores_prompts_the_seed_tests_on():
     assert summary.peaks.tolist() == [1, 0]
 
 
+def test_noise_is_not_read_better_at_the_peak_when_seeds_share_their_prompts():
+    """Chance correlations of one set of prompts show in every split of it, so pooling the splits would favour them."""
+    above, pooled, said = [], [], 0
+    for trial in range(24):
+        rng = np.random.default_rng([31, trial])
+        x, y = rng.standard_normal((25, 150, 6)), np.arange(150) % 2
+        splits = random_splits(150, 5, seed=trial)
+        fit = fit_probes(ArrayFeatures(x), y, splits, n_classes=2, recipe="robust", penalties=(0.1,))
+        summary = summarise(fit, draws=200)
+        above.append(summary.peak_accuracy - 0.5)
+        pooled.append(summary.accuracy[summary.peak] - 0.5)
+        said += summary.peak_low > 0.5
+    assert abs(np.mean(above)) < 0.02
+    assert np.mean(pooled) > 0.02, "what the seeds' own peaks avoid"
+    assert said <= 3
+
+
 @pytest.mark.parametrize("seeds", [1, 4])
 def test_bootstrap_interval_covers_the_truth(seeds):
     """95 % intervals of a difference between two states that share their prompts, 200 times over."""
@@ -208,3 +225,19 @@ def test_unfit_input_is_taught():
     bad = fit_probes(ArrayFeatures(x * np.nan), y, splits, n_classes=3, epochs=3)
     with pytest.raises(InputError, match="none of 2: 300 of 300 samples hold NaN or Inf"):
         summarise(bad)
+
+
+def test_a_few_test_prompts_give_no_interval_and_no_claim():
+    rows = np.arange(30)
+    splits = [Split(rows[:20], rows[20:26], rows[26:])]
+    right = np.zeros((1, 2, 30), bool)
+    right[:, 0] = True  # state 0 always right, the last never
+    summary = summarise(made_fit(right, splits))
+    assert summary.test_units == 4
+    assert summary.drop == 1.0
+    assert np.isnan([summary.drop_low, summary.drop_high, summary.peak_low]).all()
+    assert not summary.intermediate_beats_final
+    assert summary.like_peak == (0, 1)
+    grouped = summarise(made_fit(right.repeat(4, 2), [Split(*(np.arange(4 * p[0], 4 * p[-1] + 4) for p in
+                        (splits[0].train, splits[0].valid, splits[0].test)))]), groups=np.arange(120) // 8)  # fmt: skip
+    assert grouped.test_units == 2

@@ -9,7 +9,7 @@ import pytest
 from repflow.errors import InputError
 from repflow.results import Band
 from repflow.studies.diagnose import judge
-from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvidence, held_out
+from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvidence, held_out, share_interval
 from repflow.studies.diagnose_readout import spans
 from repflow.studies.diagnose_statement import Thresholds
 
@@ -129,7 +129,8 @@ def test_intermediate_beats_final_only_if_the_interval_excludes_zero():
     assert "not shown" not in found(said, "decodable").text
     assert "no ground to read elsewhere" in found(said, "best_state").text
     said, _ = judge(None, probe([0.1, 0.6, 0.65], 2, (0.0, 0.0, 0.0)))
-    assert found(said, "intermediate").holds is False
+    assert found(said, "intermediate").holds is None  # no earlier state was compared: validation chose the last one
+    assert found(said, "intermediate").text.startswith("Validation chose the last state, 2;")
 
 
 def test_best_state_names_those_it_cannot_be_told_from():
@@ -140,7 +141,10 @@ def test_best_state_names_those_it_cannot_be_told_from():
 def test_chance_accuracy_is_not_called_decodable():
     said, _ = judge(None, probe([0.1, 0.11, 0.1], 1, (0.01, -0.03, 0.05)))
     assert found(said, "decodable").holds is None
-    assert "is not shown to be decodable" in found(said, "decodable").text
+    assert "is not shown to be decodable by these probes" in found(said, "decodable").text
+    said, _ = judge(None, probe([0.1, 0.05, 0.1], 1, (-0.05, -0.08, -0.02)))
+    assert found(said, "decodable").holds is None  # below chance: these probes do not read it, another one might
+    assert "cannot" not in found(said, "decodable").text
     assert "no recommendation" in found(said, "best_state").text
 
 
@@ -163,9 +167,9 @@ def test_a_pure_model_has_no_layout():
 
 FACTS = {
     "information": np.array([0.0, 1.0, 2.0]),
-    "selectivity": np.array([0.0, 0.2, 0.4]),
+    "selectivity": Band(np.array([0.0, 0.2, 0.4]), np.array([-0.1, 0.1, 0.3]), np.array([0.1, 0.3, 0.5])),
     "capacity": np.array([0.2, 0.3, 0.5]),
-    "twin": Band(np.array([0.1, 0.2, 0.15]), np.array([0.08, 0.18, 0.13]), np.array([0.12, 0.22, 0.17])),
+    "twin": {"peak_accuracy": Interval(0.2, 0.18, 0.22), "gain": Interval(0.4, 0.36, 0.44), "state": 1},
     "final_norm": Band(np.array([0.55]), np.array([0.5]), np.array([0.6])),
     "answers": (Interval(0.4, 0.3, 0.5), 50),
     "lens_rank": np.array([90.0, 40.0, 1.0]),
@@ -189,6 +193,54 @@ def test_what_was_measured_is_said_and_what_was_not_is_listed():
     said, missing = judge(flow(TRANSFORMER), None)
     assert not [s for s in said if s.section == "read-out"]
     assert any("no labels" in text for text in missing)
+
+
+def said_with(code, **facts):
+    return found(judge(None, probe([0.1, 0.6, 0.5], 1, (0.1, 0.05, 0.15), **{**FACTS, **facts}))[0], code)
+
+
+def test_twin_is_judged_by_the_paired_difference_not_by_overlap():
+    """Intervals that overlap, and a difference by prompt that does not include 0; and the other way round."""
+    near = {"peak_accuracy": Interval(0.59, 0.57, 0.61), "state": 2}
+    for gain, holds in (((0.01, 0.002, 0.02), True), ((0.01, -0.01, 0.03), None), ((-0.02, -0.03, -0.01), False)):
+        statement = said_with("twin", twin={**near, "gain": Interval(*gain)})
+        assert statement.holds is holds
+        assert statement.numbers["difference"].value == gain[0]
+        assert "the twin's state 2" in statement.text
+
+
+def test_accuracy_of_each_seeds_own_peak_is_cited_where_it_is_known():
+    own = {"peak_accuracy": Interval(0.55, 0.5, 0.6), "peaks": (1, 2)}
+    decodable = said_with("decodable", **own)
+    assert decodable.numbers["accuracy"].value == 0.55
+    assert decodable.numbers["corrected"] == pytest.approx(0.45 / 0.9)
+    assert "state 1 (by seed: 1, 2)" in decodable.text
+    assert said_with("best_state", **own).numbers["accuracy"].value == 0.55
+
+
+def test_selectivity_holds_only_where_its_interval_excludes_zero():
+    band = Band(np.array([0.0, 0.2, 0.4]), np.array([-0.1, -0.01, 0.3]), np.array([0.1, 0.3, 0.5]))
+    assert said_with("selectivity").holds is True
+    assert said_with("selectivity", selectivity=band).holds is None
+
+
+def test_no_right_answers_among_few_have_an_interval():
+    share = share_interval(np.zeros(8))
+    # Wilson: z² / (n + z²)
+    assert (share.value, share.low) == (0.0, 0.0)
+    assert share.high == pytest.approx(3.841459 / 11.841459, abs=1e-6)
+    full = share_interval(np.ones(8))
+    assert (full.value, full.high) == (1.0, pytest.approx(1.0))
+    assert full.low == pytest.approx(1 - share.high)
+
+
+def test_start_value_and_rise_add_up():
+    """Odd prompts start lower: the embedding's value must be theirs, as the peak's and the rise are."""
+    evidence = flow([0.1, 0.5, 0.9, 0.4, 0.3], noise=0.03, samples=9)
+    evidence.similarity[0, 1::2] -= 0.2
+    numbers = found(judge(evidence, None)[0], "homogenise").numbers
+    assert numbers["similarity"].value - numbers["embedding"] == pytest.approx(numbers["rise"].value, abs=1e-12)
+    assert numbers["embedding"] == pytest.approx(evidence.similarity[0, 1::2].mean())
 
 
 def every_statement():

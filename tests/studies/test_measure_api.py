@@ -81,7 +81,10 @@ def test_provenance_says_with_what_it_was_made():
     said = result.provenance
     assert said["model"] == {
         "name": "gpt2",
+        "spec": loaded.spec,
         "type": "gpt2",
+        "init": "trained",
+        "ablate": [],
         "layers": 4,
         "layer_kinds": ["attention"] * 4,
         "width": 32,

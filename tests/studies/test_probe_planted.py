@@ -52,9 +52,15 @@ def test_controls_tell_task_from_capacity(planted):
     assert planted["probe_control_accuracy"].shape == (5, 2)
     assert float(planted["probe_control_chance"]) == pytest.approx(1 / CLASSES, abs=0.08)
     assert planted["probe_control_accuracy"].mean(1).max() < 0.45
-    expected = planted["probe_accuracy"].mean(1) - planted["probe_control_accuracy"].mean(1)
+    own, other = float(planted["probe_chance"]), float(planted["probe_control_chance"])
+    task, control = planted["probe_accuracy"].mean(1), planted["probe_control_accuracy"].mean(1)
+    expected = (task - own) / (1 - own) - (control - other) / (1 - other)
     np.testing.assert_allclose(planted["probe_selectivity"], expected)
-    assert planted["probe_selectivity"][2] > 0.5
+    band = planted.bands["probe_selectivity"]
+    assert band.low[2] > 0.5
+    assert (band.low < planted["probe_selectivity"]).all()
+    assert (planted["probe_selectivity"] < band.high).all()
+    assert (band.low[[0, 1, 3, 4]] < 0.1).all()
     assert planted["probe_capacity"].min() > float(planted["probe_chance"])
 
 
@@ -128,6 +134,26 @@ def test_twin_of_a_planted_model_holds_nothing(monkeypatch):
     assert found["twin/probe_accuracy"].shape == (5, 2)
     assert (band.low <= float(found["probe_chance"])).all()
     assert found.bands["probe_accuracy"].low[2] > band.high.max()
+    assert found["twin/probe_valid_accuracy"].shape == (5, 2)
+    peaks = found["twin/probe_valid_accuracy"].argmax(0)  # chosen on validation, by seed
+    twin = found["twin/probe_accuracy"][peaks, [0, 1]].mean()
+    assert float(found["twin/probe_peak_accuracy"]) == pytest.approx(twin)
+    assert float(found["twin/probe_gain"]) == pytest.approx(float(found["probe_peak_accuracy"]) - twin)
+    gain = found.bands["twin/probe_gain"]
+    assert 0.3 < gain.low < float(found["twin/probe_gain"]) < gain.high
+
+
+def test_a_model_is_no_better_than_itself():
+    """Twin and model alike: by prompt there is no difference at all, which the width of either interval hides."""
+    from repflow.studies import probe_study
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe_study, "_load_twin", lambda *_: PlantedModel(strength=1.5))
+        found = repflow.probe(
+            PlantedModel(strength=1.5), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none"
+        )
+    gain = found.bands["twin/probe_gain"]
+    assert float(gain.low) == float(gain.mean) == float(gain.high) == 0.0
 
 
 def leaky(**change):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from repflow.errors import InputError
 from repflow.studies.twins_verdict import (
@@ -36,20 +37,36 @@ def test_one_block_has_no_ends():
         depth_ends(np.zeros((1, 3)), 1 / 3)
 
 
-def test_interval_against_a_plain_bootstrap():
-    """Seeds and prompts drawn with replacement by loops; seeds differ more than prompts here."""
+def test_interval_against_scipy():
+    """With prompts alike it is the t interval of the seed means; with seeds alike, or one, that of the prompt means."""
     rng = np.random.default_rng(1)
-    values = rng.normal(size=(4, 1)) + 0.2 * rng.normal(size=(1, 6)) + 0.05 * rng.normal(size=(4, 6))
-    drawn = []
-    for _ in range(4000):
-        seeds, prompts = rng.integers(0, 4, 4), rng.integers(0, 6, 6)
-        drawn.append(np.mean([[values[s, p] for p in prompts] for s in seeds]))
-    mean, low, high = crossed_interval(values)
-    spread = np.std(drawn)
-    assert mean == pytest.approx(values.mean())
-    assert (low, high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.12 * spread)
-    _, narrow, wide = crossed_interval(values[:1])
-    assert wide - narrow < (high - low) / 2  # one seed hides what seeds do
+    seeds, prompts = rng.normal(size=4), rng.normal(size=6)
+    for values, drawn in (
+        (np.repeat(seeds[:, None], 6, 1), seeds),
+        (np.repeat(prompts[None], 4, 0), prompts),
+        (prompts[None], prompts),
+    ):
+        ours = crossed_interval(values)
+        theirs = stats.ttest_1samp(drawn, 0).confidence_interval(0.95)
+        assert ours == pytest.approx((drawn.mean(), theirs.low, theirs.high))
+    both = crossed_interval(seeds[:, None] + prompts)
+    halves = [crossed_interval(part) for part in (np.repeat(seeds[:, None], 6, 1), prompts[None])]
+    assert (both[2] - both[0]) ** 2 == pytest.approx(sum((high - mean) ** 2 for mean, _, high in halves))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("of_seed", "of_prompt", "rest", "exact"), [(1, 0, 0.1, True), (0, 1, 0.02, True), (1, 1, 1, False)]
+)
+def test_false_signs_are_five_in_a_hundred(seeds, of_seed, of_prompt, rest, exact):
+    """Mean zero, 4 prompts: a sign where only seeds or only prompts differ in 5 % of 1000 draws, else in fewer."""
+    rng = np.random.default_rng(7)
+    false = 0
+    for _ in range(1000):
+        values = of_seed * rng.normal(size=(seeds, 1)) + of_prompt * rng.normal(size=(1, 4))
+        false += CellSign("he", 8, *crossed_interval(values + rest * rng.normal(size=(seeds, 4)))).sign != 0
+    assert false / 1000 <= 0.071  # three standard errors
+    assert not exact or false / 1000 >= 0.029
 
 
 def test_interval_leaves_out_what_is_missing():
@@ -73,12 +90,17 @@ WHOLE = [cell(w, n) for w in ("trained", "default", "xavier") for n in (128, 200
         ({}, [], "architectural", 1, []),
         ({}, ["n = 16"], "holds", 1, []),
         ({0: DOWN}, [], "training", 1, ["trained n=128"]),
-        ({1: FLAT}, [], "training", 1, ["trained n=2000"]),
+        ({1: FLAT}, [], "trained_undetermined", 1, ["trained n=2000"]),
+        ({0: FLAT, 1: FLAT}, ["n = 16"], "trained_undetermined", 1, ["trained n=128", "trained n=2000"]),
+        ({0: DOWN, 1: FLAT}, [], "training", 1, ["trained n=128", "trained n=2000"]),
         ({3: DOWN}, [], "depends", 1, ["default n=2000"]),
-        ({5: FLAT}, [], "depends", 1, ["xavier n=2000"]),
+        ({5: FLAT}, [], "undetermined", 1, ["xavier n=2000"]),
+        ({0: FLAT, 5: FLAT}, [], "undetermined", 1, ["trained n=128", "xavier n=2000"]),
+        ({0: DOWN, 1: DOWN, 5: FLAT}, [], "depends", -1, None),
+        ({3: DOWN, 5: FLAT}, [], "depends", 1, ["default n=2000", "xavier n=2000"]),
         ({0: DOWN, 1: DOWN, 3: DOWN}, [], "depends", -1, ["default n=128", "xavier n=128", "xavier n=2000"]),
         (dict.fromkeys(range(6), DOWN), [], "architectural", -1, []),
-        ({**dict.fromkeys(range(6), FLAT), 4: DOWN}, [], "depends", -1, None),
+        ({**dict.fromkeys(range(6), FLAT), 4: DOWN}, [], "undetermined", -1, None),
     ],
 )
 def test_verdicts(change, gaps, code, sign, broken):
@@ -92,6 +114,8 @@ def test_verdicts(change, gaps, code, sign, broken):
     for c in verdict.breaks:
         assert str(c) in verdict.statement
     assert all(gap in verdict.statement for gap in (gaps if code == "holds" else []))
+    assert ("the trained model leaves it open" in verdict.statement) == (code == "trained_undetermined")
+    assert ("these leave it open" in verdict.statement) == (code == "undetermined")
 
 
 def test_without_twins_nothing_is_judged():
@@ -114,15 +138,16 @@ def test_no_sign_anywhere():
 
 def test_whole_grids():
     whole = ["default", "gaussian:0.1", "xavier:2+residual", "he"]
-    assert grid_gaps(whole, [128, 512, 2000], 2, []) == []
-    assert grid_gaps(whole, [100, 4000], 2, []) == []
-    assert grid_gaps(whole[1:], [128, 2000], 2, []) == ["no twin by default"]
-    assert "does not span 128 … 2000" in grid_gaps(whole, [128, 1000], 2, [])[0]
-    assert "n = 2000 does not span" in grid_gaps(whole, [2000], 2, [])[0]
-    assert "one draw" in grid_gaps(whole, [128, 2000], 1, [])[0]
+    assert grid_gaps(whole, [128, 512, 2000], 3, []) == []
+    assert grid_gaps(whole, [100, 4000], 3, []) == []
+    assert grid_gaps(whole[1:], [128, 2000], 3, []) == ["no twin by default"]
+    assert "does not span 128 … 2000" in grid_gaps(whole, [128, 1000], 3, [])[0]
+    assert "n = 2000 does not span" in grid_gaps(whole, [2000], 3, [])[0]
+    assert grid_gaps(whole, [128, 2000], 1, []) == ["1 seed of each twin, fewer than 3"]
+    assert grid_gaps(whole, [128, 2000], 2, []) == ["2 seeds of each twin, fewer than 3"]
     assert (
         "1 cells were not measured: he n=2000 (too long)"
-        in grid_gaps(whole, [128, 2000], 2, ["he n=2000 (too long)"])[0]
+        in grid_gaps(whole, [128, 2000], 3, ["he n=2000 (too long)"])[0]
     )
 
 

@@ -239,3 +239,11 @@ def test_natural_questions(shared_data):
     made = make_task("mdqa", options).prompts(bytes_encoder(), length=4000, samples=20, seed=0)
     assert made[0].items > 5
     assert max(made.lengths) <= 4000
+
+
+def test_a_line_whose_contexts_mark_no_gold_passage_is_refused(tmp_path):
+    contexts = [{"title": "a", "text": "nothing here", "isgold": False}, {"title": "b", "text": "Rome it is"}]
+    file = tmp_path / "nogold.jsonl"
+    file.write_text(json.dumps({"question": "where", "answers": ["Rome"], "ctxs": contexts}) + "\n")
+    with pytest.raises(InputError, match=r"line 1: expected 'isgold': true at one of the 'ctxs'; got none of 2"):
+        read_library(file)

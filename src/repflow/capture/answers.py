@@ -21,6 +21,8 @@ from repflow.tasks import Encoder, Prompts
 
 LENS_BYTES = 256 << 20
 """Logits the lens holds at a time."""
+SHORT = 3
+"""Answers of up to this many characters count as whole words only: shorter ones stand in many texts by chance."""
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -38,11 +40,17 @@ def normalise(text: str) -> str:
 def contains_answer(text: str, answers: Sequence[str]) -> bool:
     """Whether any answer stands in the text, both normalised; an answer of punctuation alone is compared as it is.
 
+    An answer of up to 3 characters must be a whole word: "9" stands in "9", not in "1987".
+
     >>> contains_answer('The value is "9F-a1".', ["9f-a1"]), contains_answer("9f", ["9f-a1"])
     (True, False)
     """
     whole = normalise(text)
-    return any((short in whole) if (short := normalise(answer)) else (answer in text) for answer in answers)
+    return any(_stands(short, whole) if (short := normalise(answer)) else (answer in text) for answer in answers)
+
+
+def _stands(answer: str, text: str) -> bool:
+    return answer in text if len(answer) > SHORT else f" {answer} " in f" {text} "
 
 
 def equal_length_batches(prompts: Prompts, samples: Sequence[int], *, tokens: int = BATCH_TOKENS) -> list[list[int]]:

@@ -195,7 +195,10 @@ class StoredFeatures:
         first = shards[0].arrays
         self._stored = [name + BITS if name + BITS in first else name for name in names]
         self._counts = [first[name].shape[0] for name in self._stored]
-        kinds = {torch.bfloat16 if n.endswith(BITS) else torch.from_numpy(first[n][:0]).dtype for n in self._stored}
+        kinds = {
+            torch.bfloat16 if n.endswith(BITS) else torch.from_numpy(np.empty(0, first[n].dtype)).dtype
+            for n in self._stored
+        }
         self.dtype = next(iter(kinds)) if len(kinds) == 1 else torch.float32
         self.n_states = sum(self._counts)
         self.n_samples = len(samples)

@@ -16,10 +16,16 @@ The other schemes start from `default`. Every parameter belongs to one group:
 
 A redrawn parameter is normal with mean zero. Fan in and fan out are those of the matrix as it is applied; an embedding
 table (vocabulary, width) has fan in `width`, like the head that it may be tied to.
+
+What is redrawn or added as noise comes from draws of its own, seeded by the seed, the scheme's name and its number
+(`generator_seed`). So `gaussian:0.02`, `gaussian:0.1`, `xavier` and `he` of one seed are independent draws, not one at
+four scales; `+residual` and noise leave the redrawn values as they are. Groups that keep their own rule have the values
+of `default` at that seed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from typing import Any
@@ -54,12 +60,23 @@ def random_model(config: Any, init: str, *, seed: int, trust_remote_code: bool =
         torch.manual_seed(seed)
         network = _build(config, trust_remote_code)
         groups = parameter_groups(network)
+        torch.manual_seed(generator_seed(seed, scheme))
         if scheme.redraws:
             redraw(network, scheme, groups)
         add_noise(network, scheme, groups)
     if scheme.residual is not None:
         scale_residual(network, scheme.residual)
     return network
+
+
+def generator_seed(seed: int, scheme: Scheme) -> int:
+    """Seed of a scheme's own draws: the first 32 bits of SHA-256 of `seed:name:number`, the same on every machine.
+
+    >>> [generator_seed(0, parse_scheme(init)) for init in ("xavier", "xavier:0.5", "xavier+residual")]
+    [1921193921, 1157255534, 1921193921]
+    """
+    text = f"{seed}:{scheme.name}:{scheme.number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def _build(config: Any, trust_remote_code: bool) -> PreTrainedModel:
@@ -108,7 +125,8 @@ def redraw(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> None:
     with torch.no_grad():
         for name, parameter in sorted(network.named_parameters(), key=lambda item: item[0]):
             if groups[name] in touched:
-                parameter.normal_(0.0, spread(parameter, scheme, id(parameter) in transposed))
+                convolution = groups[name] == "convolutions"
+                parameter.normal_(0.0, spread(parameter, scheme, id(parameter) in transposed, convolution))
 
 
 def add_noise(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> None:
@@ -119,12 +137,19 @@ def add_noise(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> Non
                 parameter.add_(torch.randn_like(parameter) * scheme.noise[groups[name]])
 
 
-def spread(parameter: Tensor, scheme: Scheme, transposed: bool = False) -> float:
-    """Standard deviation of one parameter: (out, in), (out, in, kernel) or, for experts, (expert, out, in)."""
+def spread(parameter: Tensor, scheme: Scheme, transposed: bool = False, convolution: bool = False) -> float:
+    """Standard deviation of one parameter: (out, in), convolutions (out, in, kernel), experts (expert, out, in).
+
+    >>> filters = torch.empty(8, 6, 3)
+    >>> he = parse_scheme("he")
+    >>> round(spread(filters, he, convolution=True), 4), round(spread(filters, he), 4)
+    (0.3333, 0.8165)
+    """
     assert scheme.number is not None
     if scheme.name == "gaussian":
         return scheme.number
-    fan_out, fan_in = parameter.shape[-2:] if parameter.ndim == 3 and parameter.shape[1] > 1 else _fans(parameter)
+    experts = parameter.ndim == 3 and not convolution and parameter.shape[1] > 1
+    fan_out, fan_in = parameter.shape[-2:] if experts else _fans(parameter)
     if transposed:
         fan_out, fan_in = fan_in, fan_out
     fans = (fan_in + fan_out) if scheme.name == "xavier" else fan_in

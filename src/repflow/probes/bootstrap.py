@@ -73,8 +73,18 @@ def _units(
     return np.split(numbers, ends), int(numbers.max()) + 1
 
 
+def count_units(samples: Sequence[np.ndarray], groups: Sequence[Hashable] | np.ndarray | None = None) -> int:
+    """Prompts, or groups of prompts, that the bootstrap draws from.
+
+    >>> count_units([np.arange(4), np.arange(2, 6)], groups=["a", "a", "b", "b", "c", "c"])
+    3
+    """
+    return _units(samples, groups)[1]
+
+
 def interval(draws: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval over the first axis."""
     tail = 100 * (1 - level) / 2
-    low, high = np.nanpercentile(draws, (tail, 100 - tail), axis=0)
+    percentile = np.percentile if np.isnan(draws).all() else np.nanpercentile
+    low, high = percentile(draws, (tail, 100 - tail), axis=0)
     return np.asarray(low), np.asarray(high)

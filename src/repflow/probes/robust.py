@@ -4,9 +4,9 @@ Each seed's features are z-scored with its own training rows, but all seeds shar
 s of the seed, z = (x - m) / s gives z Wᵀ = x (W / s)ᵀ - W (m / s), so only the weights differ. The shared matrix is
 z-scored over all training rows first, which keeps m near 0 and s near 1 and costs no digits.
 
-The objective is mean cross-entropy + λ/2 ‖W‖² (biases free); scikit-learn's C is 1 / (λ n). Penalties are tried from
-the strongest, each starting where the last one ended; a probe stops at the first that does not raise its validation
-likelihood.
+The objective is mean cross-entropy + λ/2 ‖W‖² (biases free); scikit-learn's C is 1 / (λ n). Every penalty is tried,
+from the strongest, each starting where the last one ended. The validation likelihood has more than one peak along the
+way: where the signal lies in directions of little variance, it falls first and rises steeply later.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from repflow.probes.lbfgs import minimise
 from repflow.probes.objective import Objective
 from repflow.probes.rows import RowPlan
 
-PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4)
+PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 TOLERANCE = 1e-3
-"""Of the gradient's 2-norm: the loss is then within 1e-6 / (2 λ) of its minimum, 0.005 nats at λ = 1e-4."""
+"""Of the gradient's 2-norm: the loss is then within 1e-6 / (2 λ) of its minimum, 0.005 nats at λ = 1e-4. With weaker
+penalties the fit stops before its minimum, which is a penalty of its own kind; validation chooses among them all."""
 
 
 class Scale(NamedTuple):
@@ -100,22 +101,17 @@ def fit_robust(
     path = sorted(penalties, reverse=True)
     for penalty in path:
         value = partial(_penalised, objective, scale, penalty)
-        found = minimise(value, point, active=best.open, tolerance=tolerance)
+        found = minimise(value, point, active=torch.ones_like(best.likely, dtype=torch.bool), tolerance=tolerance)
         point = found.point
-        if len(path) == 1:
-            best.keep(point, found.gradient, penalty)
-            break
         weight, bias = _unscaled(objective, scale, point)
         likely = objective.read(weight, bias, targets).log_likelihood
         best.offer(_mean_over(likely, valid), point, found.gradient, penalty)
-        if not bool(best.open.any()):
-            break
     weight, bias = _unscaled(objective, scale, best.point)
     return RobustFit(weight, bias, best.gradient, best.penalty)
 
 
 class _Best:
-    """The best point of each probe so far, and which probes still look for a better one."""
+    """The best point of each probe so far; each decides for itself, whatever its neighbours in the batch do."""
 
     def __init__(self, point: Tensor) -> None:
         problems = point.shape[:-1]
@@ -123,18 +119,13 @@ class _Best:
         self.likely = point.new_full(problems, -torch.inf)
         self.gradient = point.new_full(problems, torch.nan)
         self.penalty = point.new_full(problems, torch.nan, dtype=torch.float64)
-        self.open = torch.ones(problems, dtype=torch.bool, device=point.device)
 
     def offer(self, likely: Tensor, point: Tensor, gradient: Tensor, penalty: float) -> None:
-        # each probe decides for itself: its neighbours in the batch must not change the choice
-        self.open = self.open & (likely > self.likely)
-        self.likely = torch.where(self.open, likely, self.likely)
-        self.keep(point, gradient, penalty)
-
-    def keep(self, point: Tensor, gradient: Tensor, penalty: float) -> None:
-        self.point = torch.where(self.open[..., None], point, self.point)
-        self.gradient = torch.where(self.open, gradient, self.gradient)
-        self.penalty = torch.where(self.open, penalty, self.penalty)
+        better = (likely > self.likely) | self.penalty.isnan()
+        self.likely = torch.where(better, likely, self.likely)
+        self.point = torch.where(better[..., None], point, self.point)
+        self.gradient = torch.where(better, gradient, self.gradient)
+        self.penalty = torch.where(better, penalty, self.penalty)
 
 
 def _mean_over(values: Tensor, rows: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 from repflow.errors import InputError, teach
 from repflow.probes.chance import chance_level
@@ -21,6 +22,8 @@ from repflow.probes.split import Split
 
 ERRORS = 3.0
 """Standard errors above chance that make a leak."""
+SENTINELS = 3
+"""Sentinels of a run, each of which may cry wolf."""
 BAG_COLUMNS = 1024
 """Tokens kept in the bag: those most unevenly spread over the classes of the training rows."""
 BINS = 32
@@ -36,7 +39,8 @@ class Sentinel:
         accuracy: Test accuracy, mean over seeds.
         chance: What guessing gives.
         error: Standard error of the accuracy at chance, each prompt counted once.
-        leaks: Accuracy above chance + 3 errors.
+        leaks: Accuracy above chance + 3 errors, and as unlikely by the exact binomial tail.
+        blind: So few test prompts that not even an accuracy of 1 could be told from luck.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Sentinel:
     chance: float
     error: float
     leaks: bool
+    blind: bool = False
 
 
 def sentinels(
@@ -122,7 +127,12 @@ def _judge(name: str, accuracy: float, chance: float, splits: Sequence[Split]) -
     times = np.bincount(np.concatenate([split.test for split in splits])).astype(float)
     effective = times.sum() ** 2 / np.square(times).sum()
     error = float(np.sqrt(chance * (1 - chance) / effective))
-    return Sentinel(name, accuracy, chance, error, accuracy > chance + ERRORS * error)
+    # with few prompts per class the normal tail is too thin: the exact one must be as unlikely, over three sentinels
+    prompts, least = np.floor(effective), stats.norm.sf(ERRORS) / SENTINELS
+    right = np.ceil(accuracy * effective - 1e-9)
+    beyond = accuracy > min(chance + ERRORS * error, 1 - 1e-9)  # three errors may lie above 1
+    leaks = bool(beyond and stats.binom.sf(right - 1, prompts, chance) < least)
+    return Sentinel(name, accuracy, chance, error, leaks, blind=bool(chance**prompts >= least))
 
 
 def size_columns(sizes: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """What the probes say: accuracy by state, the peak chosen on validation, and the drop from there to the last state.
 
 The maximum over many equal states is above their common mean by luck alone. So the peak is chosen on validation rows
-and its accuracy taken from test rows. Where seeds redraw the split, a prompt may test one seed and validate another:
-for each seed the peak is chosen on all seeds' validation prompts that this seed does not test on.
+and its accuracy taken from test rows. Where seeds redraw the split of one set of prompts, a prompt tests one seed and
+trains or validates another, so each seed has a peak of its own, from seeds that never saw its test rows: then itself
+alone. The recipe is one for all seeds: a choice between two, on validation rows of all of them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from repflow.errors import InputError, teach
-from repflow.probes.bootstrap import DRAWS, SEED, bootstrap_accuracy, interval
+from repflow.probes.bootstrap import DRAWS, SEED, bootstrap_accuracy, count_units, interval
 from repflow.probes.chance import chance_level, corrected, prior_log_likelihood
 from repflow.probes.fit import ProbeFit
+
+LEAST_UNITS = 10
+"""Test prompts, or groups of them, that an interval needs."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,11 @@ class ProbeSummary:
         corrected: (accuracy - chance) / (1 - chance), (state,).
         information: Bits about the label over what its frequencies tell, (state,); below 0 for an overconfident probe.
         peak: State with the best mean validation accuracy.
-        peaks: Peak used for each seed's test rows, (seed,).
+        peaks: Each seed's own peak, chosen without its test rows, (seed,).
         last: Last state that could be fitted.
-        peak_accuracy: Test accuracy at the peaks.
+        peak_accuracy: Test accuracy at the seeds' own peaks; that of `peak` is too high where seeds share prompts.
+        peak_low: Lower end of its interval.
+        peak_high: Upper end.
         last_accuracy: Test accuracy of the last state.
         drop: peak_accuracy - last_accuracy, the paper's ↓.
         drop_low: Lower end of its interval.
@@ -43,6 +49,7 @@ class ProbeSummary:
         like_peak: States whose difference from the peak has an interval that includes 0; the peak among them.
         intermediate_beats_final: The peak lies before the last state and the drop's interval lies above 0.
         unconverged: (state, seed) pairs whose gradient is not small, as a share of all.
+        test_units: Prompts, or groups of them, that test; under LEAST_UNITS intervals are NaN and nothing is claimed.
     """
 
     recipe: str
@@ -58,6 +65,8 @@ class ProbeSummary:
     peaks: np.ndarray
     last: int
     peak_accuracy: float
+    peak_low: float
+    peak_high: float
     last_accuracy: float
     drop: float
     drop_low: float
@@ -65,6 +74,7 @@ class ProbeSummary:
     like_peak: tuple[int, ...]
     intermediate_beats_final: bool
     unconverged: float
+    test_units: int
 
 
 def summarise(
@@ -88,7 +98,7 @@ def summarise(
     """
     every = _as_list(fits)
     valid = {fit.recipe: float(np.nanmax(_valid_mean(fit))) for fit in every}
-    fit = max(every, key=lambda one: valid[one.recipe])
+    fit = max(every, key=lambda one: (valid[one.recipe], one.converged.mean()))  # a tie goes to what converged
     fitted = np.flatnonzero(np.isfinite(fit.accuracy_test).all(1))
     last = _check_last(last, fitted)
     peak = int(np.nanargmax(_valid_mean(fit)))
@@ -96,14 +106,18 @@ def summarise(
     drawn = bootstrap_accuracy(
         fit.correct_test, [split.test for split in fit.splits], groups=groups, draws=draws, seed=seed
     )
+    units = count_units([split.test for split in fit.splits], groups)
+    if units < LEAST_UNITS:  # resampling a few prompts gives intervals of no width
+        drawn = np.full_like(drawn, np.nan)
     # (draw, state): how far each state lies below the peaks, on the same prompts
-    below = np.nanmean(_at(drawn, peaks)[:, None] - drawn, axis=-1)
+    below = _seed_mean(_at(drawn, peaks)[:, None] - drawn)
     low, high = _interval(below, fitted, level)
+    peak_low, peak_high = interval(_seed_mean(_at(drawn, peaks)), level)
     accuracy = fit.accuracy_test.mean(1)
-    accuracy_low, accuracy_high = _interval(np.nanmean(drawn, axis=-1), fitted, level)
+    accuracy_low, accuracy_high = _interval(_seed_mean(drawn), fitted, level)
     top = float(fit.accuracy_test[peaks, np.arange(len(peaks))].mean())
     chance = chance_level(fit)
-    alike = [int(state) for state in fitted if low[state] <= 0 <= high[state] or state == peak]
+    alike = [int(state) for state in fitted if not (low[state] > 0 or high[state] < 0) or state == peak]
     return ProbeSummary(
         recipe=fit.recipe,
         recipe_valid=valid,
@@ -118,6 +132,8 @@ def summarise(
         peaks=peaks,
         last=last,
         peak_accuracy=top,
+        peak_low=float(peak_low),
+        peak_high=float(peak_high),
         last_accuracy=float(accuracy[last]),
         drop=top - float(accuracy[last]),
         drop_low=float(low[last]),
@@ -125,6 +141,7 @@ def summarise(
         like_peak=tuple(alike),
         intermediate_beats_final=bool(peak < last and low[last] > 0),
         unconverged=float(1 - fit.converged[fitted].mean()),
+        test_units=units,
     )
 
 
@@ -163,17 +180,18 @@ def _valid_mean(fit: ProbeFit) -> np.ndarray:
 
 
 def _peaks(fit: ProbeFit) -> np.ndarray:
-    """Peak for each seed's test rows, from validation prompts that are not among them."""
+    """Each seed's peak, on the validation rows of the seeds that neither trained nor validated on its test rows."""
     peaks = []
     for split in fit.splits:
-        scores = np.zeros(fit.n_states)
-        for other, right in zip(fit.splits, fit.correct_valid, strict=True):
-            clean = ~np.isin(other.valid, split.test)
-            if clean.any():
-                scores += right[:, clean].mean(1)
-        scores[~np.isfinite(fit.accuracy_test).all(1)] = -1
-        peaks.append(int(scores.argmax()))
+        clean = [not np.isin(split.test, np.concatenate([other.train, other.valid])).any() for other in fit.splits]
+        scores = fit.accuracy_valid[:, clean].mean(1)
+        peaks.append(np.where(np.isfinite(fit.accuracy_test).all(1), scores, -1.0).argmax())
     return np.array(peaks)
+
+
+def _seed_mean(drawn: np.ndarray) -> np.ndarray:
+    """Mean over seeds; NaN where no seed has a value."""
+    return drawn.mean(-1) if np.isnan(drawn).all() else np.nanmean(drawn, axis=-1)
 
 
 def _at(drawn: np.ndarray, peaks: np.ndarray) -> np.ndarray:

@@ -10,12 +10,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, number
 from repflow.results import Result
 
 AXES = ("model", "task", "length", "init", "seed")
 VALUES = ("Sm", "St", "sim 50 %", "sim 100 %")
-MODEL_WIDTH = 40
 
 
 def summary(result: Result) -> dict[str, float]:
@@ -27,22 +27,10 @@ def summary(result: Result) -> dict[str, float]:
     return dict(zip(VALUES, [*values, *(float(value) for value in at)], strict=True))
 
 
-def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> Table:
-    """Table over cells: their configs, and their `summary` or None."""
-    table = Table(box=box.SIMPLE, caption_justify="left")
-    longest = max((len(str(config["model"])) for config, _ in rows), default=0)
-    for axis in AXES:
-        table.add_column(
-            axis,
-            justify="right" if axis in ("length", "seed") else "left",
-            min_width=min(longest, MODEL_WIDTH) if axis == "model" else None,
-            overflow="fold",
-        )
-    for value in VALUES:
-        table.add_column(value, justify="right")
-    for config, values in rows:
-        cells = [ABSENT] * len(VALUES) if values is None else [_shown(name, values[name]) for name in VALUES]
-        table.add_row(*(Text(str(config[axis])) for axis in AXES), *cells)
+def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> FittedTable:
+    """Table over cells: their configs, and their `summary` or None. What all cells share stands below it."""
+    shared = {axis: str(rows[0][0][axis]) for axis in AXES if len({str(config[axis]) for config, _ in rows}) == 1}
+    varied = [axis for axis in AXES if axis == "model" or axis not in shared]
     grids = {config.get("grid") for config, _ in rows}
     if grids == {None}:
         note = "Sm and St per block"
@@ -51,8 +39,27 @@ def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | Non
             f"Sm and St on a matched grid of {', '.join(map(str, sorted(g for g in grids if g)))} relative-depth steps"
         )
     note += "; sim: token similarity at relative depth"
-    table.caption = Text(note + (f"; {ABSENT}: could not be run" if any(v is None for _, v in rows) else ""))
-    return table
+    note += f"; {ABSENT}: could not be run" if any(v is None for _, v in rows) else ""
+    same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis != "model")
+    note += f"; all cells: {same}" if same else ""
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, caption_justify="left")
+        for name in names:
+            left = name in AXES and name not in ("length", "seed")
+            table.add_column(name, justify="left" if left else "right", no_wrap=name != "model", overflow="fold")
+        for config, values in rows:
+            table.add_row(*(_grid_cell(name, config, values) for name in names))
+        table.caption = caption
+        return table
+
+    return FittedTable([*varied, *VALUES], len(varied), build, note)
+
+
+def _grid_cell(name: str, config: Mapping[str, Any], values: Mapping[str, float] | None) -> Text:
+    if name in AXES:
+        return Text(str(config[name]))
+    return Text(ABSENT if values is None else _shown(name, values[name]))
 
 
 def _scalar(result: Result, name: str) -> float:

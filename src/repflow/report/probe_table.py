@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, label, number, thinned
 from repflow.results import Result
 
@@ -24,29 +25,34 @@ def probe_view(result: Result) -> list[RenderableType]:
     return parts
 
 
-def _state_table(result: Result) -> Table:
+def _state_table(result: Result) -> FittedTable:
     about = result.provenance["probe"]
     count = len(result["probe_corrected"])
     rows = sorted({*thinned(count), about["peak"], about["last"]})
     title = f"{label(result)}: {about['label']} on task {result.config['task']}, {about['classes']} classes, "
     title += f"chance {about['chance']:.3f}"
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-    columns = _columns(result)
-    table.add_column("state", justify="right")
-    for name, _ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for state in rows:
-        mark = "*" if state == about["peak"] else "=" if state in about["tied"] else ""
-        table.add_row(f"{state}{mark}", *(_cell(values, state) for _, values in columns))
+    columns = dict(_columns(result))
+    final: dict[str, Any] = {}
     if "final_norm/probe_accuracy" in result:
-        final: dict[str, Any] = {"test": _band_cells(result, "final_norm/probe_accuracy")}
+        final = {"test": _band_cells(result, "final_norm/probe_accuracy")}
         final["corrected"] = result["final_norm/probe_corrected"]
         final["bits"] = result["final_norm/probe_information"]
-        table.add_row("norm", *(_cell(final[name], 0) if name in final else "" for name, _ in columns))
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
+        for name in ("state", *names):
+            table.add_column(name, justify="right", no_wrap=True)
+        for state in rows:
+            mark = "*" if state == about["peak"] else "=" if state in about["tied"] else ""
+            table.add_row(f"{state}{mark}", *(_cell(columns[name], state) for name in names))
+        if final:
+            table.add_row("norm", *(_cell(final[name], 0) if name in final else "" for name in names))
+        table.caption = caption
+        return table
+
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
     notes += ["* peak, chosen on validation", "= not to be told from it", "[ ]: 95 % of prompt resamples"]
-    table.caption = Text("; ".join(notes))
-    return table
+    return FittedTable(list(columns), 1, build, "; ".join(notes))
 
 
 def _columns(result: Result) -> list[tuple[str, Any]]:
@@ -86,7 +92,10 @@ def summary_lines(result: Result) -> list[str]:
     chosen = f"recipe {about['recipe']}, state {about['peak']}, chosen on validation"
     if len(set(about["peaks"])) > 1:  # a seed's peak comes from validation prompts that it does not test on
         chosen += f" (by seed: {', '.join(map(str, about['peaks']))})"
-    lines = [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {about['last_accuracy']:.3f}"]
+    top = result.bands.get("probe_peak_accuracy")
+    nothing = top is not None and float(top.low) <= about["chance"]
+    lines = ["nothing is shown to be decodable: the accuracy at the peak is not above chance"] if nothing else []
+    lines += [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {about['last_accuracy']:.3f}"]
     if about["intermediate_beats_final"]:
         lines.append(f"an intermediate state beats the last one by {drawn}")
     else:
@@ -98,7 +107,8 @@ def summary_lines(result: Result) -> list[str]:
         lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][about['peak']]:.3f}")
     if "answer_correct" in result:
         values = result["answer_correct"]
-        lines.append(f"greedy answers that hold the right one: {values.mean():.3f} of {values.size}")
+        asked = int(np.isfinite(values).sum())
+        lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {asked}")
     if "sweep/probe_accuracy" in result:
         best = result["sweep/probe_accuracy"].mean(2).max(1)
         shown = ", ".join(f"{at}: {value:.3f}" for at, value in zip(about["sweep"], best, strict=True))
@@ -114,7 +124,7 @@ def probe_comparison(results: Sequence[Result]) -> Table:
     for result in results:
         about = result.provenance["probe"]
         drop = result.bands["probe_drop"]
-        answers = number(float(result["answer_correct"].mean())) if "answer_correct" in result else ABSENT
+        answers = number(float(np.nanmean(result["answer_correct"]))) if "answer_correct" in result else ABSENT
         table.add_row(
             Text(label(result)),
             str(about["classes"]),

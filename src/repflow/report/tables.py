@@ -110,10 +110,12 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def label(result: Result) -> str:
-    """Short name of the model, with its random scheme."""
+    """Short name of the model, with its random scheme and what was taken out of it."""
     name = str(result.provenance.get("model", {}).get("name") or result.config.get("model", ""))
     init = result.config.get("init", "trained")
-    return name if init == "trained" else f"{name} ({init})"
+    ablated = ", ".join(result.config.get("ablate") or [])
+    name = name if init == "trained" else f"{name} ({init})"
+    return f"{name}, ablated: {ablated}" if ablated else name
 
 
 def _blocks(result: Result) -> int | str:

@@ -17,6 +17,7 @@ from repflow.results import Result
 from repflow.store.canonical import plain, without_nan
 from repflow.store.disk import write_atomic
 from repflow.store.outcome import load_result
+from repflow.store.record import is_run
 
 Format = Literal["parquet", "npz", "csv", "netcdf"]
 SUFFIX = {"parquet": ".parquet", "npz": ".npz", "csv": ".csv", "netcdf": ".nc"}
@@ -52,7 +53,11 @@ def export(source: Result | Path | str, to: str, out: Path | str) -> Path:
         raise InputError(teach(f"real numbers for {to}", "a complex metric", "export to npz"))
     if not path.parent.is_dir():
         raise InputError(teach(f"an existing folder for {path}", "none", "create it or choose another file"))
-    write_atomic(path, _WRITERS[to](result))
+    if path.exists() and not path.is_file():
+        raise InputError(teach(f"a file or nothing at {path}", "something else", "choose another file"))
+    if any(is_run(folder) for folder in path.resolve().parents):
+        raise InputError(teach("a file outside run folders", f"{path}", "a run keeps only what it has stored itself"))
+    write_atomic(path.resolve(), _WRITERS[to](result))  # a link stays, and what it names is written
     return path
 
 

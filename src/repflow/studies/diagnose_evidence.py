@@ -95,8 +95,9 @@ class ProbeEvidence:
         drop: accuracy at the peak minus that at the last state.
         label: what was probed for.
         recipe: recipe chosen on validation.
-        facts: further numbers by name, only those that were measured: accuracy_band (Band), information, selectivity,
-            capacity, twin, final_norm, answers, lens_rank, unconverged.
+        facts: further numbers by name, only those that were measured: accuracy_band (Band), peak_accuracy (Interval),
+            peaks (by seed), information, selectivity (Band), capacity, twin, final_norm, answers, lens_rank,
+            unconverged.
     """
 
     accuracy: np.ndarray
@@ -115,16 +116,22 @@ class ProbeEvidence:
         """From a probed Result."""
         about = result.provenance["probe"]
         fitted = slice(0, int(about["last"]) + 1)
-        facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy")}
-        for name in ("information", "selectivity", "capacity"):
+        facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy"), "peaks": tuple(about["peaks"])}
+        if "probe_peak_accuracy" in result:
+            facts["peak_accuracy"] = _of_band(result.bands["probe_peak_accuracy"])
+        for name in ("information", "capacity"):
             if f"probe_{name}" in result:
                 facts[name] = result[f"probe_{name}"]
-        if "twin/probe_accuracy" in result:
-            facts["twin"] = result.band("twin/probe_accuracy")
+        if "probe_selectivity" in result.bands:
+            facts["selectivity"] = result.bands["probe_selectivity"]
+        if "twin/probe_gain" in result:
+            twin = {name: _of_band(result.bands[f"twin/probe_{name}"]) for name in ("peak_accuracy", "gain")}
+            facts["twin"] = twin | {"state": int(np.nanargmax(result["twin/probe_valid_accuracy"].mean(1)))}
         if "final_norm/probe_accuracy" in result:
             facts["final_norm"] = result.band("final_norm/probe_accuracy")
         if "answer_correct" in result:
-            facts["answers"] = (sample_interval(result["answer_correct"]), int(result["answer_correct"].size))
+            judged = result["answer_correct"][np.isfinite(result["answer_correct"])]
+            facts["answers"] = (share_interval(judged), judged.size)
         if "lens_rank" in result:
             facts["lens_rank"] = np.nanmedian(result["lens_rank"][fitted], axis=1)
         if "probe_converged" in result:
@@ -137,7 +144,7 @@ class ProbeEvidence:
             float(result["probe_chance"]),
             int(about["peak"]),
             tuple(about["tied"]),
-            Interval(float(band.mean), float(band.low), float(band.high)),
+            _of_band(band),
             str(about["label"]),
             str(about["recipe"]),
             facts,
@@ -155,6 +162,11 @@ class ProbeEvidence:
             return Interval(float(self.accuracy[state]))
         return Interval(float(self.accuracy[state]), float(band.low[state]), float(band.high[state]))
 
+    def best(self) -> Interval:
+        """Accuracy at the state that validation chose; each seed's own choice where seeds differ in it."""
+        found: Interval | None = self.facts.get("peak_accuracy")
+        return self.at(self.peak) if found is None else found
+
     def corrected_drop(self) -> Interval:
         """The drop in chance-corrected points: divided by 1 - chance."""
         scale = 1 - self.chance
@@ -165,6 +177,27 @@ def sample_interval(values: np.ndarray) -> Interval:
     """Mean over samples with a bootstrap 95 % interval."""
     band = bootstrap_band(np.asarray(values, dtype=np.float64), SAMPLES)
     return Interval(float(band.mean), float(band.low), float(band.high))
+
+
+def share_interval(right: np.ndarray) -> Interval:
+    """Share of ones with Wilson's 95 % interval, which is honest where all or none are right.
+
+    >>> print(share_interval(np.zeros(8)))
+    0.000 [0.000, 0.324]
+    """
+    count, share, z = len(right), float(np.mean(right)), 1.959964
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * float(np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)))
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def _of_band(band: Band) -> Interval:
+    return Interval(float(band.mean), float(band.low), float(band.high))
+
+
+def judged_prompts(values: np.ndarray) -> np.ndarray:
+    """Values (state, sample) of the prompts that `held_out` judges on: every second one, all if there are few."""
+    return values[:, 1::2] if values.shape[1] >= 4 else values
 
 
 def held_out(values: np.ndarray, states: np.ndarray, *, largest: bool = True) -> tuple[int, Interval]:

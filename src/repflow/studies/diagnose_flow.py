@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from repflow.studies.diagnose_evidence import FlowEvidence, Interval, depth, held_out, sample_interval
+from repflow.studies.diagnose_evidence import FlowEvidence, Interval, depth, held_out, judged_prompts, sample_interval
 from repflow.studies.diagnose_statement import Statement, Thresholds, verdict
 
 
 def homogenise(flow: FlowEvidence) -> Statement:
     """At which depth the tokens are most alike, and whether that is more than at the embedding."""
     state, value = held_out(flow.similarity, np.arange(flow.states))
-    start = float(flow.similarity[0].mean())
+    curve = judged_prompts(flow.similarity).mean(1)  # of the prompts that value and rise are from, so that they add up
+    start = float(curve[0])
     if state == 0:
         text = f"Tokens are nowhere more alike than at the embedding: raw similarity {value} at state 0."
         return Statement("homogenise", "flow", False, text, {"state": 0, "similarity": value})
@@ -19,7 +20,7 @@ def homogenise(flow: FlowEvidence) -> Statement:
     holds = rise.above(0.0)
     words = {True: "Tokens become alike", False: "Tokens do not become alike", None: "Not decided whether tokens rise"}
     half = (start + value.value) / 2
-    reached = int(np.flatnonzero(flow.similarity.mean(1) >= half)[0])
+    reached = int(np.flatnonzero(curve >= half)[0])
     numbers = {"state": state, "similarity": value, "embedding": start, "rise": rise, "half_way_state": reached}
     text = (
         f"{words[holds]}: most at {_place(state, flow.states)}, raw similarity {value} against {start:.3f} at the"
@@ -48,9 +49,9 @@ def recover(flow: FlowEvidence) -> Statement:
 
 def _difference(values: np.ndarray, first: int, second: int) -> Interval:
     """One state minus another, paired by prompt, on the prompts that did not choose the states."""
-    if values.shape[1] < 4:
-        return Interval(float((values[first] - values[second]).mean()))
-    return sample_interval(values[first, 1::2] - values[second, 1::2])
+    judged = judged_prompts(values)
+    difference = judged[first] - judged[second]
+    return Interval(float(difference.mean())) if values.shape[1] < 4 else sample_interval(difference)
 
 
 def early_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement]:

@@ -34,45 +34,60 @@ def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
 
 
 def _decodable(probe: ProbeEvidence) -> Statement:
-    accuracy = probe.at(probe.peak)
-    holds = accuracy.above(probe.chance)
-    start = {True: "can be decoded", False: "cannot be decoded", None: "is not shown to be decodable"}[holds]
+    accuracy = probe.best()
+    holds = True if accuracy.above(probe.chance) else None  # another probe may read what these do not
+    start = "can be decoded linearly" if holds else "is not shown to be decodable by these probes"
+    corrected = (accuracy.value - probe.chance) / (1 - probe.chance)
     numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": probe.classes}
     text = (
-        f"The {probe.label} {start} linearly at state {probe.peak}: accuracy {accuracy}, chance {probe.chance:.3f} with"
-        f" {probe.classes} classes, corrected {float(probe.corrected[probe.peak]):.3f}"
+        f"The {probe.label} {start} at {_chosen(probe)}: accuracy {accuracy}, chance {probe.chance:.3f} with"
+        f" {probe.classes} classes, corrected {corrected:.3f}"
     )
-    numbers["corrected"] = float(probe.corrected[probe.peak])
+    numbers["corrected"] = corrected
     if "information" in probe.facts:
         numbers["bits"] = float(probe.facts["information"][probe.peak])
         text += f", {numbers['bits']:.2f} bits"
     return Statement("decodable", "read-out", holds, f"{text}.", numbers)
 
 
+def _chosen(probe: ProbeEvidence) -> str:
+    """The state that validation chose, and each seed's where these differ from it."""
+    return f"state {probe.peak}{_by_seed(probe)}"
+
+
+def _by_seed(probe: ProbeEvidence) -> str:
+    peaks = probe.facts.get("peaks", ())
+    return f" (by seed: {', '.join(map(str, peaks))})" if set(peaks) - {probe.peak} else ""
+
+
 def _best_state(probe: ProbeEvidence) -> Statement:
     last = probe.states - 1
-    where = f"state {probe.peak} of {last} ({depth(probe.peak, probe.states):.0%} depth)"
+    where = f"state {probe.peak} of {last} ({depth(probe.peak, probe.states):.0%} depth){_by_seed(probe)}"
     tied = [state for state in probe.tied if state != probe.peak]
-    numbers = {"state": probe.peak, "tied": list(tied), "accuracy": probe.at(probe.peak)}
-    text = f"Best state to read from, chosen on validation: {where}, test accuracy {probe.at(probe.peak)}"
+    numbers = {"state": probe.peak, "tied": list(tied), "accuracy": probe.best()}
+    text = f"Best state to read from, chosen on validation: {where}, test accuracy {probe.best()}"
     if tied:
         text += f"; not to be told from it: {spans(tied)}"
-    if last in probe.tied and probe.peak != last and probe.at(probe.peak).above(probe.chance):
+    decodable = True if probe.best().above(probe.chance) else None
+    if last in probe.tied and probe.peak != last and decodable:
         text += "; the last state is among these, so there is no ground to read elsewhere"
-    decodable = probe.at(probe.peak).above(probe.chance)
     if decodable is not True:
         text += "; as nothing above chance is shown there, this is no recommendation"
     return Statement("best_state", "read-out", decodable, f"{text}.", numbers)
 
 
 def _intermediate(probe: ProbeEvidence) -> Statement:
-    holds = probe.drop.above(0.0) if probe.peak != probe.states - 1 else False
+    at_last = probe.peak == probe.states - 1
+    holds = None if at_last else probe.drop.above(0.0)
     words = {
         True: f"State {probe.peak} beats the last one",
-        False: "No earlier state beats the last one",
+        False: f"State {probe.peak}, the best earlier one on validation, does not beat the last one",
         None: "No earlier state is shown to beat the last one",
     }
-    text = f"{words[holds]}: peak minus last {probe.drop} in accuracy on test prompts."
+    start = words[holds]
+    if at_last:
+        start = f"Validation chose the last state, {probe.peak}{_by_seed(probe)}; no earlier state is shown to beat it"
+    text = f"{start}: peak minus last {probe.drop} in accuracy on test prompts."
     return Statement("intermediate", "read-out", holds, text, {"peak": probe.peak, "drop": probe.drop})
 
 
@@ -101,28 +116,25 @@ def _final_norm(probe: ProbeEvidence) -> Statement:
 
 
 def _selectivity(probe: ProbeEvidence) -> Statement:
-    value = float(probe.facts["selectivity"][probe.peak])
-    text = f"Selectivity at state {probe.peak}: {value:.3f} (accuracy minus that of the control task)"
-    numbers = {"state": probe.peak, "selectivity": value}
+    value = _interval(probe.facts["selectivity"], probe.peak)
+    text = f"Selectivity at state {probe.peak}: {value} (corrected accuracy minus that of the control task)"
+    numbers: dict[str, object] = {"state": probe.peak, "selectivity": value}
     if "capacity" in probe.facts:
-        numbers["capacity"] = float(probe.facts["capacity"][probe.peak])
-        text += f"; the probe fits shuffled labels in training to {numbers['capacity']:.3f}"
-    return Statement("selectivity", "read-out", value > 0, f"{text}.", numbers)
+        numbers["capacity"] = capacity = float(probe.facts["capacity"][probe.peak])
+        text += f"; the probe fits shuffled labels in training to {capacity:.3f}"
+    return Statement("selectivity", "read-out", value.above(0.0), f"{text}.", numbers)
 
 
 def _twin(probe: ProbeEvidence) -> Statement:
-    band: Band = probe.facts["twin"]
-    best = int(np.nanargmax(band.mean))
-    twin, own = _interval(band, best), probe.at(probe.peak)
-    holds = None
-    if twin.bounded and own.bounded:
-        holds = True if own.low > twin.high else False if own.high <= twin.low else None
+    twin, gain, best = (probe.facts["twin"][name] for name in ("peak_accuracy", "gain", "state"))
+    own, holds = probe.best(), gain.above(0.0)
     words = {True: "reads better from", False: "reads no better from", None: "is not shown to read better from"}
     text = (
-        f"The probe {words[holds]} the trained model than from its random twin: {own} at state {probe.peak} against"
-        f" {twin} at the twin's best state {best}."
+        f"The probe {words[holds]} the trained model than from its random twin: {own} at {_chosen(probe)} against"
+        f" {twin} at the twin's state {best}, each chosen on its own validation; by prompt the difference is {gain}."
     )
-    return Statement("twin", "read-out", holds, text, {"accuracy": own, "twin": twin, "twin_state": best})
+    numbers = {"accuracy": own, "twin": twin, "twin_state": best, "difference": gain}
+    return Statement("twin", "read-out", holds, text, numbers)
 
 
 def _answers(probe: ProbeEvidence) -> Statement:
@@ -178,7 +190,7 @@ def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds:
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
     text = f"Mean change of the probe's accuracy across a block: {listed}."
     found = [Statement("accuracy_by_kind", "layout", True, text, values)]
-    if probe.peak > 0 and probe.at(probe.peak).above(probe.chance):
+    if probe.peak > 0 and probe.best().above(probe.chance):
         kind = kinds[probe.peak - 1]
         text = f"The best state to read from, {probe.peak}, is the output of a block of kind {kind}."
         found.append(Statement("best_state_kind", "layout", True, text, {"state": probe.peak, "kind": kind}))

@@ -72,7 +72,7 @@ def run(
         check_numbers(config)
     loaded = load_model(config) if model is None else model
     if prompts is not None:
-        made = given_seed_prompts(prompts, config.seeds)
+        made = given_seed_prompts(prompts, config.seeds, join=config.label == "answer")
         first = made.part(0)
         config = replace(config, task=first.task, length=max(first.lengths), samples=len(first))
     else:

@@ -25,7 +25,10 @@ Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
 def answer_table(
     model: Model, prompts: Prompts, config: ProbeConfig, keeper: Keeper
 ) -> tuple[Table, list[dict[str, Any]], list[Finding]]:
-    """Share of prompts whose greedy answer holds a right one; the first answers to look at; what stood in the way."""
+    """Whether the greedy answer of each prompt asked holds a right one; the first answers; what stood in the way.
+
+    `answer_correct` (sample,) has NaN for prompts without a right answer and for those that leave no room for it.
+    """
     wanted = [sample for sample in range(min(config.answers, len(prompts))) if prompts[sample].answers]
     if reason := _no_answers(model, config, wanted):
         return {}, [], [] if reason == "not asked" else [Finding("no_answers", None, reason)]
@@ -35,14 +38,36 @@ def answer_table(
         for sample in wanted[:KEPT_ANSWERS]
         if sample in texts
     ]
-    findings = []
-    if missing := [sample for sample in wanted if sample not in correct]:
-        text = f"{len(missing)} of {len(wanted)} prompts leave no room for an answer within {model.max_length} tokens"
-        findings.append(Finding("no_room", None, text))
+    findings = _short(model, prompts, wanted, config, correct)
     if not correct:
         return {}, [], findings
-    values = np.array([correct[sample] for sample in sorted(correct)], dtype=np.float64)
+    values = np.full(min(config.answers, len(prompts)), np.nan)
+    values[list(correct)] = list(correct.values())
     return {"answer_correct": (("sample",), values)}, examples, findings
+
+
+def _short(
+    model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, correct: dict[int, bool]
+) -> list[Finding]:
+    """Answers that could not be given in full: for want of room, or as so few tokens were asked for."""
+    findings = []
+    if missing := len(wanted) - len(correct):
+        text = (
+            f"{missing} of {len(wanted)} prompts leave no room for a right answer within {model.max_length} tokens, so"
+            " their answers were not judged"
+        )
+        findings.append(Finding("no_room", None, text))
+    asked = config.answer_tokens
+    if asked and (cut := sum(_answer_size(model, prompts, sample) > asked for sample in correct)):
+        text = f"{cut} of {len(correct)} right answers are longer than the {asked} tokens of --answer-tokens"
+        findings.append(Finding("answers_cut", None, text))
+    return findings
+
+
+def _answer_size(model: Model, prompts: Prompts, sample: int) -> int:
+    """Tokens of the longest right answer with the blank before it."""
+    answers = prompts[sample].answers
+    return max(len(model.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]) for answer in answers)
 
 
 def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
@@ -50,6 +75,8 @@ def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
         return "not asked"
     if not wanted:
         return "the prompts have no right answers, so the model's own answers were not judged"
+    if any(finding.code == "nonfinite_weight" for finding in model.findings):
+        return "the model has weights that are not finite, so its answers were not judged"
     if model.head is None or model.tokenizer is None:
         return f"the model has no {'head' if model.head is None else 'tokenizer'}, so it was not asked for answers"
     return ""
@@ -60,12 +87,9 @@ def _answers(
 ) -> tuple[dict[int, bool], dict[int, str]]:
     from repflow.capture.answers import answer_room, cache_agrees, contains_answer, equal_length_batches, greedy_answers
 
-    tokens = config.answer_tokens or EXTRA_TOKENS + max(
-        len(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
-        for sample in wanted
-        for answer in prompts[sample].answers
-    )
-    fitting = [sample for sample in wanted if answer_room(model, prompts, sample, tokens)]
+    sizes = {sample: _answer_size(model, prompts, sample) for sample in wanted}
+    tokens = config.answer_tokens or EXTRA_TOKENS + max(sizes.values())
+    fitting = [sample for sample in wanted if answer_room(model, prompts, sample, sizes[sample]) == sizes[sample]]
     correct: dict[int, bool] = {}
     texts: dict[int, str] = {}
     cached: bool | None = None

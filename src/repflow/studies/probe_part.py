@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import dropwhile
+from string import punctuation
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, UnsupportedModelError, teach
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     from repflow.models import Model
     from repflow.studies.feature_sink import PartSink
     from repflow.tasks import Prompts
+
+
+FUNCTION_WORDS = """
+who whom whose what which when where why how is are was were be been do does did has have had can could will would
+should may might many much name in on at to of by for from with and or the a an
+"""
+"""Words that begin most questions: a control task of these would have few and unequal classes."""
 
 
 def readings(config: ProbeConfig) -> tuple[str, ...]:
@@ -100,12 +109,23 @@ def embedding_rows(model: Model, prompts: Prompts) -> np.ndarray:
 
 
 def key_tokens(prompts: Prompts, model: Model) -> list[int] | None:
-    """First token of each prompt's key, for the control task; None where prompts have no keys or no tokenizer."""
+    """First content token of each prompt's key, for the control task; None without keys or without a tokenizer."""
     keys = [prompt.key for prompt in prompts if prompt.key]
     if model.tokenizer is None or len(keys) < len(prompts):
         return None
-    first = {key: int(model.tokenizer(key, add_special_tokens=False)["input_ids"][0]) for key in set(keys)}
+    first = {key: int(model.tokenizer(content(key), add_special_tokens=False)["input_ids"][0]) for key in set(keys)}
     return [first[key] for key in keys]
+
+
+def content(key: str) -> str:
+    """A key from its first content word on; the whole key where it has none.
+
+    >>> content("who was the first emperor of china"), content("9f-a1"), content("of the")
+    ('first emperor of china', '9f-a1', 'of the')
+    """
+    words, passed = key.split(), FUNCTION_WORDS.split()
+    rest = list(dropwhile(lambda word: word.casefold().strip(punctuation) in passed, words))
+    return " ".join(rest) or key
 
 
 def labels_of(prompts: Prompts) -> np.ndarray:
@@ -113,13 +133,6 @@ def labels_of(prompts: Prompts) -> np.ndarray:
     import numpy as np
 
     return np.array([prompt.label for prompt in prompts], dtype=np.int64)
-
-
-def groups_of(prompts: Prompts) -> list[Any] | None:
-    """Group of each prompt; one of its own where the task gives none."""
-    if all(prompt.group is None for prompt in prompts):
-        return None
-    return [("alone", sample) if prompt.group is None else prompt.group for sample, prompt in enumerate(prompts)]
 
 
 def counts_of(prompts: Prompts) -> Sequence[int]:

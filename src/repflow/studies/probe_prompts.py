@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, teach
+from repflow.results import Finding
+from repflow.studies.probe_classes import rare_classes, rare_findings
 from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.probe_groups import Groups
 from repflow.studies.prompts import make_prompts
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class SeedPrompts:
         samples: number of prompts of each part.
         make: makes a part again.
         items: pairs or documents per prompt, None where the task has none.
+        findings: classes that were joined or left out.
     """
 
     parts: list[int]
@@ -38,6 +42,7 @@ class SeedPrompts:
     samples: list[int]
     make: Callable[[int], Prompts]
     items: int | None = None
+    findings: list[Finding] = field(default_factory=list)
     _kept: dict[int, Prompts] = field(default_factory=dict)
 
     def part(self, number: int) -> Prompts:
@@ -58,14 +63,14 @@ class SeedPrompts:
         return hashlib.sha256("|".join([*self.digests, *map(str, self.parts), *self.classes]).encode()).hexdigest()
 
 
-def given_seed_prompts(prompts: Prompts | Sequence[Prompts], seeds: int) -> SeedPrompts:
-    """Ready prompts: one set for all seeds, or one for each."""
+def given_seed_prompts(prompts: Prompts | Sequence[Prompts], seeds: int, *, join: bool = False) -> SeedPrompts:
+    """Ready prompts: one set for all seeds, or one for each; `join` joins classes that are too small to split."""
     from repflow.tasks import Prompts
 
     made = [prompts] if isinstance(prompts, Prompts) else list(prompts)
     if len(made) not in (1, seeds):
         raise InputError(teach(f"prompts for one or for {seeds} seeds", f"{len(made)}", "pass seeds=... as many"))
-    return _collect(made.__getitem__, len(made), seeds)
+    return _collect(made.__getitem__, len(made), seeds, join)
 
 
 def seed_prompts(config: ProbeConfig, model: Model, task: Any = None) -> SeedPrompts:
@@ -77,28 +82,30 @@ def seed_prompts(config: ProbeConfig, model: Model, task: Any = None) -> SeedPro
         task: a Task object, instead of `config.task`.
     """
     count = 1 if config.seeds_vary == "init" else config.seeds
+    join = config.label == "answer"  # first symbols are as rare as they are; indices are balanced
 
     def make(number: int, items: int | None = config.items) -> Prompts:
         mine: Any = replace(config, seed=config.seed + number, items=items)
         return make_prompts(mine, model, task)
 
-    found = _collect(make, count, config.seeds)
+    found = _collect(make, count, config.seeds, join)
     if found is not None:
         return found
     # other prompts of the same length may hold one pair more or less: all seeds take what fits all of them
     fewest = min(_items(make(number)) for number in range(count))
-    again = _collect(lambda number: make(number, fewest), count, config.seeds)
+    again = _collect(lambda number: make(number, fewest), count, config.seeds, join)
     if again is None:
         raise InputError(teach("the same items in the prompts of all seeds", "different ones", "pass --items"))
     return again
 
 
-def _collect(make: Callable[[int], Prompts], count: int, seeds: int) -> Any:
+def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool) -> Any:
     """Go through all prompts once; None where seeds differ in their number of items."""
     digests: list[str] = []
     numbers: list[int] = []  # part → seed that made it
     parts: list[int] = []
-    samples: list[int] = []
+    labels: list[list[str]] = []  # class name of each prompt, by part
+    groups = Groups()
     names: list[tuple[str, ...]] = []
     items: set[int] = set()
     kept: dict[int, Prompts] = {}
@@ -109,10 +116,11 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int) -> Any:
         if digest not in digests:
             digests.append(digest)
             numbers.append(number)
-            samples.append(len(made))
+            groups.add(made)
             tokens += sum(made.lengths)
             kept[len(digests) - 1] = made
             names.append(class_names(made))
+            labels.append([names[-1][prompt.label or 0] for prompt in made])
             items.add(_items(made))
         if tokens > KEPT_TOKENS:
             kept.clear()
@@ -120,13 +128,17 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int) -> Any:
     if len(items) > 1:
         return None
     classes = names[0] if len(set(names)) == 1 else tuple(sorted({name for entry in names for name in entry}))
+    moved = rare_classes(labels, groups.parts()) if join else {}
+    classes = tuple(dict.fromkeys(new for name in classes if (new := moved.get(name, name)) is not None))
+    samples = [sum(moved.get(name, name) is not None for name in part) for part in labels]
 
     def again(part: int) -> Prompts:
-        return _renamed(check_labels(make(numbers[part])), classes)
+        return _renamed(check_labels(make(numbers[part])), classes, moved)
 
-    kept = {part: _renamed(made, classes) for part, made in kept.items()}
+    kept = {part: _renamed(made, classes, moved) for part, made in kept.items()}
     whole = parts * seeds if count == 1 else parts
-    return SeedPrompts(whole, classes, digests, samples, again, items.pop() or None, kept)
+    findings = rare_findings(labels, moved)
+    return SeedPrompts(whole, classes, digests, samples, again, items.pop() or None, findings, kept)
 
 
 def _items(prompts: Prompts) -> int:
@@ -150,16 +162,17 @@ def class_names(prompts: Prompts) -> tuple[str, ...]:
     return tuple(map(str, range(highest + 1)))
 
 
-def _renamed(prompts: Prompts, classes: tuple[str, ...]) -> Prompts:
-    """The same prompts with labels that count into `classes`."""
+def _renamed(prompts: Prompts, classes: tuple[str, ...], moved: Mapping[str, str | None]) -> Prompts:
+    """The same prompts with labels that count into `classes`; those of a class moved to None are left out."""
     from repflow.tasks import Prompts
 
     own = class_names(prompts)
     if own == classes:
         return Prompts(prompts.task, prompts.samples, classes)
     place = {name: number for number, name in enumerate(classes)}
-    moved = tuple(replace(prompt, label=place[own[prompt.label or 0]]) for prompt in prompts)
-    return Prompts(prompts.task, moved, classes)
+    new = [moved.get(own[prompt.label or 0], own[prompt.label or 0]) for prompt in prompts]
+    made = [replace(p, label=place[name]) for p, name in zip(prompts, new, strict=True) if name is not None]
+    return Prompts(prompts.task, tuple(made), classes)
 
 
 def _digest(prompts: Prompts) -> str:

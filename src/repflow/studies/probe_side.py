@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.probe_fit import Fitter, Problem, chosen_states
-from repflow.studies.probe_part import extract, groups_of, key_tokens, labels_of, readings
+from repflow.studies.probe_groups import Groups
+from repflow.studies.probe_part import extract, key_tokens, labels_of, readings
 
 if TYPE_CHECKING:
     from repflow.capture.features import FeatureShard, StoredFeatures
@@ -130,28 +131,30 @@ class Splits:
     Attributes:
         splits: one per seed.
         labels: one array (sample,) per part.
-        groups: group of each sample, all parts one behind the other; None where the task has none.
-        control: labels of the control task per part; empty where prompts have no keys, or all begin alike.
+        groups: group of each sample, all parts one behind the other; None where each prompt stands alone.
+        control: labels of the control task per part; empty where prompts have no keys, or all ask alike.
+        repeated: prompts that stand in their part before.
     """
 
     splits: list[Split]
     labels: list[np.ndarray]
-    groups: list[Any] | None
+    groups: list[int] | None
     control: list[np.ndarray]
+    repeated: int = 0
 
 
 def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Splits:
     """Split every seed's prompts by group; a seed draws its own split unless only the initialisation varies."""
     from repflow.probes import three_way_split
 
-    labels, groups, keys = [], [], []
+    labels, keys, found_groups = [], [], Groups()
     for number in range(prompts.n_parts):
         made = prompts.part(number)
         labels.append(labels_of(made))
-        groups.append(groups_of(made))
+        found_groups.add(made)
         if "task" in config.controls and (found := key_tokens(made, model)) is not None:
             keys.append(found)
-    splits = []
+    splits, groups = [], found_groups.parts()
     for seed, part in enumerate(prompts.parts):
         own = 0 if config.seeds_vary == "init" else seed
         splits.append(three_way_split(labels[part], groups[part], seed=config.seed + own))
@@ -160,16 +163,13 @@ def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Spli
         len(set(control[part][split.train])) < 2 for split, part in zip(splits, prompts.parts, strict=True) if control
     ):
         control = []  # all keys begin alike
-    whole: list[Any] | None = None
-    if any(entry is not None for entry in groups):
-        sizes = [len(entry) for entry in labels]
-        alone = [[("alone", part, row) for row in range(size)] for part, size in enumerate(sizes)]
-        whole = [group for part, entry in enumerate(groups) for group in (alone[part] if entry is None else entry)]
-    return Splits(splits, labels, whole, control)
+    whole = [group for part in groups for group in part]
+    alone = len(set(whole)) == len(whole)
+    return Splits(splits, labels, None if alone else whole, control, found_groups.repeated)
 
 
 def control_tasks(keys: Sequence[Sequence[int]], n_classes: int, seed: int) -> list[np.ndarray]:
-    """Labels of the control task for every part: one fixed random map of the key's first token, with equal classes.
+    """Labels of the control task for every part: one fixed random map of the key's token, with equal classes.
 
     Tokens differ much in frequency, and classes drawn at random would let guessing beat the task's own chance: the most
     frequent token goes first, each to the class that has least so far; draws break ties.

@@ -45,6 +45,7 @@ class ProbeStudy:
     progress: Progress | None = None
     _splits: Splits | None = field(default=None, init=False, repr=False)
     _sentinels: list[Sentinel] | None = field(default=None, init=False, repr=False)
+    _same_twin: bool = field(default=False, init=False, repr=False)
 
     @property
     def total(self) -> int:
@@ -125,7 +126,10 @@ class ProbeStudy:
         result.config, about = describe(self.config, self.model, self.prompts)
         result.provenance = about | self._about() | {"probe": table.about(self.prompts), "answers": examples}
         result.findings = [*self.model.findings, *self._leak_findings(), *table.findings(), *self._control_findings()]
-        result.findings += [*lens_findings, *answer_findings]
+        result.findings += [*self._prompt_findings(), *lens_findings, *answer_findings]
+        if self._same_twin:
+            text = "the model and its random twin carry the same weights: the twin is no control"
+            result.findings.append(Finding("equal_weights", None, text))
         return result
 
     def _add_controls(self, table: ProbeTable, side: Side) -> None:
@@ -138,6 +142,7 @@ class ProbeStudy:
     def _add_twin(self, table: ProbeTable, keeper: Keeper) -> None:
         config = twin_config(self.config)
         twin = _load_twin(config, self.model)
+        self._same_twin = twin.digest() == self.model.digest()
         side = Side("twin", config, twin, self.prompts, keeper, self._shifted(sum(self.prompts.samples)))
         table.add_twin([side.states_of(fit) for fit in side.fits(self.splits, config.recipes)])
 
@@ -172,11 +177,24 @@ class ProbeStudy:
     def _control_findings(self) -> list[Finding]:
         if "task" not in self.config.controls or self.splits.control:
             return []
-        text = "no control task, and so no selectivity: the prompts have no keys, or all keys begin with the same token"
+        text = "no control task, and so no selectivity: the prompts have no keys, or all keys begin alike"
         return [Finding("no_control", None, text)]
 
+    def _prompt_findings(self) -> list[Finding]:
+        found = list(self.prompts.findings)
+        if not self.splits.repeated:
+            return found
+        text = f"{self.splits.repeated} of {sum(self.prompts.samples)} prompts repeat another one; equal prompts never"
+        return [*found, Finding("repeated_prompts", None, f"{text} part between training, validation and test")]
+
     def _leak_findings(self) -> list[Finding]:
-        return [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
+        found = [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
+        if any(sentinel.blind for sentinel in self.sentinels()):
+            text = (
+                "too few test prompts to see a leak: not even a sentinel that is always right could be told from luck"
+            )
+            found.append(Finding("leak_check_blind", None, text))
+        return found
 
 
 def _load_twin(config: ProbeConfig, model: Model) -> Model:

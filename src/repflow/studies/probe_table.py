@@ -9,8 +9,12 @@
 | `probe_corrected`, `probe_information` | state | (accuracy - chance) / (1 - chance); bits about the label |
 | `probe_drop`, `probe_drop_corrected` | | peak minus last, the paper's ↓, with its interval |
 | `probe_like_peak` | state | cannot be told from the peak |
-| `probe_control_accuracy`, `probe_control_chance`, `probe_selectivity`, `probe_capacity` | state (, seed) | controls |
+| `probe_control_accuracy`, `probe_control_chance`, `probe_capacity` | state (, seed) | controls |
+| `probe_selectivity` | state | corrected accuracy minus the control task's, each over its own chance; paired interval |
 | `final_norm/probe_accuracy`, `twin/probe_accuracy` | state, seed | behind the final norm; of the random twin |
+| `twin/probe_valid_accuracy` | state, seed | chooses the twin's peak |
+| `twin/probe_peak_accuracy` | | test accuracy there |
+| `twin/probe_gain` | | accuracy at the model's peak minus that at the twin's, with its paired interval |
 | `sweep/probe_accuracy` | position, state, seed | at other positions of the prompt |
 """
 
@@ -52,6 +56,7 @@ class ProbeTable:
         self.bands: dict[str, Band] = {}
         self.summary: ProbeSummary
         self._fits: list[ProbeFit] = []
+        self._best: ProbeFit
         self._positions: dict[str, np.ndarray] = {}
 
     @property
@@ -71,11 +76,15 @@ class ProbeTable:
             for name, attribute in PER_RECIPE.items():
                 self.add(f"probe/{fit.recipe}/{name}", STATE_SEED, getattr(fit, attribute))
         chosen = next(place for place, fit in enumerate(self._fits) if fit.recipe == found.recipe)
-        best = self._fits[chosen]
+        self._best = best = self._fits[chosen]
         self.add("probe_accuracy", STATE_SEED, best.accuracy_test)
         self.add("probe_valid_accuracy", STATE_SEED, best.accuracy_valid)
         self.add("probe_converged", STATE_SEED, best.converged)
         self.bands["probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
+        self.add("probe_peak_accuracy", (), found.peak_accuracy)
+        self.bands["probe_peak_accuracy"] = Band(
+            *(np.asarray(value) for value in (found.peak_accuracy, found.peak_low, found.peak_high))
+        )
         self.add("probe_chance", (), found.chance)
         self.add("probe_corrected", ("state",), found.corrected)
         self.add("probe_information", ("state",), found.information)
@@ -92,25 +101,50 @@ class ProbeTable:
 
         return summarise(list(fits), groups=self.splits.groups)
 
-    def _add_other(self, prefix: str, fits: Sequence[ProbeFit]) -> None:
+    def _add_other(self, prefix: str, fits: Sequence[ProbeFit]) -> tuple[ProbeSummary, ProbeFit]:
         found = self._summarise(fits)
         best = next(fit for fit in fits if fit.recipe == found.recipe)
         self.add(f"{prefix}probe_accuracy", STATE_SEED, best.accuracy_test)
         self.add(f"{prefix}probe_corrected", ("state",), found.corrected)
         self.add(f"{prefix}probe_information", ("state",), found.information)
         self.bands[f"{prefix}probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
+        return found, best
+
+    def _drawn(self, fit: ProbeFit) -> np.ndarray:
+        """Accuracy on drawn test prompts (draw, state, seed); fits on the same splits get the same draws."""
+        from repflow.probes.bootstrap import bootstrap_accuracy
+
+        return bootstrap_accuracy(fit.correct_test, [split.test for split in fit.splits], groups=self.splits.groups)
 
     def add_control(self, fit: ProbeFit) -> None:
-        """Take the control task's fit: selectivity is the task's accuracy minus the control's."""
-        from repflow.probes import chance_level
+        """Take the control task's fit: selectivity is the task's corrected accuracy minus the control's.
 
+        The two tasks differ in chance: (a - c) / (1 - c) - (a' - c') / (1 - c') is 0 where both are guessed.
+        """
+        from repflow.probes import chance_level
+        from repflow.probes.chance import corrected
+
+        chance, own = chance_level(fit), self.summary.chance
         self.add("probe_control_accuracy", STATE_SEED, fit.accuracy_test)
-        self.add("probe_control_chance", (), chance_level(fit))
-        self.add("probe_selectivity", ("state",), self.summary.accuracy - fit.accuracy_test.mean(1))
+        self.add("probe_control_chance", (), chance)
+        value = corrected(self.summary.accuracy, own) - corrected(fit.accuracy_test.mean(1), chance)
+        self.add("probe_selectivity", ("state",), value)
+        task, control = (np.nanmean(self._drawn(one), axis=-1) for one in (self._best, fit))
+        self.bands["probe_selectivity"] = _band(value, corrected(task, own) - corrected(control, chance))
 
     def add_twin(self, fits: Sequence[ProbeFit]) -> None:
-        """Take the random twin's fits; its recipe is chosen on its own validation prompts."""
-        self._add_other("twin/", fits)
+        """Take the random twin's fits; its recipe and its peaks are chosen on its own validation prompts."""
+        found, best = self._add_other("twin/", fits)
+        self.add("twin/probe_valid_accuracy", STATE_SEED, best.accuracy_valid)
+        seeds = np.arange(len(found.peaks))
+        twin, own = self._drawn(best)[:, found.peaks, seeds], self._drawn(self._best)[:, self.summary.peaks, seeds]
+        top = np.asarray(found.peak_accuracy)
+        for name, value, drawn in (
+            ("twin/probe_peak_accuracy", top, twin),
+            ("twin/probe_gain", self.summary.peak_accuracy - top, own - twin),
+        ):
+            self.add(name, (), value)
+            self.bands[name] = _band(self.arrays[name], np.nanmean(drawn, axis=-1))
 
     def add_position(self, reading: str, fit: ProbeFit) -> None:
         """Take the fit at another position of the prompt."""
@@ -157,8 +191,13 @@ class ProbeTable:
 
     def findings(self) -> list[Finding]:
         """What a reader should not miss."""
+        from repflow.probes.summary import LEAST_UNITS
+
         found = self.summary
         items = []
+        if found.test_units < LEAST_UNITS:
+            text = f"{found.test_units} test prompts or groups: no interval, and nothing is claimed from fewer than"
+            items.append(Finding("few_test_prompts", None, f"{text} {LEAST_UNITS}"))
         if found.intermediate_beats_final:
             text = (
                 f"state {found.peak} beats the last state ({found.last}) by {100 * found.drop:.1f} points"
@@ -175,3 +214,13 @@ class ProbeTable:
                 text = f"recipe {fit.recipe}: {open_.size} of {fit.n_states} states did not converge"
                 items.append(Finding("unconverged", int(open_[0]), text))
         return items
+
+
+def _band(value: np.ndarray, draws: np.ndarray) -> Band:
+    """The value with the interval of its draws (draw, ...); NaN bounds where it is NaN."""
+    from repflow.probes.bootstrap import interval
+
+    ends = np.full((2, *value.shape), np.nan)
+    known = np.isfinite(value)
+    ends[:, known] = interval(draws[:, known])
+    return Band(value, np.asarray(ends[0]), np.asarray(ends[1]))

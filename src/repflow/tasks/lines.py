@@ -33,8 +33,9 @@ def json_lines(
         where = f"{file}, line {number}"
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not a JSON object ({error})") from None
+            json.dumps(entry, ensure_ascii=False).encode()  # half a surrogate pair is no text: no tokenizer takes it
+        except (ValueError, RecursionError) as error:  # ValueError: bad JSON, a number of 5,000 digits, half a pair
+            raise InputError(f"{where}: not a JSON object ({error}); expected {expected} on one line") from None
         if not isinstance(entry, dict):
             raise InputError(f"{where}: expected {expected}; got {line[:80]!r}; write one object per line")
         yield where, entry

@@ -3,8 +3,8 @@
     {"prompt": "... Answer:", "label": "Paris", "group": "q17", "position": 0.25, "answers": ["Paris"]}
 
 Only `prompt` is needed to measure. A probe needs a `label` too, a string or a whole number. `group` keeps prompts
-together in a split, `position` is that of the gold item from 0 to 1, `answers` (a string or a list) is what a right
-answer contains, `key` what was asked.
+together in a split, as equal prompts are anyway, and those with the same `key` where no group is given. `position` is
+that of the gold item from 0 to 1, `answers` (a string or a list) is what a right answer contains, `key` what was asked.
 """
 
 from __future__ import annotations

@@ -166,7 +166,11 @@ def _contexts(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
     found = entry["ctxs"]
     if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
         raise InputError(f"{where}: expected a list of objects in 'ctxs'; got {found!r:.80}; correct the line")
-    gold = next((place for place, each in enumerate(found) if each.get("isgold")), 0)
+    marked = [place for place, each in enumerate(found) if each.get("isgold")]
+    if not marked and len(found) > 1:
+        expected = "'isgold': true at one of the 'ctxs'"
+        raise InputError(f"{where}: expected {expected}; got none of {len(found)}; mark the passage with the answer")
+    gold = marked[0] if marked else 0
     return [found[gold], *found[:gold], *found[gold + 1 :]]
 
 

@@ -1,0 +1,68 @@
+"""Tables at any width: numbers are whole or absent, and what is absent is named."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from repflow.report.grid_table import grid_table
+from repflow.report.probe_table import probe_view
+from repflow.results import Band, Result
+
+
+def shown(renderable, width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(renderable)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+def probe_result(states=5, seeds=2):
+    rng = np.random.default_rng(0)
+    accuracy = rng.uniform(0.1, 0.9, (states, seeds))
+    mean = accuracy.mean(1)
+    arrays = {"probe_accuracy": accuracy, "probe_valid_accuracy": accuracy, "probe/paper/accuracy": accuracy}
+    arrays |= dict.fromkeys(("probe_corrected", "probe_information", "probe_selectivity"), mean)
+    arrays |= {"twin/probe_accuracy": accuracy, "probe_drop": np.array(0.1), "lens_rank": np.ones((states, 4))}
+    axes = {name: ("state", "seed") if array.ndim == 2 else ("state",) for name, array in arrays.items()}
+    axes |= {"probe_drop": (), "lens_rank": ("state", "sample")}
+    bands = {"probe_accuracy": Band(mean, mean - 0.1, mean + 0.1), "twin/probe_accuracy": Band(mean, mean, mean)}
+    bands["probe_drop"] = Band(*(np.array(value) for value in (0.1, 0.0, 0.2)))
+    about = {"label": "index", "classes": 4, "chance": 0.25, "recipe": "robust", "peak": 3, "peaks": [3, 3], "last": 4}
+    about |= {"tied": [3, 4], "peak_accuracy": 0.6, "last_accuracy": 0.5, "intermediate_beats_final": False}
+    result = Result(arrays, axes, bands=bands)
+    result.config, result.provenance = {"task": "kvpr", "model": "m"}, {"probe": about, "model": {"name": "m"}}
+    return result
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_probe_table_keeps_state_mark_and_interval_whole(width):
+    result = probe_result()
+    text = shown(probe_view(result)[0], width)
+    mean, low, high = (getattr(result.bands["probe_accuracy"], key)[3] for key in ("mean", "low", "high"))
+    assert re.search(rf"3\*\s+{mean:.3f} \[{low:.3f}, {high:.3f}\]", text)
+    assert "…" not in text
+    assert ("not shown in this width" in " ".join(text.split())) == (width < 120)
+
+
+def test_what_is_left_out_is_named():
+    text = " ".join(shown(probe_view(probe_result())[0], 80).split())
+    left_out = text.partition("not shown in this width: ")[2].split(", ")
+    assert left_out[-1] == "lens rank"
+    assert all(name not in text.partition("not shown")[0] for name in left_out)
+
+
+def test_grid_table_names_what_all_cells_share_and_never_cuts_a_number():
+    config = {"model": "models/a-long-name-of-a-model", "length": 300, "init": "trained", "seed": 0, "grid": None}
+    values = {"Sm": 0.12345, "St": 1.2345, "sim 50 %": 0.0213, "sim 100 %": 0.0087}
+    rows = [(config | {"task": "kvpr"}, values), (config | {"task": "random"}, None)]
+    whole = shown(grid_table(rows), 120)
+    assert "all cells: length 300, init trained, seed 0" in " ".join(whole.split())
+    assert "sim 100 %" in whole
+    narrow = shown(grid_table(rows), 60)
+    assert "not shown in this width: " in " ".join(narrow.split())
+    for number in re.findall(r"\d+\.\d+", narrow):
+        assert number in whole

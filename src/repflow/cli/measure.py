@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,38 +59,50 @@ def command(
 def measure_each(
     configs: list[MeasureConfig], out: Path, name: str | None = None, *, as_json: bool = False
 ) -> tuple[int, list[Result]]:
-    """Measure models one after the other; one that fails is reported and the others go on.
+    """Measure models one after the other."""
+    from repflow.studies.measure import run
+
+    return each_model(run, _print_result, configs, [name or run_name(c) for c in configs], out, as_json=as_json)
+
+
+def each_model(
+    study: Callable[..., Result],
+    show: Callable[[Result, Path], None],
+    configs: Sequence[Any],
+    names: Sequence[str],
+    out: Path,
+    *,
+    as_json: bool,
+) -> tuple[int, list[Result]]:
+    """Run a study on models one after the other; one that fails is reported and the others go on.
+
+    Args:
+        study: `run` of a study; loads, stores and frees one model.
+        show: prints a result and where it is stored.
+        configs: one per model.
+        names: of the runs.
+        out: folder of the runs.
+        as_json: print a JSON object per model instead.
 
     Returns:
         The exit code (1 if any work failed, else 2 if any request was wrong, else 0) and the results that came.
     """
     codes, results = set(), []
-    for config in configs:
-        run = name or run_name(config)
+    for config, name in zip(configs, names, strict=True):
         try:
-            result = measure_one(config, out, run)
+            with quiet(), Progress(short_name(config.model)) as progress:
+                result = study(config, out=out, name=name, progress=progress)
         except Exception as error:  # noqa: BLE001  one model must not take the others down
             codes.add(complain(error, config.model if len(configs) > 1 else ""))
             continue
+        finally:
+            gc.collect()  # the model is free before the next one is loaded
         results.append(result)
         if as_json:
-            print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)
+            print(json.dumps(json_object(result, out / name), allow_nan=False), flush=True)
         else:
-            _print_result(result, out / run)
+            show(result, out / name)
     return FAILED if FAILED in codes else WRONG_REQUEST if codes else DONE, results
-
-
-def measure_one(config: MeasureConfig, out: Path, name: str) -> Result:
-    """Load, measure, store and free one model."""
-    import gc
-
-    from repflow.studies.measure import run
-
-    try:
-        with quiet(), Progress(short_name(config.model)) as progress:
-            return run(config, out=out, name=name, progress=progress)
-    finally:
-        gc.collect()
 
 
 def short_name(model: str) -> str:

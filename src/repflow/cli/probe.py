@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, quiet, stdout_console
-from repflow.cli.measure import RUNS, json_object, short_name
+from repflow.cli.console import stdout_console
+from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import make_config, with_options
 from repflow.errors import InputError, teach
 from repflow.studies.probe_config import ProbeConfig, check_request, run_name
@@ -39,6 +37,8 @@ def command(
     Features go to the run folder while the model runs once; a run that was interrupted goes on where it was. Several
     models get the same text (--match).
     """
+    from repflow.studies.probe import run
+
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
     first = make_config(ProbeConfig, {**options, "model": models[0]})
@@ -46,38 +46,11 @@ def command(
     if len(models) > 1:
         first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
-    code, results = _probe_each(configs, out, name, as_json=as_json)
+    names = [name or run_name(config) for config in configs]
+    code, results = each_model(run, _print, configs, names, out, as_json=as_json)
     if len(results) > 1 and not as_json:
         _print_comparison(results)
     raise typer.Exit(code)
-
-
-def _probe_each(configs: list[ProbeConfig], out: Path, name: str | None, *, as_json: bool) -> tuple[int, list[Result]]:
-    """Probe models one after the other; one that fails is reported and the others go on."""
-    codes, results = set(), []
-    for config in configs:
-        run = name or run_name(config)
-        try:
-            result = _probe_one(config, out, run)
-        except Exception as error:  # noqa: BLE001  one model must not take the others down
-            codes.add(complain(error, config.model if len(configs) > 1 else ""))
-            continue
-        results.append(result)
-        if as_json:
-            print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)
-        else:
-            _print(result, out / run)
-    return FAILED if FAILED in codes else WRONG_REQUEST if codes else DONE, results
-
-
-def _probe_one(config: ProbeConfig, out: Path, name: str) -> Result:
-    from repflow.studies.probe import run
-
-    try:
-        with quiet(), Progress(short_name(config.model)) as progress:
-            return run(config, out=out, name=name, progress=progress)
-    finally:
-        gc.collect()
 
 
 def _print(result: Result, run: Path) -> None:

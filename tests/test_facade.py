@@ -15,10 +15,13 @@ NAMES = {
     "measure",
     "compare",
     "diagnose",
+    "dynamics",
     "probe",
     "from_hidden_states",
     "register_metric",
     "metrics",
+    "mixers",
+    "theory",
     "Result",
     "Finding",
 }

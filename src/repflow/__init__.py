@@ -17,9 +17,10 @@ from repflow.hooks import register_hook
 from repflow.version import __version__
 
 if TYPE_CHECKING:
-    from repflow import errors, metrics
+    from repflow import dynamics, errors, metrics, mixers, theory
     from repflow.metrics.custom import register_metric
-    from repflow.models import from_hidden_states, load
+    from repflow.models.load import load
+    from repflow.models.repair import from_hidden_states
     from repflow.results import Finding, Result
     from repflow.store import load_result
     from repflow.studies.compare import compare
@@ -41,7 +42,7 @@ _HOMES = {
     "register_metric": "repflow.metrics.custom",
     "states": "repflow.studies.states",
 }
-_MODULES = ("errors", "metrics")
+_MODULES = ("dynamics", "errors", "metrics", "mixers", "theory")
 
 __all__ = [
     "Finding",
@@ -49,15 +50,18 @@ __all__ = [
     "__version__",
     "compare",
     "diagnose",
+    "dynamics",
     "errors",
     "from_hidden_states",
     "load",
     "load_result",
     "measure",
     "metrics",
+    "mixers",
     "probe",
     "register_metric",
     "states",
+    "theory",
 ]
 
 
@@ -76,7 +80,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _plot(result: Any, name: str) -> Any:
+def _plot(result: Any, name: str | None = None) -> Any:
     return importlib.import_module("repflow.report.plot").plot(result, name)
 
 

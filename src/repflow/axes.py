@@ -14,6 +14,7 @@
 | seed | a repetition with other prompts, split and initialisation of the probe |
 | position | relative position in the prompt at which a probe reads |
 | row | a line of a comparison with printed values; `provenance["rows"]` names it |
+| cell | a run of a grid, where several are loaded as one; `provenance["cells"]` names it |
 | kind | kind of state, where several stand side by side; `provenance["kinds"]` names it |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
@@ -33,6 +34,7 @@ Axis = Literal[
     "seed",
     "position",
     "row",
+    "cell",
     "kind",
     "grid",
 ]

@@ -19,7 +19,7 @@ from repflow.errors import InputError, nearest
 
 FLOW = "arXiv 2510.06640"
 """Paper 1."""
-SUMMARY_1, SUMMARY_2 = "summary 001", "summary 002"
+SUMMARY_1, SUMMARY_2 = "machine-written summary 1", "machine-written summary 2"
 """Two machine-written summaries of paper 1; the first one follows a later version of it."""
 
 Quantity = Literal["accuracy", "drop", "smoothness", "stability"]

@@ -52,7 +52,7 @@ class Band:
     high: np.ndarray
 
 
-@dataclass
+@dataclass(repr=False)
 class Result(Mapping[str, np.ndarray]):
     """What a study found: a mapping from metric name to array, with axes, configuration and provenance beside it.
 
@@ -160,9 +160,24 @@ class Result(Mapping[str, np.ndarray]):
             variables[name] = (tuple(dims), array)
         return xarray.Dataset(variables)
 
-    def plot(self, name: str = "token_similarity") -> Any:
-        """Plotly figure of one metric (see `repflow.report`)."""
+    def plot(self, name: str | None = None) -> Any:
+        """Plotly figure of one metric; without a name that of the result's kind (see `repflow.report`)."""
         return hook("plot")(self, name)
+
+    def __repr__(self) -> str:
+        """Short enough for a prompt: what it is of, how much it holds.
+
+        >>> Result({"m": np.ones(2)}, {"m": ("state",)}, {"model": "gpt2", "task": "kvpr"})
+        <Result of gpt2 on kvpr: 1 metric, such as m (state 2)>
+        """
+        about = " on ".join(str(self.config[key]) for key in ("model", "task") if self.config.get(key))
+        count = len(self.arrays)
+        text = f"<Result{f' of {about}' if about else ''}: {count} metric{'s' if count != 1 else ''}"
+        for name in sorted(self.arrays, key=lambda name: name.count("/"))[:1]:  # plain names before variants
+            sizes = zip(self.axes[name], self.arrays[name].shape, strict=True)
+            text += f", such as {name} ({', '.join(f'{axis} {size}' for axis, size in sizes)})"
+        found = len(self.findings)
+        return f"{text}{f'; {found} finding' + 's' * (found != 1) if found else ''}>"
 
     def _repr_html_(self) -> str:
         return hook("html")(self)

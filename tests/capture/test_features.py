@@ -10,13 +10,13 @@ from repflow.capture.features import (
     FeatureMeter,
     FeatureShard,
     StoredFeatures,
-    check_readings,
     token_index,
     widened,
 )
 from repflow.capture.run import batch_name
 from repflow.errors import InputError
 from repflow.metrics.meter import BatchInfo
+from repflow.request import check_readings
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")
 READINGS = ("last", "mean", "0", "0.5", "1")

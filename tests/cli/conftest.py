@@ -12,6 +12,10 @@ from typer.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 
+WIDE = "200"
+"""Columns that no table must fold into; a test of narrow tables sets its own."""
+
+
 @dataclass
 class Outcome:
     code: int
@@ -38,6 +42,7 @@ def cli(tmp_path, monkeypatch):
     from repflow.cli.main import app
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", WIDE)
 
     def run(*args):
         result = CliRunner().invoke(app, [str(arg) for arg in args])
@@ -58,7 +63,7 @@ def process(tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": WIDE, **env},
             timeout=300,
             check=False,
         )

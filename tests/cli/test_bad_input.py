@@ -46,7 +46,7 @@ def refused(cli, tmp_path):
         (("--init", "hee"), "'hee'"),
         (("--bos", "perhaps"), "'perhaps'"),
         (("--grid", "9"), "--grid between"),
-        (("--batch-size", "0"), "batch size"),
+        (("--batch-size", "0"), "--batch-size of at least 1"),
         (("--meter-memory", "0"), "--meter-memory"),
         (("--keep-samples", "-1"), "--keep-samples"),
         (("--device", "cuda:7"), "cuda:7"),

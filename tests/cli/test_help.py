@@ -23,7 +23,9 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("args", [["--help"], ["measure", "--help"], ["--version"], ["verify", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["measure", "--help"], ["--version"], ["verify", "--help"], ["theory", "apply", "--help"]]
+)
 def test_help_loads_nothing_heavy(args):
     done = run(CODE.format(args=args, heavy=HEAVY))
     assert done.returncode == 0, done.stderr

@@ -92,6 +92,53 @@ def test_dry_run_writes_nothing(cli, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_dry_run_says_what_will_run_and_what_is_finished(cli, stand_ins, tmp_path):
+    asked = ("reproduce", "flow-fig1", *SMALL, *stand_ins)
+    first = cli(*asked, "--dry-run")
+    assert first.code == 0, first.err
+    line = "measure Pythia-2.8B: random at 24 tokens, residual, branch, hf-tuple states: 3 runs"
+    assert line in first.out.splitlines()
+    assert not (tmp_path / "runs").exists()
+    assert cli(*asked, "--states", "residual").code == 0
+    again = cli(*asked, "--dry-run")
+    assert f"{line}, 1 finished" in again.out.splitlines()
+    data = json.loads(cli(*asked, "--dry-run", "--json").out)
+    assert [cell["finished"] for cell in data["cells"]].count(True) == 2
+    assert 0 < data["needed"] < data["run_bytes"]
+    assert data["free"] > 0
+    assert (data["problems"], data["notes"]) == ([], [])
+
+
+def test_dry_run_names_models_tokenizers_and_lengths_that_do_not_do(cli, stand_ins, tmp_path):
+    asked = ("reproduce", "flow-fig1", "--samples", "2", "--dry-run")
+    done = cli(*asked, *stand_ins, "--task", "kvpr", "--length", "24")
+    assert done.code == 2
+    assert done.out.count("no tokenizer beside it, which kvpr needs; pass --tokenizer") == 2
+    done = cli(*asked, "--model", f"Pythia-2.8B=config:{tmp_path}/none.json", "--task", "random", "--length", "24")
+    assert done.code == 2
+    assert "wrong: Pythia-2.8B" in done.out
+    done = cli(*asked, *stand_ins, "--task", "random", "--length", "4K")
+    assert done.code == 0
+    (note,) = [line for line in done.out.splitlines() if line.startswith("note: ")]
+    assert "Pythia-2.8B" in note  # the Mamba-2 has no limit
+    assert "tokens, so 4K is stored as a run that cannot be" in note
+
+
+def test_a_disk_without_room_is_refused_before_the_start(cli, stand_ins, tmp_path, monkeypatch):
+    import shutil
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10, 9, 1))
+    dry = cli("reproduce", "flow-fig1", *SMALL, *stand_ins, "--dry-run")
+    assert dry.code == 0
+    assert "NOT ENOUGH" in dry.out
+    done = cli("reproduce", "flow-fig1", *SMALL, *stand_ins)
+    assert done.code == 2
+    assert "expected room for the runs in runs; got 0.0 MB free" in done.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_model_that_is_not_there(cli, stand_ins, tmp_path):
     args = (
         "reproduce",

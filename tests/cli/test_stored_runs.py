@@ -61,7 +61,9 @@ def test_verify_a_sound_run(cli, runs):
     done = cli("verify", runs / "n")
     assert done.code == 0
     assert "sound" in done.out
-    assert cli("verify", runs).code == 2
+    done = cli("verify", runs)  # a folder of runs, as a grid has it
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("is sound")
 
 
 @pytest.mark.parametrize("victim", ["shard", "result.json", "result.safetensors", "run.json", "missing shard"])

@@ -23,4 +23,5 @@ def workplace(made_models, tmp_path, monkeypatch):
         else:
             shutil.copy(entry, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")  # as wide as the pages are
     return tmp_path

@@ -1,19 +1,12 @@
-"""Kill children of a warm parent in the middle of `repflow.studies.probe`, resume each, compare every byte.
-
-A script, because the parent must never have used a second thread before it forks: `probe_kills.py FOLDER KILLS` prints
-a JSON object.
-"""
+"""Kills in the middle of `repflow.studies.probe`: `probe_kills.py FOLDER KILLS` prints a JSON object."""
 
 import json
-import random
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-from measure_kills import CONFIG, contents, killed_child
+from child_kills import CONFIG, kill_and_resume
 
-KILLS_PER_RUN = 3
 SAMPLES = 60
 
 
@@ -27,7 +20,7 @@ def labelled():
     return Prompts("kills", tuple(made), ("a", "b"))
 
 
-def main(folder, kills_wanted):
+def main(folder, kills):
     import torch
 
     torch.set_num_threads(1)
@@ -37,33 +30,12 @@ def main(folder, kills_wanted):
     config = ProbeConfig(
         model=f"config:{folder / 'model.json'}", seeds=2, batch_size=4, allow_leak=True, epochs=20, twin="default"
     )
-    model, prompts = load_model(config), labelled()
+    model, prompts, runs = load_model(config), labelled(), folder / "runs"
 
     def work(name):
-        return run(config, model=model, prompts=prompts, out=folder / "runs", name=name)
+        return run(config, model=model, prompts=prompts, out=runs, name=name)
 
-    work("warm")  # the first run pays for lazy imports
-    start = time.perf_counter()
-    work("reference")
-    duration = time.perf_counter() - start
-    reference = contents(folder / "runs" / "reference")
-    total = len(reference) - 2
-    rng = random.Random("kills of probes")
-    found = {"kills": 0, "midway": 0, "different": [], "shards": total}
-    number = 0
-    while found["kills"] < kills_wanted:
-        name, number = f"run{number}", number + 1
-        for _ in range(KILLS_PER_RUN):
-            if not killed_child(lambda name=name: work(name), rng.uniform(0, 0.8 * duration)):
-                break
-            found["kills"] += 1
-            manifest = folder / "runs" / name / "manifest.jsonl"
-            stored = manifest.read_bytes().count(b'"kind":"shard"') if manifest.exists() else 0
-            found["midway"] += 0 < stored < total
-        work(name)
-        if contents(folder / "runs" / name) != reference:
-            found["different"].append(name)
-    print(json.dumps(found))
+    print(json.dumps(kill_and_resume(work, runs, kills=kills, per_run=3, within=0.8)))
 
 
 if __name__ == "__main__":

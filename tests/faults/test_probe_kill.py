@@ -13,7 +13,7 @@ def test_killed_probes_resume_bit_identical(tmp_path):
     script = Path(__file__).with_name("probe_kills.py")
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path), str(KILLS)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=900,

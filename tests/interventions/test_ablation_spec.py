@@ -32,6 +32,11 @@ def test_one_order_whatever_the_spelling():
         ("positions:3", "positions without an option"),
         ("norm,norm", "different ablations; got norm twice"),
         ("attention-window:3,attention-window:4", "one attention window"),
+        ("block", "block:N with N from 1; got 'block'; state N is the output of block N"),
+        ("block:0", "block:N with N from 1"),
+        ("branch:3", "branch:KIND or branch:N.KIND; got 'branch:3'"),
+        ("branch:2.atention", "did you mean attention"),
+        ("branch:x.ssm", "branch:N with N from 1"),
     ],
 )
 def test_refused(given, message):
@@ -39,6 +44,12 @@ def test_refused(given, message):
         parse_ablations(given)
 
 
+def test_blocks_and_branches_have_one_spelling():
+    given = ["branch:2.ssm", "block:3,block:1", "branch:mlp"]
+    assert [str(a) for a in parse_ablations(given)] == ["block:1", "block:3", "branch:2.ssm", "branch:mlp"]
+
+
 def test_every_ablation_is_described():
-    assert set(ABLATIONS) == {"norm-affine", "norm", "positions", "attention-window", "attention-uniform"}
+    known = {"norm-affine", "norm", "positions", "attention-window", "attention-uniform", "block", "branch"}
+    assert set(ABLATIONS) == known
     assert all(len(text) > 10 for text in ABLATIONS.values())

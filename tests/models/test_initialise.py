@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.models import load, twin
 from repflow.models.initialise import generator_seed, parameter_groups, random_model, redraw, residual_outputs
-from repflow.models.scheme import REDRAWN, parse_scheme
+from repflow.scheme import REDRAWN, parse_scheme
 
 
 def parameters(model_type, init, seed=0):

@@ -62,7 +62,8 @@ def write_original(network, folder, *, tied=True, **changes):
 @pytest.mark.parametrize("tied", [True, False])
 def test_round_trip(model_type, tied, tmp_path):
     network = reference(model_type, tied)
-    model = load(write_original(network, tmp_path / "original", tied=tied))
+    # transformers' own scan in both: the fast one agrees to rounding only
+    model = load(write_original(network, tmp_path / "original", tied=tied), scan="reference")
     ids = torch.randint(0, 125, (2, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.equal(model.network(ids).logits, network(ids).logits)

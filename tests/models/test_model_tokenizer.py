@@ -58,7 +58,7 @@ def test_refusals(tmp_path):
     with pytest.raises(InputError, match="a folder with a tokenizer"):
         load(tiny_model("gpt2"), tokenizer=tmp_path)
     (tmp_path / "x_tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match=r"a tokenizer\.json with a model"):
+    with pytest.raises(InputError, match=r"expected a \*tokenizer\.json file.* which is other JSON"):
         load(tiny_model("gpt2"), tokenizer=tmp_path)
     (tmp_path / "vocab.txt").write_text("a")
     with pytest.raises(InputError, match=r"a \*tokenizer\.json file"):

@@ -6,7 +6,7 @@ import torch
 from probe_inputs import random_splits
 
 from repflow.errors import InputError
-from repflow.probes import sentinels, three_way_split
+from repflow.probes import Split, sentinels, three_way_split
 from repflow.probes.sentinels import bag_columns, size_columns
 
 SAMPLES, CLASSES = 600, 4
@@ -111,3 +111,40 @@ def test_a_leak_in_few_prompts_is_found_or_the_check_says_that_it_is_blind(sampl
     [found] = sentinels(None, 100 + 50 * labels, None, None, labels, random_splits(samples, 1))
     assert found.accuracy == 1.0
     assert (found.blind, found.leaks) == (blind, leaks)
+
+
+def test_prompts_of_a_group_with_one_label_count_once():
+    """600 prompts in groups of five: the length tells the group, and each group's label is drawn once."""
+    rng = np.random.default_rng(1)
+    groups = np.arange(SAMPLES) // 5
+    labels = rng.integers(0, 4, SAMPLES // 5)[groups]
+    splits = [three_way_split(labels, groups, seed=0)]
+    [alone] = sentinels(None, np.full(SAMPLES, 9), None, None, labels, splits)
+    [grouped] = sentinels(None, np.full(SAMPLES, 9), None, None, labels, splits, groups=groups)
+    assert grouped.accuracy == alone.accuracy
+    tested = len(splits[0].test)
+    assert alone.error == pytest.approx(np.sqrt(alone.chance * (1 - alone.chance) / tested))
+    assert grouped.error == pytest.approx(alone.error * np.sqrt(5))
+    with pytest.raises(InputError, match="groups of 600 samples; got 2"):
+        sentinels(None, np.full(SAMPLES, 9), None, None, labels, splits, groups=[0, 1])
+
+
+def test_a_group_whose_labels_were_drawn_one_by_one_is_no_unit():
+    labels = np.arange(SAMPLES) % 4
+    groups = np.arange(SAMPLES) // 4
+    splits = [three_way_split(labels, groups, seed=0)]
+    [alone] = sentinels(None, np.full(SAMPLES, 9), None, None, labels, splits)
+    [grouped] = sentinels(None, np.full(SAMPLES, 9), None, None, labels, splits, groups=groups)
+    assert grouped == alone
+
+
+def test_luck_with_few_groups_is_no_leak():
+    """Twelve groups that are all right by luck are twelve guesses, not sixty."""
+    groups = np.arange(300) // 25
+    labels = groups % 2
+    order = np.arange(300)
+    split = Split(order[:150], order[150:200], order[200:])
+    lengths = 100 + labels
+    assert sentinels(None, lengths, None, None, labels, [split])[0].leaks
+    [found] = sentinels(None, lengths, None, None, labels, [split], groups=groups)
+    assert (found.accuracy, found.leaks, found.blind) == (1.0, False, True)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from repflow.report.grid_table import grid_table
 from repflow.report.probe_table import probe_view
+from repflow.report.tables import comparison_table, result_view
 from repflow.results import Band, Result
 
 
@@ -66,3 +67,52 @@ def test_grid_table_names_what_all_cells_share_and_never_cuts_a_number():
     assert "not shown in this width: " in " ".join(narrow.split())
     for number in re.findall(r"\d+\.\d+", narrow):
         assert number in whole
+
+
+def measured(states=7):
+    rng = np.random.default_rng(0)
+    names = ("token_similarity", "token_similarity_excess", "common_share")
+    arrays = {name: rng.uniform(0.1, 0.9, (states, 4)) for name in names}
+    arrays |= {"layer_cosine": rng.uniform(size=(states - 1, 4, 8)), "token_norm": rng.uniform(size=(states, 4, 8))}
+    axes = dict.fromkeys(names, ("state", "sample"))
+    axes |= {"layer_cosine": ("layer", "sample", "token"), "token_norm": ("state", "sample", "token")}
+    return Result(arrays, axes, {"task": "text", "model": "m"}, {"model": {"name": "m", "layers": states - 1}})
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 110])
+def test_measured_states_are_never_wrapped(width):
+    result = measured()
+    text = shown(result_view(result)[0], width)
+    band = result.band("token_similarity")
+    for state in range(7):
+        mean, low, high = (getattr(band, key)[state] for key in ("mean", "low", "high"))
+        assert re.search(rf"^\s+{state}\s+{mean:.3f} \[{low:.3f}, {high:.3f}\]", text, re.MULTILINE)
+    assert ("not shown in this width" in " ".join(text.split())) == (width < 80)
+
+
+def test_headings_fold_before_columns_go():
+    wide, narrow = (shown(result_view(measured())[0], width) for width in (110, 80))
+    assert "common share" in wide
+    assert "common share" not in narrow
+    assert len(re.findall(r"\d\.\d{3}", wide)) == len(re.findall(r"\d\.\d{3}", narrow))
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_tables_of_flow_check_fit(width):
+    from repflow.report.reproduce_table import check_view
+    from repflow.studies.reproduce_check import run
+
+    whole = shown(check_view(run())[1], 110)
+    text = shown(check_view(run())[1], width)
+    for number in re.findall(r"[+-]?\d+\.\d+", text):
+        assert number in whole
+    assert "…" not in text
+
+
+def test_models_side_by_side_fold_their_names():
+    results = [measured(), measured()]
+    for result in results:
+        result.provenance["model"]["name"] = "a-model-whose-name-takes-half-of-the-line"
+    text = shown(comparison_table(results), 80)
+    assert "100 %" in text
+    assert "…" not in text

@@ -53,7 +53,9 @@ def test_tables(result, tmp_path, to):
     pandas = pytest.importorskip("pandas")
     path = export(result, to, tmp_path / "table")
     frame = pandas.read_csv(path) if to == "csv" else pandas.read_parquet(path)
-    assert list(frame.columns) == ["metric", "state", "sample", "state_2", "layer", "value"]
+    axes = ["state", "sample", "state_2", "layer"]
+    assert list(frame.columns) == ["model", "task", "metric", *axes, "value", "low", "high"]
+    assert set(frame["model"]) == {"tiny"}
     assert len(frame) == sum(array.size for array in ARRAYS.values())
     for name, array in ARRAYS.items():
         rows = frame[frame["metric"] == name]

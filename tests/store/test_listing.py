@@ -49,3 +49,22 @@ def test_runs_in_every_state(tmp_path):
 def test_no_such_folder(tmp_path):
     with pytest.raises(InputError, match="expected a folder of runs"):
         list_runs(tmp_path / "none")
+
+
+def test_what_is_left_of_a_damaged_run_is_listed_with_the_reason(tmp_path):
+    for name in ("a-no-record", "b-no-manifest", "c-neither", "d-garbled"):
+        with RunFolder.open(tmp_path, name, config={"model": name}, provenance={}) as run:
+            run.write_shard("s", {"x": np.zeros(1)}, {"samples": 1})
+        (tmp_path / name / ".repflow.lock").unlink(missing_ok=True)
+    for name, file in (("a", "run.json"), ("b", "manifest.jsonl"), ("c", "run.json"), ("c", "manifest.jsonl")):
+        next(tmp_path.glob(f"{name}-*/{file}")).unlink()
+    for file in ("run.json", "manifest.jsonl"):
+        (tmp_path / "d-garbled" / file).write_bytes(bytes(range(200, 256)))
+    (tmp_path / "holiday").mkdir()
+    (tmp_path / "holiday" / "photo.jpg").touch()
+    damaged = {run.name[0]: run.damaged for run in list_runs(tmp_path)}
+    assert list(damaged) == ["a", "b", "c", "d"]
+    assert "run.json is damaged" in damaged["a"]
+    assert "manifest.jsonl is missing or empty" in damaged["b"]
+    for name in ("c", "d"):
+        assert "neither run.json nor manifest.jsonl tells what ran here" in damaged[name]

@@ -17,6 +17,7 @@ from repflow.studies import compare_steps
 from repflow.studies.compare import compare
 from repflow.studies.compare_steps import find_checkpoints
 from repflow.studies.measure import measure
+from repflow.studies.prompts import padding_ids
 from repflow.tasks import random_prompts
 
 SMALL = {"length": 24, "samples": 2}
@@ -71,7 +72,7 @@ def test_distance_to_the_last(folder, result):
     assert result["cka_to_last"].shape == (4, 5, 2)
     np.testing.assert_allclose(result["cka_to_last"][-1], 1, atol=1e-6)
     first, last = (load(folder / name) for name in ("checkpoint-50", "checkpoint-2000"))
-    prompts = random_prompts(first.vocab_size, **SMALL)
+    prompts = random_prompts(first.vocab_size, **SMALL, without=padding_ids(first))
     own, other = (collect_states(m, prompts)[0] for m in (first, last))
     for state in range(5):
         for sample in range(2):

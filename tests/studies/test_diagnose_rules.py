@@ -183,7 +183,7 @@ def test_what_was_measured_is_said_and_what_was_not_is_listed():
     assert {"final_norm", "selectivity", "twin", "answers", "lens", "unconverged"} <= codes
     assert found(said, "twin").holds is True
     assert missing == [
-        "flow between tokens (no token similarity of residual states)",
+        "flow between tokens (no finite token similarity of residual states)",
         "whether the model draws on what can be decoded (that takes interventions)",
     ]
     said, missing = judge(None, probe([0.1, 0.6, 0.5], 1, (0.1, 0.05, 0.15)))

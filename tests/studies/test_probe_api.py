@@ -235,7 +235,8 @@ def test_states_that_are_not_finite_are_left_out(tmp_path):
         network.gpt_neox.layers[2].mlp.dense_4h_to_h.weight[0, 0] = torch.nan
     result = repflow.probe(load(network), planted_prompts(60), **SMALL, out=tmp_path, name="n")
     assert np.isfinite(result["probe_accuracy"]).all(1).tolist() == [True, True, True, False, False]
-    assert result.provenance["probe"]["last"] == 2
+    assert result.provenance["probe"]["last"] == 4  # an earlier state is not the last one
+    assert np.isnan(result["probe_drop"])
     assert {"nonfinite_weight", "nonfinite_state"} <= {f.code for f in result.findings}
 
 
@@ -311,6 +312,6 @@ def test_prompts_without_labels_or_in_too_few_groups_are_refused(tmp_path):
 
 
 def test_run_names():
-    assert run_name(ProbeConfig(model="a/b", length=1000)) == "a-b-probe-kvpr-1000"
+    assert run_name(ProbeConfig(model="a/b", length=1000)) == "a-b-probe-kvpr-1000-1000x5"
     named = run_name(ProbeConfig(model="m", init="he", position="mean", label="answer", states="branch"))
-    assert named == "m-he-probe-kvpr-300-branch-at-mean-answer"
+    assert named == "m-he-probe-kvpr-300-1000x5-branch-at-mean-answer"

@@ -48,18 +48,30 @@ def test_numbers_beside_the_accuracy(planted):
 
 
 def test_controls_tell_task_from_capacity(planted):
-    """The control's key shows in no state, so the control stays at its chance and selectivity is the task's gain."""
+    """The control's key shows in no state, so the control stays at its chance and selectivity is the task's gain.
+
+    A control below its chance counts as at chance: it would lift selectivity over what the task itself gains.
+    """
     assert planted["probe_control_accuracy"].shape == (5, 2)
     assert float(planted["probe_control_chance"]) == pytest.approx(1 / CLASSES, abs=0.08)
     assert planted["probe_control_accuracy"].mean(1).max() < 0.45
     own, other = float(planted["probe_chance"]), float(planted["probe_control_chance"])
     task, control = planted["probe_accuracy"].mean(1), planted["probe_control_accuracy"].mean(1)
-    expected = (task - own) / (1 - own) - (control - other) / (1 - other)
+    corrected = (control - other) / (1 - other)
+    assert corrected.min() < 0  # or the bound would not be tested
+    expected = (task - own) / (1 - own) - np.where(corrected > 0, corrected, 0)
     np.testing.assert_allclose(planted["probe_selectivity"], expected)
+    np.testing.assert_allclose(planted["probe_control_corrected"], corrected)
+    assert planted["probe_selectivity"].max() <= 1
+    control_band = planted.bands["probe_control_accuracy"]
+    np.testing.assert_allclose(control_band.mean, control)
+    assert (control_band.low < control).all()
+    assert (control < control_band.high).all()
+    assert planted["probe_control_information"].max() < 0.2
     band = planted.bands["probe_selectivity"]
     assert band.low[2] > 0.5
     assert (band.low < planted["probe_selectivity"]).all()
-    assert (planted["probe_selectivity"] < band.high).all()
+    assert (planted["probe_selectivity"] <= band.high).all()
     assert (band.low[[0, 1, 3, 4]] < 0.1).all()
     assert planted["probe_capacity"].min() > float(planted["probe_chance"])
 
@@ -122,6 +134,13 @@ def test_mean_and_other_positions():
     best = swept["sweep/probe_accuracy"].mean(2)
     assert best[2, 2] > 0.9  # position 1 is the last token
     np.testing.assert_array_equal(swept["sweep/probe_accuracy"][2], swept["probe_accuracy"])
+    for name in ("probe_corrected", "probe_information"):
+        assert swept.axes[f"sweep/{name}"] == ("position", "state")
+        np.testing.assert_allclose(swept[f"sweep/{name}"][2], swept[name])
+    for part in ("mean", "low", "high"):
+        mine, main = (getattr(swept.bands[name], part) for name in ("sweep/probe_accuracy", "probe_accuracy"))
+        assert mine.shape == (3, 5)
+        np.testing.assert_allclose(mine[2], main)
     assert best[:2].max() < 0.5  # the label lies at the last token only
 
 

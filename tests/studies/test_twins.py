@@ -144,7 +144,7 @@ def test_command(place):
 def test_whole_grid_by_default():
     config = TwinsConfig(model="m")
     assert config.tokens == [128, 512, 2000]
-    assert len(cells(config)) == 3 + 6 * 3 * 3
+    assert len(cells(config)) == 3 + 7 * 3 * 3
     assert study_name(TwinsConfig(model="config:a/b.json", task="text")) == "b-text-twins"
     names = [cell.name for cell in cells(config).values()]
     assert len(set(names)) == len(names)

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
 from repflow.metrics.meter import BatchInfo, HostCopy, Meter, Record, Table, on_device, stack_samples
 
 FINAL = "final_norm/"
@@ -33,30 +31,6 @@ def token_index(reading: str, length: int) -> int:
     (8, 2, 0)
     """
     return length - 1 if reading == "last" else round(float(reading) * (length - 1))
-
-
-def check_readings(readings: Sequence[str]) -> tuple[str, ...]:
-    """Readings in their canonical spelling, each once; unknown ones are refused.
-
-    >>> check_readings(["last", "0.50", "mean"])
-    ('last', '0.5', 'mean')
-    """
-    found = [reading if reading in ("last", "mean") else _fraction(reading) for reading in readings]
-    if not found:
-        raise InputError(teach("at least one reading", "none", "pass last, mean or a relative position"))
-    return tuple(dict.fromkeys(found))
-
-
-def _fraction(reading: str) -> str:
-    try:
-        value = float(reading)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise InputError(
-            teach("last, mean or a relative position from 0 to 1", repr(reading), "pass --position last or 0.5")
-        )
-    return f"{value:g}"
 
 
 @dataclass

@@ -21,10 +21,11 @@ from repflow.metrics import effective_rank
 from repflow.metrics.centre import CentredSimilarity, MeanState
 from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
-from repflow.metrics.drop import DEFAULT_DROP, parse_drop
+from repflow.metrics.drop import DEFAULT_DROP
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
 from repflow.models import Model
+from repflow.request import parse_drop
 from repflow.results import Result
 from repflow.tasks import Prompts, check_fit
 
@@ -278,7 +279,8 @@ def _result(table: Table, model: Model, prompts: Prompts, options: MeasureOption
         if "sample" in axes and "token" not in axes and "rank" not in axes and not name.startswith("kept/"):
             result.band(name)
     # sinks and non-finite states concern every metric, so they are looked for in all that was measured
-    result.findings = [*model.findings, *table_findings(table, prompts.lengths, model.width), *precision(result)]
+    states = table_findings(table, prompts.lengths, model.width)
+    result.findings = [*model.findings, *prompts.findings, *states, *precision(result)]
     kept = prompts.samples[: options.keep_samples]
     result.provenance["positions"] = position_bins(max(prompts.lengths)).tolist()
     result.provenance["lengths"] = list(prompts.lengths)

@@ -89,7 +89,7 @@ def _fitting_samples(token: int, width: int, itemsize: int, budget: int, extra: 
     if one > budget:
         raise InputError(
             teach(
-                f"--meter-memory of at least {one / 2**20:.0f} MiB for one sample of {token} tokens and width {width}",
+                f"--meter-memory of at least {-(-one // 2**20)} MiB for one sample of {token} tokens and width {width}",
                 f"{budget / 2**20:.0f} MiB",
                 "raise it or shorten the prompts",
             )

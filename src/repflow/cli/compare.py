@@ -11,6 +11,7 @@ import typer
 from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import make_config, with_options
+from repflow.store.disk import check_place
 from repflow.studies.compare_config import CompareConfig, check_request, run_name
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def command(
     Tokens are matched one to one where both tokenizers agree, else where both end a token at the same character; under
     50 % matched tokens is refused. Without B, A names several checkpoints, each compared with the last.
     """
+    check_place(out)
     config = make_config(CompareConfig, {**options, "model_a": model_a, "model_b": model_b})
     check_request(config, name)
     run = name or run_name(config)

@@ -57,10 +57,11 @@ def note(text: str) -> None:
 
 
 def stdout_console() -> Any:
-    """Console for results; wide enough for the tables where stdout is no terminal."""
+    """Console for results: as wide as the terminal or as COLUMNS says, else wide enough for the tables."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return Console() if known else Console(width=PLAIN_WIDTH)
 
 
 @contextmanager
@@ -91,29 +92,49 @@ def _show_own(
 
 
 class Progress:
-    """Prompts done, tokens per second and the time left, on stderr; a bar on a terminal, now and then a line elsewhere.
+    """What is done, how far it is and the time left, on stderr; a bar on a terminal, now and then a line elsewhere.
 
-    Call it as studies call their progress: samples done, samples in all, tokens done.
+    Call it as studies call their progress: samples done, samples in all, tokens done. `phase` names what is done now.
     """
 
     def __init__(self, label: str) -> None:
         self.label = label
         self._bar: Any = None
+        self._phase = ""
+        self._alone = False  # one of many, as in a grid, names its first phase only
         self._last = self._shown = time.monotonic()
         self._tokens = 0
         self._work_tokens, self._work_seconds = 0, 0.0
 
     def __enter__(self) -> Progress:
-        note(f"{self.label}: loading")
+        self._alone = True
         if sys.stderr.isatty():
             self._bar = _bar()
             self._bar.start()
-            self._task = self._bar.add_task(self.label, total=None, rate="")
+            self._task = self._bar.add_task(self.label, total=None, count="", rate="")
+        self.phase("loading")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def phase(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Say what is done now; without a total the bar moves to and fro."""
+        first, fresh = not self._phase, text != self._phase
+        self._phase = text
+        if fresh:
+            self._last = time.monotonic()  # other work says nothing of the speed of reading
+        if self._bar is None:
+            if first or (fresh and self._alone):
+                note(f"{self.label}: {text}")
+            return
+        count = "" if total is None else f"{done}/{total}"
+        shown = {"description": f"{self.label}: {text}", "total": total, "completed": done, "count": count, "rate": ""}
+        if fresh:  # the time left is that of this phase
+            self._bar.reset(self._task, **shown)
+        else:
+            self._bar.update(self._task, **shown)
 
     def __call__(self, done: int, total: int, tokens: int) -> None:
         """Report a finished batch."""
@@ -126,7 +147,10 @@ class Progress:
         self._last, self._tokens = now, tokens
         rate = self._work_tokens / self._work_seconds if self._work_seconds else 0.0
         if self._bar is not None:
-            self._bar.update(self._task, total=total, completed=done, rate=f"{rate:,.0f} tokens/s")
+            if self._phase == "loading":
+                self.phase("reading states")
+            pace = f"{rate:,.0f} tokens/s" if rate else ""
+            self._bar.update(self._task, total=total, completed=done, count=f"{done}/{total}", rate=pace)
         elif done and (now - self._shown > LINE_SECONDS or done == total):
             self._shown = now
             left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
@@ -136,13 +160,13 @@ class Progress:
 
 def _bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )

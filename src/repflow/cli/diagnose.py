@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import Progress, quiet
+from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import make_config, with_options
+from repflow.store.disk import check_place
 from repflow.studies.diagnose import DiagnoseConfig, check_request, run_name
 
 if TYPE_CHECKING:
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf; none with --flow and --probe.",
+            show_default=False,
+        ),
+    ] = "",
     out: Annotated[
         Path, typer.Option("--out", help="Folder of runs; flow, probe and diagnosis are folders in it.")
     ] = RUNS,
@@ -35,21 +40,29 @@ def command(
     Every statement cites its number; published signatures are judged as published (raw values) and as we judge (excess
     similarity, chance-corrected points, intervals). What was not measured is not claimed.
     """
+    check_place(out)
     config = make_config(DiagnoseConfig, {**options, "model": model})
     check_request(config, name)
     run = name or run_name(config)
     result = _diagnose(config, out, name)
-    from repflow.report.diagnose_page import diagnosis_json, diagnosis_text
-
     if as_json:
+        from repflow.report.diagnose_page import diagnosis_json
+
         print(json.dumps(diagnosis_json(result, out / run), allow_nan=False), flush=True)
     else:
-        print(diagnosis_text(result))
-        print(f"\nwrote {out / run}")
+        _print(result, out / run)
+
+
+def _print(result: Result, run: Path) -> None:
+    from repflow.report.diagnose_page import diagnosis_text
+
+    print(diagnosis_text(result, stdout_console().width))
+    print(f"\nwrote {run}")
 
 
 def _diagnose(config: DiagnoseConfig, out: Path, name: str | None) -> Result:
     from repflow.studies.diagnose import run
 
-    with quiet(), Progress(short_name(config.model)) as progress:
+    label = short_name(config.model or str(config.flow_run or config.probe_run))
+    with quiet(), Progress(label) as progress:
         return run(config, out=out, name=name, progress=progress)

@@ -11,6 +11,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
+from repflow.store.disk import check_place
 
 if TYPE_CHECKING:
     from repflow.studies.grid import Cell
@@ -34,6 +35,7 @@ def command(
     from repflow.studies.grid_cost import estimate
 
     parse_part(part)
+    check_place(out)
     with quiet():
         made = read_study(study)
         cells = made.part(part)

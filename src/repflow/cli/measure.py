@@ -14,6 +14,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
+from repflow.store.disk import check_place
 from repflow.studies.measure import MeasureConfig, check_request, run_name
 from repflow.studies.prompts import matched_models
 
@@ -42,6 +43,7 @@ def command(
     """
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
+    check_place(out)
     options["metrics"] = comma_separated(options["metrics"])
     first = make_config(MeasureConfig, {**options, "model": models[0]})
     check_request(first, name)

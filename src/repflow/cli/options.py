@@ -36,10 +36,57 @@ def with_options(config: type, *, skip: Sequence[str] = ()) -> Callable[[Callabl
     return add
 
 
+PANELS = {
+    "What the model reads": (
+        *(
+            "task",
+            "text",
+            "length",
+            "lengths",
+            "samples",
+            "flow_samples",
+            "seed",
+            "format",
+            "index",
+            "classes",
+            "items",
+        ),
+        *("documents", "distractors", "chat_template", "match", "match_with", "bos", "calibration"),
+    ),
+    "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
+    "What is measured": (
+        *("states", "metrics", "drop", "keep_samples", "grid", "cka_form", "cka_pool", "neighbours", "share"),
+        *("flow_run", "probe_run", "scale", "seeds"),
+    ),
+    "Probes": (
+        *("seeds_vary", "label", "recipes", "epochs", "rate", "position", "sweep", "controls", "allow_leak"),
+        *("answers", "answer_tokens", "lens", "probe_samples", "probe_seeds", "drop_features"),
+    ),
+    "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
+    "Where and how it runs": (
+        *("tokenizer", "tokenizer_b", "dtype", "device", "device_map", "batch_size", "scan", "meter_memory"),
+        *("cka_memory", "reference_memory", "allow_float16", "trust_remote_code"),
+    ),
+}
+"""Groups of options in the help, the same for every command."""
+
+
+def panel(name: str) -> str | None:
+    """Group of an option; None for one that stands among the command's own.
+
+    >>> panel("task"), panel("out")
+    ('What the model reads', None)
+    """
+    return next((title for title, names in PANELS.items() if name in names), None)
+
+
 def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
-    flag = f"--{field.name.replace('_', '-')}"
+    flag = field.metadata.get("flag", f"--{field.name.replace('_', '-')}")
     listed = field.default_factory is not MISSING
-    option: Any = typer.Option(flag, help=escape(field.metadata["help"]), show_default=not listed)
+    shown: Any = field.metadata.get("shown", not listed)
+    names = (flag, *field.metadata.get("aliases", ()))
+    help = escape(field.metadata["help"])
+    option: Any = typer.Option(*names, help=help, show_default=shown, rich_help_panel=panel(field.name))
     if "parser" in field.metadata:
         option.parser, option.metavar = _parsed(field.metadata["parser"]), kind.__name__.upper()
     default = None if listed else field.default
@@ -51,6 +98,8 @@ def _parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A field's parser, whose errors are those of a wrong option; it is handed the field's default too."""
 
     def read(text: Any) -> Any:
+        if text is None:  # left to the task
+            return None
         try:
             return parse(text)
         except InputError as error:
@@ -60,10 +109,9 @@ def _parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def make_config(config: type[C], values: dict[str, Any]) -> C:
-    """Build the config from what was typed; a list that was not given keeps its default."""
-    lists = {field.name for field in fields(config) if field.default_factory is not MISSING}  # type: ignore[arg-type]
-    given = {name: value for name, value in values.items() if not (name in lists and value is None)}
-    return config(**given)
+    """Build the config from what was typed; what was not given is left to the config's own default."""
+    unset = {field.name for field in fields(config) if field.default_factory is not MISSING or field.default is None}  # type: ignore[arg-type]
+    return config(**{name: value for name, value in values.items() if not (name in unset and value is None)})
 
 
 def comma_separated(values: Sequence[str] | None) -> list[str] | None:

@@ -12,6 +12,7 @@ from repflow.cli.console import stdout_console
 from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import make_config, with_options
 from repflow.errors import InputError, teach
+from repflow.store.disk import check_place
 from repflow.studies.probe_config import ProbeConfig, check_request, run_name
 from repflow.studies.prompts import matched_models
 
@@ -41,6 +42,7 @@ def command(
 
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
+    check_place(out)
     first = make_config(ProbeConfig, {**options, "model": models[0]})
     check_request(first, name)
     if len(models) > 1:

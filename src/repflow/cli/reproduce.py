@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +13,15 @@ from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, qui
 from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
+from repflow.store.disk import check_place
 from repflow.studies.reproduce import ReproduceConfig, run_name
-from repflow.studies.reproduce_recipes import CHECK
+from repflow.studies.reproduce_recipes import CHECK, DYNAMICS
 
 if TYPE_CHECKING:
     from repflow.results import Result
     from repflow.studies.reproduce import ReproduceCell
     from repflow.studies.reproduce_cost import ReproduceCost
+    from repflow.studies.reproduce_preflight import Preflight
 
 HELP = {name: ReproduceConfig.help(name) for name in ("recipe", "models", "tasks", "lengths")}
 
@@ -33,18 +35,22 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run that holds the comparison.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Start at scale paper, having seen what it costs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and stop; nothing is written.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print what will run, its cost, and stop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
     **options: Any,
 ) -> None:
     """Reproduce a figure or table of paper 1 (arXiv 2510.06640): run the study, print ours beside the printed values.
 
     flow-check runs nothing: it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
+    dynamics-fig3 to dynamics-fig6 simulate the figures of paper 3, with a picture; they need no model.
     What was run is stored and shared between recipes; a command that was cut goes on where it was.
     """
     from repflow.store.name import check_name
     from repflow.tasks.length import parse_length
 
+    check_place(out)
     options["states"] = comma_separated(options["states"])
     config = make_config(ReproduceConfig, {**options, "recipe": recipe})
     config = replace(
@@ -53,6 +59,9 @@ def command(
         tasks=comma_separated(task) or [],
         lengths=[parse_length(word) for word in comma_separated(length) or []],
     )
+    if recipe in DYNAMICS:
+        _reproduce_dynamics(config, out, name, dry_run=dry_run, as_json=as_json)
+        return
     run = check_name(run_name(config) if name is None else name)
     if recipe != CHECK and not _may_start(config, out, yes=yes, dry_run=dry_run, as_json=as_json):
         return
@@ -61,21 +70,46 @@ def command(
     raise typer.Exit(_code(result))
 
 
+def _reproduce_dynamics(config: ReproduceConfig, out: Path, name: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """A figure of paper 3, which takes none of the other options."""
+    from repflow.cli.dynamics import reproduce_figure
+
+    plain = ReproduceConfig(recipe=config.recipe)
+    for field in fields(config):
+        if getattr(config, field.name) != getattr(plain, field.name):
+            got = f"{field.name.replace('_', ' ')} too"
+            raise InputError(teach(f"{config.recipe} alone: it simulates, without a model", got, "leave that out"))
+    if dry_run:
+        print(json.dumps({"runs": 1, "models": 0}) if as_json else "1 simulation on the CPU, below a minute; no model")
+        return
+    reproduce_figure(config.recipe, out, name, as_json=as_json)
+
+
 def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
-    """Print the cost; refuse a start at scale paper without --yes."""
+    """Print what will run and its cost; refuse a start without room on the disk, or at scale paper without --yes."""
     from repflow.studies.reproduce import plan
     from repflow.studies.reproduce_cost import estimate
+    from repflow.studies.reproduce_preflight import preflight
 
     with quiet():
-        cost = estimate(plan(config, out))
+        made = plan(config, out)
+        cost = estimate(made)
+        checked = preflight(made, cost)
     if dry_run and as_json:
-        print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
+        print(json.dumps(cost.to_json() | checked.to_json(), allow_nan=False), flush=True)
     else:
-        _print_cost(cost, to_stderr=as_json or not dry_run)
+        _print_lines([*checked.lines(), *_cost_lines(cost), *_check_lines(checked)], to_stderr=as_json or not dry_run)
     if dry_run:
+        if checked.problems:
+            raise typer.Exit(WRONG_REQUEST)
         return False
     if config.scale == "paper" and not yes:
         raise InputError(teach("--yes to start at scale paper", "none", "the cost is above; --dry-run prints it alone"))
+    if not checked.room:
+        got = f"{_size(checked.free)} free, {_size(checked.needed)} needed"
+        raise InputError(
+            teach(f"room for the runs in {out}", got, "free some, choose another --out or fewer --samples")
+        )
     return True
 
 
@@ -112,7 +146,14 @@ def _print(result: Result, run: Path, *, as_json: bool) -> None:
     console.print(where, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_cost(cost: ReproduceCost, *, to_stderr: bool) -> None:
+def _check_lines(checked: Preflight) -> list[str]:
+    """Room on the disk, then what is wrong or not known."""
+    enough = "enough" if checked.room else "NOT ENOUGH"
+    lines = [f"free: {_size(checked.free)} for {_size(checked.needed)} still to come, {enough}"]
+    return [*lines, *(f"note: {text}" for text in checked.notes), *(f"wrong: {text}" for text in checked.problems)]
+
+
+def _cost_lines(cost: ReproduceCost) -> list[str]:
     least = "at least " if cost.unknown else ""
     hours = f"{cost.gpu_hours:,.{1 if cost.gpu_hours >= 1 else 3}f} GPU hours at {cost.rate / 1e12:.0f} TFLOP/s"
     lines = [
@@ -121,7 +162,10 @@ def _print_cost(cost: ReproduceCost, *, to_stderr: bool) -> None:
         f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
         f"{_size(cost.download_bytes)} for checkpoints",
     ]
-    lines += [f"  {model}: size unknown before it is downloaded or read" for model in cost.unknown]
+    return lines + [f"  {model}: size unknown before it is downloaded or read" for model in cost.unknown]
+
+
+def _print_lines(lines: list[str], *, to_stderr: bool) -> None:
     for line in lines:
         if to_stderr:
             note(line)

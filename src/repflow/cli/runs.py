@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,82 +17,86 @@ from repflow.studies.diagnose import DiagnoseConfig
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.reproduce import ReproduceConfig
+from repflow.studies.twins import TwinsConfig
 
-if TYPE_CHECKING:
-    from repflow.store import RunSummary
-
-RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, such as runs/NAME.")]
+RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
 
 
 def list_command(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of runs, or one run.")] = RUNS,
 ) -> None:
-    """List the runs in DIR: model, task, how far each has come."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+    """List the runs in DIR: model, task, how far each has come; a grid is one line."""
+    from repflow.report.list_table import list_table
     from repflow.store import list_runs
 
     runs = list_runs(folder)
     if not runs:
         print(f"no runs in {folder}")
         return
-    table = Table(box=box.SIMPLE)
-    for title in ("run", "model", "task", "prompts", "state"):
-        # folded, not cut: a name must be there to copy
-        table.add_column(title, justify="right" if title == "prompts" else "left", overflow="fold")
-    for run in runs:
-        table.add_row(Text(run.name), Text(run.model), Text(run.task), _prompts(run), Text(_state(run)))
-    stdout_console().print(table)
-
-
-def _prompts(run: RunSummary) -> str:
-    return f"{'?' if run.done is None else run.done}/{'?' if run.total is None else run.total}"
-
-
-def _state(run: RunSummary) -> str:
-    if run.damaged:
-        return f"damaged: {run.damaged}"
-    return "finished" if run.finished else "unfinished"
+    stdout_console().print(list_table(runs))
 
 
 def verify_command(
     run: RUN,
     repair: Annotated[bool, typer.Option("--repair", help="Recompute what is damaged.")] = False,
 ) -> None:
-    """Compare every stored byte of RUN with its digest and name what is damaged."""
+    """Compare every stored byte of RUN with its digest and name what is damaged; of a grid, every run's."""
+    from repflow.store import is_study, runs_in
+
+    runs = runs_in(run) if is_study(run) else [run]
+    sound = [_verified(one, repair=repair, prefix=f"{one.name}/" if len(runs) > 1 else "") for one in runs]
+    if len(runs) > 1:
+        print(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
+    if not all(sound):
+        raise typer.Exit(FAILED)
+
+
+def _verified(run: Path, *, repair: bool, prefix: str = "") -> bool:
+    """Check one run and say what is found; True when it is sound, or mended."""
     from repflow.store import heal, verify
 
     found = verify(run)
     for damage in found:
-        print(f"damaged: {damage}")
+        print(f"damaged: {prefix}{damage}")
     if not found:
         print(f"{run} is sound")
-        return
+        return True
     if not repair:
         note(f"`repflow verify --repair {run}` recomputes what is damaged")
-        raise typer.Exit(FAILED)
+        return False
     heal(run)
     rerun(run)
     left = verify(run)
     for damage in left:
-        print(f"still damaged: {damage}")
-    if left:
-        raise typer.Exit(FAILED)
-    print(f"{run} is repaired")
+        print(f"still damaged: {prefix}{damage}")
+    if not left:
+        print(f"{run} is repaired")
+    return not left
 
 
 def rerun(run: Path) -> None:
     """Give the stored request of a run again, so that what was discarded is computed anew."""
     from repflow.store import read_record
-    from repflow.studies import compare, diagnose, measure, probe, reproduce
+    from repflow.studies import diagnose, measure, probe, reproduce
 
     stored = read_record(run).config
     folder = run.resolve()
+    if str(stored.get("study")).startswith("dynamics"):
+        from repflow.cli import dynamics
+
+        with quiet():
+            dynamics.rerun(stored, folder)
+        return
+    if str(stored.get("study")).startswith("theory"):
+        from repflow.cli import theory
+
+        theory.rerun(stored, folder)
+        return
+    if stored.get("study") in STUDIES:
+        _rerun_study(stored, folder)
+        return
     kinds: list[tuple[Any, Callable[..., Any]]] = [
         (MeasureConfig, measure.run),
-        (CompareConfig, compare.run),
         (ReproduceConfig, reproduce.run),
         # a leak was allowed, or the run would not be there
         (ProbeConfig, lambda config, **to: probe.run(replace(config, allow_leak=True), **to)),
@@ -104,9 +108,33 @@ def rerun(run: Path) -> None:
             with quiet(), Progress(folder.name) as progress:
                 study(kind(**stored), out=folder.parent, name=folder.name, progress=progress)
             return
-    raise InputError(
+    raise _not_again(run)
+
+
+STUDIES: dict[str, Any] = {"compare": CompareConfig, "twins": TwinsConfig}
+"""Studies whose stored request names them and says more than their options."""
+
+
+def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
+    from repflow.studies import compare, twins
+
+    kind = STUDIES[stored["study"]]
+    config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
+    models = [stored[name] for name in ("model", "model_a", "model_b") if name in stored]
+    if any(str(model).startswith("live:") for model in models):
+        raise _not_again(folder)
+    with quiet():
+        if kind is TwinsConfig:  # its summary lies in the study's folder, beside the cells
+            twins.run(config, out=folder.parent.parent, name=folder.parent.name, note=note)
+            return
+        with Progress(folder.name) as progress:
+            compare.run(config, out=folder.parent, name=folder.name, progress=progress)
+
+
+def _not_again(run: Path) -> InputError:
+    return InputError(
         teach(
-            f"a run of `repflow measure`, `compare`, `probe`, `diagnose` or `reproduce` in {run} to recompute",
+            f"a run of `repflow measure`, `compare`, `probe`, `diagnose`, `twins` or `reproduce` in {run} to recompute",
             "a run of another command or of a live model",
             "what was damaged is discarded; run its command again, it computes that anew",
         )
@@ -118,7 +146,7 @@ def export_command(
     to: Annotated[str, typer.Option("--to", help="Format: parquet, npz, csv or netcdf.")],
     out: Annotated[Path | None, typer.Option("--out", help="File or folder to write; default RUN.SUFFIX here.")] = None,
 ) -> None:
-    """Write the result of RUN in another format."""
+    """Write the result of RUN in another format; of a grid, the results of all its runs in one file."""
     from repflow.store import export
 
     path = export(run, to, out if out is not None else Path())

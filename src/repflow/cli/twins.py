@@ -11,6 +11,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import make_config, with_options
+from repflow.store.disk import check_place
 from repflow.studies.twins import SUMMARY, TwinsConfig, check, run, study_name
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def command(
     where its sign is the same in every cell, for all schemes and n = 128 … 2K; else the cells that break are named.
     Cells that are finished are skipped when the command is given again.
     """
+    check_place(out)
     config = make_config(TwinsConfig, {**options, "model": model})
     check(config)
     folder = out / (name or study_name(config))

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from repflow.ablation import ABLATIONS, WINDOW, Ablation, parse_ablations
 from repflow.errors import UnsupportedModelError
 from repflow.interventions.attention import check_served, restrict_attention
+from repflow.interventions.branches import silence
 from repflow.interventions.norms import bypass, reset_affine
 from repflow.interventions.positions import remove_positions
-from repflow.interventions.spec import ABLATIONS, WINDOW, Ablation, parse_ablations
 from repflow.models import Model
 from repflow.results import Finding
 
@@ -75,6 +76,8 @@ def _apply(
             changed[str(ablation)] = bypass(model, network, ablation.scope)
         elif ablation.kind == "positions":
             changed[str(ablation)] = remove_positions(model, network)
+        elif ablation.kind in ("block", "branch"):
+            changed[str(ablation)] = silence(model, network, ablation)
     if any(ablation.kind.startswith("attention") for ablation in wanted):
         # all at once: the copy has one name in the registry
         of_attention = [ablation for ablation in (*earlier, *wanted) if ablation.kind.startswith("attention")]
@@ -96,6 +99,7 @@ def _checked(model: Model, network: PreTrainedModel, names: tuple[str, ...]) -> 
             revision=model.revision,
             tokenizer=model.tokenizer,
             ablations=names,
+            scan=model.scans.setting,
         )
     except UnsupportedModelError as error:
         why = _overflow(model, network)

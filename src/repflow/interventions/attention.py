@@ -2,7 +2,8 @@
 
 Most of transformers' models ask two registries for their mask and their attention function, by the name of their
 implementation; a copy of the model gets a name of its own there. GPT-Neo and GPT-J mask with a buffer and compute their
-scores themselves: the buffer is narrowed, the query matrix set to zero.
+scores themselves: the buffer is narrowed, the query matrix set to zero. So is that of a stack's own attention, which
+has a window as an option.
 
 Uniform attention is attention with a query of zero: every score is 0, and the softmax gives each of k allowed tokens
 1 / k.
@@ -26,6 +27,7 @@ from transformers.masking_utils import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from repflow.errors import UnsupportedModelError, teach
+from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models import Model
 from repflow.models.anatomy import mixing_kind
 from repflow.models.families import OWN_ATTENTION
@@ -49,6 +51,11 @@ def restrict_attention(model: Model, network: PreTrainedModel, *, window: int | 
     if uniform and any(hasattr(module, "sinks") for module in modules.values()):
         got = f"{model.model_type}, whose learned sinks take part in the softmax"
         raise UnsupportedModelError(teach("attention over tokens alone", got, "leave attention-uniform out"))
+    own = {name: module for name, module in modules.items() if isinstance(module, SoftmaxAttention)}
+    if own:
+        for module in own.values():
+            _change_own(module, window, uniform)
+        return list(own)
     buffered = {name: module for name, module in modules.items() if _is_buffered(module)}
     if buffered:
         for module in buffered.values():
@@ -65,11 +72,15 @@ def check_served(model: Model, network: nn.Module) -> None:
     """Every block that attends must have asked for our function in the self-check's passes."""
     for index, block in enumerate(model.blocks):
         attending = [m for m in block.modules() if mixing_kind(m) == "attention"]
-        if attending and not any(_is_buffered(m) or m.__dict__.get(SERVED) for m in attending):
+        if attending and not any(_is_changed(m) for m in attending):
             got = f"block {index} ({type(block).__name__}), which computes it in another way"
             raise UnsupportedModelError(
                 teach("attention through transformers' registry in every block", got, "leave the ablation out")
             )
+
+
+def _is_changed(module: nn.Module) -> bool:
+    return isinstance(module, SoftmaxAttention) or _is_buffered(module) or bool(module.__dict__.get(SERVED))
 
 
 def _is_buffered(module: nn.Module) -> bool:
@@ -84,8 +95,20 @@ def _change_buffered(module: Any, window: int | None, uniform: bool) -> None:
         tokens = torch.arange(module.bias.shape[-1], device=module.bias.device)
         module.bias = module.bias & (tokens[None, :] > tokens[:, None] - window)
     if uniform:
-        for name, parameter in list(module.q_proj.named_parameters()):
-            setattr(module.q_proj, name, nn.Parameter(torch.zeros_like(parameter), parameter.requires_grad))
+        _silence_queries(module)
+
+
+def _change_own(module: SoftmaxAttention, window: int | None, uniform: bool) -> None:
+    """The mixer of a stack: it knows windows itself."""
+    if window is not None:
+        module.window = window if module.window is None else min(window, module.window)
+    if uniform:
+        _silence_queries(module)
+
+
+def _silence_queries(module: Any) -> None:
+    for name, parameter in list(module.q_proj.named_parameters()):
+        setattr(module.q_proj, name, nn.Parameter(torch.zeros_like(parameter), parameter.requires_grad))
 
 
 def _base(network: PreTrainedModel) -> str:

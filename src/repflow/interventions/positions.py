@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from repflow.errors import UnsupportedModelError, teach
+from repflow.mixers.retention import Retention
+from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models import Model
 from repflow.models.anatomy import text_config
 
@@ -41,6 +43,12 @@ def remove_positions(model: Model, network: nn.Module) -> list[str]:
             sine, cosine = table.chunk(2, dim=-1)  # as GPT-J keeps them
             module.embed_positions = torch.cat([torch.zeros_like(sine), torch.ones_like(cosine)], dim=-1)
             changed.append(f"{name}.embed_positions")
+        elif isinstance(module, SoftmaxAttention) and module.turned:
+            module.turned = 0
+            changed.append(name)
+        elif isinstance(module, Retention) and module.rotary:
+            module.rotary = False
+            changed.append(name)
     _refuse_others(model, network, changed)
     if not changed:
         kinds = ", ".join(dict.fromkeys(model.layer_kinds))

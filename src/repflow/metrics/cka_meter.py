@@ -162,6 +162,7 @@ class RowPooledCka(_HeldStates):
     """
 
     restartable: ClassVar[bool] = False  # its sums may hold part of a batch that failed
+    free: ClassVar[tuple[str, ...]] = ("budget_bytes",)
     n_states: int
     unbiased: bool = True
     budget_bytes: int = BUDGET_BYTES

@@ -6,30 +6,13 @@ with all tokens (`none`) and without such tokens (`norm>10`).
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import Tensor
 
 from repflow.errors import InputError, teach
+from repflow.request import parse_drop
 
 DEFAULT_DROP = "norm>10"
-
-
-def parse_drop(drop: str) -> float | None:
-    """Return k of `norm>k`, None for the other rules; raise on anything else.
-
-    >>> parse_drop("norm>10")
-    10.0
-    """
-    if drop in ("none", "first", "bos"):
-        return None
-    match = re.fullmatch(r"norm>(\d+(?:\.\d+)?)", drop)
-    if match is None or float(match[1]) < 1:
-        raise InputError(
-            teach("drop = none, first, bos or norm>k with k >= 1", repr(drop), "for example drop='norm>10'")
-        )
-    return float(match[1])
 
 
 def kept_tokens(

@@ -68,6 +68,7 @@ class FlowMeter(Meter):
     """
 
     deferrable: ClassVar[bool] = True
+    free: ClassVar[tuple[str, ...]] = ("keep", "group")
     n_states: int
     positions: int
     drop: str = DEFAULT_DROP

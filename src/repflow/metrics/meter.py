@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,10 +61,12 @@ class Meter(ABC):
     Attributes:
         deferrable: whether the next batch may start before `end` (with another meter), since nothing large is held.
         restartable: whether a batch that failed in `end` may be begun again, with fresh meters.
+        free: settings that say how a record is made, not what is in it; they may differ between meters that merge.
     """
 
     deferrable: ClassVar[bool] = False
     restartable: ClassVar[bool] = True
+    free: ClassVar[tuple[str, ...]] = ()
 
     records: dict[int, Record] = field(default_factory=dict, init=False, repr=False)
 
@@ -97,7 +99,7 @@ class Meter(ABC):
         return [self.records[sample] for sample in sorted(self.records)]
 
     def merge(self, other: Meter) -> None:
-        """Take over the samples of another meter; the two must have seen different ones."""
+        """Take over the samples of another meter of the same settings; the two must have seen different ones."""
         twice = sorted(self.records.keys() & other.records.keys())
         if type(other) is not type(self) or twice:
             raise InputError(
@@ -107,7 +109,22 @@ class Meter(ABC):
                     "merge meters of disjoint samples",
                 )
             )
+        for entry in fields(self):
+            mine, its = getattr(self, entry.name), getattr(other, entry.name)
+            if entry.init and entry.name not in self.free and not _same(mine, its):
+                got = f"{entry.name} = {_shown(mine)} and {_shown(its)}"
+                raise InputError(teach("meters of the same settings", got, "make both meters alike"))
         self.records.update(other.records)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a.cpu(), b.cpu())
+    return bool(a == b)
+
+
+def _shown(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.80}"
 
 
 class HostCopy:

@@ -5,14 +5,22 @@ from repflow.models.load import load, twin
 from repflow.models.nonfinite import NonFinite
 from repflow.models.pretrained import Model
 from repflow.models.repair import RepairedStates, from_hidden_states
+from repflow.models.ssm_quantities import SsmQuantities, ssm_quantities
+from repflow.models.stack import StackConfig, StackForCausalLM, StackForSequenceClassification, StackModel
 
 __all__ = [
     "Model",
     "NonFinite",
     "RepairedStates",
+    "SsmQuantities",
+    "StackConfig",
+    "StackForCausalLM",
+    "StackForSequenceClassification",
+    "StackModel",
     "from_hidden_states",
     "load",
     "probe_dtype",
     "probe_dtypes",
+    "ssm_quantities",
     "twin",
 ]

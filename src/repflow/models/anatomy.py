@@ -15,8 +15,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from repflow.errors import UnsupportedModelError, teach
+from repflow.mixers.base import Mixer
 
 RECURRENT = re.compile(r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|LinearAttention|Retention")
+SSM_FAMILIES = frozenset({"s4d", "h3", "s6", "ssd"})
+"""Families of `repflow.mixers` that discretise a state-space model."""
 MIXTURE = re.compile(r"M[oO]E|Moe|Experts")
 SUBLAYER_NAMES = (
     *("attn", "attention", "self_attn", "self_attention", "temporal_block", "linear_attn", "mlstm_layer"),
@@ -101,6 +104,8 @@ def layer_kind(block: nn.Module) -> str:
 
 def mixing_kind(module: nn.Module) -> str | None:
     """Kind of token mixing that one module does by itself; None for everything that acts on single tokens."""
+    if isinstance(module, Mixer):
+        return "ssm" if module.family in SSM_FAMILIES else "recurrent" if module.recurrent else "attention"
     name = type(module).__name__
     if hasattr(module, "A_log") and hasattr(module, "D"):
         return "ssm"

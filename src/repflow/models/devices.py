@@ -9,10 +9,10 @@ import sys
 
 import torch
 
-from repflow.errors import InputError, nearest, teach
+from repflow import request
+from repflow.errors import InputError, teach
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "double": "float64"}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in request.DTYPES}
 DEFAULT = "auto-float32"
 PROBE_SECONDS = 120
 # Several sizes, because small products may not reach the vector unit (AMX) that some machines lack in truth.
@@ -51,10 +51,7 @@ def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:
         raise InputError(teach("a floating-point dtype", f"{dtype}", f"known: {', '.join(DTYPES)}"))
     if dtype == DEFAULT:
         return torch.float32
-    name = ALIASES.get(dtype, dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise InputError(teach("a floating-point dtype", repr(dtype), nearest(name, DTYPES)))
-    return DTYPES[name]
+    return DTYPES[request.dtype_name(dtype)]
 
 
 def require_dtype(dtype: torch.dtype, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Random weights: the random twin of an architecture under a named scheme (`repflow.models.scheme`).
+"""Random weights: the random twin of an architecture under a named scheme (`repflow.scheme`).
 
 `default` is what transformers' own `from_config` gives. It is not every paper's initialisation: Mamba's special Δ and
 A are set in mamba and mamba2, not in all hybrids.
@@ -11,7 +11,7 @@ The other schemes start from `default`. Every parameter belongs to one group:
 | convolutions | short convolutions | redrawn |
 | matrices | every other parameter of two or more dimensions, experts and gates included | redrawn |
 | norms | scales and biases of norms | own rule |
-| recurrence | A_log, D, dt_bias, the bias of dt_proj, RWKV's time_*, the RG-LRU's recurrent_param | own rule |
+| recurrence | A_log, D, dt_bias, the bias of dt_proj, RWKV's time_*, RG-LRU's recurrent_param, S4D kernels | own rule |
 | biases | all other biases and vectors | own rule |
 
 A redrawn parameter is normal with mean zero. Fan in and fan out are those of the matrix as it is applied; an embedding
@@ -25,6 +25,7 @@ of `default` at that seed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -32,31 +33,40 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.models.anatomy import find_blocks, find_sublayers
-from repflow.models.scheme import Scheme, parse_scheme
+from repflow.models.stack import auto_class
+from repflow.scheme import Scheme, parse_scheme
 
 __all__ = ["group_of", "parameter_groups", "parse_scheme", "random_model", "residual_outputs"]
 
-RECURRENCE = re.compile(r"(^|[._])(A_log|D|dt_bias|time_\w+|recurrent_param)(\.|$)|(^|\.)dt_proj\.bias$")
+RECURRENCE = re.compile(
+    r"(^|[._])(A_log|D|dt_bias|time_\w+|recurrent_param|log_dt|log_A_real|A_imag)(\.|$)|(^|\.)(dt_proj\.bias|kernel\.C)$"
+)
 NORM = re.compile(r"(^|[._])(\w*norm\w*|ln\w*|\w+_ln)(\.|$)")
 BIAS = re.compile(r"(^|[._])(bias|\w+_bias)$")
 OUTPUT = re.compile(
     r"(^|\.)(c_proj|o_proj|out_proj|dense_4h_to_h|dense|down_proj|proj_down|w2|fc2|linear_out|output_linear|output)"
     r"(\.weight|\.bias|_bias)?$"
 )
-OUTPUT_OF_CLASS = {"RwkvFeedForward": re.compile(r"^value\.weight$")}
+OUTPUT_OF_CLASS = dict.fromkeys(("RwkvFeedForward", "ChannelMixing"), re.compile(r"^value\.weight$"))
 
 
-def random_model(config: Any, init: str, *, seed: int, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Build a model from its configuration in float32 on the CPU, with seeded weights.
+def random_model(
+    config: Any, init: str, *, seed: int, trust_remote_code: bool = False, device: str | None = None
+) -> PreTrainedModel:
+    """Build a model from its configuration in float32, with seeded weights.
 
-    Building in float32 and casting later gives every dtype and device the same weights.
+    Building in float32 on the CPU and casting later gives every dtype and device the same weights. Drawing on a
+    `device` is quicker for billions of them (seconds instead of a minute), but the draws are that device's own.
     """
     scheme = parse_scheme(init)
-    with torch.random.fork_rng(devices=[]):
+    drawn_on_gpu = [torch.device(device)] if device is not None and device.startswith("cuda") else []
+    # Without a device the caller's own context holds: the sizes of a shape are read on `meta`.
+    place = contextlib.nullcontext() if device is None else torch.device(device)
+    with torch.random.fork_rng(devices=drawn_on_gpu), place:
         torch.manual_seed(seed)
         network = _build(config, trust_remote_code)
         groups = parameter_groups(network)
@@ -80,7 +90,7 @@ def generator_seed(seed: int, scheme: Scheme) -> int:
 
 
 def _build(config: Any, trust_remote_code: bool) -> PreTrainedModel:
-    for factory in (AutoModelForCausalLM, AutoModel):
+    for factory in (auto_class(config), AutoModel):
         try:
             return factory.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
         except ValueError as error:

@@ -26,7 +26,7 @@ from urllib.request import getproxies
 import torch
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import cached_file, logging
 
@@ -37,8 +37,10 @@ from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resol
 from repflow.models.families import plain_config
 from repflow.models.initialise import random_model
 from repflow.models.pretrained import Model
-from repflow.models.scheme import parse_scheme
+from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
+from repflow.request import check_device_map, check_scan, check_seed
+from repflow.scheme import parse_scheme
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
 
@@ -70,19 +72,22 @@ def load(
     device_map: str | None = None,
     trust_remote_code: bool = False,
     seed: int = 0,
+    scan: str = "auto",
 ) -> Model:
     """Load a model and verify that its states can be read.
 
     Args:
         spec: Folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
         init: `trained`, or random weights by a scheme: `default`, `gaussian[:std]`, `xavier[:gain]`, `he[:gain]`, with
-            switches such as `+residual` (see `repflow.models.scheme`).
+            switches such as `+residual` (see `repflow.scheme`).
         tokenizer: Tokenizer, or folder, file or hub id of one; by default the model's own, if it has any.
         dtype: float32 unless given; a live model keeps its own unless given.
         device: First GPU if there is one, else the CPU; a live model stays where it is unless given.
         device_map: `auto` spreads the model over the devices (extra `accelerate`).
         trust_remote_code: Run Python code that comes with the model.
         seed: Seed of random weights.
+        scan: Form of the scan in state-space layers: `auto` (the fastest that can run), `fast` (repflow's own, also
+            where mamba_ssm is installed), or `reference` (transformers'). A live model keeps the last one given.
 
     Returns:
         The model, in eval mode.
@@ -92,13 +97,16 @@ def load(
         UnsupportedModelError: A self-check failed.
     """
     scheme = parse_scheme(init)
+    check_scan(scan)
     if isinstance(spec, PreTrainedModel):
-        return _load_live(spec, init, tokenizer, dtype, device, seed)
+        return _load_live(spec, init, tokenizer, dtype, device, seed, scan)
     source = find_source(spec)
     if source.form == "config" and scheme.name == "trained":
         init = "default"
+    check_seed(seed)
     place, kind = resolve_device(device), resolve_dtype(dtype)
     require_dtype(kind, place)
+    check_device_map(device_map)
     if device_map is not None:
         _need("accelerate", "accelerate", f"device_map={device_map!r}")
     if init == "trained":
@@ -109,13 +117,14 @@ def load(
     network = _place(network, place, device_map)
     found = _tokenizer(source, tokenizer, trust_remote_code)
     name = source.name.rpartition("/")[2]
-    return Model(network, spec=str(spec), name=name, init=init, revision=source.revision, tokenizer=found)
+    return Model(network, spec=str(spec), name=name, init=init, revision=source.revision, tokenizer=found, scan=scan)
 
 
 def _load_live(
-    network: PreTrainedModel, init: str, tokenizer: Any, dtype: torch.dtype | str, device: Any, seed: int
+    network: PreTrainedModel, init: str, tokenizer: Any, dtype: torch.dtype | str, device: Any, seed: int, scan: str
 ) -> Model:
     """Wrap a live model, or build the random twin of its configuration."""
+    check_seed(seed)
     kind = network.dtype if dtype == DEFAULT else resolve_dtype(dtype)
     place = network.device if device is None else resolve_device(device)
     if init != "trained":
@@ -125,14 +134,14 @@ def _load_live(
         network = network.to(device=place, dtype=kind)
     origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
     name = origin.rpartition("/")[2] or str(network.config.model_type)
-    return Model(network, spec=f"live:{name}", name=name, init=init, tokenizer=open_tokenizer(tokenizer))
+    return Model(network, spec=f"live:{name}", name=name, init=init, tokenizer=open_tokenizer(tokenizer), scan=scan)
 
 
 def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
     """Random twin of a loaded model: same configuration, dtype, device and tokenizer, weights by a scheme and seed."""
     if parse_scheme(init).name == "trained":
         raise InputError(teach("a random scheme for a twin", repr(init), "use default, gaussian, xavier or he"))
-    made = _load_live(model.network, init, model.tokenizer, DEFAULT, None, seed)
+    made = _load_live(model.network, init, model.tokenizer, DEFAULT, None, seed, model.scans.setting)
     made.spec, made.name, made.revision = model.spec, model.name, model.revision
     return made
 
@@ -154,7 +163,10 @@ def find_source(spec: str | Path) -> Source:
         if not path.is_file():
             raise _unknown(text, path)
         return Source("gguf", path, path.stem)
-    name, _, revision = text.partition("@")
+    name, at, revision = text.partition("@")
+    if at and Path(name).expanduser().is_dir():
+        remedy = f"leave @{revision} out, or name the folder of that revision"
+        raise InputError(teach("a folder without a revision: files have one state", repr(text), remedy))
     if isinstance(spec, Path) or not HUB_ID.match(name) or path.is_file():
         raise _unknown(text, path)
     return Source("hub", None, name, revision or None)
@@ -281,7 +293,7 @@ def _original_folder(source: Source) -> Path:
 
 def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> PreTrainedModel:
     with refusing_pickles(name), without_progress():
-        network, info = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
+        network, info = auto_class(options.get("config")).from_pretrained(place, output_loading_info=True, **options)
     missing = set(info["missing_keys"])
     head = network.get_output_embeddings()
     names = {

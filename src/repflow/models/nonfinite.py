@@ -42,6 +42,14 @@ def stored_parameters(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, weights[name.rpartition(".")[2]]
 
 
+def stored_buffers(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every buffer that a checkpoint holds; the others (masks, rotary tables) follow from the configuration."""
+    for prefix, module in network.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set and buffer.device.type != "meta":
+                yield f"{prefix}.{name}" if prefix else name, buffer.detach()
+
+
 def scan(network: nn.Module, blocks: Sequence[nn.Module]) -> list[NonFinite]:
     """Count the non-finite entries of every parameter and say which block each one belongs to."""
     owner = {

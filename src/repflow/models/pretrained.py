@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.metrics.meter import on_device
-from repflow.models import nonfinite
+from repflow.models import fastpath, nonfinite
 from repflow.models.anatomy import find_blocks, find_sublayers, innermost, layer_kind, layers_with, text_config
 from repflow.models.families import prepare
 from repflow.models.nonfinite import NonFinite
 from repflow.models.reading import Reading
 from repflow.models.self_check import check
-from repflow.models.streaming import OnFinalNorm, OnState, stream_states, sublayer_kind
+from repflow.models.streaming import OnFinalNorm, OnState, stream_states
+from repflow.request import sublayer_kind
 from repflow.results import Finding
 
 DIGEST_CHUNK = 1 << 24
@@ -42,6 +43,7 @@ class Model:
         reading: Blocks, final norm, head and flags, as measured.
         ablations: Interventions that made this model from another (`repflow.interventions`); none for a loaded one.
         layer_kinds: Kind of each block.
+        scans: Which form of the scan state-space layers run, and what ran (`repflow.models.fastpath`).
         nonfinite: Parameters with NaN or infinite entries.
         findings: What the load came across.
     """
@@ -56,6 +58,7 @@ class Model:
         revision: str | None = None,
         tokenizer: Any = None,
         ablations: tuple[str, ...] = (),
+        scan: str = "auto",
     ) -> None:
         self.ablations = ablations
         self.network = network.eval()
@@ -68,8 +71,11 @@ class Model:
         self.layer_kinds = [layer_kind(block) for block in blocks]
         self.nonfinite: list[NonFinite] = nonfinite.scan(network, blocks)
         self.findings: list[Finding] = nonfinite.findings(self.nonfinite, len(blocks))
-        with nonfinite.zeroed(network, self.nonfinite):
+        self.scans = fastpath.install(network, blocks, scan)
+        with nonfinite.zeroed(network, self.nonfinite), self.scans.verifying():
             _run_check(network, self.reading, doubtful=bool(self.nonfinite))
+        self.findings += self.scans.findings()
+        self.scans.checked()
         self.reading.first_bad_state = nonfinite.first_bad_state(self.nonfinite, len(blocks))
         bad = {entry.parameter for entry in self.nonfinite}
         norm = {id(parameter) for parameter in self.final_norm.parameters()}
@@ -136,6 +142,20 @@ class Model:
         return int(value) if isinstance(value, int) else None
 
     @property
+    def padding_id(self) -> int | None:
+        """Id that stands for no token: its row of the embedding is zero where the architecture sets it apart.
+
+        A begin or end token that also pads counts only where the embedding sets it apart.
+        """
+        apart = getattr(self.network.get_input_embeddings(), "padding_idx", None)
+        if apart is not None:
+            return int(apart)
+        config = text_config(self.network.config)
+        value = getattr(config, "pad_token_id", None)
+        real = {self.bos_token_id, getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)}
+        return value if isinstance(value, int) and 0 <= value < self.vocab_size and value not in real else None
+
+    @property
     def first_bad_state(self) -> int | None:
         """First state made with a non-finite weight; it and all later ones are NaN."""
         return self.reading.first_bad_state
@@ -190,11 +210,12 @@ class Model:
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 
     def digest(self) -> str:
-        """SHA-256 of every parameter's name, dtype, shape and bytes, in the order of their names, and of ablations."""
+        """SHA-256 of every parameter and stored buffer (name, dtype, shape, bytes) by name, and of ablations."""
         state = hashlib.sha256()
         if self.ablations:  # they change the function without changing every parameter
             state.update(f"ablations|{'|'.join(self.ablations)}|".encode())
-        for name, tensor in sorted(nonfinite.stored_parameters(self.network), key=lambda item: item[0]):
+        tensors = [*nonfinite.stored_parameters(self.network), *nonfinite.stored_buffers(self.network)]
+        for name, tensor in sorted(tensors, key=lambda item: item[0]):
             state.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             for part in torch.split(tensor.reshape(-1), DIGEST_CHUNK):
                 state.update(part.contiguous().cpu().view(torch.uint8).numpy().tobytes())

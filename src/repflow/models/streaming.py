@@ -10,28 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from repflow.errors import InputError, UnsupportedModelError, nearest, teach
+from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.models.anatomy import Sublayer, layers_with
 from repflow.models.reading import Reading, hidden_of, input_of
+from repflow.request import sublayer_kind
 
-KINDS = ("residual", "branch", "hf-tuple")
-SUBLAYER_KINDS = ("attention", "mlp", "ssm", "recurrent", "conv")
 OnState = Callable[[int, Tensor], Any]
 OnFinalNorm = Callable[[Tensor], Any]
-
-
-def sublayer_kind(kind: str) -> str | None:
-    """Sublayer that a kind of state asks for, None for the three plain kinds; unknown kinds are refused.
-
-    >>> sublayer_kind("branch:ssm"), sublayer_kind("residual")
-    ('ssm', None)
-    """
-    if kind in KINDS:
-        return None
-    known = [*KINDS, *(f"branch:{name}" for name in SUBLAYER_KINDS)]
-    if kind not in known:
-        raise InputError(teach("a kind of state", repr(kind), nearest(kind, known)))
-    return kind.removeprefix("branch:")
 
 
 def stream_states(

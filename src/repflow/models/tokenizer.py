@@ -70,9 +70,13 @@ def _from_file(path: Path) -> Any:
         raise InputError(teach("a *tokenizer.json file", str(path), "pass the folder that holds the tokenizer"))
     try:
         # the library raises bare Exception for a malformed file, so the JSON is read first
-        json.loads(path.read_text(encoding="utf-8"))["model"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(teach("a tokenizer.json with a model", f"{path}: {error!r}", "download it again")) from error
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise InputError(teach("a *tokenizer.json file", f"{path}: {error}", "download it again")) from error
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
+        kind = "a model's configuration" if isinstance(data, dict) and "model_type" in data else "other JSON"
+        remedy = "pass the folder that holds the tokenizer, or its tokenizer.json"
+        raise InputError(teach("a *tokenizer.json file", f"{path}, which is {kind}", remedy))
     return _wrap(Tokenizer.from_file(str(path)))
 
 

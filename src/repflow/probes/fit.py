@@ -1,7 +1,13 @@
-"""Fit linear probes on all states and seeds as one batched problem, a group of states at a time."""
+"""Fit linear probes on all states and seeds as one batched problem, a group of states at a time.
+
+States are read once each, in groups that fit the memory budget; all seeds of a group are one batched product. The
+result of a state does not depend on its group. A seed may train on other rows than its neighbour (its split), on other
+labels, or on prompts of its own: then put all seeds' prompts on one sample axis and let each split name its own.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,11 +112,6 @@ def fit_probes(
 ) -> ProbeFit:
     """Fit one linear probe per state and seed.
 
-    States are read once each, in groups that fit the memory budget; all seeds of a group are one batched product. The
-    result of a state does not depend on its group. A seed may train on other rows than its neighbour (its split), on
-    other labels, or on prompts of its own: then put all seeds' prompts on one sample axis and let each split name its
-    own.
-
     Args:
         features: One state at a time; `ArrayFeatures` wraps an array (state, sample, width).
         labels: (sample,) or (seed, sample), class numbers below `n_classes`.
@@ -139,25 +140,46 @@ def fit_probes(
     options = _Options(recipe, epochs, lr, tuple(penalties), tolerance, precision, n_classes, seeds)
     _check_options(options)
     labels = check_labels(labels, splits, n_classes, features.n_samples)
-    if len(seeds) != len(splits):
-        raise InputError(teach("one seed per split", f"{len(seeds)} and {len(splits)}", "repeat the split"))
-    if not features.n_states or not features.width:
-        raise InputError(
-            teach("features of some states and columns", f"{features.n_states} x {features.width}", "check them")
-        )
+    _check_features(features, len(seeds), len(splits))
+    fit = _empty(features.n_states, list(splits), labels, options)
+    _fit_all(fit, features, options, device, memory, progress)
+    return fit
+
+
+def _fit_all(
+    fit: ProbeFit,
+    features: Features,
+    options: _Options,
+    device: str | torch.device | None,
+    memory: int | None,
+    progress: Progress | None,
+) -> None:
+    """Fill a fit, a group of states at a time."""
     first = features.state(0)
     dtype = torch.promote_types(first.dtype, torch.float32)
     where = torch.device(device) if device is not None else first.device
-    plan = plan_rows(splits, labels, max_rows=CHUNK_ROWS.get(where.type, 8192), device=where, dtype=dtype)
+    plan = plan_rows(fit.splits, fit.labels, max_rows=CHUNK_ROWS.get(where.type, 8192), device=where, dtype=dtype)
     size, workers = plan_groups(
-        features, plan, n_classes=n_classes, recipe=recipe, split=_splits(precision, where), device=where, memory=memory
+        features,
+        plan,
+        n_classes=options.n_classes,
+        recipe=options.recipe,
+        split=_splits(options.precision, where),
+        device=where,
+        memory=memory,
     )
-    fit = _empty(features.n_states, list(splits), labels, options)
     groups = [list(range(start, min(start + size, features.n_states))) for start in range(0, features.n_states, size)]
     job = _Job(fit, features, plan, options, dtype, progress)
-    with tf32_products(precision != "ieee" and where.type == "cuda"):
+    with tf32_products(options.precision != "ieee" and where.type == "cuda"):
         job.run(groups, workers)
-    return fit
+
+
+def _check_features(features: Features, seeds: int, splits: int) -> None:
+    if seeds != splits:
+        raise InputError(teach("one seed per split", f"{seeds} and {splits}", "repeat the split"))
+    if not features.n_states or not features.width:
+        got = f"{features.n_states} x {features.width}"
+        raise InputError(teach("features of some states and columns", got, "check them"))
 
 
 def check_labels(
@@ -199,10 +221,10 @@ def _check_options(options: _Options) -> None:
         raise InputError(teach("a recipe", repr(options.recipe), nearest(options.recipe, RECIPES)))
     if options.precision not in PRECISIONS:
         raise InputError(teach("a precision", repr(options.precision), nearest(options.precision, PRECISIONS)))
-    if options.epochs < 1 or not options.lr > 0 or not options.tolerance > 0:
+    if options.epochs < 1 or not 0 < options.lr < math.inf or not options.tolerance > 0:
         raise InputError(
             teach(
-                "at least one epoch, a positive rate and tolerance",
+                "at least one epoch, a finite positive rate and tolerance",
                 f"{options.epochs}, {options.lr} and {options.tolerance}",
                 "leave them out for the defaults",
             )

@@ -6,7 +6,7 @@ tokens occur and nothing of their order. None of them needs the model to have re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from repflow.probes.features import ArrayFeatures
 from repflow.probes.fit import check_labels, fit_probes
 from repflow.probes.split import Split
 
+LAST, SIZES, BAG = "state 0 at the last token", "length and counts", "bag of tokens"
 ERRORS = 3.0
 """Standard errors above chance that make a leak."""
 SENTINELS = 3
@@ -38,7 +39,7 @@ class Sentinel:
         name: What it looked at.
         accuracy: Test accuracy, mean over seeds.
         chance: What guessing gives.
-        error: Standard error of the accuracy at chance, each prompt counted once.
+        error: Standard error of the accuracy at chance, each prompt counted once, and a group with one label once.
         leaks: Accuracy above chance + 3 errors, and as unlikely by the exact binomial tail.
         blind: So few test prompts that not even an accuracy of 1 could be told from luck.
     """
@@ -60,6 +61,7 @@ def sentinels(
     splits: Sequence[Split],
     *,
     n_classes: int | None = None,
+    groups: Sequence[Hashable] | np.ndarray | None = None,
 ) -> list[Sentinel]:
     """Probe what should not tell the label, with the `robust` recipe.
 
@@ -71,6 +73,7 @@ def sentinels(
         labels: (sample,) or (seed, sample).
         splits: One per seed.
         n_classes: Classes of the label; the largest label + 1 if not given.
+        groups: (sample,) prompts of one group with one label count as one: who guesses one right guesses all.
 
     >>> y = np.arange(60) % 3
     >>> part = np.arange(60) // 3 % 5
@@ -79,24 +82,26 @@ def sentinels(
     >>> found.name, found.accuracy, found.leaks
     ('length and counts', 1.0, True)
     """
-    known = np.asarray(labels)
-    n_classes = int(known.max()) + 1 if n_classes is None else n_classes
-    known = check_labels(known, splits, n_classes, known.shape[-1])
+    n_classes = int(np.max(labels)) + 1 if n_classes is None else n_classes
+    known = check_labels(labels, splits, n_classes, np.shape(labels)[-1])
     n_samples = known.shape[1]
+    if groups is not None:
+        _check_rows("groups", len(groups), n_samples)
+    effective = effective_tests(known, splits, groups)
     found = []
     if features0 is not None:
         rows = features0 if isinstance(features0, torch.Tensor) else torch.as_tensor(np.asarray(features0))
         _check_rows("features0", len(rows), n_samples)
-        found.append(_sentinel("state 0 at the last token", rows[None].float(), known, splits, n_classes))
+        found.append(_judge(LAST, *_read(LAST, rows[None].float(), known, splits, n_classes), effective))
     if lengths is not None or counts is not None:
         sizes = [np.asarray(part, float).reshape(len(part), -1) for part in (lengths, counts) if part is not None]
         for part in sizes:
             _check_rows("lengths and counts", len(part), n_samples)
         columns = torch.as_tensor(size_columns(np.concatenate(sizes, 1)))
-        found.append(_sentinel("length and counts", columns[None], known, splits, n_classes))
+        found.append(_judge(SIZES, *_read(SIZES, columns[None], known, splits, n_classes), effective))
     if token_bags is not None:
         _check_rows("token_bags", len(token_bags), n_samples)
-        found.append(_bag_sentinel(token_bags, known, splits, n_classes))
+        found.append(_judge(BAG, *_read_bags(token_bags, known, splits, n_classes), effective))
     return found
 
 
@@ -105,27 +110,53 @@ def _check_rows(name: str, got: int, wanted: int) -> None:
         raise InputError(teach(f"{name} of {wanted} samples", f"{got}", "give one entry per sample"))
 
 
-def _sentinel(name: str, rows: torch.Tensor, labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> Sentinel:
+def effective_tests(
+    labels: np.ndarray, splits: Sequence[Split], groups: Sequence[Hashable] | np.ndarray | None = None
+) -> float:
+    """Independent tests among all test rows of all seeds: (Σ m)² / Σ m², with m the rows of one group and label.
+
+    A prompt that several seeds test is one prompt, and prompts of a group with one label stand or fall together.
+
+    Args:
+        labels: (seed, sample).
+        splits: One per seed.
+        groups: (sample,); None makes each prompt its own group.
+
+    >>> split = Split(np.array([0]), np.array([1]), np.arange(2, 8))
+    >>> y = np.array([[0, 1, 0, 0, 0, 1, 1, 1]])
+    >>> effective_tests(y, [split]), effective_tests(y, [split], groups=list("abccdeef"))
+    (6.0, 3.6)
+    """
+    times: dict[Hashable, int] = {}
+    for mine, split in zip(labels, splits, strict=True):
+        for row in split.test.tolist():
+            unit = row if groups is None else (groups[row], int(mine[row]))
+            times[unit] = times.get(unit, 0) + 1
+    counts = np.array(list(times.values()), dtype=float)
+    return float(counts.sum() ** 2 / np.square(counts).sum())
+
+
+def _read(
+    name: str, rows: torch.Tensor, labels: np.ndarray, splits: Sequence[Split], n_classes: int
+) -> tuple[float, float]:
+    """Accuracy and chance of a probe on these rows."""
     fit = fit_probes(ArrayFeatures(rows), labels, splits, n_classes=n_classes, recipe="robust", device="cpu")
     if fit.reasons:
         raise InputError(teach(f"finite numbers for {name}", fit.reasons[0], "look for what makes them NaN or Inf"))
-    return _judge(name, float(fit.accuracy_test.mean()), chance_level(fit), splits)
+    return float(fit.accuracy_test.mean()), chance_level(fit)
 
 
-def _bag_sentinel(bags: Sequence[Any], labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> Sentinel:
+def _read_bags(bags: Sequence[Any], labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> tuple[float, float]:
     """The bag's columns are chosen on training rows, so each seed has its own."""
     parts = []
     for mine, split in zip(labels, splits, strict=True):
         columns = torch.as_tensor(bag_columns(bags, mine, split.train, n_classes))
-        parts.append(_sentinel("bag of tokens", columns[None], mine[None], [split], n_classes))
-    accuracy, chance = (float(np.mean([getattr(part, key) for part in parts])) for key in ("accuracy", "chance"))
-    return _judge("bag of tokens", accuracy, chance, splits)
+        parts.append(_read(BAG, columns[None], mine[None], [split], n_classes))
+    accuracy, chance = np.mean(parts, axis=0)
+    return float(accuracy), float(chance)
 
 
-def _judge(name: str, accuracy: float, chance: float, splits: Sequence[Split]) -> Sentinel:
-    # a prompt tested under several seeds is one prompt: (Σ m)² / Σ m² of them, m times each
-    times = np.bincount(np.concatenate([split.test for split in splits])).astype(float)
-    effective = times.sum() ** 2 / np.square(times).sum()
+def _judge(name: str, accuracy: float, chance: float, effective: float) -> Sentinel:
     error = float(np.sqrt(chance * (1 - chance) / effective))
     # with few prompts per class the normal tail is too thin: the exact one must be as unlikely, over three sentinels
     prompts, least = np.floor(effective), stats.norm.sf(ERRORS) / SENTINELS

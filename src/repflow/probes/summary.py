@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,9 @@ class ProbeSummary:
         accuracy_high: Upper end, (state,).
         corrected: (accuracy - chance) / (1 - chance), (state,).
         information: Bits about the label over what its frequencies tell, (state,); below 0 for an overconfident probe.
-        peak: State with the best mean validation accuracy.
+        peak: State with the best mean validation accuracy; 0 where no state could be fitted, with accuracy NaN.
         peaks: Each seed's own peak, chosen without its test rows, (seed,).
-        last: Last state that could be fitted.
+        last: State that the drop is taken to; where it could not be fitted, `last_accuracy` and `drop` are NaN.
         peak_accuracy: Test accuracy at the seeds' own peaks; that of `peak` is too high where seeds share prompts.
         peak_low: Lower end of its interval.
         peak_high: Upper end.
@@ -91,58 +92,96 @@ def summarise(
     Args:
         fits: One fit, or one per recipe on the same states, seeds and splits.
         groups: (sample,) prompts of a group are drawn together in the bootstrap.
-        last: State the drop is taken to; the last one that could be fitted if not given.
+        last: State the drop is taken to; the last one if not given. The drop is NaN where it could not be fitted.
         draws: Of the bootstrap.
         seed: Of the bootstrap.
         level: Of the intervals.
     """
-    every = _as_list(fits)
-    valid = {fit.recipe: float(np.nanmax(_valid_mean(fit))) for fit in every}
-    fit = max(every, key=lambda one: (valid[one.recipe], one.converged.mean()))  # a tie goes to what converged
-    fitted = np.flatnonzero(np.isfinite(fit.accuracy_test).all(1))
-    last = _check_last(last, fitted)
-    peak = int(np.nanargmax(_valid_mean(fit)))
-    peaks = _peaks(fit)
-    drawn = bootstrap_accuracy(
-        fit.correct_test, [split.test for split in fit.splits], groups=groups, draws=draws, seed=seed
-    )
-    units = count_units([split.test for split in fit.splits], groups)
-    if units < LEAST_UNITS:  # resampling a few prompts gives intervals of no width
-        drawn = np.full_like(drawn, np.nan)
-    # (draw, state): how far each state lies below the peaks, on the same prompts
-    below = _seed_mean(_at(drawn, peaks)[:, None] - drawn)
-    low, high = _interval(below, fitted, level)
-    peak_low, peak_high = interval(_seed_mean(_at(drawn, peaks)), level)
+    fit, valid = _chosen(_as_list(fits))
+    last = _check_last(last, fit.n_states)
+    peaks, chance = _peaks(fit), chance_level(fit)
+    peak = int(np.where(_fitted(fit), fit.accuracy_valid.mean(1), -1.0).argmax())
+    drawn, units = _drawn(fit, groups, draws, seed)
+    low, high = _interval(_seed_mean(_at(drawn, peaks)[:, None] - drawn), level)
     accuracy = fit.accuracy_test.mean(1)
-    accuracy_low, accuracy_high = _interval(_seed_mean(drawn), fitted, level)
     top = float(fit.accuracy_test[peaks, np.arange(len(peaks))].mean())
-    chance = chance_level(fit)
-    alike = [int(state) for state in fitted if not (low[state] > 0 or high[state] < 0) or state == peak]
     return ProbeSummary(
         recipe=fit.recipe,
         recipe_valid=valid,
         n_classes=fit.n_classes,
         chance=chance,
         accuracy=accuracy,
-        accuracy_low=accuracy_low,
-        accuracy_high=accuracy_high,
         corrected=corrected(accuracy, chance),
-        information=(fit.log_likelihood_test - prior_log_likelihood(fit)).mean(1) / np.log(2),
+        information=information(fit),
         peak=peak,
         peaks=peaks,
         last=last,
         peak_accuracy=top,
-        peak_low=float(peak_low),
-        peak_high=float(peak_high),
         last_accuracy=float(accuracy[last]),
         drop=top - float(accuracy[last]),
         drop_low=float(low[last]),
         drop_high=float(high[last]),
-        like_peak=tuple(alike),
+        like_peak=_alike(fit, peak, low, high),
         intermediate_beats_final=bool(peak < last and low[last] > 0),
-        unconverged=float(1 - fit.converged[fitted].mean()),
+        unconverged=_unconverged(fit),
         test_units=units,
+        **_ends(drawn, peaks, level),
     )
+
+
+def _ends(drawn: np.ndarray, peaks: np.ndarray, level: float) -> dict[str, Any]:
+    """Ends of the accuracies' intervals, (state,), and of that at the seeds' peaks."""
+    low, high = _interval(_seed_mean(drawn), level)
+    peak_low, peak_high = _interval(_seed_mean(_at(drawn, peaks))[:, None], level)
+    at_peak = {"peak_low": float(peak_low[0]), "peak_high": float(peak_high[0])}
+    return {"accuracy_low": low, "accuracy_high": high, **at_peak}
+
+
+def information(fit: ProbeFit) -> np.ndarray:
+    """Bits about the label over what its frequencies tell, mean over seeds, (state,)."""
+    return (fit.log_likelihood_test - prior_log_likelihood(fit)).mean(1) / np.log(2)
+
+
+def _chosen(every: Sequence[ProbeFit]) -> tuple[ProbeFit, dict[str, float]]:
+    """The recipe with the best state on validation, a tie goes to what converged; and every recipe's best.
+
+    One for all seeds: their validation rows together choose between two recipes.
+    """
+    best = {}
+    for fit in every:
+        scores = fit.accuracy_valid.mean(1)[_fitted(fit)]
+        best[fit.recipe] = float(scores.max()) if scores.size else float("nan")
+    fit = max(every, key=lambda one: (np.nan_to_num(best[one.recipe], nan=-1.0), one.converged.mean()))
+    return fit, best
+
+
+def _fitted(fit: ProbeFit) -> np.ndarray:
+    """(state,) whether every seed could be fitted."""
+    return np.asarray(np.isfinite(fit.accuracy_test).all(1))
+
+
+def _drawn(
+    fit: ProbeFit, groups: Sequence[Hashable] | np.ndarray | None, draws: int, seed: int
+) -> tuple[np.ndarray, int]:
+    """Accuracy on drawn prompts (draw, state, seed), NaN where there is none; and the units that were drawn from."""
+    samples = [split.test for split in fit.splits]
+    drawn = bootstrap_accuracy(fit.correct_test, samples, groups=groups, draws=draws, seed=seed)
+    drawn[:, ~_fitted(fit)] = np.nan
+    units = count_units(samples, groups)
+    if units < LEAST_UNITS:  # resampling a few prompts gives intervals of no width
+        drawn[:] = np.nan
+    return drawn, units
+
+
+def _alike(fit: ProbeFit, peak: int, low: np.ndarray, high: np.ndarray) -> tuple[int, ...]:
+    """States that cannot be told from the peak."""
+    fitted = np.flatnonzero(_fitted(fit))
+    return tuple(int(state) for state in fitted if not (low[state] > 0 or high[state] < 0) or state == peak)
+
+
+def _unconverged(fit: ProbeFit) -> float:
+    fitted = _fitted(fit)
+    return float(1 - fit.converged[fitted].mean()) if fitted.any() else float("nan")
 
 
 def _as_list(fits: ProbeFit | Sequence[ProbeFit] | Mapping[str, ProbeFit]) -> list[ProbeFit]:
@@ -151,14 +190,6 @@ def _as_list(fits: ProbeFit | Sequence[ProbeFit] | Mapping[str, ProbeFit]) -> li
         raise InputError(teach("at least one fit", "none", "call fit_probes first"))
     first = every[0]
     for fit in every:
-        if not np.isfinite(fit.accuracy_test).all(1).any():
-            raise InputError(
-                teach(
-                    "a state that could be fitted",
-                    f"none of {fit.n_states}: {'; '.join(sorted(set(fit.reasons.values())))}",
-                    "look for what makes the states NaN or Inf",
-                )
-            )
         same = fit.n_states == first.n_states and len(fit.splits) == len(first.splits)
         if not same or any(not np.array_equal(a.test, b.test) for a, b in zip(fit.splits, first.splits, strict=True)):
             raise InputError(
@@ -167,16 +198,12 @@ def _as_list(fits: ProbeFit | Sequence[ProbeFit] | Mapping[str, ProbeFit]) -> li
     return every
 
 
-def _check_last(last: int | None, fitted: np.ndarray) -> int:
+def _check_last(last: int | None, states: int) -> int:
     if last is None:
-        return int(fitted[-1])
-    if last not in fitted:
-        raise InputError(teach("a last state that could be fitted", f"state {last}", f"one of {fitted.tolist()}"))
+        return states - 1
+    if not 0 <= last < states:
+        raise InputError(teach(f"a last state from 0 to {states - 1}", f"state {last}", "leave it out for the last"))
     return last
-
-
-def _valid_mean(fit: ProbeFit) -> np.ndarray:
-    return fit.accuracy_valid.mean(1)
 
 
 def _peaks(fit: ProbeFit) -> np.ndarray:
@@ -185,13 +212,15 @@ def _peaks(fit: ProbeFit) -> np.ndarray:
     for split in fit.splits:
         clean = [not np.isin(split.test, np.concatenate([other.train, other.valid])).any() for other in fit.splits]
         scores = fit.accuracy_valid[:, clean].mean(1)
-        peaks.append(np.where(np.isfinite(fit.accuracy_test).all(1), scores, -1.0).argmax())
+        peaks.append(np.where(_fitted(fit), scores, -1.0).argmax())
     return np.array(peaks)
 
 
 def _seed_mean(drawn: np.ndarray) -> np.ndarray:
     """Mean over seeds; NaN where no seed has a value."""
-    return drawn.mean(-1) if np.isnan(drawn).all() else np.nanmean(drawn, axis=-1)
+    known = ~np.isnan(drawn)
+    count = known.sum(-1)
+    return np.asarray(np.where(known, drawn, 0.0).sum(-1) / np.where(count, count, np.nan))
 
 
 def _at(drawn: np.ndarray, peaks: np.ndarray) -> np.ndarray:
@@ -199,7 +228,10 @@ def _at(drawn: np.ndarray, peaks: np.ndarray) -> np.ndarray:
     return drawn[:, peaks, np.arange(len(peaks))]
 
 
-def _interval(draws: np.ndarray, fitted: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def _interval(draws: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Ends over (draw, entry) values; NaN for an entry without any."""
     ends = np.full((2, draws.shape[1]), np.nan)
-    ends[:, fitted] = interval(draws[:, fitted], level)
+    known = ~np.isnan(draws).all(0)
+    if known.any():
+        ends[:, known] = interval(draws[:, known], level)
     return ends[0], ends[1]

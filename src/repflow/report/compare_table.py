@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, number, thinned
 from repflow.results import Result
 
@@ -15,7 +18,6 @@ CHANCE_SD = 3
 """A CKA this many standard deviations of its permutation null above its mean counts as above chance."""
 MARK = "°"
 STEP_DEPTHS = (0, 50, 100)
-LABEL_WIDTH = 30
 
 
 def compare_view(result: Result) -> list[RenderableType]:
@@ -24,27 +26,42 @@ def compare_view(result: Result) -> list[RenderableType]:
     return [table, *(Text.assemble((f"finding {f.code}: ", "yellow"), f.message) for f in result.findings)]
 
 
-def _pair_table(result: Result) -> Table:
+def _pair_table(result: Result) -> FittedTable:
     cka, above = result["cka_cross_pooled"], above_chance(result, "cka_cross_pooled")
     shared = result.mean("neighbours_cross")
     names = [result.provenance["models"][side] for side in ("a", "b")]
     title = f"A = {_label(names[0])}, B = {_label(names[1])} on task {result.config['task']}"
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-    for heading in ("state of A", "depth", "most alike in B", "CKA", "B at equal depth", "CKA", "shared neighbours"):
-        table.add_column(heading, justify="right")
+    headings = ["state of A", "depth", "most alike in B", "CKA", "B at equal depth", "CKA", "shared neighbours"]
+    rows = []
     for state in thinned(len(cka)):
         best, level = best_match(cka[state]), equal_depth(state, *cka.shape)
-        table.add_row(
-            str(state),
-            f"{_share(state, len(cka)):.0%}",
-            ABSENT if best is None else str(best),
-            ABSENT if best is None else _marked(cka[state, best], above[state, best]),
-            str(level),
-            _marked(cka[state, level], above[state, level]),
-            number(shared[state, level]),
+        rows.append(
+            [
+                str(state),
+                f"{_share(state, len(cka)):.0%}",
+                ABSENT if best is None else str(best),
+                ABSENT if best is None else _marked(cka[state, best], above[state, best]),
+                str(level),
+                _marked(cka[state, level], above[state, level]),
+                number(shared[state, level]),
+            ]
         )
-    table.caption = Text(_pair_caption(result, thinned(len(cka))))
-    return table
+    return _fitted(title, headings, rows, _pair_caption(result, thinned(len(cka))))
+
+
+def _fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> FittedTable:
+    """Cells in the order of the headings; headings may repeat, so cells are found by their place."""
+
+    def build(names: Sequence[str], below: Text) -> Table:
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=below, caption_justify="left")
+        for name in names:
+            step = name == "step"
+            table.add_column(name, justify="left" if step else "right", no_wrap=not step, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row[: len(names)]))
+        return table
+
+    return FittedTable(headings, 1, build, caption, folds=("step",))
 
 
 def _pair_caption(result: Result, rows: list[int]) -> str:
@@ -100,31 +117,21 @@ def _marked(value: float, above: np.bool_) -> str:
     return number(value) + ("" if above or not np.isfinite(value) else MARK)
 
 
-def _step_table(result: Result) -> Table:
+def _step_table(result: Result) -> FittedTable:
     labels = result.provenance["steps"]
     cka, above = result["cka_to_last_pooled"], above_chance(result, "cka_to_last_pooled")
     similarity = result.mean("token_similarity") if "token_similarity" in result else None
     states = cka.shape[1]
     at = [round(depth / 100 * (states - 1)) for depth in STEP_DEPTHS]
     title = f"{result.provenance['model']['name']}: {len(labels)} checkpoints on task {result.config['task']}"
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-    table.add_column("step", min_width=min(LABEL_WIDTH, max(map(len, labels))))
-    for what in ("similarity", "CKA to last"):
-        for depth in STEP_DEPTHS:
-            table.add_column(f"{what} {depth} %", justify="right")
-    table.add_column("Sm", justify="right")
-    table.add_column("St", justify="right")
+    headings = ["step", *(f"{what} {depth} %" for what in ("similarity", "CKA to last") for depth in STEP_DEPTHS)]
+    rows = []
     for step in thinned(len(labels)):
-        table.add_row(
-            Text(labels[step]),
-            *(ABSENT if similarity is None else number(similarity[step, state]) for state in at),
-            *(_marked(cka[step, state], above[step, state]) for state in at),
-            *(
-                number(float(result.mean(name)[step]), 4) if name in result else ABSENT
-                for name in ("smoothness", "stability")
-            ),
-        )
-    rows = thinned(len(labels))
+        row = [ABSENT if similarity is None else number(similarity[step, state]) for state in at]
+        row += [_marked(cka[step, state], above[step, state]) for state in at]
+        for name in ("smoothness", "stability"):
+            row.append(number(float(result.mean(name)[step]), 4) if name in result else ABSENT)
+        rows.append([labels[step], *row])
     shown = f"{len(rows)} of {len(labels)} checkpoints shown; " if len(rows) < len(labels) else ""
-    table.caption = Text(f"{shown}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance")
-    return table
+    caption = f"{shown}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance"
+    return _fitted(title, [*headings, "Sm", "St"], rows, caption)

@@ -11,41 +11,86 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 1000
+NUMBER = 6
+FOLDED = 16
+"""Width down to which a column of names may be folded before a column of numbers is left out."""
 
 
 @dataclass(frozen=True)
 class FittedTable:
     """Columns in the order in which they matter.
 
+    Where the width is short, headings go over several lines first, then names are folded, then columns are left out.
+
     Attributes:
         columns: names; the last ones are left out first.
         needed: columns that always stay.
         build: makes the table of some columns, with a caption.
         caption: what stands below it.
+        folds: headings of columns of names, which may be folded.
     """
 
     columns: Sequence[str]
     needed: int
     build: Callable[[Sequence[str], Text], Table]
     caption: str = ""
+    folds: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """The widest table that fits."""
         for count in range(len(self.columns), self.needed - 1, -1):
-            table = self.build(self.columns[:count], self._caption(self.columns[count:]))
-            if count == self.needed or natural_width(console, options, table) <= options.max_width:
-                yield table
-                return
+            caption = self._caption(self.columns[count:])
+            for folded in (False, True):
+                table = self.build(self.columns[:count], caption)
+                if folded:
+                    fold_headings(table)
+                least = natural_width(console, options, table, self.folds if folded else ())
+                if least <= options.max_width:
+                    yield table
+                    return
+        yield table
 
     def _caption(self, missing: Sequence[str]) -> Text:
         note = f"not shown in this width: {', '.join(missing)}" if missing else ""
-        return Text("; ".join(filter(None, [self.caption, note])))
+        joined = " " if self.caption.endswith(".") else "; "
+        return Text(joined.join(filter(None, [self.caption, note])))
 
 
-def natural_width(console: Console, options: ConsoleOptions, table: Table) -> int:
-    """Columns of text that a table takes where nothing is wrapped; its title and caption may wrap."""
-    bare, title, caption = table, table.title, table.caption
-    bare.title = bare.caption = None
-    width = Measurement.get(console, options.update(max_width=WIDE), bare).maximum
-    bare.title, bare.caption = title, caption
+def fold_headings(table: Table) -> None:
+    """Break headings over two lines, so that a column is hardly wider than its numbers."""
+    for column in table.columns:
+        column.header = halved(str(column.header))
+
+
+def halved(text: str) -> str:
+    r"""Text broken at the blank that leaves the shorter lines, unless it is as short as a number.
+
+    >>> halved("most alike in B"), halved("state")
+    ('most\nalike in B', 'state')
+    """
+    breaks = [place for place, letter in enumerate(text) if letter == " "]
+    if not breaks or len(text) <= NUMBER:
+        return text
+    at = min(breaks, key=lambda place: max(place, len(text) - place - 1))
+    return f"{text[:at]}\n{text[at + 1 :]}"
+
+
+def natural_width(console: Console, options: ConsoleOptions, table: Table, folds: Sequence[str] = ()) -> int:
+    """Columns of text that a table takes where nothing is wrapped; its title and caption may wrap.
+
+    Args:
+        console: where it is printed.
+        options: of the console.
+        table: the table.
+        folds: headings of columns that count no more than `FOLDED`.
+    """
+    title, caption = table.title, table.caption
+    table.title = table.caption = None
+    limited = [column for column in table.columns if str(column.header).replace("\n", " ") in folds]
+    for column in limited:
+        column.max_width = FOLDED
+    width = Measurement.get(console, options.update(max_width=WIDE), table).maximum
+    for column in limited:
+        column.max_width = None
+    table.title, table.caption = title, caption
     return width

@@ -16,10 +16,17 @@ from repflow.results import Result
 
 AXES = ("model", "task", "length", "init", "seed")
 VALUES = ("Sm", "St", "sim 50 %", "sim 100 %")
+PROBED = ("at peak", "last", "drop", "peak", "corrected", "chance")
 
 
 def summary(result: Result) -> dict[str, float]:
     """The few numbers that the table shows of a cell; matched Sm and St where the run has a relative-depth grid."""
+    if "probe" in result.provenance:
+        about = result.provenance["probe"]
+        told = (about["peak_accuracy"], about["last_accuracy"], float(result["probe_drop"]), float(about["peak"]))
+        corrected = float(result["probe_corrected"][about["peak"]])
+        known = [float("nan") if value is None else value for value in (*told, corrected, about["chance"])]
+        return dict(zip(PROBED, known, strict=True))
     prefix = "matched/" if result.config.get("grid") is not None else ""
     values = [_scalar(result, f"{prefix}{name}") for name in ("smoothness", "stability")]
     similarity = result.mean("token_similarity") if "token_similarity" in result else np.full(1, np.nan)
@@ -31,14 +38,8 @@ def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | Non
     """Table over cells: their configs, and their `summary` or None. What all cells share stands below it."""
     shared = {axis: str(rows[0][0][axis]) for axis in AXES if len({str(config[axis]) for config, _ in rows}) == 1}
     varied = [axis for axis in AXES if axis == "model" or axis not in shared]
-    grids = {config.get("grid") for config, _ in rows}
-    if grids == {None}:
-        note = "Sm and St per block"
-    else:
-        note = (
-            f"Sm and St on a matched grid of {', '.join(map(str, sorted(g for g in grids if g)))} relative-depth steps"
-        )
-    note += "; sim: token similarity at relative depth"
+    probed = "seeds_vary" in rows[0][0]
+    note = PROBE_NOTE if probed else _flow_note({config.get("grid") for config, _ in rows})
     note += f"; {ABSENT}: could not be run" if any(v is None for _, v in rows) else ""
     same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis != "model")
     note += f"; all cells: {same}" if same else ""
@@ -53,7 +54,19 @@ def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | Non
         table.caption = caption
         return table
 
-    return FittedTable([*varied, *VALUES], len(varied), build, note)
+    return FittedTable([*varied, *(PROBED if probed else VALUES)], len(varied), build, note, folds=("model",))
+
+
+PROBE_NOTE = "test accuracy at the peak that validation chose, and at the last state; compare corrected across lengths"
+
+
+def _flow_note(grids: set[int | None]) -> str:
+    if grids == {None}:
+        note = "Sm and St per block"
+    else:
+        steps = ", ".join(map(str, sorted(g for g in grids if g)))
+        note = f"Sm and St on a matched grid of {steps} relative-depth steps"
+    return f"{note}; sim: token similarity at relative depth"
 
 
 def _grid_cell(name: str, config: Mapping[str, Any], values: Mapping[str, float] | None) -> Text:
@@ -67,6 +80,8 @@ def _scalar(result: Result, name: str) -> float:
 
 
 def _shown(name: str, value: float) -> str:
+    if name == "peak":
+        return f"{value:.0f}" if np.isfinite(value) else ABSENT
     if name in ("Sm", "St"):
         return f"{value:.4g}" if np.isfinite(value) else ABSENT
     return number(value)

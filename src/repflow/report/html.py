@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from repflow.report.plot import DEFAULTS, DEPTH
 from repflow.report.tables import label, number
 from repflow.results import Result
 
@@ -19,17 +20,35 @@ TEMPLATE = """<div><b>{{ title }}</b>
 
 
 def html(result: Result) -> str:
-    """Names, axes, and the mean at the first and last place on the first axis; findings below. All text is escaped."""
+    """Names, axes, and the mean at the first and last place on the first axis; findings below. All text is escaped.
+
+    What the result is about comes first, variants with a prefix last.
+    """
     import jinja2
 
     environment = jinja2.Environment(autoescape=True)
-    names = list(result)
+    names = ordered(result)
     return environment.from_string(TEMPLATE).render(
         title=f"{label(result) or 'Result'} {result.config.get('task', '')}".strip(),
         rows=[_row(result, name) for name in names[:SHOWN]],
         more=max(0, len(names) - SHOWN),
         findings=result.findings,
     )
+
+
+def ordered(result: Result) -> list[str]:
+    """Names as a reader looks for them: what the result is about, other curves over depth, single values, variants.
+
+    >>> axes = {"smoothness": ("sample",), "final_norm/token_norm": ("state",), "token_similarity": ("state",)}
+    >>> ordered(Result({name: np.ones(1) for name in axes}, axes))
+    ['token_similarity', 'smoothness', 'final_norm/token_norm']
+    """
+
+    def place(name: str) -> tuple[int, int, int]:
+        about = DEFAULTS.index(name) if name in DEFAULTS else len(DEFAULTS)
+        return name.count("/"), about, 0 if set(DEPTH) & set(result.axes[name]) else 1
+
+    return sorted(result, key=place)  # stable: what is alike keeps the order of the run
 
 
 def _row(result: Result, name: str) -> dict[str, str]:

@@ -67,16 +67,32 @@ def _columns(result: Result) -> list[tuple[str, Any]]:
     if "twin/probe_accuracy" in result:
         columns.append(("twin", result["twin/probe_accuracy"].mean(1)))
     if "lens_rank" in result:
-        columns.append(("lens rank", np.nanmedian(result["lens_rank"], axis=1)))
+        columns.append(("lens rank", [_rank(value) for value in _medians(result["lens_rank"])]))
     return columns
 
 
-def _band_cells(result: Result, name: str) -> list[str]:
+def _band_cells(result: Result, name: str, row: int | None = None) -> list[str]:
+    """Values with their intervals; of one row where there are several."""
     band = result.band(name)
+    parts = [part if row is None else part[row] for part in (band.mean, band.low, band.high)]
     return [
         f"{number(float(mean))} [{number(float(low))}, {number(float(high))}]"
-        for mean, low, high in zip(band.mean, band.low, band.high, strict=True)
+        for mean, low, high in zip(*parts, strict=True)
     ]
+
+
+def _medians(values: np.ndarray) -> list[float]:
+    """Median of each row without its NaN; NaN where nothing else is left, as for states that are not finite."""
+    return [float(np.median(row[np.isfinite(row)])) if np.isfinite(row).any() else float("nan") for row in values]
+
+
+def _rank(value: float) -> str:
+    """A median of whole ranks has at most one decimal, and that a half.
+
+    >>> _rank(12.0), _rank(168.5)
+    ('12', '168.5')
+    """
+    return f"{value:g}" if np.isfinite(value) and value < 1e5 else number(value, 0)
 
 
 def _cell(values: Any, state: int) -> str:
@@ -93,10 +109,15 @@ def summary_lines(result: Result) -> list[str]:
     if len(set(about["peaks"])) > 1:  # a seed's peak comes from validation prompts that it does not test on
         chosen += f" (by seed: {', '.join(map(str, about['peaks']))})"
     top = result.bands.get("probe_peak_accuracy")
+    if about["peak_accuracy"] is None:
+        return ["nothing could be probed: no state is finite", *_beside(result)]
     nothing = top is not None and float(top.low) <= about["chance"]
     lines = ["nothing is shown to be decodable: the accuracy at the peak is not above chance"] if nothing else []
-    lines += [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {about['last_accuracy']:.3f}"]
-    if about["intermediate_beats_final"]:
+    at_last = number(about["last_accuracy"])
+    lines += [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {at_last}"]
+    if about["last_accuracy"] is None:
+        lines.append("the last state is not finite, so there is nothing to compare it with")
+    elif about["intermediate_beats_final"]:
         lines.append(f"an intermediate state beats the last one by {drawn}")
     else:
         lines.append(f"no earlier state is shown to beat the last one: peak minus last {drawn}")
@@ -105,40 +126,59 @@ def summary_lines(result: Result) -> list[str]:
         lines.append(f"not to be told from the peak: states {', '.join(map(str, alike))}")
     if "probe_capacity" in result:
         lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][about['peak']]:.3f}")
+    return [*lines, *_beside(result)]
+
+
+def _beside(result: Result) -> list[str]:
+    """What the model itself answers, and the best of the other positions."""
+    about, lines = result.provenance["probe"], []
     if "answer_correct" in result:
         values = result["answer_correct"]
         asked = int(np.isfinite(values).sum())
         lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {asked}")
     if "sweep/probe_accuracy" in result:
-        best = result["sweep/probe_accuracy"].mean(2).max(1)
-        shown = ", ".join(f"{at}: {value:.3f}" for at, value in zip(about["sweep"], best, strict=True))
+        best = np.nan_to_num(result["sweep/probe_accuracy"].mean(2), nan=-1.0).argmax(1)
+        cells = [_band_cells(result, "sweep/probe_accuracy", row)[state] for row, state in enumerate(best)]
+        shown = ", ".join(f"{at}: {cell}" for at, cell in zip(about["sweep"], cells, strict=True))
         lines.append(f"best test accuracy over states at other positions: {shown}")
     return lines
 
 
-def probe_comparison(results: Sequence[Result]) -> Table:
+def probe_comparison(results: Sequence[Result]) -> FittedTable:
     """Several models: accuracy at the peak and at the last state, with class count and chance."""
-    table = Table(box=box.SIMPLE, title="Probes side by side", min_width=60, caption_justify="left")
-    for name in ("model", "classes", "chance", "peak", "depth", "at peak", "corrected", "last", "drop", "answers"):
-        table.add_column(name, justify="left" if name == "model" else "right")
-    for result in results:
-        about = result.provenance["probe"]
-        drop = result.bands["probe_drop"]
-        answers = number(float(np.nanmean(result["answer_correct"]))) if "answer_correct" in result else ABSENT
-        table.add_row(
-            Text(label(result)),
-            str(about["classes"]),
-            number(about["chance"]),
-            str(about["peak"]),
-            f"{100 * about['peak'] / max(about['last'], 1):.0f} %",
-            number(about["peak_accuracy"]),
-            number(float(result["probe_corrected"][about["peak"]])),
-            number(about["last_accuracy"]),
-            f"{float(drop.mean):.3f} [{float(drop.low):.3f}, {float(drop.high):.3f}]",
-            answers,
+    rows = [_comparison_row(result) for result in results]
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(
+            box=box.SIMPLE, title="Probes side by side", min_width=60, caption=caption, caption_justify="left"
         )
-    table.caption = Text(comparison_note(results))
-    return table
+        for name in names:
+            model = name == "model"
+            table.add_column(name, justify="left" if model else "right", no_wrap=not model, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[name]) for name in names))
+        return table
+
+    return FittedTable(list(rows[0]), 1, build, comparison_note(results), folds=("model",))
+
+
+def _comparison_row(result: Result) -> dict[str, str]:
+    """Cells by heading, in the order in which they matter."""
+    about = result.provenance["probe"]
+    drop = result.bands["probe_drop"]
+    answers = number(float(np.nanmean(result["answer_correct"]))) if "answer_correct" in result else ABSENT
+    return {
+        "model": label(result),
+        "at peak": number(about["peak_accuracy"]),
+        "last": number(about["last_accuracy"]),
+        "drop": f"{number(float(drop.mean))} [{number(float(drop.low))}, {number(float(drop.high))}]",
+        "peak": str(about["peak"]),
+        "depth": f"{100 * about['peak'] / max(about['last'], 1):.0f} %",
+        "chance": number(about["chance"]),
+        "classes": str(about["classes"]),
+        "corrected": number(float(result["probe_corrected"][about["peak"]])),
+        "answers": answers,
+    }
 
 
 def comparison_note(results: Sequence[Result]) -> str:

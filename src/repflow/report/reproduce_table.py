@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT
 from repflow.results import Result
 
@@ -38,26 +39,33 @@ def comparison_view(result: Result) -> list[RenderableType]:
     return parts
 
 
-def _comparison(result: Result) -> Table:
+def _comparison(result: Result) -> FittedTable:
     """One line per printed value; an asterisk marks ours within the tolerance of it."""
     kinds = result.provenance["kinds"]
-    table = Table(box=box.SIMPLE, caption_justify="left")
-    table.add_column("model", overflow="fold")
-    table.add_column("of", overflow="fold")
-    table.add_column("quantity")
-    table.add_column("printed", justify="right")
-    for kind in kinds:
-        table.add_column(kind, justify="right")
-    last = None
+    rows, last = [], None
     for i, row in enumerate(result.provenance["rows"]):
         cells = [_ours(row, float(result["ours"][i, k]), float(result["score"][i, k])) for k in range(len(kinds))]
         name = row["model"] if row["model"] != last else ""
         last = row["model"]
-        table.add_row(name, row["what"], WORDS[row["quantity"]], _printed(row), *cells)
-    table.caption = (
-        "* within the tolerance: 10 points (probes 5), a factor of 1.1 (Sm, St), a tenth of the depth (peak)"
-    )
-    return table
+        rows.append([name, row["what"], WORDS[row["quantity"]], _printed(row), *cells])
+    caption = "* within the tolerance: 10 points (probes 5), a factor of 1.1 (Sm, St), a tenth of the depth (peak)"
+    return _fitted(["model", "of", "quantity", "printed", *kinds], 5, rows, caption)
+
+
+TEXTS = ("model", "of", "quantity")
+
+
+def _fitted(headings: Sequence[str], needed: int, rows: Sequence[Sequence[str]], caption: str) -> FittedTable:
+    def build(names: Sequence[str], below: Text) -> Table:
+        table = Table(box=box.SIMPLE, caption=below, caption_justify="left")
+        for name in names:
+            text = name in TEXTS
+            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row[: len(names)]))
+        return table
+
+    return FittedTable(headings, needed, build, caption, folds=TEXTS)
 
 
 def _digits(row: Mapping[str, Any]) -> int:
@@ -98,19 +106,17 @@ def check_view(result: Result) -> list[RenderableType]:
     ]
 
 
-def _recomputed(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE, caption_justify="left")
-    for title in ("model", "n", "quantity", "Table 1", "mean of Table 2", "gap", "weight of kvpr"):
-        table.add_column(title, justify="left" if title in ("model", "quantity") else "right")
-    last = None
+def _recomputed(rows: list[dict[str, Any]]) -> FittedTable:
+    shown, last = [], None
     for row in rows:
         digits = DIGITS.get(row["quantity"], 1)
         name, last = "" if row["model"] == last else row["model"], row["model"]
         weight = ABSENT if row["weight"] is None else f"{row['weight']:.2f}"
         numbers = (f"{row['printed']:.{digits}f}", f"{row['mean']:.{digits + 1}f}", f"{row['gap']:+.{digits + 1}f}")
-        table.add_row(name, str(row["length"]), WORDS[row["quantity"]], *numbers, weight)
-    table.caption = "weight w of kvpr with Table 1 = (1 - w) mdqa + w kvpr; the mean has 0.50"
-    return table
+        shown.append([name, str(row["length"]), WORDS[row["quantity"]], *numbers, weight])
+    headings = ["model", "n", "quantity", "Table 1", "mean of Table 2", "gap", "weight of kvpr"]
+    caption = "weight w of kvpr with Table 1 = (1 - w) mdqa + w kvpr; the mean has 0.50"
+    return _fitted(headings, 5, shown, caption)
 
 
 def _claims(checks: list[dict[str, Any]]) -> Table:

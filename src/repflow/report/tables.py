@@ -12,11 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.catalogue import METRICS
+from repflow.report.fitted import FittedTable
 from repflow.results import Result
 
 ROWS = 12
 DEPTHS = (0, 25, 50, 75, 100)
 ABSENT = "–"
+LARGE = 1e6
+"""From here on numbers are written by powers of ten."""
 SUMMARY = {
     "smoothness": "smoothness Sm",
     "stability": "stability St",
@@ -50,22 +53,26 @@ def result_view(result: Result) -> list[RenderableType]:
     return parts
 
 
-def comparison_table(results: Sequence[Result]) -> Table:
+def comparison_table(results: Sequence[Result]) -> FittedTable:
     """Several models in one table, at equal relative depth."""
-    table = Table(box=box.SIMPLE, title="Token similarity at relative depth, smoothness and stability", min_width=60)
-    table.add_column("model")
-    table.add_column("blocks", justify="right")
-    for depth in DEPTHS:
-        table.add_column(f"{depth} %", justify="right")
-    table.add_column("Sm", justify="right")
-    table.add_column("St", justify="right")
+    headings = ["model", "blocks", *(f"{depth} %" for depth in DEPTHS), "Sm", "St"]
+    rows = []
     for result in results:
-        depth_values = at_depths(result, "token_similarity")
-        cells = [*(number(value) for value in depth_values), *(_scalar(result, f"matched/{n}") for n in _DEPTH_NAMES)]
-        table.add_row(Text(label(result)), str(_blocks(result)), *cells)
-    table.caption = comparison_caption(results)
-    table.caption_justify = "left"
-    return table
+        values = [str(_blocks(result)), *map(number, at_depths(result, "token_similarity"))]
+        values += [_scalar(result, f"matched/{name}") for name in _DEPTH_NAMES]
+        rows.append(dict(zip(headings, [label(result), *values], strict=True)))
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        title = "Token similarity at relative depth, smoothness and stability"
+        table = Table(box=box.SIMPLE, title=title, min_width=60, caption=caption, caption_justify="left")
+        for name in names:
+            model = name == "model"
+            table.add_column(name, justify="left" if model else "right", no_wrap=not model, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[name]) for name in names))
+        return table
+
+    return FittedTable(headings, 1, build, comparison_caption(results), folds=("model",))
 
 
 _DEPTH_NAMES = ("smoothness", "stability")
@@ -104,9 +111,15 @@ def thinned(count: int, rows: int = ROWS) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(rows, count))})
 
 
-def number(value: float, digits: int = 3) -> str:
-    """A number of fixed digits, a dash where there is none."""
-    return f"{value:.{digits}f}" if np.isfinite(value) else ABSENT
+def number(value: float | None, digits: int = 3) -> str:
+    """A number of fixed digits, by powers of ten where these would fill the line; a dash where there is none.
+
+    >>> number(0.12345), number(-3.4e29), number(None)
+    ('0.123', '-3.4e+29', '–')
+    """
+    if value is None or not np.isfinite(value):
+        return ABSENT
+    return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.1e}"
 
 
 def label(result: Result) -> str:
@@ -122,25 +135,28 @@ def _blocks(result: Result) -> int | str:
     return result.provenance.get("model", {}).get("layers", ABSENT)
 
 
-def _state_table(result: Result, columns: list[Column]) -> Table:
+def _state_table(result: Result, columns: list[Column]) -> FittedTable:
     count = _state_count(result)
     rows = thinned(count)
     config = result.config
     title = f"{label(result)}: {config.get('states', 'residual')} states on task {config.get('task', '')}"
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-    table.add_column("block" if result.provenance.get("branch_layers") else "state", justify="right")
-    for name, _ in columns:
-        table.add_column(name, justify="right")
     blocks = result.provenance.get("branch_layers")  # a branch belongs to a block, and not every block has one
-    for state in rows:
-        table.add_row(str(blocks[state] if blocks else state), *(cell(state) for _, cell in columns))
-    if "final_norm/token_similarity" in result:
-        similarity = _with_band(result, "final_norm/token_similarity")(0)
-        table.add_row("norm", *(similarity if name == "similarity" else "" for name, _ in columns))
+    cells = dict(columns)
+    final = "final_norm/token_similarity"
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=caption, caption_justify="left")
+        for name in ("block" if blocks else "state", *names):
+            table.add_column(name, justify="right", no_wrap=True)
+        for state in rows:
+            table.add_row(str(blocks[state] if blocks else state), *(cells[name](state) for name in names))
+        if final in result:
+            table.add_row("norm", *(_with_band(result, final)(0) if name == "similarity" else "" for name in names))
+        return table
+
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
     notes += ["[ ]: 95 % of prompt resamples"] if "token_similarity" in result else []
-    table.caption = Text("; ".join(notes))
-    return table
+    return FittedTable(list(cells), 1, build, "; ".join(notes))
 
 
 def _state_count(result: Result) -> int:

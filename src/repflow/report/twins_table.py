@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, number
 from repflow.results import Result
 
@@ -18,30 +22,47 @@ def twins_view(result: Result) -> list[RenderableType]:
     return [twins_table(result), *found]
 
 
-def twins_table(result: Result) -> Table:
+def twins_table(result: Result) -> FittedTable:
     """One row per ablation, weights and length."""
-    labels = result.provenance["labels"]
-    ablated = len(labels["ablation"]) > 1
-    table = Table(box=box.SIMPLE, caption_justify="left")
-    for heading in ("without",) if ablated else ():
-        table.add_column(heading)
-    table.add_column("weights")
-    for heading in ("n", "early", "late", "late − early, raw", "late − early, excess"):
-        table.add_column(heading, justify="right")
-    for a, ablation in enumerate(labels["ablation"]):
-        for w, weights in enumerate(labels["weights"]):
-            for n, length in enumerate(labels["length"]):
-                ends = [number(_mean(result[f"raw/{part}"][a, w, n])) for part in ("early", "late")]
-                shown = [_interval(result, measure, (a, w, n)) for measure in ("raw", "excess")]
-                first = [Text(ablation)] if ablated else []
-                table.add_row(*first, Text(weights), str(length), *ends, *shown)
-    config = result.config
-    table.caption = Text(
+    labels, config = result.provenance["labels"], result.config
+    rows = [
+        _row(result, labels, (a, w, n))
+        for a in range(len(labels["ablation"]))
+        for w in range(len(labels["weights"]))
+        for n in range(len(labels["length"]))
+    ]
+    headings = [name for name in rows[0] if name != "without" or len(labels["ablation"]) > 1]
+    named = [name for name in headings if name in ("without", "weights")]
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, caption=caption, caption_justify="left")
+        for name in names:
+            text = name in named
+            table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[name]) for name in names))
+        return table
+
+    caption = (
         f"token similarity over the first and the last {config['share']:.0%} of the blocks, "
         f"{config['samples']} prompts, {config['seeds']} seeds of random weights; "
         f"intervals are 95 %, over prompts and seeds; +, −: the interval excludes 0; {ABSENT}: not measured"
     )
-    return table
+    return FittedTable(headings, len(named) + 1, build, caption, folds=named)
+
+
+def _row(result: Result, labels: dict[str, Any], place: tuple[int, int, int]) -> dict[str, str]:
+    """Cells by heading, in the order in which they matter."""
+    early, late = (number(_mean(result[f"raw/{part}"][place])) for part in ("early", "late"))
+    return {
+        "without": labels["ablation"][place[0]],
+        "weights": labels["weights"][place[1]],
+        "n": str(labels["length"][place[2]]),
+        "late − early, excess": _interval(result, "excess", place),
+        "late − early, raw": _interval(result, "raw", place),
+        "early": early,
+        "late": late,
+    }
 
 
 def _mean(values: np.ndarray) -> float:

@@ -5,9 +5,9 @@ from repflow.store.disk import UnwritableError
 from repflow.store.exchange import export
 from repflow.store.listing import RunSummary, list_runs
 from repflow.store.name import check_name, safe_name
-from repflow.store.outcome import load_result
 from repflow.store.record import Record, read_record
 from repflow.store.run import RunFolder
+from repflow.store.study import is_study, load_result, runs_in
 
 __all__ = [
     "Damage",
@@ -19,9 +19,11 @@ __all__ = [
     "damaged_shards",
     "export",
     "heal",
+    "is_study",
     "list_runs",
     "load_result",
     "read_record",
+    "runs_in",
     "safe_name",
     "verify",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repflow.errors import InputError, StoreError
+from repflow.errors import InputError, StoreError, teach
 
 TMP = ".tmp"
 NO_ROOM = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -79,6 +79,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder of runs that cannot be one, as a file stands in its way, before any work is done.
+
+    Raises:
+        InputError: A file has its name, or that of a folder above it.
+    """
+    for place in (folder, *folder.parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            got = f"{place}, which is a file"
+            raise InputError(teach(f"a folder for runs at {folder}", got, "choose another --out"))
 
 
 def make_folder(folder: Path) -> None:

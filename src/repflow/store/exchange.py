@@ -16,8 +16,8 @@ from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.results import Result
 from repflow.store.canonical import plain, without_nan
 from repflow.store.disk import write_atomic
-from repflow.store.outcome import load_result
 from repflow.store.record import is_run
+from repflow.store.study import CELL, load_result
 
 Format = Literal["parquet", "npz", "csv", "netcdf"]
 SUFFIX = {"parquet": ".parquet", "npz": ".npz", "csv": ".csv", "netcdf": ".nc"}
@@ -28,12 +28,14 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # zip keeps a time per entry; a fixed one makes e
 def export(source: Result | Path | str, to: str, out: Path | str) -> Path:
     """Write a result in another format.
 
-    `parquet` and `csv` are the long table of `Result.to_pandas` with float64 values; `npz` keeps every array under its
-    name; `netcdf` (version 3) maps names to letters, digits and underscores and keeps the original in the attribute
-    `repflow_name`. All but csv carry config, provenance and findings along, as JSON under `repflow`.
+    `parquet` and `csv` are a long table: model, task, metric, one column per axis, value, low, high. A metric with a
+    band has its mean and band in rows of their own, named `mean/METRIC`, unless the band has the metric's own axes. For
+    a study there are also columns for what differs between its cells, such as length, init and seed. `npz` keeps every
+    array under its name; `netcdf` (version 3) maps names to letters, digits and underscores and keeps the original in
+    the attribute `repflow_name`. All but csv carry config, provenance and findings along, as JSON under `repflow`.
 
     Args:
-        source: A result or the folder of a finished run.
+        source: A result, or the folder of a finished run or of a study.
         to: parquet, npz, csv or netcdf.
         out: File to write, replaced if there; or an existing folder, where the file is named after the run.
 
@@ -71,13 +73,64 @@ def _about(result: Result) -> dict[str, Any]:
     return plain(without_nan(described), "result")
 
 
+IDENTITY = ("model", "task")
+"""Columns that say what a row is of; a study's cells add what else differs between them."""
+
+
 def _table(result: Result) -> Any:
-    frame = result.to_pandas()
+    frame = result.to_pandas().assign(low=np.nan, high=np.nan)  # says so where pandas is missing
+    import pandas
+
     # Metrics of several dtypes share the column: bool and float together would become Python objects.
     frame["value"] = frame["value"].astype("float64")
-    for column in frame.columns.difference(["metric", "value"]):
+    frame = pandas.concat([frame, *_band_rows(result, frame)], ignore_index=True)
+    axes = [column for column in frame.columns if column not in ("metric", "value", "low", "high")]
+    for column in axes:
         frame[column] = frame[column].astype("Int64")  # a metric without the axis has no index on it
-    return frame[[*frame.columns.difference(["value"], sort=False), "value"]]
+    identity = _identity(result, frame)
+    for column, values in identity.items():
+        frame[column] = values
+    return frame[[*identity, "metric", *axes, "value", "low", "high"]]
+
+
+def _band_rows(result: Result, frame: Any) -> list[Any]:
+    """Rows of means with their bands; a band over a metric's own axes goes into the metric's rows."""
+    made = []
+    for name, band in result.bands.items():
+        if name not in result:
+            continue
+        low, high = (np.asarray(part, dtype=np.float64) for part in (band.low, band.high))
+        if low.shape == result[name].shape:
+            frame.loc[frame["metric"] == name, ["low", "high"]] = np.stack([low.ravel(), high.ravel()], axis=1)
+            continue
+        # a band is over prompts: what is left are the metric's axes without samples, and without seeds for a probe
+        axes = tuple(axis for axis in result.axes[name] if axis not in ("sample", "seed"))[: low.ndim]
+        parts = Result({"mean": band.mean, "low": low, "high": high}, dict.fromkeys(("mean", "low", "high"), axes))
+        rows = [parts.to_pandas().query("metric == @part").reset_index(drop=True) for part in parts]
+        made.append(rows[0].assign(metric=f"mean/{name}", low=rows[1]["value"], high=rows[2]["value"]))
+    return made
+
+
+def _identity(result: Result, frame: Any) -> dict[str, Any]:
+    """Values of the columns that say what a row is of."""
+    cells = [cell["config"] for cell in result.provenance.get("cells", [])] if CELL in frame else []
+    keys = [
+        *IDENTITY,
+        *sorted({key for cell in cells for key in cell if _plain(cell[key])} - {*IDENTITY, "match_with"}),
+    ]
+    if not cells:
+        return {key: _word(result.config.get(key)) for key in keys}
+    table = {key: [_word(cell.get(key, result.config.get(key))) for cell in cells] for key in keys}
+    at = frame[CELL].to_numpy(dtype=int)
+    return {key: np.asarray(values, dtype=object)[at] for key, values in table.items()}
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
+
+
+def _word(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else None
 
 
 def _csv(result: Result) -> bytes:

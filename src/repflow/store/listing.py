@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from repflow.errors import InputError, StoreError, teach
-from repflow.store.lock import LOCK_FILE
-from repflow.store.manifest import Entry, Reading, is_complete, live_result, live_shards, read_manifest
+from repflow.store.manifest import MANIFEST, Entry, Reading, is_complete, live_result, live_shards, read_manifest
 from repflow.store.record import RUN_FILE, is_run, read_record, record_in_file
 from repflow.store.shard import shard_path
+from repflow.store.study import is_study, runs_in
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class RunSummary:
         total: Samples of the last `plan` event (`samples`, a count or a list), else `config["samples"]`, else None.
         damaged: What is visibly wrong, "" for nothing; `verify` looks at every byte, this only at sizes.
         created: Time of the first start.
+        cells: Runs in it, for the folder of a study, whose done and total count runs; 0 for a run.
+        failed: Cells of a study that left a reason instead of a run.
     """
 
     name: str
@@ -39,13 +41,15 @@ class RunSummary:
     total: int | None = None
     damaged: str = ""
     created: str = ""
+    cells: int = 0
+    failed: int = 0
 
 
 def list_runs(parent: Path | str) -> list[RunSummary]:
     """Summaries of the runs in a folder by name; a bad run is marked, never raised. Takes no lock.
 
     A run folder itself gives the list of that run alone. A folder where a run was killed before it stored anything
-    counts as a run without a model.
+    counts as a run without a model. A folder of runs inside the folder, as grids and twins make one, is one entry.
 
     Raises:
         InputError: There is no such folder.
@@ -57,18 +61,47 @@ def list_runs(parent: Path | str) -> list[RunSummary]:
         )
     if is_run(folder):
         return [_summary(folder)]
-    return [_summary(entry) for entry in sorted(folder.iterdir()) if entry.is_dir() and _looks_like_run(entry)]
+    runs = set(runs_in(folder))
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if entry in runs:
+            found.append(_summary(entry))
+        elif entry.is_dir() and is_study(entry):
+            found.append(_study(entry))
+    return found
 
 
-def _looks_like_run(folder: Path) -> bool:
-    try:
-        return (folder / LOCK_FILE).exists() or is_run(folder)
-    except (StoreError, OSError):
-        return False
+def _study(folder: Path) -> RunSummary:
+    """A study at a glance: its runs counted, what they share named."""
+    runs = [_summary(entry) for entry in runs_in(folder)]
+    failed = sum(not (folder / file.stem).is_dir() for file in folder.glob("*.json"))
+    done = sum(run.finished for run in runs)
+    damaged = [run.name for run in runs if run.damaged]
+    return RunSummary(
+        folder.name,
+        folder,
+        _shared([run.model for run in runs], "models"),
+        _shared([run.task for run in runs], "tasks"),
+        done == len(runs) and not failed,
+        done,
+        len(runs) + failed,
+        f"{damaged[0]}{f' and {len(damaged) - 1} more' if len(damaged) > 1 else ''}" if damaged else "",
+        min(run.created for run in runs),
+        len(runs),
+        failed,
+    )
+
+
+def _shared(values: list[str], noun: str) -> str:
+    found = sorted({value for value in values if value})
+    return found[0] if len(found) == 1 else f"{len(found)} {noun}" if found else ""
 
 
 def _summary(folder: Path) -> RunSummary:
     try:
+        if not is_run(folder):
+            empty = f"neither {RUN_FILE} nor {MANIFEST} tells what ran here; delete it and run the command again"
+            return RunSummary(folder.name, folder, damaged=empty)
         record, reading = read_record(folder), read_manifest(folder)
     except (StoreError, InputError, OSError) as error:
         return RunSummary(folder.name, folder, damaged=str(error))
@@ -91,6 +124,7 @@ def _visible_fault(folder: Path, reading: Reading) -> str:
     stored = {shard_path(folder, name): line["bytes"] for name, line in live_shards(reading.good).items()}
     stored |= {folder / name: line["bytes"] for name, line in live_result(reading.good).items()}
     faults = [*reading.faults(), *([] if record_in_file(folder) else [f"{RUN_FILE} is damaged"])]
+    faults += [] if reading.lines else [f"{MANIFEST} is missing or empty"]
     for path, size in stored.items():
         if not path.is_file() or path.stat().st_size != size:
             faults.append(f"{path.relative_to(folder)} is missing or has another size")

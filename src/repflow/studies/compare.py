@@ -124,9 +124,9 @@ def _live_pair(model_a: Any, model_b: Any, config: CompareConfig) -> tuple[Model
     if _is_twin(model_b):
         from repflow.models import load
 
-        b = load(a.network, init=twin_init(config), tokenizer=a.tokenizer, seed=twin_seed(config, a))
+        b = load(a.network, init=twin_init(config), tokenizer=a.tokenizer, seed=twin_seed(config, a), scan=config.scan)
         return a, ablate(b, config.ablate_b or a.ablations)
-    b = _live(model_b, config, config.init_b, config.tokenizer_b, config.ablate_b)
+    b = _live(model_b, config, config.init_b or "trained", config.tokenizer_b, config.ablate_b)
     if b.tokenizer is None and config.tokenizer is not None:
         b.tokenizer = a.tokenizer
     return a, b
@@ -138,5 +138,6 @@ def _live(model: Any, config: CompareConfig, init: str, tokenizer: str | None, a
 
     if isinstance(model, str | Path):
         return load_one(config, str(model), init, tokenizer, config.seed, ablations)
-    loaded = model if isinstance(model, Model) else load(model, init=init, tokenizer=tokenizer, seed=config.seed)
-    return ablate(loaded, ablations)
+    if not isinstance(model, Model):
+        model = load(model, init=init, tokenizer=tokenizer, seed=config.seed, scan=config.scan)
+    return ablate(model, ablations)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, teach
+from repflow.request import check_least
+from repflow.scheme import parse_scheme
 from repflow.studies import measure
+from repflow.studies.loading import check_loading, identity
 from repflow.studies.measure import MeasureConfig, _option, length_option
 
 if TYPE_CHECKING:
@@ -42,12 +45,14 @@ class CompareConfig:
     init: str = _option(
         "trained", "weights of the first model: trained, or random as in measure: default, gaussian[:std] ..."
     )
-    init_b: str = _option("trained", "weights of the second model; a twin has default unless another is named")
+    init_b: str | None = _option(
+        None, "weights of the second model, trained unless given; scheme of a twin, else default"
+    )
     ablate: list[str] = field(
         default_factory=list,
         metadata={
             "help": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
-            "attention-window:W, attention-uniform"
+            "attention-window:W, attention-uniform, block:N, branch:N.KIND, branch:KIND"
         },
     )
     ablate_b: list[str] = field(
@@ -64,6 +69,9 @@ class CompareConfig:
     dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
     device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
     device_map: str | None = _option(None, "auto spreads a model over devices (extra: accelerate)")
+    scan: str = _option(
+        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
+    )
     reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with a model")
@@ -77,10 +85,14 @@ class CompareConfig:
 def check_request(config: CompareConfig, name: str | None = None) -> None:
     """Refuse what is wrong whatever the models are, before anything is loaded."""
     measure.check_request(as_measure(config), name)
+    check_loading(config)
+    if config.model_b == TWIN:
+        twin_init(config)
+    if not config.model_b and config.init_b is not None:
+        raise InputError(teach("--init-b with a second model", "checkpoints of one", "pass --init for all of them"))
     if config.cka_form not in ("unbiased", "paper"):
         raise InputError(teach("--cka-form unbiased or paper", repr(config.cka_form), "see repflow compare --help"))
-    if config.neighbours < 1:
-        raise InputError(teach("--neighbours of at least 1", str(config.neighbours), "10 is the default"))
+    check_least([("--neighbours", config.neighbours, 1), ("--reference-memory", config.reference_memory, 1)])
 
 
 def as_measure(config: CompareConfig) -> MeasureConfig:
@@ -98,7 +110,8 @@ def load_pair(config: CompareConfig) -> tuple[Model, Model]:
         seed = twin_seed(config, a)
         b = load_one(config, config.model_a, twin_init(config), config.tokenizer, seed, twin_ablations(config))
     else:
-        b = load_one(config, config.model_b, config.init_b, config.tokenizer_b, config.seed, config.ablate_b)
+        init = config.init_b or "trained"
+        b = load_one(config, config.model_b, init, config.tokenizer_b, config.seed, config.ablate_b)
     if b.tokenizer is None and config.tokenizer is not None:
         b.tokenizer = open_tokenizer(config.tokenizer, trust_remote_code=config.trust_remote_code)
     if config.model_b == TWIN:
@@ -120,6 +133,7 @@ def load_one(
         tokenizer=tokenizer,
         device=config.device,
         device_map=config.device_map,
+        scan=config.scan,
         trust_remote_code=config.trust_remote_code,
         seed=seed,
         **extra,
@@ -128,8 +142,12 @@ def load_one(
 
 
 def twin_init(config: CompareConfig) -> str:
-    """Scheme of a twin's weights."""
-    return "default" if config.init_b == "trained" else config.init_b
+    """Scheme of a twin's weights; trained ones would make no twin."""
+    init = config.init_b or "default"
+    if parse_scheme(init).name == "trained":
+        remedy = "leave --init-b out, name a scheme, or give the model again as B to compare it with itself"
+        raise InputError(teach("random weights for a twin", f"--init-b {init}", remedy))
+    return init
 
 
 def twin_ablations(config: CompareConfig) -> list[str]:
@@ -163,7 +181,9 @@ def kept_shard(
 def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
     """Config as stored: what was asked, with the name that lists show."""
     shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
-    return asdict(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+    if Path(config.task).name == task:  # a file keeps its folder, so that the request can be given again
+        task = config.task
+    return identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
 
 
 def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
@@ -191,8 +211,10 @@ def run_name(config: CompareConfig) -> str:
     parts = [_short(config.model_a), *([config.init] if config.init != "trained" else [])]
     parts += ["ablated", *config.ablate] if config.ablate else []
     parts += ["vs", _short(config.model_b)] if config.model_b else ["steps"]
-    if config.model_b == TWIN or config.init_b != "trained":
+    if config.model_b == TWIN:
         parts.append(twin_init(config))
+    elif config.init_b not in (None, "trained"):
+        parts.append(str(config.init_b))
     parts += ["ablated", *config.ablate_b] if config.ablate_b else []
     parts += [Path(config.task).stem, str(config.length)]
     parts += [config.states] if config.states != "residual" else []

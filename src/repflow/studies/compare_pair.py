@@ -158,13 +158,14 @@ def _finish(
     from dataclasses import replace
 
     from repflow.results import Result
+    from repflow.studies.machine import model_facts
 
     table = tabulate(config, records, a.state_count(config.states), paired)
     result = Result({key: array for key, (_, array) in table.items()}, {key: axes for key, (axes, _) in table.items()})
     for key in BANDS:
         result.band(key)
     result.config = stored
-    result.provenance = provenance
+    result.provenance = provenance | {"models": {"a": model_facts(a), "b": model_facts(b)}}  # with what ran
     digests = provenance["digests"]
     result.findings = [
         *(replace(found, message=f"A: {found.message}") for found in a.findings),
@@ -231,7 +232,7 @@ def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     """Make the prompts the config names, for both models."""
-    from repflow.studies.prompts import task_options
+    from repflow.studies.prompts import padding_ids, task_options
     from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task, random_prompts
     from repflow.tasks.lines import is_jsonl
 
@@ -246,6 +247,7 @@ def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
             tokenizer=a.tokenizer,
             bos=bos,
             bos_id=a.bos_token_id,
+            without=padding_ids(a, b),
         )
         return same_prompts(ids)
     if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
@@ -298,4 +300,5 @@ def _encoders(config: CompareConfig, a: Model, b: Model) -> tuple[Encoder, Encod
     from repflow.tasks import Encoder
 
     bos: Any = config.bos
-    return Encoder(a.tokenizer, bos, a.bos_token_id), Encoder(b.tokenizer, bos, b.bos_token_id)
+    first, second = (Encoder(m.tokenizer, bos, m.bos_token_id, limit=m.max_length) for m in (a, b))
+    return first, second

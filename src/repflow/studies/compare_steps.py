@@ -207,6 +207,7 @@ class StepWork:
             "samples": len(self.prompts),
             "label": step.label,
             "weights": model.digest(),
+            "scan": model.scans.at_load,
             "findings": [asdict(replace(found, message=f"{step.label}: {found.message}")) for found in findings],
         }
         return record
@@ -240,7 +241,8 @@ def put_together(steps: list[Checkpoint], records: list[Record], notes: list[dic
     numbers = [step.number for step in steps]
     if None not in numbers:
         arrays["step_number"], axes["step_number"] = np.array(numbers, dtype=np.int64), ("step",)
-    result = Result(arrays, axes, provenance={"weights": {note["label"]: note["weights"] for note in notes}})
+    facts = {name: {note["label"]: note.get(name) for note in notes} for name in ("weights", "scan")}
+    result = Result(arrays, axes, provenance=facts)
     for name in [name for name in axes if "sample" in axes[name]]:
         result.band(name)
     result.findings = [

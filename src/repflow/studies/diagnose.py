@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, nearest, teach
+from repflow.results import Finding
+from repflow.studies.diagnose_blocks import block_statements, block_steps
 from repflow.studies.diagnose_evidence import FlowEvidence, ProbeEvidence
 from repflow.studies.diagnose_flow import early_signature, homogenise, late_signature, recover
 from repflow.studies.diagnose_readout import layout, loss_signature, readout
 from repflow.studies.diagnose_statement import Statement, Thresholds
-from repflow.studies.measure import MeasureConfig, length_option
-from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.loading import identity
+from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe_config import LENGTH, LENGTHS, ProbeConfig, task_length
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -27,7 +30,7 @@ _probe = ProbeConfig()
 _limits = Thresholds()
 SHARED = (
     *("format", "classes", "items", "documents", "distractors", "chat_template", "init", "init_seed", "ablate", "bos"),
-    *("tokenizer", "dtype", "device", "device_map", "batch_size", "allow_float16", "trust_remote_code", "seed"),
+    *("tokenizer", "dtype", "device", "device_map", "scan", "batch_size", "allow_float16", "trust_remote_code", "seed"),
 )
 """Fields that both studies take as they are."""
 PROBED = ("samples", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
@@ -38,10 +41,10 @@ def _option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow probe`."""
+def _same(name: str, *aliases: str) -> Any:
+    """An option that means what it means to `repflow probe`; aliases are names that `repflow reproduce` has for it."""
     entry = next(f for f in fields(ProbeConfig) if f.name == name)
-    return _option(getattr(_probe, name), entry.metadata["help"])
+    return field(default=getattr(_probe, name), metadata={"help": entry.metadata["help"], "aliases": aliases})
 
 
 @dataclass
@@ -53,10 +56,10 @@ class DiagnoseConfig:
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
     )
-    length: int = length_option(300, "tokens per prompt, at most; 1K is 1000")
+    length: int = task_length()
     flow_samples: int = _option(16, "prompts whose flow is measured")
-    samples: int = _same("samples")
-    seeds: int = _same("seeds")
+    samples: int = _same("samples", "--probe-samples")
+    seeds: int = _same("seeds", "--probe-seeds")
     seeds_vary: str = _same("seeds_vary")
     seed: int = _same("seed")
     label: str = _same("label")
@@ -64,6 +67,14 @@ class DiagnoseConfig:
     allow_leak: bool = _same("allow_leak")
     answers: int = _same("answers")
     lens: int = _same("lens")
+    flow_run: str | None = field(
+        default=None,
+        metadata={"help": "folder of a run of `repflow measure` to take instead of measuring", "flag": "--flow"},
+    )
+    probe_run: str | None = field(
+        default=None,
+        metadata={"help": "folder of a run of `repflow probe` to take instead of probing", "flag": "--probe"},
+    )
     early_similarity: float = _option(_limits.early_similarity, "similarity that is high for early states")
     late_similarity: float = _option(_limits.late_similarity, "similarity that is high for the last states")
     loss_points: float = _option(_limits.loss_points, "points of accuracy lost from peak to last that count as a loss")
@@ -83,9 +94,14 @@ class DiagnoseConfig:
     dtype: str | None = _same("dtype")
     device: str | None = _same("device")
     device_map: str | None = _same("device_map")
+    scan: str = _same("scan")
     batch_size: int | None = _same("batch_size")
     allow_float16: bool = _same("allow_float16")
     trust_remote_code: bool = _same("trust_remote_code")
+
+    def __post_init__(self) -> None:
+        """Give the task its length where none is asked for."""
+        self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
 
     def thresholds(self) -> Thresholds:
         """The thresholds among the options."""
@@ -106,25 +122,39 @@ class DiagnoseConfig:
 
 
 def judge(
-    flow: FlowEvidence | None, probe: ProbeEvidence | None, thresholds: Thresholds | None = None
+    flow: FlowEvidence | None,
+    probe: ProbeEvidence | None,
+    thresholds: Thresholds | None = None,
+    unprobed: str = "no labels, so no probes",
 ) -> tuple[list[Statement], list[str]]:
-    """Statements that the evidence allows, and what was not measured and is therefore not claimed."""
+    """Statements that the evidence allows, and what was not measured and is therefore not claimed.
+
+    Args:
+        flow: numbers of a measured run.
+        probe: numbers of a probed run.
+        thresholds: where a signature begins.
+        unprobed: why there are no probes, where there are none.
+    """
     limits = thresholds or Thresholds()
     statements: list[Statement] = []
     missing: list[str] = []
     if flow is None:
-        missing.append("flow between tokens (no token similarity of residual states)")
+        missing.append("flow between tokens (no finite token similarity of residual states)")
     else:
+        if flow.partial:
+            lost = f"states {flow.states} to {flow.all_states - 1}"
+            missing.append(f"flow at {lost}, which are not finite, and signatures that take them in")
         statements += [homogenise(flow), recover(flow)]
         statements += early_signature(flow, limits) + late_signature(flow, limits)
         if flow.excess is None:
             missing.append("excess similarity (needs at least two prompts)")
     if probe is None:
-        missing.append("what can be decoded (no labels, so no probes)")
+        missing.append(f"what can be decoded ({unprobed})")
     else:
         found, absent = readout(probe)
         statements += found + loss_signature(probe, limits)
         missing += absent
+    statements += block_statements(block_steps(flow, probe), probe)
     if flow is not None:
         statements += layout(flow, probe)
     missing.append("whether the model draws on what can be decoded (that takes interventions)")
@@ -133,14 +163,23 @@ def judge(
 
 def check_request(config: DiagnoseConfig, name: str | None = None) -> None:
     """Refuse what can be seen to be wrong before a model is loaded."""
+    from repflow.store.name import check_name
     from repflow.studies import measure, probe_config
 
+    if name is not None:
+        check_name(name)
     config.thresholds()
     if config.flow_samples < 1:
         raise InputError(teach("--flow-samples of at least 1", f"{config.flow_samples}", "4 or more give intervals"))
-    measure.check_request(config.flow(), name)
+    if not config.model:
+        if config.flow_run is None and config.probe_run is None:
+            expected = "a MODEL to measure and probe, or runs of it"
+            raise InputError(teach(expected, "neither", "name MODEL, or pass --flow RUN, --probe RUN or both"))
+        return
+    if config.flow_run is None:
+        measure.check_request(config.flow(), name)
     probe = config.probe()
-    if probe is not None:
+    if probe is not None and config.probe_run is None:
         probe_config.check_request(probe, name)
 
 
@@ -154,9 +193,18 @@ def run_name(config: DiagnoseConfig) -> str:
 
 
 def _base_name(config: DiagnoseConfig) -> str:
+    """As of a probe, so that a quick try does not block the real run; of the runs where both are there."""
     from repflow.studies import measure
+    from repflow.studies.probe_config import NAMED, option_tag
 
-    return f"{measure.run_name(config.flow())}-diagnosis"
+    limits = {entry.name for entry in fields(Thresholds)}
+    if not config.model:
+        first = Path(config.probe_run or config.flow_run or "").resolve().name
+        return f"{first}-{option_tag(config, {*NAMED, *limits})}-diagnosis"
+    probed = config.probe() is not None
+    size = f"{config.samples}x{config.seeds}" if probed else str(config.flow_samples)
+    named = {*NAMED, *limits} - {"label"} | (set() if probed else {"flow_samples"})
+    return "-".join(filter(None, [measure.run_name(config.flow()), size, option_tag(config, named), "diagnosis"]))
 
 
 def run(
@@ -179,29 +227,70 @@ def run(
         progress: called after each batch.
     """
     from repflow.store import RunFolder, load_result, safe_name
-    from repflow.studies import measure, probe
-    from repflow.studies.prompts import make_prompts
 
-    flow_config, probe_config = config.flow(), config.probe()
-    loaded = measure.load_model(flow_config) if model is None else model
-    prompts = None if task is None else make_prompts(flow_config, loaded, task)
-    flow_name, probe_name = (safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe"))
-    flow = measure.run(flow_config, model=loaded, prompts=prompts, out=out, name=flow_name, progress=progress)
-    probed = None
-    if probe_config is not None:
-        probed = probe.run(probe_config, model=loaded, task=task, out=out, name=probe_name, progress=progress)
+    names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
+    found = _taken(config)
+    if config.model or model is not None:
+        found = _worked(config, found, names, model=model, task=task, out=out, progress=progress)
+    flow, probed = found["flow"], found["probe"]
     result = diagnose_results(flow, probed, config.thresholds())
-    result.config = asdict(config) | {"model": config.model or loaded.spec, "task": flow.config["task"]}
+    live = bool(config.model) or model is not None
+    taken = ("model", "task") if live else ("model", "task", "length", "init")
+    stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
+    result.config = stored | {key: result.config[key] for key in taken}
     del result.config["allow_leak"]  # no part of what the run is, as with a probe
     if out is None:
         return result
-    result.provenance["runs"] = {"flow": flow_name, "probe": None if probed is None else probe_name}
+    given = {"flow": config.flow_run, "probe": config.probe_run}
+    result.provenance["runs"] = {part: None if found[part] is None else given[part] or names[part] for part in names}
     provenance = {"digests": _digests(flow, probed)}
     with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
         if folder.finished:
             return load_result(folder.path)
         folder.finish(result)
     return result
+
+
+def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
+    """Runs that are there already, refused where they are of another kind."""
+    from repflow.store import load_result
+
+    found: dict[str, Result | None] = {"flow": None, "probe": None}
+    for part, path in (("flow", config.flow_run), ("probe", config.probe_run)):
+        if path is None:
+            continue
+        found[part] = result = load_result(path)
+        if not ("token_similarity" in result if part == "flow" else "probe" in result.provenance):
+            command = "measure" if part == "flow" else "probe"
+            raise InputError(teach(f"--{part} with a run of `repflow {command}`", path, "see `repflow list`"))
+    return found
+
+
+def _worked(
+    config: DiagnoseConfig,
+    found: dict[str, Result | None],
+    names: dict[str, str],
+    *,
+    model: Model | None,
+    task: Any,
+    out: str | Path | None,
+    progress: Progress | None,
+) -> dict[str, Result | None]:
+    """Measure and probe what is not there yet."""
+    from repflow.studies import measure, probe
+    from repflow.studies.prompts import make_prompts
+
+    flow, probed, asked = found["flow"], found["probe"], config.probe()
+    if flow is not None and (probed is not None or asked is None):
+        return found
+    loaded = measure.load_model(config.flow()) if model is None else model
+    if flow is None:
+        prompts = None if task is None else make_prompts(config.flow(), loaded, task)
+        work: dict[str, Any] = {"out": out, "name": names["flow"], "progress": progress}
+        flow = measure.run(config.flow(), model=loaded, prompts=prompts, **work)
+    if probed is None and asked is not None:
+        probed = probe.run(asked, model=loaded, task=task, out=out, name=names["probe"], progress=progress)
+    return {"flow": flow, "probe": probed}
 
 
 def _digests(flow: Result | None, probe: Result | None) -> dict[str, Any]:
@@ -222,9 +311,12 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
     limits = thresholds or Thresholds()
     evidence = None if flow is None else FlowEvidence.of(flow)
     read = None if probe is None else ProbeEvidence.of(probe)
-    statements, missing = judge(evidence, read, limits)
+    why = {} if probe is None else {"unprobed": "no state is finite"}
+    statements, missing = judge(evidence, read, limits, **why)
+    _check_same_model(flow, probe)
     arrays, axes, bands = {}, {}, {}
-    for source, names in ((flow, ("token_similarity", "token_similarity_excess")), (probe, ("probe_accuracy",))):
+    shown = (("token_similarity", "token_similarity_excess"), ("probe_accuracy", "probe_step", "probe_chance"))
+    for source, names in zip((flow, probe), shown, strict=True):
         for name in names if source is not None else ():
             if source is not None and name in source:
                 arrays[name], axes[name] = source[name], source.axes[name]
@@ -235,13 +327,33 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
     provenance = {
         "model": first.provenance.get("model", {}),
         "statements": [statement.to_json() for statement in statements],
+        "blocks": [step.to_json() for step in block_steps(evidence, read)],
         "not_measured": missing,
         "thresholds": asdict(limits),
         "digests": _digests(flow, probe),
     }
     findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
+    findings += _other_prompts(flow, probe)
     config = {name: first.config.get(name) for name in ("model", "task", "length", "init", "states")}
     return Result({k: np.asarray(v) for k, v in arrays.items()}, axes, config, provenance, findings, bands)
+
+
+def _check_same_model(flow: Result | None, probe: Result | None) -> None:
+    digests = [d for part in (flow, probe) if part and (d := part.provenance.get("digests", {}).get("weights"))]
+    if len(set(digests)) > 1 and flow is not None and probe is not None:
+        got = f"{flow.config.get('model')} and {probe.config.get('model')}, whose weights differ"
+        raise InputError(teach("flow and probe of one model", got, "name two runs with the same weights"))
+
+
+def _other_prompts(flow: Result | None, probe: Result | None) -> list[Finding]:
+    """Flow and probe of one model may come from different prompts, which the reader must know."""
+    if flow is None or probe is None:
+        return []
+    read = [(result.config.get("task"), result.config.get("length")) for result in (flow, probe)]
+    if read[0] == read[1]:
+        return []
+    shown = [f"{task} at {length} tokens" for task, length in read]
+    return [Finding("different_prompts", None, f"the flow is from {shown[0]}, the probe from {shown[1]}")]
 
 
 def diagnose(

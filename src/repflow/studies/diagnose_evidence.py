@@ -55,30 +55,48 @@ class FlowEvidence:
         similarity: raw mean cosine between tokens (state, sample).
         excess: the same beyond that between tokens of different prompts; None where it was not measured.
         layer_kinds: kind of each block.
+        total: states of the model, where the last of them are not finite and so not among the others.
     """
 
     similarity: np.ndarray
     excess: np.ndarray | None = None
     layer_kinds: tuple[str, ...] = ()
+    total: int | None = None
 
     @classmethod
     def of(cls, result: Result) -> FlowEvidence | None:
-        """From a measured Result; None where it has no token similarity of residual states."""
+        """From a measured Result; None where it has no token similarity of residual states, or none that is finite.
+
+        States from the first one on that is finite for no prompt, as behind a NaN weight, are left out.
+        """
         if "token_similarity" not in result or result.config.get("states", "residual") != "residual":
             return None
         similarity, excess = result["token_similarity"], result.get("token_similarity_excess")
+        total, lost = len(similarity), ~np.isfinite(similarity).any(1)
+        similarity = similarity[: int(lost.argmax()) if lost.any() else total]
         whole = np.isfinite(similarity).all(0)  # a prompt with an undefined state would decide where the curve ends
-        if not whole.any():
+        if not len(similarity) or not whole.any():
             return None
         if excess is not None:
-            excess = excess[:, whole] if np.isfinite(excess[:, whole]).all() else None
+            excess = excess[: len(similarity), whole]
+            excess = excess if np.isfinite(excess).all() else None
         kinds = tuple(result.provenance.get("model", {}).get("layer_kinds", ()))
-        return cls(similarity[:, whole], excess, kinds)
+        return cls(similarity[:, whole], excess, kinds, total)
 
     @property
     def states(self) -> int:
-        """Number of states."""
+        """Number of states that are finite."""
         return len(self.similarity)
+
+    @property
+    def all_states(self) -> int:
+        """Number of states of the model; relative depth is over these."""
+        return self.states if self.total is None else self.total
+
+    @property
+    def partial(self) -> bool:
+        """Whether states behind the last one here are not finite."""
+        return self.states < self.all_states
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,7 @@ class ProbeEvidence:
         recipe: recipe chosen on validation.
         facts: further numbers by name, only those that were measured: accuracy_band (Band), peak_accuracy (Interval),
             peaks (by seed), information, selectivity (Band), capacity, twin, final_norm, answers, lens_rank,
-            unconverged.
+            unconverged, step (Band over blocks), layer_kinds.
     """
 
     accuracy: np.ndarray
@@ -112,10 +130,11 @@ class ProbeEvidence:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, result: Result) -> ProbeEvidence:
-        """From a probed Result."""
+    def of(cls, result: Result) -> ProbeEvidence | None:
+        """From a probed Result; None where no state could be probed."""
         about = result.provenance["probe"]
-        fitted = slice(0, int(about["last"]) + 1)
+        if about["peak_accuracy"] is None:
+            return None
         facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy"), "peaks": tuple(about["peaks"])}
         if "probe_peak_accuracy" in result:
             facts["peak_accuracy"] = _of_band(result.bands["probe_peak_accuracy"])
@@ -133,13 +152,18 @@ class ProbeEvidence:
             judged = result["answer_correct"][np.isfinite(result["answer_correct"])]
             facts["answers"] = (share_interval(judged), judged.size)
         if "lens_rank" in result:
-            facts["lens_rank"] = np.nanmedian(result["lens_rank"][fitted], axis=1)
+            ranks = result["lens_rank"]
+            facts["lens_rank"] = np.array([_median(row[np.isfinite(row)]) for row in ranks])
         if "probe_converged" in result:
-            facts["unconverged"] = np.flatnonzero(~result["probe_converged"].all(1)).tolist()
+            probed = np.isfinite(result["probe_accuracy"]).all(1)
+            facts["unconverged"] = np.flatnonzero(~result["probe_converged"].all(1) & probed).tolist()
+        if "probe_step" in result.bands:
+            facts["step"] = result.bands["probe_step"]
+        facts["layer_kinds"] = tuple(result.provenance.get("model", {}).get("layer_kinds", ()))
         band = result.bands["probe_drop"]
         return cls(
-            result["probe_accuracy"].mean(1)[fitted],
-            result["probe_corrected"][fitted],
+            result["probe_accuracy"].mean(1),
+            result["probe_corrected"],
             int(about["classes"]),
             float(result["probe_chance"]),
             int(about["peak"]),
@@ -154,6 +178,11 @@ class ProbeEvidence:
     def states(self) -> int:
         """Number of states."""
         return len(self.accuracy)
+
+    @property
+    def last_probed(self) -> bool:
+        """Whether the last state could be probed; it cannot where it is not finite."""
+        return bool(np.isfinite(self.accuracy[-1]))
 
     def at(self, state: int) -> Interval:
         """Accuracy of a state with its interval."""
@@ -191,6 +220,10 @@ def share_interval(right: np.ndarray) -> Interval:
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values)) if values.size else float("nan")
+
+
 def _of_band(band: Band) -> Interval:
     return Interval(float(band.mean), float(band.low), float(band.high))
 
@@ -198,6 +231,16 @@ def _of_band(band: Band) -> Interval:
 def judged_prompts(values: np.ndarray) -> np.ndarray:
     """Values (state, sample) of the prompts that `held_out` judges on: every second one, all if there are few."""
     return values[:, 1::2] if values.shape[1] >= 4 else values
+
+
+def judged_on(values: np.ndarray) -> str:
+    """Says that numbers are from half of the prompts, where they are.
+
+    >>> judged_on(np.zeros((3, 16))), judged_on(np.zeros((3, 2)))
+    (', on 8 of 16 prompts', '')
+    """
+    judged, count = judged_prompts(values).shape[1], values.shape[1]
+    return f", on {judged} of {count} prompts" if judged < count else ""
 
 
 def held_out(values: np.ndarray, states: np.ndarray, *, largest: bool = True) -> tuple[int, Interval]:

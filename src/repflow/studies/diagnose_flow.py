@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from repflow.studies.diagnose_evidence import FlowEvidence, Interval, depth, held_out, judged_prompts, sample_interval
+from repflow.studies.diagnose_evidence import (
+    FlowEvidence,
+    Interval,
+    depth,
+    held_out,
+    judged_on,
+    judged_prompts,
+    sample_interval,
+)
 from repflow.studies.diagnose_statement import Statement, Thresholds, verdict
 
 
@@ -12,9 +20,9 @@ def homogenise(flow: FlowEvidence) -> Statement:
     """At which depth the tokens are most alike, and whether that is more than at the embedding."""
     state, value = held_out(flow.similarity, np.arange(flow.states))
     curve = judged_prompts(flow.similarity).mean(1)  # of the prompts that value and rise are from, so that they add up
-    start = float(curve[0])
+    start, on = float(curve[0]), judged_on(flow.similarity)
     if state == 0:
-        text = f"Tokens are nowhere more alike than at the embedding: raw similarity {value} at state 0."
+        text = f"Tokens are nowhere more alike than at the embedding: raw similarity {value} at state 0{on}."
         return Statement("homogenise", "flow", False, text, {"state": 0, "similarity": value})
     rise = _difference(flow.similarity, state, 0)
     holds = rise.above(0.0)
@@ -23,8 +31,8 @@ def homogenise(flow: FlowEvidence) -> Statement:
     reached = int(np.flatnonzero(curve >= half)[0])
     numbers = {"state": state, "similarity": value, "embedding": start, "rise": rise, "half_way_state": reached}
     text = (
-        f"{words[holds]}: most at {_place(state, flow.states)}, raw similarity {value} against {start:.3f} at the"
-        f" embedding, a rise of {rise}; half of it is reached at state {reached}."
+        f"{words[holds]}: most at {_place(state, flow.all_states)}, raw similarity {value} against {start:.3f} at the"
+        f" embedding, a rise of {rise}; half of it is reached at state {reached}{on}."
     )
     return Statement("homogenise", "flow", holds, text, numbers)
 
@@ -32,18 +40,21 @@ def homogenise(flow: FlowEvidence) -> Statement:
 def recover(flow: FlowEvidence) -> Statement:
     """Whether the tokens part again after they were most alike."""
     state, value = held_out(flow.similarity, np.arange(flow.states))
-    last = flow.states - 1
+    last, on = flow.states - 1, judged_on(flow.similarity)
+    if state == last and flow.partial:
+        text = f"Not decided whether tokens part: they are most alike at state {state}, the last one that is finite."
+        return Statement("recover", "flow", None, text, {"state": state, "similarity": value})
     if state in (0, last):
         place = (
             "embedding, so there is nothing to part from" if state == 0 else "last state, so nothing parts them again"
         )
-        text = f"Tokens are most alike at the {place} (raw similarity {value} at state {state})."
+        text = f"Tokens are most alike at the {place} (raw similarity {value} at state {state}{on})."
         return Statement("recover", "flow", False, text, {"state": state, "similarity": value})
     lowest, _ = held_out(flow.similarity, np.arange(state + 1, flow.states), largest=False)
     fall = _difference(flow.similarity, state, lowest)
     holds = fall.above(0.0)
     words = {True: "Tokens part again", False: "Tokens do not part again", None: "Not decided whether tokens part"}
-    text = f"{words[holds]}: from state {state} to state {lowest} raw similarity falls by {fall}."
+    text = f"{words[holds]}: from state {state} to state {lowest} raw similarity falls by {fall}{on}."
     return Statement("recover", "flow", holds, text, {"from": state, "to": lowest, "fall": fall})
 
 
@@ -56,7 +67,7 @@ def _difference(values: np.ndarray, first: int, second: int) -> Interval:
 
 def early_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement]:
     """High similarity early in depth, published for Transformers as over-smoothing before tokens differ by task."""
-    states = _between(flow.states, 0.0, thresholds.early_depth)
+    states = _between(flow.all_states, 0.0, thresholds.early_depth)
     what = f"states up to {thresholds.early_depth:.0%} depth"
     return _similarity_signature("early_similarity", flow, states, thresholds.early_similarity, what)
 
@@ -66,10 +77,10 @@ def late_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement
 
     As judged, the last states must also lie above all earlier ones: a model alike throughout has no late spike.
     """
-    states = _between(flow.states, thresholds.late_depth, 1.0)
+    states = _between(flow.all_states, thresholds.late_depth, 1.0)
     what = f"states from {thresholds.late_depth:.0%} depth on"
     found = _similarity_signature("late_similarity", flow, states, thresholds.late_similarity, what)
-    if flow.excess is None:
+    if flow.excess is None or not found:
         return found
     earlier = np.setdiff1d(np.arange(1, flow.states), states)
     *published, judged = found
@@ -89,7 +100,7 @@ def _spike(excess: np.ndarray, judged: Statement, states: np.ndarray, earlier: n
 def _similarity_signature(
     code: str, flow: FlowEvidence, states: np.ndarray, threshold: float, what: str
 ) -> list[Statement]:
-    if not len(states):
+    if not len(states) or states[-1] >= flow.states:  # a state that is not finite might be the one over it
         return []
     means = flow.similarity[states].mean(1)
     state, value = int(states[int(np.nanargmax(means))]), float(np.nanmax(means))
@@ -102,7 +113,7 @@ def _similarity_signature(
     if flow.excess is not None:
         state, interval = held_out(flow.excess, states)
         holds = interval.above(threshold)
-        place = f"{interval} at state {state}"
+        place = f"{interval} at state {state}{judged_on(flow.excess)}"
         text = f"As judged, excess similarity over {threshold:.2f} in {what}: {verdict(holds)} ({place})."
         cited = {"state": state, "excess": interval, "threshold": threshold}
         found.append(Statement(code, "signature", holds, text, cited, "judged"))

@@ -11,12 +11,18 @@ from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvide
 from repflow.studies.diagnose_statement import Statement, Thresholds, verdict
 
 MIXERS = ("attention", "ssm", "recurrent", "conv")
+OF_LAST = ("final_norm", "lens_rank")
+"""Facts whose statement is about the last state."""
 
 
 def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
     """Where the label can be decoded best, with its controls; and the controls that were not measured."""
-    found = [_decodable(probe), _best_state(probe), _intermediate(probe)]
+    found = [_decodable(probe), _best_state(probe)]
     missing = []
+    if probe.last_probed:
+        found.append(_intermediate(probe))
+    else:
+        missing.append("the last state, which is not finite, so no loss from the peak to it")
     for name, make, absent in (
         ("final_norm", _final_norm, "a probe behind the final norm"),
         ("selectivity", _selectivity, "a control task, so no selectivity"),
@@ -24,7 +30,7 @@ def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
         ("answers", _answers, "the model's own answers"),
         ("lens_rank", _lens, "the logit lens"),
     ):
-        if name in probe.facts:
+        if name in probe.facts and (probe.last_probed or name not in OF_LAST):
             found.append(make(probe))
         else:
             missing.append(absent)
@@ -47,6 +53,8 @@ def _decodable(probe: ProbeEvidence) -> Statement:
     if "information" in probe.facts:
         numbers["bits"] = float(probe.facts["information"][probe.peak])
         text += f", {numbers['bits']:.2f} bits"
+    if probe.recipe:
+        text += f"; recipe {probe.recipe}"
     return Statement("decodable", "read-out", holds, f"{text}.", numbers)
 
 
@@ -93,6 +101,8 @@ def _intermediate(probe: ProbeEvidence) -> Statement:
 
 def loss_signature(probe: ProbeEvidence, thresholds: Thresholds) -> list[Statement]:
     """Loss of accuracy from the peak to the last state, published as capacity that the last layer leaves idle."""
+    if not probe.last_probed:
+        return []
     limit = thresholds.loss_points
     points = 100 * probe.drop.value
     raw = points > limit
@@ -174,8 +184,7 @@ def layout(flow: FlowEvidence, probe: ProbeEvidence | None) -> list[Statement]:
     blocks = {kind: [i + 1 for i, part in enumerate(parts) if kind in part] for kind in present}
     places = "; ".join(f"{kind} in {spans(found, 'block')} of {len(kinds)}" for kind, found in blocks.items())
     statements = [Statement("layout", "layout", True, f"Hybrid: {places}.", {"blocks": blocks})]
-    change = np.diff(flow.similarity.mean(1))
-    values: dict[str, object] = {kind: float(np.mean(change[[b - 1 for b in found]])) for kind, found in blocks.items()}
+    values = _mean_change(flow.similarity.mean(1), blocks)
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
     text = f"Mean change of raw similarity across a block: {listed}."
     statements.append(Statement("similarity_by_kind", "layout", True, text, values))
@@ -184,9 +193,16 @@ def layout(flow: FlowEvidence, probe: ProbeEvidence | None) -> list[Statement]:
     return statements
 
 
+def _mean_change(curve: np.ndarray, blocks: dict[str, list[int]]) -> dict[str, object]:
+    """Mean change of a curve (state,) across the blocks of each kind; kinds without a finite one are left out."""
+    step = np.diff(curve)
+    held = {kind: [step[b - 1] for b in found if b <= len(step)] for kind, found in blocks.items()}
+    finite = {kind: [value for value in values if np.isfinite(value)] for kind, values in held.items()}
+    return {kind: float(np.mean(values)) for kind, values in finite.items() if values}
+
+
 def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds: Sequence[str]) -> list[Statement]:
-    step = np.diff(probe.accuracy)
-    values: dict[str, object] = {kind: float(np.mean(step[[b - 1 for b in found]])) for kind, found in blocks.items()}
+    values = _mean_change(probe.accuracy, blocks)
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
     text = f"Mean change of the probe's accuracy across a block: {listed}."
     found = [Statement("accuracy_by_kind", "layout", True, text, values)]

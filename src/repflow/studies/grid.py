@@ -1,4 +1,4 @@
-"""Grid: one measurement for every combination of models, tasks, lengths, inits and seeds that a STUDY.toml names.
+"""Grid: one run for every combination of models, tasks, lengths, inits and seeds that a STUDY.toml names.
 
     [study]
     kind = "measure"
@@ -10,8 +10,9 @@
     text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
     samples = 16
 
-Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the study's folder
-and resumes like one.
+`kind = "probe"` probes instead; its options are those of `repflow probe`, where `seeds` is a number of repetitions and
+so no list. Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the
+study's folder and resumes like one.
 """
 
 from __future__ import annotations
@@ -22,32 +23,36 @@ import json
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from repflow.errors import InputError, nearest, teach
+from repflow.studies import probe_config
+from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig, check_request, run_name
+from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.prompts import matched_models, only_fitting
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
 """List in the study → field of a cell's config; the order keeps cells that share a model together."""
-KINDS = ("measure",)
+KINDS: dict[str, type[MeasureConfig] | type[ProbeConfig]] = {"measure": MeasureConfig, "probe": ProbeConfig}
+CellConfig = MeasureConfig | ProbeConfig
 NAME_LENGTH = 120
 HASH_DIGITS = 10
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement of a study.
+    """One run of a study.
 
     Attributes:
         name: name of its run, unlike that of any other configuration.
-        config: what to measure.
+        config: what to measure or probe.
     """
 
     name: str
-    config: MeasureConfig
+    config: CellConfig
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def read_study(path: str | Path) -> Study:
     """
     file = Path(path)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -107,14 +112,16 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
 
     data = _with_lengths(data)
     _check_keys(data)
-    lists = {field: _axis(data, key) for key, field in AXES.items()}
-    options = {key: value for key, value in data.items() if key not in AXES and key not in ("kind", "name")}
-    base = MeasureConfig(**options)
-    if base.grid is None and len(lists["model"]) > 1:
-        base = replace(base, grid=_common_grid(lists["model"], base))
+    kind, axes = KINDS[data["kind"]], axes_of(data["kind"])
+    # a length that is not given is left to the task
+    lists = {field: _axis(data, key, kind) for key, field in axes.items() if key in data or field != "length"}
+    options = {key: value for key, value in data.items() if key not in axes and key not in ("kind", "name")}
+    base = kind(**options)
+    if isinstance(base, MeasureConfig) and base.grid is None and len(lists["model"]) > 1:
+        options["grid"] = _common_grid(lists["model"], base)
     cells = []
     for values in itertools.product(*lists.values()):
-        config = only_fitting(replace(base, **dict(zip(lists, values, strict=True))))
+        config = only_fitting(kind(**options, **dict(zip(lists, values, strict=True))))
         if len(lists["model"]) > 1:
             config = replace(config, match_with=matched_models(lists["model"], config))
         _check_cell(config)
@@ -123,11 +130,17 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
     return Study(check_name(name, "study name"), tuple(cells))
 
 
-def cell_name(config: MeasureConfig) -> str:
+def axes_of(kind: str) -> dict[str, str]:
+    """Lists that a kind of study takes: to `repflow probe`, seeds are a number of repetitions."""
+    return {key: field for key, field in AXES.items() if kind == "measure" or key != "seeds"}
+
+
+def cell_name(config: CellConfig) -> str:
     """Readable and stable name of a cell, with a hash of the whole configuration against collisions."""
-    text = json.dumps(asdict(config), sort_keys=True)
+    text = json.dumps(identity(config), sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
-    return f"{run_name(config)[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
+    named = run_name(config) if isinstance(config, MeasureConfig) else probe_config.run_name(config)
+    return f"{named[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
 
 
 def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,27 +155,29 @@ def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:
-    options = {f.name for f in fields(MeasureConfig)} - set(AXES.values())
-    known = {"kind", "name", *AXES, *options}
+    if "kind" in data and data["kind"] not in KINDS:
+        expected = 'kind = "measure" or "probe" in [study]'
+        raise InputError(teach(expected, repr(data["kind"]), nearest(str(data["kind"]), KINDS)))
+    config, axes = KINDS[data.get("kind", "measure")], axes_of(data.get("kind", "measure"))
+    options = {f.name for f in fields(config)} - set(axes.values())
+    known = {"kind", "name", *axes, *options}
     if unknown := sorted(data.keys() - known):
         raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
-    if data.get("kind") not in KINDS:
-        raise InputError(
-            teach('kind = "measure" in [study]', repr(data.get("kind")), nearest(str(data.get("kind")), KINDS))
-        )
+    if "kind" not in data:
+        raise InputError(teach('kind = "measure" or "probe" in [study]', "None", nearest("None", KINDS)))
     if "models" not in data:
         raise InputError(teach("models = [...] in [study]", "none", "name at least one model"))
-    hints = get_type_hints(MeasureConfig)
+    hints = get_type_hints(config)
     for key, value in data.items():
-        kind: Any = types.GenericAlias(list, hints[AXES[key]]) if key in AXES else hints.get(key, str)
-        _check_type(key, value, kind)
+        kind: Any = types.GenericAlias(list, hints[axes[key]]) if key in axes else hints.get(key, str)
+        _check_type(key, value, kind, str(data["kind"]))
 
 
-def _check_type(key: str, value: Any, hint: Any) -> None:
+def _check_type(key: str, value: Any, hint: Any, command: str) -> None:
     if _fits(value, hint):
         return
     shown = str(hint).removeprefix("<class '").removesuffix("'>")
-    raise InputError(teach(f"{key} of type {shown} in [study]", f"{value!r}", "see `repflow measure --help`"))
+    raise InputError(teach(f"{key} of type {shown} in [study]", f"{value!r}", f"see `repflow {command} --help`"))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -173,8 +188,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return type(value) is hint  # isinstance would take true for 1
 
 
-def _axis(data: Mapping[str, Any], key: str) -> list[Any]:
-    default = getattr(MeasureConfig(), AXES[key])
+def _axis(data: Mapping[str, Any], key: str, kind: type[CellConfig]) -> list[Any]:
+    default = getattr(kind(), AXES[key])
     values = data.get(key, [default])
     if not values:
         raise InputError(teach(f"at least one entry in {key}", "an empty list", "name one, or leave the key out"))
@@ -184,14 +199,14 @@ def _axis(data: Mapping[str, Any], key: str) -> list[Any]:
     return list(values)
 
 
-def _check_cell(config: MeasureConfig) -> None:
+def _check_cell(config: CellConfig) -> None:
     """Refuse what no model could run, so that a misspelt study writes nothing."""
-    from repflow.models.scheme import parse_scheme
-    from repflow.tasks.make import check_size
-
-    parse_scheme(config.init)
-    check_size(config.length, config.samples)
-    check_request(config)
+    if not config.model.strip():
+        raise InputError(teach("names in models", repr(config.model), "name a folder, hub id or config:FILE.json"))
+    if isinstance(config, MeasureConfig):
+        check_request(config)
+    else:
+        probe_config.check_request(config)
 
 
 def _common_grid(models: Sequence[str], config: MeasureConfig) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from repflow.errors import InputError
-from repflow.studies.grid import Cell
+from repflow.studies.grid import Cell, CellConfig
 from repflow.studies.measure import MeasureConfig
 
 FLOPS_PER_PARAMETER = 2
@@ -62,18 +62,39 @@ def estimate(cells: Sequence[Cell]) -> Cost:
     parameters = {model: None if size is None else size.parameters for model, size in sizes.items()}
     return Cost(
         cells=len(cells),
-        prompts=sum(config.samples for config in configs),
-        tokens=sum(config.samples * config.length for config in configs),
+        prompts=sum(map(prompt_count, configs)),
+        tokens=sum(prompt_count(config) * config.length for config in configs),
         parameters=parameters,
-        flops=float(sum(FLOPS_PER_PARAMETER * (parameters[c.model] or 0) * c.samples * c.length for c in configs)),
+        flops=float(
+            sum(FLOPS_PER_PARAMETER * (parameters[c.model] or 0) * prompt_count(c) * c.length for c in configs)
+        ),
         disk_bytes=sum(disk_bytes(config, size) for config in configs if (size := sizes[config.model]) is not None),
         unknown=tuple(model for model, count in parameters.items() if count is None),
     )
 
 
-def disk_bytes(config: MeasureConfig, size: Size) -> int:
-    """Rough size of a run: sums of unit vectors and pooled positions per prompt and state, and the kept prompts."""
+def prompt_count(config: CellConfig) -> int:
+    """Prompts that run through a model: a probe draws new ones for every seed and runs its twin too.
+
+    >>> from repflow.studies.probe_config import ProbeConfig
+    >>> prompt_count(ProbeConfig(samples=100, seeds=3)), prompt_count(ProbeConfig(samples=100, seeds_vary="init"))
+    (300, 100)
+    """
+    if isinstance(config, MeasureConfig):
+        return config.samples
+    drawn = config.seeds if config.seeds_vary == "all" and config.task in ("kvpr", "mdqa") else 1
+    return config.samples * drawn * (1 if config.twin is None else 2)
+
+
+def disk_bytes(config: CellConfig, size: Size) -> int:
+    """Rough size of a run: sums of unit vectors and pooled positions per prompt and state, and the kept prompts.
+
+    A probe keeps a row of every state per prompt and position read.
+    """
     states = size.layers + 1
+    if not isinstance(config, MeasureConfig):
+        kept = 0 if config.drop_features else prompt_count(config) * (1 + len(config.sweep))
+        return kept * (states + 1) * size.width * BYTES + DESCRIPTION
     per_prompt = states * (2 * size.width + 4 * min(config.length, POSITIONS)) * BYTES
     kept = min(config.keep_samples, config.samples) * 6 * states * config.length * BYTES
     return config.samples * per_prompt + kept + DESCRIPTION

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from repflow.errors import InputError, StoreError, UnsupportedModelError
-from repflow.studies import measure
+from repflow.studies import measure, probe
 from repflow.studies.grid import Cell
+from repflow.studies.probe_config import ProbeConfig
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.models import Model
     from repflow.results import Result
-    from repflow.studies.measure import MeasureConfig
+    from repflow.studies.grid import CellConfig
 
 Status = Literal["finished", "cannot run", "failed"]
 
@@ -73,7 +74,11 @@ def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | Non
         stored = stored_result(path)
         if stored is not None:
             return stored
-        return measure.run(cell.config, model=held.load(cell.config), out=folder, name=cell.name, progress=progress)
+        model = held.load(cell.config)
+        told: dict[str, Any] = {"out": folder, "name": cell.name, "progress": progress}
+        if isinstance(cell.config, ProbeConfig):
+            return probe.run(cell.config, model=model, **told)
+        return measure.run(cell.config, model=model, **told)
 
     return Outcome(cell, path, *attempt(work))
 
@@ -120,14 +125,14 @@ class HeldModel:
         self._key: tuple[Any, ...] | None = None
         self._held: Model | Exception | None = None
 
-    def load(self, config: MeasureConfig) -> Model:
+    def load(self, config: CellConfig) -> Model:
         """Load the model of a cell unless it is held."""
         key = model_key(config)
         if key != self._key:
             self._key, self._held = key, None
             gc.collect()  # the last model's memory before the next one's
             try:
-                self._held = measure.load_model(config)
+                self._held = measure.load_model(probe.as_measure(config) if isinstance(config, ProbeConfig) else config)
             except Exception as error:  # noqa: BLE001  raised again below, for every cell of this model
                 self._held = error
         if isinstance(self._held, Exception):
@@ -136,11 +141,11 @@ class HeldModel:
         return self._held
 
 
-def model_key(config: MeasureConfig) -> tuple[Any, ...]:
+def model_key(config: CellConfig) -> tuple[Any, ...]:
     """What decides which weights are loaded, and where to; the seed only where weights are random."""
     drawn = config.init != "trained" or config.model.startswith("config:")
     seed = config.seed if config.init_seed is None else config.init_seed
-    place = (config.tokenizer, config.dtype, config.device, config.device_map, config.trust_remote_code)
+    place = (config.tokenizer, config.dtype, config.device, config.device_map, config.scan, config.trust_remote_code)
     return (config.model, config.init, seed if drawn else None, tuple(config.ablate), *place)
 
 

@@ -44,4 +44,5 @@ def model_facts(model: Model) -> dict[str, Any]:
         "width": model.width,
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "revision": model.revision,
+        "scan": model.scans.at_load,
     }

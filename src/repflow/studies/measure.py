@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.catalogue import DEFAULT_METRICS
 from repflow.errors import InputError, nearest, teach
+from repflow.studies.loading import check_files, check_measuring, identity
+from repflow.studies.phase import STORED, tell
 from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class MeasureConfig:
         default_factory=list,
         metadata={
             "help": "parts taken out, repeated or comma separated: norm-affine, norm, positions, attention-window:W, "
-            "attention-uniform"
+            "attention-uniform, block:N, branch:N.KIND, branch:KIND"
         },
     )
     states: str = _option(
@@ -88,6 +90,9 @@ class MeasureConfig:
     dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
     device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
     device_map: str | None = _option(None, "auto spreads the model over devices (extra: accelerate)")
+    scan: str = _option(
+        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
+    )
     batch_size: int | None = _option(None, "prompts per forward pass; default by length")
     meter_memory: int | None = _option(None, "MiB the meters may use; default six float32 states of one batch")
     cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
@@ -115,7 +120,7 @@ def ablation_names(ablate: Sequence[str]) -> list[str]:
     """Names of ablations in their fixed order, so that the same set makes the same run; unknown ones are refused."""
     if not ablate:
         return []
-    from repflow.interventions import parse_ablations
+    from repflow.ablation import parse_ablations
 
     return [str(ablation) for ablation in parse_ablations(_listed(ablate))]
 
@@ -127,10 +132,9 @@ def check_request(config: MeasureConfig, name: str | None = None) -> None:
 
     if name is not None:
         check_name(name)
+    check_measuring(config)
     check_task(config)
-    for file in [*config.text, *config.calibration, *own_file(config.task)]:
-        if not Path(file).is_file():
-            raise InputError(f"cannot read {file}: no such file; check the path")
+    check_files(*config.text, *config.calibration, *own_file(config.task))
     for metric in config.metrics:
         if ".py:" not in metric and metric not in METRICS and metric not in ALIASES:
             raise InputError(f"unknown metric {metric!r}; {nearest(metric, METRICS)}")
@@ -158,31 +162,40 @@ def run(
     from repflow.capture.measure import measure_prompts
     from repflow.store import RunFolder, load_result
 
+    check_measuring(config)
     loaded = load_model(config) if model is None else model
     made = make_prompts(config, loaded) if prompts is None else prompts
     if prompts is not None:  # what was given is what the config says
         config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
     stored, provenance = describe(config, loaded, made)
+    loaded.scans.forget()
     options = measure_options(config, loaded)
     if options.calibration is not None:
         provenance["digests"]["calibration"] = options.calibration.digest()
-    if progress is not None:
-        progress(0, len(made), 0)  # the model is loaded, the work begins
     if out is None:
+        _begin(progress, len(made))
         result = measure_prompts(loaded, made, options, progress=progress)
     else:
-        from repflow.capture.measure import check_options
+        from repflow.capture.measure import check_options as check_with_model
         from repflow.studies.sink import RunSink
 
-        options = check_options(options, loaded, made)  # a request that cannot be met leaves nothing behind
+        options = check_with_model(options, loaded, made)  # a request that cannot be met leaves nothing behind
         with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
             if folder.finished:
+                tell(progress, STORED)
                 return load_result(folder.path)
+            _begin(progress, len(made))
             result = measure_prompts(loaded, made, options, sink=RunSink(folder), progress=progress)
             _describe_result(result, config, loaded, made, stored, provenance)
             folder.finish(result)
         return result
     return _describe_result(result, config, loaded, made, stored, provenance)
+
+
+def _begin(progress: Progress | None, total: int) -> None:
+    """The model is loaded, the work begins."""
+    if progress is not None:
+        progress(0, total, 0)
 
 
 def load_model(config: MeasureConfig, tokenizer: Any = None) -> Model:
@@ -197,6 +210,7 @@ def load_model(config: MeasureConfig, tokenizer: Any = None) -> Model:
         tokenizer=config.tokenizer if tokenizer is None else tokenizer,
         device=config.device,
         device_map=config.device_map,
+        scan=config.scan,
         trust_remote_code=config.trust_remote_code,
         seed=config.seed if config.init_seed is None else config.init_seed,
         **extra,
@@ -234,12 +248,13 @@ def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dic
     """Config and provenance as stored: what was asked, and with what it was done."""
     from repflow.studies.machine import machine
 
-    stored = asdict(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
+    stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
     provenance = {
         **machine(str(model.device)),
         "dtype": str(model.dtype).removeprefix("torch."),
         "init": model.init,
         "ablate": list(model.ablations),
+        "scan": model.scans.setting,
         "digests": {"weights": model.digest(), "prompts": prompts.digest(), **_metric_digests(config)},
     }
     return stored, provenance
@@ -270,6 +285,7 @@ def _describe_result(
         "branch_layers": model.sublayers(config.states) if config.states.startswith("branch") else None,
         **result.provenance,
     }
+    result.findings += [found for found in model.scans.findings() if found not in result.findings]
     return result
 
 
@@ -345,7 +361,7 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return plain | ({"tokenizer": str(plain["tokenizer"])} if tokenizer is not None else {})
 
 
-LOADING = ("init", "init_seed", "tokenizer", "dtype", "device", "device_map", "trust_remote_code")
+LOADING = ("init", "init_seed", "tokenizer", "dtype", "device", "device_map", "scan", "trust_remote_code")
 
 
 def _loaded(model: Any, config: MeasureConfig, options: dict[str, Any]) -> Model:
@@ -363,7 +379,7 @@ def _loaded(model: Any, config: MeasureConfig, options: dict[str, Any]) -> Model
         loaded = model
     else:
         extra: dict[str, Any] = {"dtype": config.dtype} if config.dtype else {}
-        extra |= {"tokenizer": options.get("tokenizer"), "device": config.device}
+        extra |= {"tokenizer": options.get("tokenizer"), "device": config.device, "scan": config.scan}
         seed = config.seed if config.init_seed is None else config.init_seed
         loaded = load(model, init=config.init, seed=seed, **extra)
     if not isinstance(model, (str, Path)):

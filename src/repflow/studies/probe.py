@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from repflow.errors import InputError, nearest
 from repflow.studies.measure import MeasureConfig
+from repflow.studies.phase import STORED, tell
 from repflow.studies.probe_config import ProbeConfig, check_numbers, check_request, run_name
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.models import Model
     from repflow.results import Result
+    from repflow.store import RunFolder
     from repflow.studies.probe_prompts import SeedPrompts
     from repflow.tasks import Prompts
 
@@ -24,7 +26,7 @@ __all__ = ["ProbeConfig", "check_request", "load_model", "prepared", "probe", "r
 C = TypeVar("C")
 IN_MEMORY = 1 << 30
 """Features of a run that is not stored stay in memory up to this many bytes, and go to a temporary folder beyond."""
-LOADED = ("model", "init", "init_seed", "seed", "ablate", "tokenizer", "dtype", "device", "device_map")
+LOADED = ("model", "init", "init_seed", "seed", "ablate", "tokenizer", "dtype", "device", "device_map", "scan")
 
 
 def as_measure(config: Any) -> MeasureConfig:
@@ -76,6 +78,7 @@ def run(
         first = made.part(0)
         config = replace(config, task=first.task, length=max(first.lengths), samples=len(first))
     else:
+        tell(progress, "making prompts")
         made = seed_prompts(config, loaded, task)
         config = config if task is None else replace(config, task=str(task.name))
     return _run(config, loaded, made, out, name, progress)
@@ -97,10 +100,9 @@ def _run(
     for number in range(prompts.n_parts):
         check_model(config, model, prompts.part(number))
     study = ProbeStudy(config, model, prompts, progress)
-    if progress is not None:
-        progress(0, study.total, 0)  # the model is loaded, the work begins
     if out is None:
         study.check_leaks()
+        _begin(progress, study.total)
         if study.feature_bytes <= IN_MEMORY:
             return study.result(MemoryKeeper())
         with tempfile.TemporaryDirectory(prefix="repflow-") as folder:
@@ -111,10 +113,30 @@ def _run(
     stored, provenance = describe(config, model, prompts)
     with RunFolder.open(out, run, config=stored, provenance=provenance) as opened:
         if opened.finished:
-            return load_result(opened.path)
-        result = study.result(RunKeeper(opened, study.total))
-        opened.finish(result)
+            tell(progress, STORED)
+            result = load_result(opened.path)
+        else:
+            _begin(progress, study.total)
+            result = study.result(RunKeeper(opened, study.total))
+            opened.finish(result)
+        if config.drop_features:
+            _drop_features(opened, result)
     return result
+
+
+def _drop_features(run: RunFolder, result: Result) -> None:
+    """Forget the shards of features, which hold prompts; fits and answers stay. Reading the result needs neither."""
+    names = [name for name in run.shards() if run.shard_meta(name).get("samples")]
+    for name in names:
+        run.discard_shard(name, "features dropped")
+    if names:
+        run.finish(result)  # a discarded shard makes a run unfinished
+
+
+def _begin(progress: Progress | None, total: int) -> None:
+    """The model is loaded, the work begins."""
+    if progress is not None:
+        progress(0, total, 0)
 
 
 def _stored(study: Any, out: Path, name: str) -> Result:
@@ -164,13 +186,9 @@ def prepared(kind: type[C], model: Any, task: Any, options: dict[str, Any]) -> t
 
     lists = {f.name for f in fields(kind) if f.default_factory is not MISSING}  # type: ignore[arg-type]
     listed = {name: measure._listed(value) if name in lists else value for name, value in options.items()}
-    config: Any = kind(**measure._plain(listed))
-    chosen = None
-    if isinstance(task, (str, Path)):
-        config.task = str(task)
-    elif task is not None:
-        chosen = task
-        config.task = str(task.name)
+    chosen = None if isinstance(task, (str, Path)) else task
+    named = {} if task is None else {"task": str(task if chosen is None else task.name)}
+    config: Any = kind(**measure._plain(listed), **named)
     loading = as_measure(config)
     loaded = measure._loaded(model, loading, options)
     config.model, config.init, config.ablate = loading.model, loading.init, loading.ablate

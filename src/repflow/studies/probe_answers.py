@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.results import Finding
+from repflow.studies.phase import tell
 from repflow.studies.probe_config import ProbeConfig
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def answer_table(
-    model: Model, prompts: Prompts, config: ProbeConfig, keeper: Keeper
+    model: Model, prompts: Prompts, config: ProbeConfig, keeper: Keeper, progress: Any = None
 ) -> tuple[Table, list[dict[str, Any]], list[Finding]]:
     """Whether the greedy answer of each prompt asked holds a right one; the first answers; what stood in the way.
 
@@ -32,7 +33,7 @@ def answer_table(
     wanted = [sample for sample in range(min(config.answers, len(prompts))) if prompts[sample].answers]
     if reason := _no_answers(model, config, wanted):
         return {}, [], [] if reason == "not asked" else [Finding("no_answers", None, reason)]
-    correct, texts = _answers(model, prompts, wanted, config, keeper)
+    correct, texts = _answers(model, prompts, wanted, config, keeper, progress)
     examples = [
         {"sample": sample, "answer": texts[sample], "right": list(prompts[sample].answers)}
         for sample in wanted[:KEPT_ANSWERS]
@@ -67,7 +68,9 @@ def _short(
 def _answer_size(model: Model, prompts: Prompts, sample: int) -> int:
     """Tokens of the longest right answer with the blank before it."""
     answers = prompts[sample].answers
-    return max(len(model.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]) for answer in answers)
+    from repflow.tasks.prompt import encode
+
+    return max(len(encode(model.tokenizer, f" {answer}")) for answer in answers)
 
 
 def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
@@ -83,7 +86,7 @@ def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
 
 
 def _answers(
-    model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, keeper: Keeper
+    model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, keeper: Keeper, progress: Any
 ) -> tuple[dict[int, bool], dict[int, str]]:
     from repflow.capture.answers import answer_room, cache_agrees, contains_answer, equal_length_batches, greedy_answers
 
@@ -95,6 +98,7 @@ def _answers(
     cached: bool | None = None
     for number, batch in enumerate(equal_length_batches(prompts, fitting)):
         name = f"answers-{number:05d}"
+        tell(progress, "greedy answers", len(correct), len(fitting))
         if not keeper.has(name):
             if cached is None:
                 cached = _cache_agrees(model, prompts, fitting, keeper, cache_agrees)
@@ -137,7 +141,7 @@ def _unpacked(stored: dict[str, np.ndarray]) -> list[str]:
 def lens_table(
     model: Model, prompts: Prompts, features: StoredFeatures, config: ProbeConfig, keeper: Keeper
 ) -> tuple[Table, list[Finding]]:
-    """Rank and log-probability of the answer's first token at every state (state, sample).
+    """Rank and log-probability of the answer's first token at every state (state, sample), NaN without an answer.
 
     Args:
         model: the model.
@@ -165,5 +169,9 @@ def lens_table(
             logprobs.append(logprob)
         keeper.keep("lens", {"rank": np.stack(ranks), "logprob": np.stack(logprobs)})
     stored = keeper.load("lens")
-    axes = ("state", "sample")
-    return {"lens_rank": (axes, stored["rank"]), "lens_logprob": (axes, stored["logprob"])}, []
+    table: Table = {}
+    for name in ("rank", "logprob"):
+        values = np.full((len(stored[name]), min(config.lens, len(prompts))), np.nan, dtype=stored[name].dtype)
+        values[:, wanted] = stored[name]
+        table[f"lens_{name}"] = (("state", "sample"), values)
+    return table, []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,24 @@ def _same(name: str) -> Any:
     return _option(getattr(_shared, name), _shared.help(name))
 
 
+LENGTHS = {"mdqa": 1000}
+LENGTH = 300
+"""Tokens per prompt where none are asked for: two documents of mdqa with their question do not fit into 300."""
+
+
+def task_length() -> Any:
+    """A length whose default depends on the task."""
+    made = length_option(0, f"tokens per prompt, at most; 1K is 1000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}")
+    return field(default=None, metadata={**made.metadata, "shown": False})
+
+
 @dataclass
 class ProbeConfig:
     """What to probe; the fields are the command line's options and the `config` of the Result."""
 
     model: str = _same("model")
     task: str = _option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
-    length: int = length_option(300, "tokens per prompt, at most; 1K is 1000")
+    length: int = task_length()
     samples: int = _option(1000, "prompts per seed: 60 % train, 20 % validate, 20 % test")
     seeds: int = _option(5, "repetitions of the probe")
     seeds_vary: str = _option("all", "what a seed redraws: all (prompts, split, initialisation), or init alone")
@@ -60,6 +73,9 @@ class ProbeConfig:
     answers: int = _option(100, "prompts the model answers greedily, 0 for none")
     answer_tokens: int | None = _option(None, "most tokens of an answer; default 16 more than the longest right one")
     lens: int = _option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
+    drop_features: bool = _option(
+        False, "remove the stored features once the run is finished; given again, also of a finished run"
+    )
     format: str = _same("format")
     index: int | None = _same("index")
     classes: int | None = _same("classes")
@@ -78,12 +94,14 @@ class ProbeConfig:
     dtype: str | None = _same("dtype")
     device: str | None = _same("device")
     device_map: str | None = _same("device_map")
+    scan: str = _same("scan")
     batch_size: int | None = _same("batch_size")
     allow_float16: bool = _same("allow_float16")
     trust_remote_code: bool = _same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""
+        self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
         self.ablate = ablation_names(self.ablate)
         self.recipes = _words(self.recipes, RECIPES, "--recipes")
         self.controls = _words(self.controls, CONTROLS, "--controls", none=True)
@@ -100,6 +118,9 @@ def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: boo
     words = [part.strip() for value in listed for part in value.split(",") if part.strip()]
     if none and (words == ["none"] or not words):
         return []
+    if none and "none" in words:
+        others = [word for word in words if word != "none"]
+        raise InputError(teach(f"{option} none, or names without it", ",".join(words), f"drop none or {others[0]}"))
     for word in words:
         if word not in known:
             raise InputError(teach(f"{option} {' or '.join(known)}", repr(word), nearest(word, known)))
@@ -111,6 +132,8 @@ def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: boo
 def check_request(config: ProbeConfig, name: str | None = None) -> None:
     """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
     from repflow.store.name import check_name
+    from repflow.studies.loading import check_files
+    from repflow.tasks.make import check_size
 
     if name is not None:
         check_name(name)
@@ -119,9 +142,8 @@ def check_request(config: ProbeConfig, name: str | None = None) -> None:
         raise InputError(teach(expected, repr(config.task), "a probe needs something to read"))
     whole: Any = config  # its text is no field, which the type of prompts' configs asks for
     check_task(whole)
-    for file in own_file(config.task):
-        if not Path(file).is_file():
-            raise InputError(f"cannot read {file}: no such file; check the path")
+    check_files(*own_file(config.task))
+    check_size(config.length, config.samples)
     if config.index is not None and config.label == "index":
         got = f"--index {config.index}, one class"
         raise InputError(teach("a gold index that varies", got, "leave --index out or pass --label answer"))
@@ -130,19 +152,34 @@ def check_request(config: ProbeConfig, name: str | None = None) -> None:
 
 def check_numbers(config: ProbeConfig) -> None:
     """Refuse numbers and words that mean nothing, whatever the prompts."""
+    from repflow.request import check_readings
+    from repflow.scheme import parse_scheme
+    from repflow.studies.loading import check_loading
+
+    check_loading(config)
+    check_readings([config.position, *config.sweep])
+    if config.twin is not None and parse_scheme(config.twin).name == "trained":
+        raise InputError(teach("a random scheme for the twin", repr(config.twin), "pass --twin default, gaussian, ..."))
     if config.seeds_vary not in VARY:
         raise InputError(teach("--seeds-vary all or init", repr(config.seeds_vary), nearest(config.seeds_vary, VARY)))
     for name, least in (("seeds", 1), ("samples", 10), ("seed", 0), ("answers", 0), ("lens", 0), ("epochs", 1)):
         if (value := getattr(config, name)) < least:
             raise InputError(teach(f"--{name} of at least {least}", f"{value}", "see repflow probe --help"))
-    if not config.rate > 0:
-        raise InputError(teach("--rate above 0", f"{config.rate:g}", "the paper's is 0.05"))
+    if not 0 < config.rate < float("inf"):
+        raise InputError(teach("a finite --rate above 0", f"{config.rate:g}", "the paper's is 0.05"))
     if config.answer_tokens is not None and config.answer_tokens < 1:
         raise InputError(teach("--answer-tokens of at least 1", f"{config.answer_tokens}", "pass --answers 0 for none"))
 
 
 def run_name(config: ProbeConfig) -> str:
-    """Folder name of a run, as one safe path component."""
+    """Folder name of a run, as one safe path component: a quick try with fewer prompts must not block the real one.
+
+    Model, weights, task, length and prompts x seeds are spelt out; eight digits stand for all other options that are
+    not at their default.
+
+    >>> run_name(ProbeConfig(model="gpt2")), run_name(ProbeConfig(model="gpt2", samples=50, seeds=1, items=3))
+    ('gpt2-probe-kvpr-300-1000x5', 'gpt2-probe-kvpr-300-50x1-1059cded')
+    """
     from repflow.store import safe_name
 
     spec = config.model
@@ -150,8 +187,30 @@ def run_name(config: ProbeConfig) -> str:
     parts += [config.init] if config.init != "trained" else []
     parts += [f"init{config.init_seed}"] if config.init_seed is not None else []
     parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]
-    parts += ["probe", Path(config.task).stem, str(config.length)]
+    parts += ["probe", Path(config.task).stem, str(config.length), f"{config.samples}x{config.seeds}"]
     parts += [config.states] if config.states != "residual" else []
     parts += [f"at-{config.position}"] if config.position != "last" else []
     parts += [config.label] if config.label != "index" else []
-    return safe_name("-".join(parts))
+    return safe_name("-".join(filter(None, [*parts, option_tag(config, NAMED)])))
+
+
+NAMED = frozenset(
+    ("model", "init", "init_seed", "ablate", "task", "length", "samples", "seeds", "states", "position", "label")
+)
+"""Options that the name of a run spells out."""
+UNNAMED = frozenset(
+    ("allow_leak", "drop_features", "batch_size", "device", "device_map", "scan", "allow_float16", "trust_remote_code")
+)
+"""Options that say how and where to compute, not what: with another one a run is the same or refused."""
+
+
+def option_tag(config: Any, named: Collection[str]) -> str:
+    """Eight digits for the options that are not at their default, "" where all are.
+
+    >>> option_tag(ProbeConfig(), ()), option_tag(ProbeConfig(items=3), ())
+    ('', '1059cded')
+    """
+    plain = asdict(type(config)())
+    left = {key: value for key, value in asdict(config).items() if key not in UNNAMED and key not in named}
+    other = {key: value for key, value in left.items() if value != plain[key]}
+    return hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()[:8] if other else ""

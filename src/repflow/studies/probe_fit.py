@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repflow.studies.phase import steps_of, tell
+
 if TYPE_CHECKING:
     from repflow.probes import Features, ProbeFit, Split
     from repflow.studies.feature_sink import Keeper
@@ -18,6 +20,8 @@ TABLES = (
     *("penalty", "log_likelihood_test"),
 )
 SMALL_BYTES = 64 << 20
+WORDS = {"model-fit": "probes", "twin-fit": "the twin's probes", "model-control": "the control task"}
+"""What the phases of the work are called."""
 PER_SEED = ("correct_valid", "correct_test")
 
 
@@ -49,12 +53,14 @@ class Fitter:
         keeper: where fits are kept.
         n_classes: classes of the label.
         device: where to compute.
+        progress: is told what is fitted.
     """
 
     config: ProbeConfig
     keeper: Keeper
     n_classes: int
     device: str
+    progress: Any = None
 
     def options(self, features: Features) -> dict[str, Any]:
         """Settings of a fit. Small problems are fitted all states at once, whatever their share of the features."""
@@ -64,14 +70,19 @@ class Fitter:
 
     def fit(self, name: str, problems: Sequence[Problem], recipe: str) -> ProbeFit:
         """Fits of all parts as one, its seeds in their order; prompts of different parts are different samples."""
-        fits = [self._part(f"{name}-{recipe}-{problem.part}", problem, recipe) for problem in problems]
+        fits = []
+        for number, problem in enumerate(problems, start=1):
+            told = f"fitting {WORDS.get(name, name)}, {recipe}"
+            told += f", prompts {number} of {len(problems)}" if len(problems) > 1 else ""
+            fits.append(self._part(f"{name}-{recipe}-{problem.part}", problem, recipe, told))
         return joined(fits, problems)
 
-    def _part(self, name: str, problem: Problem, recipe: str) -> ProbeFit:
+    def _part(self, name: str, problem: Problem, recipe: str, told: str) -> ProbeFit:
         from repflow.probes import fit_probes
 
         if self.keeper.has(name):
             return _restored(self.keeper.load(name), problem, recipe, self.n_classes, self._seeds(problem))
+        tell(self.progress, told, 0, problem.features.n_states)
         fit = fit_probes(
             problem.features,
             problem.labels,
@@ -79,6 +90,7 @@ class Fitter:
             n_classes=self.n_classes,
             recipe=recipe,
             seeds=self._seeds(problem),
+            progress=steps_of(self.progress, told),
             **self.options(problem.features),
         )
         self.keeper.keep(name, _arrays(fit))

@@ -29,7 +29,7 @@ should may might many much name in on at to of by for from with and or the a an
 
 def readings(config: ProbeConfig) -> tuple[str, ...]:
     """What is taken of each prompt: the main position first, then those of the sweep."""
-    from repflow.capture.features import check_readings
+    from repflow.request import check_readings
 
     return check_readings([config.position, *config.sweep])
 
@@ -38,12 +38,8 @@ def check_model(config: ProbeConfig, model: Model, prompts: Prompts) -> None:
     """Refuse what this model cannot do, before anything runs."""
     import torch
 
-    from repflow.models.initialise import parse_scheme
     from repflow.tasks import check_fit
 
-    readings(config)
-    if config.twin is not None and parse_scheme(config.twin).name == "trained":
-        raise InputError(teach("a random scheme for the twin", repr(config.twin), "pass --twin default, gaussian, ..."))
     check_fit(prompts, model.max_length, model.vocab_size)
     if model.dtype == torch.float16 and not config.allow_float16:
         got = "float16, whose range ends at 65,504, below the massive activations of many models"
@@ -110,10 +106,12 @@ def embedding_rows(model: Model, prompts: Prompts) -> np.ndarray:
 
 def key_tokens(prompts: Prompts, model: Model) -> list[int] | None:
     """First content token of each prompt's key, for the control task; None without keys or without a tokenizer."""
+    from repflow.tasks.prompt import encode
+
     keys = [prompt.key for prompt in prompts if prompt.key]
     if model.tokenizer is None or len(keys) < len(prompts):
         return None
-    first = {key: int(model.tokenizer(content(key), add_special_tokens=False)["input_ids"][0]) for key in set(keys)}
+    first = {key: int(encode(model.tokenizer, content(key))[0]) for key in set(keys)}
     return [first[key] for key in keys]
 
 

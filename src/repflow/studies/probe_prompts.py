@@ -33,7 +33,7 @@ class SeedPrompts:
         samples: number of prompts of each part.
         make: makes a part again.
         items: pairs or documents per prompt, None where the task has none.
-        findings: classes that were joined or left out.
+        findings: classes that were joined or left out, and what the task itself found.
     """
 
     parts: list[int]
@@ -109,6 +109,7 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool)
     names: list[tuple[str, ...]] = []
     items: set[int] = set()
     kept: dict[int, Prompts] = {}
+    told: list[Finding] = []
     tokens = 0
     for number in range(count):
         made = check_labels(make(number))
@@ -121,6 +122,7 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool)
             kept[len(digests) - 1] = made
             names.append(class_names(made))
             labels.append([names[-1][prompt.label or 0] for prompt in made])
+            told += made.findings
             items.add(_items(made))
         if tokens > KEPT_TOKENS:
             kept.clear()
@@ -137,7 +139,7 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool)
 
     kept = {part: _renamed(made, classes, moved) for part, made in kept.items()}
     whole = parts * seeds if count == 1 else parts
-    findings = rare_findings(labels, moved)
+    findings = [*rare_findings(labels, moved), *told]
     return SeedPrompts(whole, classes, digests, samples, again, items.pop() or None, findings, kept)
 
 
@@ -164,15 +166,13 @@ def class_names(prompts: Prompts) -> tuple[str, ...]:
 
 def _renamed(prompts: Prompts, classes: tuple[str, ...], moved: Mapping[str, str | None]) -> Prompts:
     """The same prompts with labels that count into `classes`; those of a class moved to None are left out."""
-    from repflow.tasks import Prompts
-
     own = class_names(prompts)
     if own == classes:
-        return Prompts(prompts.task, prompts.samples, classes)
+        return replace(prompts, classes=classes)
     place = {name: number for number, name in enumerate(classes)}
     new = [moved.get(own[prompt.label or 0], own[prompt.label or 0]) for prompt in prompts]
     made = [replace(p, label=place[name]) for p, name in zip(prompts, new, strict=True) if name is not None]
-    return Prompts(prompts.task, tuple(made), classes)
+    return replace(prompts, samples=tuple(made), classes=classes)
 
 
 def _digest(prompts: Prompts) -> str:

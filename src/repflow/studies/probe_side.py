@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from repflow.studies.phase import tell
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.probe_fit import Fitter, Problem, chosen_states
 from repflow.studies.probe_groups import Groups
@@ -54,6 +55,7 @@ class Side:
     def shards(self) -> list[list[FeatureShard]]:
         """Features of each part; runs the model where they are not there yet."""
         found = []
+        tell(self.progress, "reading states" if self.name == "model" else f"reading the {self.name}'s states")
         for number in range(self.prompts.n_parts):
             sink = self.keeper.features(f"{self.name}-{number}")
             found.append(extract(self.model, self.prompts.part(number), self.config, sink, self.progress))
@@ -98,6 +100,7 @@ class Side:
         for problem in self.problems(splits):
             name = f"{self.name}-capacity-{recipe}-{problem.part}"
             if not self.keeper.has(name):
+                tell(self.progress, "fitting shuffled labels")
                 fitter = self.fitter
                 options = fitter.options(problem.features)
                 seed = self.config.seed + problem.part
@@ -111,7 +114,8 @@ class Side:
     @cached_property
     def fitter(self) -> Fitter:
         """Fits on the model's own device."""
-        return Fitter(self.config, self.keeper, len(self.prompts.classes), str(self.model.device))
+        classes, device = len(self.prompts.classes), str(self.model.device)
+        return Fitter(self.config, self.keeper, classes, device, self.progress)
 
     def states_of(self, fit: ProbeFit) -> ProbeFit:
         """The fit without the final norm's entry."""

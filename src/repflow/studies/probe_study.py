@@ -10,6 +10,7 @@ import numpy as np
 
 from repflow.errors import InputError
 from repflow.results import Finding, Result
+from repflow.studies.phase import tell
 from repflow.studies.probe_answers import answer_table, lens_table
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.probe_part import counts_of, embedding_rows, readings
@@ -85,19 +86,23 @@ class ProbeStudy:
         for seed in seeds:
             split, shift = self.splits.splits[seed], int(start[parts.index(self.prompts.parts[seed])])
             moved.append(Split(split.train + shift, split.valid + shift, split.test + shift))
+        rows = np.concatenate([embedding_rows(self.model, part) for part in made])
+        groups = self.splits.groups
         self._sentinels = sentinels(
-            np.concatenate([embedding_rows(self.model, part) for part in made]),
+            rows if np.isfinite(rows).all() else None,  # a finding of the model's, no reason to stop
             [length for part in made for length in part.lengths],
             [count for part in made for count in counts_of(part)],
             [np.asarray(prompt.ids) for part in made for prompt in part],
             np.concatenate([self.splits.labels[number] for number in parts]),
             moved,
             n_classes=len(self.prompts.classes),
+            groups=None if groups is None else groups[: int(start[-1])],
         )
         return self._sentinels
 
     def check_leaks(self) -> None:
         """Stop where a sentinel reads the label, unless that was allowed."""
+        tell(self.progress, "checking for leaks")
         leaks = [found for found in self.sentinels() if found.leaks]
         if leaks and not self.config.allow_leak:
             raise LeakError(
@@ -116,12 +121,15 @@ class ProbeStudy:
             problems = side.problems(self.splits, reading)
             table.add_position(reading, side.fitter.fit(f"model-at-{reading}", problems, table.recipe))
         first = self.prompts.part(0)
+        if self.config.lens:
+            tell(self.progress, "logit lens")
         lens, lens_findings = lens_table(self.model, first, side.features(0), self.config, keeper)
-        answers, examples, answer_findings = answer_table(self.model, first, self.config, keeper)
+        answers, examples, answer_findings = answer_table(self.model, first, self.config, keeper, self.progress)
         for name, (axes, array) in {**lens, **answers}.items():
             table.add(name, axes, array)
         if self.config.twin is not None:
             self._add_twin(table, keeper)
+        tell(self.progress, "intervals")
         result = table.result()
         result.config, about = describe(self.config, self.model, self.prompts)
         result.provenance = about | self._about() | {"probe": table.about(self.prompts), "answers": examples}
@@ -140,6 +148,7 @@ class ProbeStudy:
             table.add("probe_capacity", ("state",), side.capacity(self.splits, table.recipe))
 
     def _add_twin(self, table: ProbeTable, keeper: Keeper) -> None:
+        tell(self.progress, "loading the twin")
         config = twin_config(self.config)
         twin = _load_twin(config, self.model)
         self._same_twin = twin.digest() == self.model.digest()
@@ -159,6 +168,7 @@ class ProbeStudy:
                 before["prompts"] += count
                 before["tokens"] += tokens
 
+        call.phase = lambda *told: tell(report, *told)  # type: ignore[attr-defined]
         return call
 
     def _about(self) -> dict[str, Any]:
@@ -216,17 +226,19 @@ def _leak(found: Sentinel) -> str:
 def describe(config: ProbeConfig, model: Model, prompts: SeedPrompts) -> tuple[dict[str, Any], dict[str, Any]]:
     """Config and provenance as stored: what was asked, and with what it was done.
 
-    With `allow_leak` a run may go on that was stopped, so it is no part of what the run is.
+    With `allow_leak` a run may go on that was stopped, so it is no part of what the run is; nor is `drop_features`.
     """
+    from repflow.studies.loading import identity
     from repflow.studies.machine import machine
 
-    stored = asdict(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
-    del stored["allow_leak"]
+    stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
+    del stored["allow_leak"], stored["drop_features"]
     provenance = {
         **machine(str(model.device)),
         "dtype": str(model.dtype).removeprefix("torch."),
         "init": model.init,
         "ablate": list(model.ablations),
+        "scan": model.scans.setting,
         "digests": {"weights": model.digest(), "prompts": prompts.digest()},
     }
     return stored, provenance

@@ -8,14 +8,19 @@
 | `probe_chance` | | accuracy of guessing |
 | `probe_corrected`, `probe_information` | state | (accuracy - chance) / (1 - chance); bits about the label |
 | `probe_drop`, `probe_drop_corrected` | | peak minus last, the paper's ↓, with its interval |
+| `probe_step` | layer | accuracy behind a block minus that before it, with its paired interval |
 | `probe_like_peak` | state | cannot be told from the peak |
-| `probe_control_accuracy`, `probe_control_chance`, `probe_capacity` | state (, seed) | controls |
-| `probe_selectivity` | state | corrected accuracy minus the control task's, each over its own chance; paired interval |
+| `probe_control_accuracy` | state, seed | of the control task, with its band |
+| `probe_control_chance` | | accuracy of guessing it |
+| `probe_control_corrected`, `probe_control_information` | state | its accuracy over that; bits |
+| `probe_capacity` | state | training accuracy on shuffled labels |
+| `probe_selectivity` | state | corrected accuracy minus the control's, the latter at least 0; paired interval |
 | `final_norm/probe_accuracy`, `twin/probe_accuracy` | state, seed | behind the final norm; of the random twin |
 | `twin/probe_valid_accuracy` | state, seed | chooses the twin's peak |
 | `twin/probe_peak_accuracy` | | test accuracy there |
 | `twin/probe_gain` | | accuracy at the model's peak minus that at the twin's, with its paired interval |
-| `sweep/probe_accuracy` | position, state, seed | at other positions of the prompt |
+| `sweep/probe_accuracy` | position, state, seed | at other positions of the prompt, with its band |
+| `sweep/probe_corrected`, `sweep/probe_information` | position, state | the same over chance; bits |
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ class ProbeTable:
         self.summary: ProbeSummary
         self._fits: list[ProbeFit] = []
         self._best: ProbeFit
-        self._positions: dict[str, np.ndarray] = {}
+        self._positions: dict[str, tuple[ProbeFit, ProbeSummary]] = {}
 
     @property
     def recipe(self) -> str:
@@ -93,8 +98,22 @@ class ProbeTable:
             self.add(name, (), drop[0] / scale)
             self.bands[name] = Band(*(np.asarray(value) for value in drop / scale))
         self.add("probe_like_peak", ("state",), np.isin(np.arange(best.n_states), found.like_peak))
+        if self.config.states == "residual":
+            self._add_steps(found)
         if (final := side.final_of(fits[chosen])) is not None and np.isfinite(final.accuracy_test).all():
             self._add_other("final_norm/", [final])
+
+    def _add_steps(self, found: ProbeSummary) -> None:
+        """Accuracy behind every block minus that before it, on the same prompts."""
+        from repflow.probes.summary import LEAST_UNITS
+
+        change = np.diff(found.accuracy)
+        self.add("probe_step", ("layer",), change)
+        drawn = np.diff(np.nanmean(self._drawn(self._best), axis=-1), axis=1)
+        if found.test_units < LEAST_UNITS:
+            drawn[:] = np.nan
+        drawn[:, ~np.isfinite(change)] = np.nan
+        self.bands["probe_step"] = _band(change, drawn)
 
     def _summarise(self, fits: Sequence[ProbeFit]) -> ProbeSummary:
         from repflow.probes import summarise
@@ -119,18 +138,22 @@ class ProbeTable:
     def add_control(self, fit: ProbeFit) -> None:
         """Take the control task's fit: selectivity is the task's corrected accuracy minus the control's.
 
-        The two tasks differ in chance: (a - c) / (1 - c) - (a' - c') / (1 - c') is 0 where both are guessed.
+        The two tasks differ in chance: (a - c) / (1 - c) - max(0, (a' - c') / (1 - c')). A probe that learnt the
+        control task by heart falls below its chance on test prompts; without the bound that would count for the task.
         """
-        from repflow.probes import chance_level
         from repflow.probes.chance import corrected
 
-        chance, own = chance_level(fit), self.summary.chance
+        found, own = self._summarise([fit]), self.summary.chance
         self.add("probe_control_accuracy", STATE_SEED, fit.accuracy_test)
-        self.add("probe_control_chance", (), chance)
-        value = corrected(self.summary.accuracy, own) - corrected(fit.accuracy_test.mean(1), chance)
+        self.bands["probe_control_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
+        self.add("probe_control_chance", (), found.chance)
+        self.add("probe_control_corrected", ("state",), found.corrected)
+        self.add("probe_control_information", ("state",), found.information)
+        value = self.summary.corrected - np.maximum(found.corrected, 0.0)
         self.add("probe_selectivity", ("state",), value)
         task, control = (np.nanmean(self._drawn(one), axis=-1) for one in (self._best, fit))
-        self.bands["probe_selectivity"] = _band(value, corrected(task, own) - corrected(control, chance))
+        drawn = corrected(task, own) - np.maximum(corrected(control, found.chance), 0.0)
+        self.bands["probe_selectivity"] = _band(value, drawn)
 
     def add_twin(self, fits: Sequence[ProbeFit]) -> None:
         """Take the random twin's fits; its recipe and its peaks are chosen on its own validation prompts."""
@@ -148,14 +171,21 @@ class ProbeTable:
 
     def add_position(self, reading: str, fit: ProbeFit) -> None:
         """Take the fit at another position of the prompt."""
-        self._positions[reading] = fit.accuracy_test
+        self._positions[reading] = (fit, self._summarise([fit]))
 
     def result(self) -> Result:
         """Everything as a Result, without config and provenance."""
         if self._positions:
-            stacked = np.stack(list(self._positions.values()))
-            self.add("sweep/probe_accuracy", ("position", *STATE_SEED), stacked)
+            self._add_sweep()
         return Result(self.arrays, self.axes, bands=self.bands)
+
+    def _add_sweep(self) -> None:
+        fits, found = zip(*self._positions.values(), strict=True)
+        self.add("sweep/probe_accuracy", ("position", *STATE_SEED), np.stack([fit.accuracy_test for fit in fits]))
+        parts = ("accuracy", "accuracy_low", "accuracy_high")
+        self.bands["sweep/probe_accuracy"] = Band(*(np.stack([getattr(one, part) for one in found]) for part in parts))
+        for name in ("corrected", "information"):
+            self.add(f"sweep/probe_{name}", ("position", "state"), np.stack([getattr(one, name) for one in found]))
 
     def about(self, prompts: SeedPrompts) -> dict[str, Any]:
         """What the numbers rest on, for the provenance."""
@@ -167,12 +197,12 @@ class ProbeTable:
             "class_names": list(prompts.classes),
             "chance": found.chance,
             "recipe": found.recipe,
-            "recipe_valid": found.recipe_valid,
+            "recipe_valid": {recipe: _known(value) for recipe, value in found.recipe_valid.items()},
             "peak": found.peak,
             "peaks": found.peaks.tolist(),
             "last": found.last,
-            "peak_accuracy": found.peak_accuracy,
-            "last_accuracy": found.last_accuracy,
+            "peak_accuracy": _known(found.peak_accuracy),
+            "last_accuracy": _known(found.last_accuracy),
             "tied": list(found.like_peak),
             "intermediate_beats_final": found.intermediate_beats_final,
             "position": self.config.position,
@@ -208,6 +238,7 @@ class ProbeTable:
             lost = np.flatnonzero(~np.isfinite(fit.accuracy_test).all(1))
             if lost.size and fit is self._fits[0]:
                 text = f"{lost.size} of {fit.n_states} states are not finite and were not probed"
+                text += ": there is nothing to compare with the last one" if found.last in lost else ""
                 items.append(Finding("nonfinite_state", int(lost[0]), text))
             open_ = np.flatnonzero(~fit.converged.all(1) & np.isfinite(fit.accuracy_test).all(1))
             if open_.size:
@@ -216,11 +247,17 @@ class ProbeTable:
         return items
 
 
+def _known(value: float) -> float | None:
+    """None for NaN, which JSON lacks."""
+    return value if np.isfinite(value) else None
+
+
 def _band(value: np.ndarray, draws: np.ndarray) -> Band:
     """The value with the interval of its draws (draw, ...); NaN bounds where it is NaN."""
     from repflow.probes.bootstrap import interval
 
     ends = np.full((2, *value.shape), np.nan)
     known = np.isfinite(value)
-    ends[:, known] = interval(draws[:, known])
+    if known.any():
+        ends[:, known] = interval(draws[:, known])
     return Band(value, np.asarray(ends[0]), np.asarray(ends[1]))

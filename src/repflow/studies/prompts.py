@@ -22,6 +22,7 @@ APPLIES: dict[str, tuple[str, ...]] = {
     "index": ("kvpr", "mdqa"),
     "classes": ("kvpr", "mdqa"),
     "items": ("kvpr", "mdqa"),
+    "label": ("kvpr", "mdqa"),
     "chat_template": ("kvpr", "mdqa", "FILE.jsonl"),
 }
 """Option → the tasks that it means something to."""
@@ -97,7 +98,7 @@ def only_fitting(config: C) -> C:
     task = str(config.task)  # type: ignore[attr-defined]
     plain = TaskOptions()
     away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in APPLIES[name]}
-    if task != "text":
+    if task != "text" and config.text:  # type: ignore[attr-defined]
         away["text"] = []
     return replace(config, **away)  # type: ignore[type-var]
 
@@ -137,12 +138,18 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
                 tokenizer=model.tokenizer,
                 bos=config.bos,
                 bos_id=model.bos_token_id,
+                without=padding_ids(model),
             )
-    encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
+    encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and config.task == "text":
         return file_prompts(config.text, encoder, length=config.length, samples=config.samples)
     made = make_task(config.task, task_options(config)) if task is None else task
     return task_prompts(made, encoder, config)
+
+
+def padding_ids(*models: Model) -> list[int]:
+    """Ids that random prompts leave out."""
+    return sorted({model.padding_id for model in models if model.padding_id is not None})
 
 
 def task_name(task: Any) -> str | None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow import papers
 from repflow.errors import InputError, nearest, teach
 from repflow.studies import reproduce_check
+from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.reproduce_models import StandIn, make_tiny, stand_ins
-from repflow.studies.reproduce_recipes import CHECK, KINDS, RECIPES, SCALES, Recipe, Row, recipe, rows
+from repflow.studies.reproduce_recipes import CHECK, DYNAMICS, KINDS, RECIPES, SCALES, Recipe, Row, recipe, rows
 from repflow.version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _option(default: Any, help: str) -> Any:
 class ReproduceConfig:
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
-    recipe: str = _option("flow-fig1", f"{', '.join([*RECIPES, CHECK])}")
+    recipe: str = _option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *DYNAMICS])}")
     scale: str = _option("tiny", "tiny (small random models made here), or paper (its checkpoints, lengths and counts)")
     states: list[str] = field(
         default_factory=lambda: list(KINDS),
@@ -75,6 +76,9 @@ class ReproduceConfig:
     tokenizer: str | None = _option(None, "tokenizer for all models, where they have none")
     dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
     device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+    scan: str = _option(
+        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
+    )
     batch_size: int | None = _option(None, "prompts per forward pass; default by length")
 
     @classmethod
@@ -201,6 +205,7 @@ def _shared_options(
     options: dict[str, Any] = {
         "model": model.spec, "tokenizer": model.tokenizer, "task": task, "length": tokens, "seed": config.seed,
         "init": init, "states": kind, "dtype": config.dtype, "device": config.device, "match": "tokens",
+        "scan": config.scan,
         "batch_size": TINY_BATCH if _made_here(config) and config.batch_size is None else config.batch_size,
     }  # fmt: skip
     if task == "kvpr":
@@ -242,7 +247,7 @@ def _named(key: Key, config: MeasureConfig | ProbeConfig) -> ReproduceCell:
     from repflow.store import safe_name
 
     study = "probe" if isinstance(config, ProbeConfig) else "measure"
-    asked = asdict(config)
+    asked = identity(config)
     asked.pop("allow_leak", None)  # says whether a run may go on, not what it is
     text = json.dumps([study, asked], sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
@@ -261,7 +266,7 @@ def _check_cell(cell: ReproduceCell) -> None:
 
 def run_name(config: ReproduceConfig) -> str:
     """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
-    tag = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
+    tag = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
     return f"{config.recipe}-{config.scale}-{tag}"
 
 
@@ -297,7 +302,7 @@ def run(
         make_tiny(made.folder / "models", list(made.models))
     outcomes = list(run_cells(made, label or (None if progress is None else lambda *_: progress)))
     result = make_result(made, outcomes)
-    result.config = asdict(config)
+    result.config = identity(config)
     finished = [outcome.result for outcome in outcomes if outcome.result is not None]
     if len(finished) < len(outcomes):
         return result
@@ -309,7 +314,7 @@ def _store(
 ) -> Result:
     from repflow.store import RunFolder
 
-    result.config = asdict(config)
+    result.config = identity(config)
     result.provenance = {**provenance, **result.provenance}
     with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
         folder.finish(result)

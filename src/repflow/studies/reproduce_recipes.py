@@ -9,6 +9,8 @@ from repflow import papers
 from repflow.errors import InputError, nearest
 
 CHECK = "flow-check"
+DYNAMICS = ("dynamics-fig3", "dynamics-fig4", "dynamics-fig5", "dynamics-fig6")
+"""Figures of paper 3, which need no model: `repflow.studies.dynamics_figures`."""
 KINDS = ("residual", "branch", "hf-tuple")
 """Kinds of state that the printed values are held against; the paper does not say which it used."""
 Scale = Literal["tiny", "paper"]
@@ -135,7 +137,7 @@ def recipe(name: str) -> Recipe:
     ('kvpr',)
     """
     if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}; {nearest(name, [*RECIPES, CHECK])}")
+        raise InputError(f"unknown recipe {name!r}; {nearest(name, [*RECIPES, CHECK, *DYNAMICS])}")
     return RECIPES[name]
 
 

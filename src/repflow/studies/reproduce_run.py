@@ -53,7 +53,7 @@ def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[CellO
 def _run_cell(plan: ReproducePlan, cell: ReproduceCell, held: HeldModel, progress: Progress | None) -> CellOutcome:
     def work() -> Result:
         stored = stored_result(plan.folder / cell.name)
-        return _study(plan, cell, held.load(cell.config), progress) if stored is None else stored  # type: ignore[arg-type]
+        return _study(plan, cell, held.load(cell.config), progress) if stored is None else stored
 
     return CellOutcome(cell, *attempt(work))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, RepflowError, teach
+from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig, _option, ablation_names, check_request
 from repflow.studies.twins_verdict import (
     TRAINED,
@@ -32,13 +33,21 @@ if TYPE_CHECKING:
     from repflow.studies.grid import Cell
     from repflow.studies.grid_run import Outcome
 
-INITS = ("default", "gaussian:0.02", "gaussian:0.1", "xavier", "xavier:0.5", "he")
+INITS = ("default", "gaussian:0.02", "gaussian:0.1", "gaussian:0.02+residual", "xavier", "xavier:0.5", "he")
 LENGTHS = ("128", "512", "2K")
 METRICS = {"raw": "token_similarity", "excess": "token_similarity_excess"}
 SUMMARY = "summary"
 Key = tuple[str, str, int, int]
 """Ablation ("" for none), weights, length, number of the seed."""
 AXES = ("ablation", "weights", "length", "seed", "sample")
+
+
+_shared = MeasureConfig()
+
+
+def _same(name: str) -> Any:
+    """An option that means what it means to `repflow measure`."""
+    return _option(getattr(_shared, name), _shared.help(name))
 
 
 @dataclass
@@ -48,11 +57,17 @@ class TwinsConfig:
     model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
     inits: list[str] = field(
         default_factory=lambda: list(INITS),
-        metadata={"help": f"random schemes, repeated or comma separated; default {', '.join(INITS)}"},
+        metadata={
+            "help": f"random schemes, repeated or comma separated; default {', '.join(INITS)}",
+            "aliases": ("--init",),
+        },
     )
     lengths: list[str] = field(
         default_factory=lambda: list(LENGTHS),
-        metadata={"help": f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}"},
+        metadata={
+            "help": f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}",
+            "aliases": ("--length",),
+        },
     )
     seeds: int = _option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ...")
     ablate: list[str] = field(
@@ -66,12 +81,22 @@ class TwinsConfig:
     )
     samples: int = _option(8, "number of prompts, the same for all weights")
     seed: int = _option(0, "seed of the prompts, and first seed of random weights")
+    format: str = _same("format")
+    index: int | None = _same("index")
+    classes: int | None = _same("classes")
+    items: int | None = _same("items")
+    documents: str | None = _same("documents")
+    distractors: str = _same("distractors")
+    chat_template: bool = _same("chat_template")
     states: str = _option("residual", "kind of state: residual or branch")
     bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
     tokenizer: str | None = _option(None, "folder or file of a tokenizer, where the model has none")
     dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
     device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
     device_map: str | None = _option(None, "auto spreads the model over devices (extra: accelerate)")
+    scan: str = _option(
+        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
+    )
     batch_size: int | None = _option(None, "prompts per forward pass; default by length")
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with the model")
@@ -101,7 +126,7 @@ def _split(values: Sequence[Any]) -> list[str]:
 
 def check(config: TwinsConfig) -> None:
     """Refuse what is wrong whatever the model is."""
-    from repflow.models.scheme import parse_scheme
+    from repflow.scheme import parse_scheme
     from repflow.tasks.make import check_size
 
     lengths = [str(length) for length in config.tokens]
@@ -183,7 +208,8 @@ def run(
     folder = Path(out) / check_name(name or study_name(config))
     _check_model(config)
     provenance = {**machine(config.device or "default"), "digests": {}}
-    with RunFolder.open(folder, SUMMARY, config=asdict(config) | {"study": "twins"}, provenance=provenance) as summary:
+    stored = identity(config) | {"study": "twins"}
+    with RunFolder.open(folder, SUMMARY, config=stored, provenance=provenance) as summary:
         result = _judged(config, _measured(config, folder, progress, note))
         result.provenance = {**provenance, **result.provenance}
         summary.finish(result)
@@ -262,7 +288,7 @@ def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
         "break_conditions": conditions,
         "digests": {"prompts": _prompt_digests(outcomes)},
     }
-    stored = asdict(config) | {"study": "twins"}
+    stored = identity(config) | {"study": "twins"}
     return Result(arrays, axes, stored, provenance, findings)
 
 

@@ -18,6 +18,8 @@ from repflow.errors import InputError, teach
 
 TRAINED = "trained"
 SCHEMES = ("default", "gaussian", "xavier", "he")
+SCALED = "residual"
+"""Switch that a whole grid has in one of its schemes."""
 SPAN = (128, 2000)
 """Lengths that a grid must reach down and up to before anything is called architectural."""
 LEAST_SEEDS = 3
@@ -201,13 +203,15 @@ def _statement(code: str, sign: int, cells: Sequence[CellSign], breaks: Sequence
 def grid_gaps(inits: Sequence[str], lengths: Sequence[int], seeds: int, missing: Sequence[str]) -> list[str]:
     """Why a grid is not whole; empty for one that is.
 
-    >>> grid_gaps(["default", "gaussian:0.1", "xavier", "he"], [128, 2000], 3, [])
+    >>> grid_gaps(["default", "gaussian:0.1+residual", "xavier", "he"], [128, 2000], 3, [])
     []
     """
     names = {init.partition("+")[0].partition(":")[0] for init in inits}
     gaps = []
     if absent := [scheme for scheme in SCHEMES if scheme not in names]:
         gaps.append(f"no twin by {', '.join(absent)}")
+    if not any(SCALED in init.split("+")[1:] or f"+{SCALED}:" in init for init in inits):
+        gaps.append("no twin with scaled residual branches")
     if min(lengths) > SPAN[0] or max(lengths) < SPAN[1]:
         shown = f"n = {min(lengths)} … {max(lengths)}" if len(lengths) > 1 else f"n = {lengths[0]}"
         gaps.append(f"{shown} does not span {SPAN[0]} … {SPAN[1]}")

@@ -16,7 +16,7 @@ class ChatEncoder(Encoder):
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        self.tokenizer = encoder.tokenizer
+        self.tokenizer, self.limit = encoder.tokenizer, encoder.limit
         self._numbers, self._words = {}, {}
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError(

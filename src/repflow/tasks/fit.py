@@ -38,6 +38,7 @@ class Draft:
         key: queried key or question.
         group: prompts of one group never part in a split.
         loose: first and past-the-last character of a passage that may be cut at its end.
+        told: whether the gold item holds the answer.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Draft:
     key: str
     group: str
     loose: tuple[int, int] | None = None
+    told: bool = True
 
 
 @runtime_checkable
@@ -92,6 +94,8 @@ class Fitting:
         """Fit all samples, with `items` of them each where that is given."""
         if items is not None and items < LEAST:
             raise InputError(teach(f"--items of at least {LEAST}", str(items), "one item leaves nothing to find"))
+        if items is not None:
+            self._check_items(items)
         count = items if items is not None else self._start(samples)
         while True:
             made, failed = self._pass(samples, count)
@@ -100,6 +104,15 @@ class Fitting:
             if items is not None:
                 raise self._too_many(failed, items)
             count = self._largest(failed, count - 1)
+
+    def _check_items(self, items: int) -> None:
+        """Refuse far too many items on one prompt, before a batch of such prompts is written and encoded."""
+        if items > self.length:
+            unit = self.drafts.unit
+            remedy = f"pass fewer --items, or leave it out for as many {unit} as fit"
+            raise InputError(teach(f"{items} {unit} within {self.length} tokens", "more items than tokens", remedy))
+        if not self._fits(0, items):
+            raise self._too_many(0, items)
 
     def _start(self, samples: int) -> int:
         count = self._largest(0, None)
@@ -215,7 +228,8 @@ class Fitting:
             return InputError(teach(expected, f"{most} for prompt {sample}", "pass a file with more passages"))
         need = self._need(sample, LEAST)
         expected = f"a length that holds {LEAST} {unit}"
-        return InputError(teach(expected, f"{self.length} tokens, where {LEAST} need {need}", f"pass --length {need}"))
+        remedy = self._beyond(need) or f"pass --length {need}"
+        return InputError(teach(expected, f"{self.length} tokens, where {LEAST} need {need}", remedy))
 
     def _too_many(self, sample: int, items: int) -> InputError:
         unit, most = self.drafts.unit, self.drafts.most(sample)
@@ -224,8 +238,15 @@ class Fitting:
             return InputError(teach(expected, f"--items {items}", "pass fewer --items or a file with more passages"))
         need = self._need(sample, items)
         got = f"{need} in prompt {sample}"
-        remedy = f"pass --length {need} or more, or fewer --items"
+        remedy = "pass fewer --items" if self._beyond(need) else f"pass --length {need} or more, or fewer --items"
         return InputError(teach(f"{items} {unit} within {self.length} tokens", got, remedy))
+
+    def _beyond(self, need: int) -> str:
+        """What to do where no length would help, as the model takes fewer tokens; empty where one would."""
+        limits = [encoder.limit for encoder in self.encoders if encoder.limit is not None]
+        if not limits or need <= min(limits):
+            return ""
+        return f"the model takes at most {min(limits)} tokens: use a tokenizer of fewer tokens, another task or model"
 
     def _need(self, sample: int, items: int) -> int:
         draft = self.drafts.draft(sample, items)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,28 @@ def random_prompts(
     tokenizer: Any = None,
     bos: str = "model",
     bos_id: int | None = None,
+    without: Collection[int] = (),
 ) -> Prompts:
     """Uniform random token ids: what the architecture does when the input says nothing.
 
-    Example of the data, vocabulary 100, length 6: `37 4 91 4 62 10`. Sample i depends on the seed and i alone.
+    Example of the data, vocabulary 100, length 6: `37 4 91 4 62 10`. Sample i depends on the seed and i alone. Ids in
+    `without` are never drawn: a padding id's embedding is zero in many models, and a zero vector has no direction.
+
+    >>> random_prompts(3, length=6, samples=1, without=[1])[0].ids
+    (2, 2, 2, 0, 0, 0)
     """
     check_size(length, samples)
     if seed < 0:
         raise InputError(teach("a seed of 0 or more", f"{seed}", "pass --seed 0"))
     prefix = bos_prefix(tokenizer, bos, bos_id)
+    drawn = np.setdiff1d(np.arange(vocab_size), list(without))
+    if not len(drawn):
+        got = f"none of {vocab_size} once padding is left out"
+        raise InputError(teach("token ids to draw from", got, "check the model's vocab_size"))
     made = []
     for index in range(samples):
         rng = np.random.default_rng([seed, index])
-        body = rng.integers(0, vocab_size, size=length - len(prefix)).tolist()
+        body = drawn[rng.integers(0, len(drawn), size=length - len(prefix))].tolist()
         ids = (*prefix, *body)
         made.append(Prompt(ids, None, tuple(token_strings(tokenizer, ids)), bool(prefix)))
     return Prompts("random", tuple(made))

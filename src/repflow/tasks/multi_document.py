@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from repflow.tasks.draw import Draw
 from repflow.tasks.fit import Draft
 from repflow.tasks.gold import Gold
-from repflow.tasks.passages import FileLibrary, Library, Passage
+from repflow.tasks.passages import FileLibrary, Library, Passage, plain_passage, tells
 
 SHUFFLE = 30  # purpose of a Draw
 EVERY = 1 << 30
@@ -89,7 +89,8 @@ class MultiDocumentDrafts:
         before = multi_document_text(passages[:loose], "").rpartition("\n\nQuestion: ")[0] + ("\n" if loose else "")
         begin = len(before) + len(document_head(loose + 1, passages[loose].title))
         span = (begin, begin + len(passages[loose].text))
-        return Draft(text, place, question.answers, question.text, question.group, span)
+        told = tells(plain_passage(passages[place]), question.answers)
+        return Draft(text, place, question.answers, question.text, question.group, span, told)
 
 
 def open_library(file: str | None, seed: int, distractors: str) -> Library:

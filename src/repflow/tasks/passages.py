@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from repflow.errors import InputError
+from repflow.errors import InputError, teach
 from repflow.tasks.draw import Draw
 from repflow.tasks.lines import json_lines, string_of, strings_of
 from repflow.tasks.ranking import Ranking
@@ -74,19 +74,31 @@ def plain(text: str) -> str:
     return BLANK.sub(" ", text).strip().casefold()
 
 
-def without_answers(numbers: Iterable[int], plain_passages: Sequence[str], question: Question) -> Iterator[int]:
-    """Passages that are not the gold one and hold none of the answers.
+def plain_passage(passage: Passage) -> str:
+    """A passage with its title, as answers are looked for in it."""
+    return plain(f"{passage.title}\n{passage.text}")
+
+
+def tells(plain_text: str, answers: Sequence[str]) -> bool:
+    """Whether a plain text holds one of the answers.
 
     An answer of up to three characters counts only as a word of its own: a "4" is in every other year.
+
+    >>> tells("born in 1945", ["4"]), tells("it has 4 legs", ["4"]), tells("in berlin", ["Berlin"])
+    (False, True, True)
     """
-    wanted = [plain(answer) for answer in question.answers]
-    words = [re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)") for answer in wanted if len(answer) <= SHORT]
-    parts = [answer for answer in wanted if len(answer) > SHORT]
+    for answer in map(plain, answers):
+        if len(answer) > SHORT and answer in plain_text:
+            return True
+        if len(answer) <= SHORT and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", plain_text):
+            return True
+    return False
+
+
+def without_answers(numbers: Iterable[int], plain_passages: Sequence[str], question: Question) -> Iterator[int]:
+    """Passages that are not the gold one and hold none of the answers."""
     for number in numbers:
-        text = plain_passages[number]
-        if number == question.passage or any(part in text for part in parts):
-            continue
-        if not any(word.search(text) for word in words):
+        if number != question.passage and not tells(plain_passages[number], question.answers):
             yield number
 
 
@@ -99,7 +111,11 @@ class FileLibrary:
     def __init__(self, file: str | Path, seed: int, distractors: str) -> None:
         self.passages, self.questions = read_library(file)
         self.seed = seed
-        self._plain = [plain(f"{passage.title}\n{passage.text}") for passage in self.passages]
+        self._plain = [plain_passage(passage) for passage in self.passages]
+        if not any(tells(self._plain[question.passage], question.answers) for question in self.questions):
+            got = f"none of {len(self.questions)}, such as {self.questions[0].answers[0]!r:.60}"
+            remedy = "check that 'answers' and 'text' belong together; no prompt could be answered from its documents"
+            raise InputError(teach(f"answers that stand in their passages in {file}", got, remedy))
         self._ranking = Ranking(self._plain) if distractors == "bm25" else None
         self._ranked: dict[int, Sequence[int]] = {}
         self._round: tuple[int, list[int]] = (-1, [])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from repflow.errors import InputError, teach
+from repflow.results import Finding
 
 BOS_POLICIES = ("model", "always", "never")
 """Whether prompts begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
@@ -52,11 +53,13 @@ class Prompts(Sequence[Prompt]):
         task: name of the task that made them.
         samples: the prompts.
         classes: name of each class of `Prompt.label`.
+        findings: what a reader of the results should know of them.
     """
 
     task: str
     samples: tuple[Prompt, ...] = field(repr=False)
     classes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -85,7 +88,17 @@ class Prompts(Sequence[Prompt]):
 class Encoder:
     """Turns text into ids with a tokenizer of transformers, under one policy for the first token."""
 
-    def __init__(self, tokenizer: Any, bos: str = "model", bos_id: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, bos: str = "model", bos_id: int | None = None, *, limit: int | None = None
+    ) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            tokenizer: of transformers.
+            bos: policy for the first token, one of BOS_POLICIES.
+            bos_id: the first token, where the tokenizer names none.
+            limit: most tokens that the model takes, for advice on lengths; None for no bound.
+        """
         if tokenizer is None:
             raise InputError(
                 teach(
@@ -94,7 +107,7 @@ class Encoder:
                     "pass --tokenizer FOLDER, token ids, or use --task random",
                 )
             )
-        self.tokenizer = tokenizer
+        self.tokenizer, self.limit = tokenizer, limit
         self.prefix = bos_prefix(tokenizer, bos, bos_id)
         self._numbers: dict[int, int] = {}
         self._words: dict[int, str] = {}
@@ -109,12 +122,12 @@ class Encoder:
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of a piece of text as it stands."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(encode(self.tokenizer, text))
 
     def batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`ids` of several texts; a fast tokenizer encodes them side by side."""
         rendered = [self.render(text) for text in texts]
-        return [list(ids) for ids in self.tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+        return [list(ids) for ids in encode(self.tokenizer, rendered)]
 
     def prompt(self, ids: Sequence[int], text: str | None) -> Prompt:
         """Prompt from ids of text, with the policy's first token."""
@@ -137,6 +150,19 @@ class Encoder:
         return made, self.prefix, getattr(self.tokenizer, "chat_template", None)
 
 
+def encode(tokenizer: Any, text: str | list[str], *, special: bool = False) -> Any:
+    """Ids of a text, or of each of several; what a tokenizer cannot write is refused with its own words."""
+    try:
+        return tokenizer(text, add_special_tokens=special)["input_ids"]
+    except Exception as error:  # the tokenizers library has no class of its own: it raises Exception itself
+        if type(error) is not Exception:
+            raise
+        first = text if isinstance(text, str) else next(iter(text), "")
+        got = f"{first[:40]!r}: {error}"
+        remedy = "it lacks an unknown token, or its vocabulary is not this model's; pass another --tokenizer"
+        raise InputError(teach("text that the tokenizer can write", got, remedy)) from error
+
+
 def bos_prefix(tokenizer: Any, bos: str, bos_id: int | None) -> tuple[int, ...]:
     """Ids to put before every prompt.
 
@@ -152,9 +178,9 @@ def bos_prefix(tokenizer: Any, bos: str, bos_id: int | None) -> tuple[int, ...]:
         if bos_id is None:
             raise InputError(teach("a beginning-of-sequence token for bos='always'", "none", "use bos='model'"))
         return (bos_id,)
-    alone = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    alone = list(encode(tokenizer, "a"))
     # the id alone would not do: without a BOS token of its own, a tokenizer may give the text itself that id
-    added = list(tokenizer("a")["input_ids"])[: len(alone) + 1] == [bos_id, *alone]
+    added = list(encode(tokenizer, "a", special=True))[: len(alone) + 1] == [bos_id, *alone]
     return (bos_id,) if bos_id is not None and added else ()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from repflow.errors import InputError, nearest, teach
+from repflow.results import Finding
 from repflow.tasks.chat import ChatEncoder
 from repflow.tasks.fit import Draft, Drafts, Fitted, Fitting
 from repflow.tasks.gold import Gold
@@ -122,12 +123,21 @@ class RetrievalTask:
                 label = classes.index(first_symbol(draft.answers[0]))
             bare = encoder.prompt(ids.tolist(), encoder.render(draft.text))
             made.append(_labelled(bare, draft, label, fitted.items))
-        return Prompts(self.name, tuple(made), classes)
+        return Prompts(self.name, tuple(made), classes, _untold(fitted.drafts))
 
     def _symbols(self, drafts: Sequence[Draft]) -> tuple[str, ...]:
         if self.name == "kvpr":
             return HEXADECIMAL
         return tuple(sorted({first_symbol(draft.answers[0]) for draft in drafts}))
+
+
+def _untold(drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+    """Prompts that no reader could answer: a probe still reads the index, but the model's own answers say nothing."""
+    count = sum(not draft.told for draft in drafts)
+    if not count:
+        return ()
+    text = f"in {count} of {len(drafts)} prompts the gold document holds none of the answers"
+    return (Finding("answer_not_in_document", None, f"{text}: they cannot be answered from what they show"),)
 
 
 def _labelled(prompt: Prompt, draft: Draft, label: int, items: int) -> Prompt:

@@ -13,9 +13,13 @@ ABLATIONS = {
     "positions": "learned positions zero, rotary positions the identity",
     "attention-window": "attention to the last W tokens only, itself included",
     "attention-uniform": "equal attention to every allowed token",
+    "block": "contribution of a block to the stream taken out (block N gives state N)",
+    "branch": "contribution of a kind of branch to the stream taken out, in one block or in all",
 }
 SCOPES = ("block", "inner", "final")
 """Which norms: those at a block's stream, those inside its mixers, the one behind the last block."""
+PARTS = ("attention", "ssm", "recurrent", "conv", "mlp")
+"""Kinds of branch, as in `--states branch:KIND`."""
 SCOPED = ("norm-affine", "norm")
 WINDOW = "attention-window"
 
@@ -28,13 +32,19 @@ class Ablation:
         kind: A key of `ABLATIONS`.
         scope: For norms, one of `SCOPES`; None for all of them.
         window: For `attention-window`, the tokens a query may see, itself included.
+        block: For `block` and `branch`, the block's number from 1; None for the branches of all blocks.
+        part: For `branch`, one of `PARTS`.
     """
 
     kind: str
     scope: str | None = None
     window: int | None = None
+    block: int | None = None
+    part: str | None = None
 
     def __str__(self) -> str:
+        if self.kind in ("block", "branch"):
+            return f"{self.kind}:{'.'.join(str(word) for word in (self.block, self.part) if word is not None)}"
         option = self.scope if self.window is None else self.window
         return self.kind if option is None else f"{self.kind}:{option}"
 
@@ -47,11 +57,13 @@ def parse_ablation(text: str) -> Ablation:
     """
     kind, colon, option = text.strip().partition(":")
     if kind not in ABLATIONS:
-        raise InputError(teach("an ablation", repr(text), nearest(kind, [*ABLATIONS, "attention-window:W"])))
+        raise InputError(teach("an ablation", repr(text), nearest(kind, [*ABLATIONS, "attention-window:W", "block:N"])))
     if kind == WINDOW:
         if not option.isdecimal() or int(option) < 1:
             raise InputError(teach("attention-window:W with W of at least 1", repr(text), "write attention-window:64"))
         return Ablation(kind, window=int(option))
+    if kind in ("block", "branch"):
+        return _parse_branch(text, kind, option)
     if not colon:
         return Ablation(kind)
     if kind in SCOPED:
@@ -59,6 +71,23 @@ def parse_ablation(text: str) -> Ablation:
             raise InputError(teach(f"{kind}, or {kind}:SCOPE", repr(text), nearest(option, SCOPES)))
         return Ablation(kind, scope=option)
     raise InputError(teach(f"{kind} without an option", repr(text), f"write {kind}"))
+
+
+def _parse_branch(text: str, kind: str, option: str) -> Ablation:
+    """`block:N`, `branch:KIND` or `branch:N.KIND`.
+
+    >>> str(parse_ablation("branch:3.attention")), parse_ablation("block:2").block
+    ('branch:3.attention', 2)
+    """
+    number, _, part = option.rpartition(".") if kind == "branch" else (option, "", "")
+    block: int | None = None
+    if kind == "block" or number:
+        if not number.isdecimal() or int(number) < 1:
+            raise InputError(teach(f"{kind}:N with N from 1", repr(text), "state N is the output of block N"))
+        block = int(number)
+    if kind == "branch" and part not in PARTS:
+        raise InputError(teach("branch:KIND or branch:N.KIND", repr(text), nearest(part, PARTS)))
+    return Ablation(kind, block=block, part=part or None)
 
 
 def parse_ablations(texts: str | Sequence[str]) -> tuple[Ablation, ...]:

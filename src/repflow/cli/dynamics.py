@@ -1,0 +1,129 @@
+"""`repflow dynamics`: paper 3's token dynamics for given parameters, and its prediction beside a real model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import Progress, guarded, quiet, stdout_console
+from repflow.cli.measure import RUNS, short_name
+from repflow.cli.options import make_config, with_options
+from repflow.store.disk import check_place
+from repflow.store.name import check_name
+from repflow.studies.dynamics_apply import ApplyConfig
+from repflow.studies.dynamics_simulate import SimulateConfig
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+app = typer.Typer(
+    help="Token dynamics of deep selective state-space models: simulate them, or hold a real model against them.",
+    no_args_is_help=True,
+)
+NO_PICTURE = Annotated[bool, typer.Option("--no-picture", help="Write no HTML file beside the run.")]
+
+
+@with_options(SimulateConfig)
+def simulate_command(
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the picture is a file beside the run.")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    no_picture: NO_PICTURE = False,
+    **options: Any,
+) -> None:
+    """Simulate tokens under paper 3's dynamics: which scenario, how fast, when and where a token blows up.
+
+    One dimension: --x0 0.5,1.5 --mu 1 --s-delta 1 --a 1. More: --x0 "1,2;3,4" --mu "1,0;0,-1" --s-delta "0,0;0,0".
+    """
+    from repflow.studies.dynamics_simulate import check_request, run, run_name
+
+    check_place(out)
+    config = make_config(SimulateConfig, options)
+    check_request(config)
+    place = check_name(run_name(config) if name is None else name)
+    result = run(config, out=out, name=place)
+    from repflow.report.dynamics_table import simulation_view
+
+    show(result, out, place, simulation_view, as_json=as_json, picture=not no_picture)
+
+
+@with_options(ApplyConfig, skip=("model",))
+def apply_command(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Hold MODEL's Mamba layers against paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through depth.
+
+    The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside what the
+    tokens of this model do, with its norms and without those at the stream (appendix E.4).
+    """
+    from repflow.studies.dynamics_apply import check_request, run, run_name
+
+    check_place(out)
+    config = make_config(ApplyConfig, {**options, "model": model})
+    check_request(config, name)
+    place = name or run_name(config)
+    with quiet(), Progress(short_name(model)) as progress:
+        result = run(config, out=out, name=place, progress=progress)
+    from repflow.report.dynamics_table import apply_view
+
+    show(result, out, place, apply_view, as_json=as_json, picture=False)
+
+
+def reproduce_figure(recipe: str, out: Path, name: str | None, *, as_json: bool) -> None:
+    """Reproduce one of paper 3's figures: run, picture, table."""
+    from repflow.studies.dynamics_figures import run
+
+    place = check_name(recipe if name is None else name)
+    result = run(recipe, out=out, name=place)
+    from repflow.report.dynamics_table import figure_view
+
+    show(result, out, place, figure_view, as_json=as_json, picture=True)
+
+
+def show(
+    result: Result, out: Path, name: str, view: Callable[[Result], list[Any]], *, as_json: bool, picture: bool
+) -> None:
+    """Draw and print a result that is stored under a name."""
+    drawn = None
+    if picture:
+        from repflow.report.dynamics_plot import write_picture
+
+        drawn = write_picture(result, out / f"{name}.html")
+    if as_json:
+        told = {"run": str(out / name), "picture": None if drawn is None else str(drawn), **result.to_json()}
+        print(json.dumps(told, allow_nan=False), flush=True)
+        return
+    console = stdout_console()
+    for part in view(result):
+        console.print(part, markup=False, highlight=False)
+    for written in [out / name, *([] if drawn is None else [drawn])]:
+        console.print(f"wrote {written}", markup=False, highlight=False, soft_wrap=True)
+
+
+def rerun(stored: dict[str, Any], folder: Path) -> None:
+    """Compute a stored run of these studies anew."""
+    from repflow.studies import dynamics_apply, dynamics_figures, dynamics_simulate
+
+    to: dict[str, Any] = {"out": folder.parent, "name": folder.name}
+    if stored["study"] == "dynamics-figure":
+        dynamics_figures.run(stored["recipe"], **to)
+        return
+    kind: Any = SimulateConfig if stored["study"] == "dynamics-simulate" else ApplyConfig
+    config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
+    (dynamics_simulate if kind is SimulateConfig else dynamics_apply).run(config, **to)
+
+
+app.command("simulate")(guarded(simulate_command))
+app.command("apply")(guarded(apply_command))

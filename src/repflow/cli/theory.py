@@ -1,0 +1,105 @@
+"""`repflow theory`: closed forms beside simulations (verify), and on the weights of a real model (apply)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import DONE, FAILED, Progress, guarded, quiet, stdout_console
+from repflow.cli.measure import RUNS, short_name
+from repflow.cli.options import make_config, with_options
+from repflow.studies.theory_apply import ApplyConfig
+from repflow.studies.theory_verify import VerifyConfig
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+app = typer.Typer(
+    help="Closed forms of the papers' theorems: beside simulations (verify), on a real model (apply).",
+    no_args_is_help=True,
+)
+
+
+@with_options(VerifyConfig)
+def verify_command(
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Verify the papers' theorems: each printed and corrected form beside a simulation, with the gap and a verdict.
+
+    Theorems 5 and 6 of paper 1 are set against its own Table 1. Exit code 1 if a corrected form disagrees with its
+    simulation by more than 1 % (or more than its noise). A run that was cut goes on where it was.
+    """
+    from repflow.studies.theory_verify import check_request, run, run_name
+
+    config = make_config(VerifyConfig, options)
+    check_request(config)
+    place = out / (name or run_name(config))
+    with quiet(), Progress("theory") as progress:
+        result = run(config, out=out, name=name, progress=progress.phase)
+    from repflow.report.theory_table import verify_view
+
+    _print(result, place, verify_view, as_json=as_json)
+    raise typer.Exit(FAILED if any(finding.code == "closed_form" for finding in result.findings) else DONE)
+
+
+@with_options(ApplyConfig, skip=("model",))
+def apply_command(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Apply paper 1's theorems to MODEL: linearisation error, predicted and measured St² by layer, constants, bounds.
+
+    Reads GPT-2, GPT-Neo, GPT-NeoX, OPT, Phi, Mamba, Falcon-Mamba and Mamba-2 blocks; others have no reading. The
+    hypotheses that fail are named, and no ordering is stated unless all hold.
+    """
+    from repflow.studies.theory_apply import check_request, run, run_name
+
+    config = make_config(ApplyConfig, {**options, "model": model})
+    check_request(config, name)
+    place = out / (name or run_name(config))
+    with quiet(), Progress(short_name(model)) as progress:
+        result = run(config, out=out, name=name, progress=progress)
+    from repflow.report.theory_table import apply_view
+
+    _print(result, place, apply_view, as_json=as_json)
+
+
+def rerun(stored: dict[str, Any], folder: Path) -> None:
+    """Give the stored request of a run again (`repflow verify --repair`)."""
+    from repflow.studies import theory_apply, theory_verify
+
+    verify = stored["study"] == "theory-verify"
+    kind: Any = VerifyConfig if verify else ApplyConfig
+    config = kind(**{field.name: stored[field.name] for field in fields(kind)})
+    with quiet(), Progress(folder.name) as progress:
+        if verify:
+            theory_verify.run(config, out=folder.parent, name=folder.name, progress=progress.phase)
+        else:
+            theory_apply.run(config, out=folder.parent, name=folder.name, progress=progress)
+
+
+def _print(result: Result, run: Path, view: Any, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"run": str(run), **result.to_json()}, allow_nan=False), flush=True)
+        return
+    console = stdout_console()
+    for part in view(result):
+        console.print(part, markup=False, highlight=False)
+    console.print(f"wrote {run}", markup=False, highlight=False, soft_wrap=True)
+
+
+app.command("verify")(guarded(verify_command))
+app.command("apply")(guarded(apply_command))

@@ -1,0 +1,96 @@
+"""Blocks and branches taken out: the stream passes as if they were not there, everything else stays.
+
+"Which block carries the key?" is asked by taking one out and probing again. A linear read-out that finds less behind it
+shows that what it read came through that block or was made from what did; that is more than decodability, and less than
+a mechanism: later blocks meet a stream that they were not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from repflow.ablation import Ablation
+from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.models import Model
+from repflow.models.anatomy import Sublayer, find_blocks, find_sublayers
+from repflow.models.reading import hidden_of, input_of
+
+
+def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[str]:
+    """Take a block, or one kind of branch of one or all blocks, out of a copy of the network; returns what was.
+
+    A branch hands on zeros in place of what it adds. A block does so with all its branches where these are known to sum
+    to what it adds, else it hands on its input.
+
+    Raises:
+        InputError: There is no such block, or it has no such branch.
+        UnsupportedModelError: The model's branches cannot be told apart.
+    """
+    blocks = find_blocks(network.base_model, network.config)
+    numbers = range(1, len(blocks) + 1) if ablation.block is None else [ablation.block]
+    if numbers[0] > len(blocks):
+        got = f"{ablation} of {model.name}"
+        raise InputError(teach(f"a block from 1 to {len(blocks)}", got, "state s is the output of block s"))
+    if ablation.kind == "block":
+        return _silence_block(model, blocks, numbers[0])
+    if model.reading.sublayer_problem is not None:
+        raise UnsupportedModelError(f"{ablation}: {model.reading.sublayer_problem}")
+    found = {number: [p for p in find_sublayers(blocks[number - 1]) if p.kind == ablation.part] for number in numbers}
+    if not any(found.values()):
+        present = sorted({part.kind for number in numbers for part in find_sublayers(blocks[number - 1])})
+        got = f"{ablation} in {model.name}"
+        raise InputError(teach("a kind of branch that is there", got, f"there are {', '.join(present)}"))
+    parts = [part for some in found.values() for part in some]
+    _check_unshared(model, network, blocks, parts, numbers)
+    for part in parts:
+        part.module.register_forward_hook(_zeros)
+    return [f"block {number} {part.kind}" for number, some in found.items() for part in some]
+
+
+def _silence_block(model: Model, blocks: list[nn.Module], number: int) -> list[str]:
+    block = blocks[number - 1]
+    parts = find_sublayers(block)
+    others = {id(m) for place, other in enumerate(blocks) if place != number - 1 for m in other.modules()}
+    if model.reading.sublayer_problem is None and parts and not any(id(part.module) in others for part in parts):
+        for part in parts:
+            part.module.register_forward_hook(_zeros)
+    else:
+        before, after = _passing()
+        block.register_forward_pre_hook(before, with_kwargs=True)
+        block.register_forward_hook(after)
+    return [f"block {number} ({model.layer_kinds[number - 1]})"]
+
+
+def _check_unshared(
+    model: Model, network: PreTrainedModel, blocks: list[nn.Module], parts: list[Sublayer], numbers: Any
+) -> None:
+    """A module that several blocks call cannot be silenced in one of them."""
+    chosen = {id(part.module) for part in parts}
+    for place, block in enumerate(blocks, start=1):
+        if place not in numbers and any(id(module) in chosen for module in block.modules()):
+            got = f"{model.model_type}, whose blocks share it"
+            raise UnsupportedModelError(teach("a branch of one block alone", got, "take it out of all blocks"))
+
+
+def _zeros(_: nn.Module, __: Any, output: Any) -> Any:
+    nothing = torch.zeros_like(hidden_of(output))
+    return nothing if isinstance(output, Tensor) else (nothing, *output[1:])
+
+
+def _passing() -> tuple[Callable[..., None], Callable[..., Any]]:
+    """Hooks that let a block hand on its input, kept as it came: some blocks add to it in place."""
+    entering: list[Tensor] = []
+
+    def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        entering[:] = [input_of(args, kwargs).clone()]
+
+    def after(_: nn.Module, __: Any, output: Any) -> Any:
+        hidden = entering.pop()
+        return hidden if isinstance(output, Tensor) else (hidden, *output[1:])
+
+    return before, after

@@ -1,0 +1,107 @@
+"""Mixer and Transition: the one formulation every mixer of this package is written in.
+
+Glossary: h state, A decay, b input, c read-out, delta step size; the state lives on (channel, state) axes, so that a
+matrix state (linear attention's keys × values) has values on the channel axis, keys on the state axis.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from repflow.errors import InputError, teach
+from repflow.mixers.preference import current
+
+
+class Transition(NamedTuple):
+    """A diagonal linear recurrence, token by token.
+
+        h_t = A_t h_{t−1} + delta_t · b_t        h_0 = 0
+        y_t = Σ_state c_t h_t                    (its real part where h is complex)
+
+    Each part is broadcastable to (batch, token, channel, state). `b` includes the input and excludes `delta`.
+    """
+
+    A: Tensor
+    b: Tensor
+    c: Tensor
+    delta: Tensor
+
+
+class Mixer(nn.Module):
+    """A causal map (batch, token, width) → (batch, token, width).
+
+    Where the family has a recurrence, `readout(recurrence(transition(x)), x)` equals `forward(x)`; `check_mixer` tests
+    it.
+
+    Attributes:
+        family: Name under which `build` makes it.
+        recurrent: Whether the family has a `transition`.
+        width: Channels in and out.
+    """
+
+    family: ClassVar[str]
+    recurrent: ClassVar[bool] = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width < 1:
+            raise InputError(teach("a width of at least 1", str(width), "give the width of the residual stream"))
+        self.width = width
+
+    @property
+    def state_size(self) -> int | None:
+        """Real numbers of h kept per sequence (a complex one counts twice); None where the family has no h.
+
+        A window of past inputs (a short convolution's, an attention cache) is not counted: it is no summary of them.
+        """
+        raise NotImplementedError
+
+    def check_input(self, x: Tensor) -> None:
+        """Refuse what is not (batch, token, width) of floats with at least one token."""
+        if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != self.width or not x.is_floating_point():
+            raise InputError(
+                teach(
+                    f"floats (batch, token, width) with at least one token and width {self.width}",
+                    f"{x.dtype} of shape {tuple(x.shape)}",
+                    "embed token ids first; add a batch axis with x[None]",
+                )
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens; a family overrides this where it has a faster form than the chunked recurrence."""
+        self.check_input(x)
+        self.reference_wanted("chunked", "the form for any recurrence")
+        return self.by_recurrence(x)
+
+    def by_recurrence(self, x: Tensor) -> Tensor:
+        """`forward` through transition and readout, in chunks, or token by token where the reference is wanted."""
+        from repflow.mixers.scan import fast_recurrence  # scan builds on this file
+
+        return self.readout(fast_recurrence(self.transition(x)), x)
+
+    def reference_wanted(self, form: str, reason: str) -> bool:
+        """Whether the call stands under a preference for the sequential reference (`repflow.mixers.preference`).
+
+        What runs is noted there: the reference, or else `form` with its reason.
+        """
+        held = current()
+        wanted = held.path == "reference"
+        if held.note is not None:
+            held.note(*(("reference", "asked for") if wanted else (form, reason)))
+        return wanted
+
+    def transition(self, x: Tensor) -> Transition:
+        """Recurrence of the input x (batch, token, width)."""
+        raise InputError(
+            teach(
+                "a mixer with a recurrence",
+                f"{self.family}, whose memory grows with the tokens",
+                "read its attention weights instead, or choose a recurrent family",
+            )
+        )
+
+    def readout(self, y: Tensor, x: Tensor) -> Tensor:
+        """All that follows the recurrence: gates, skip, norms, projections. y is (batch, token, channel)."""
+        raise NotImplementedError

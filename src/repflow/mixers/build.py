@@ -1,0 +1,95 @@
+"""build: a mixer by the name of its family."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import Any
+
+from repflow.errors import InputError, nearest, teach
+from repflow.mixers.base import Mixer
+from repflow.mixers.option import of_kind
+
+_CLASSES = {
+    "softmax_attention": "SoftmaxAttention",
+    "linear_attention": "LinearAttention",
+    "retention": "Retention",
+    "gla": "GLA",
+    "s4d": "S4D",
+    "h3": "H3",
+    "s6": "S6",
+    "ssd": "SSD",
+    "rwkv4": "RWKV4",
+    "rwkv5": "RWKV5",
+    "rg_lru": "RGLRU",
+}
+"""Family, which is also its file, and its class."""
+
+_ALIASES = {
+    "attention": "softmax_attention",
+    "transformer": "softmax_attention",
+    "softmax": "softmax_attention",
+    "retnet": "retention",
+    "gated_linear_attention": "gla",
+    "mamba": "s6",
+    "mamba1": "s6",
+    "mamba2": "ssd",
+    "rwkv": "rwkv4",
+    "rwkv52": "rwkv5",
+    "griffin": "rg_lru",
+    "hawk": "rg_lru",
+    "recurrentgemma": "rg_lru",
+}
+
+
+def families() -> tuple[str, ...]:
+    """Names of all families.
+
+    >>> len(families())
+    11
+    """
+    return tuple(_CLASSES)
+
+
+def family_name(name: str) -> str:
+    """Family meant by a name, whatever its case and punctuation, by its own name or a model's.
+
+    >>> family_name("RG-LRU"), family_name("Mamba-2"), family_name("rwkv-5.2")
+    ('rg_lru', 'ssd', 'rwkv5')
+    """
+    known = {_letters(own): own for own in _CLASSES} | {_letters(alias): own for alias, own in _ALIASES.items()}
+    found = known.get(_letters(name))
+    if found is None:
+        names = [*_CLASSES, *_ALIASES]
+        wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
+        raise InputError(teach(f"a mixer among {', '.join(_CLASSES)}", repr(name), nearest(wanted, names)))
+    return found
+
+
+def build(name: str, width: int, **options: Any) -> Mixer:
+    """Make a mixer (batch, token, width) → same.
+
+    Args:
+        name: Family (`families()`), or a model that uses it: mamba, mamba2, retnet, griffin, attention, ...
+        width: Channels in and out.
+        options: Those of the family's class, for example `heads`, `state`, `norm`, `conv`.
+
+    >>> mixer = build("linear attention", 8, heads=2, normalise=False)
+    >>> mixer.family, mixer.state_size
+    ('linear_attention', 32)
+    """
+    family = family_name(name)
+    mixer_class: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    of_kind("width", width, "int")
+    parameters = inspect.signature(mixer_class).parameters
+    known = [option for option in parameters if option != "width"]
+    for option, value in options.items():
+        if option not in known:
+            raise InputError(teach(f"an option of {family} ({', '.join(known)})", option, nearest(option, known)))
+        of_kind(f"{option} of {family}", value, str(parameters[option].annotation))
+    return mixer_class(width, **options)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())

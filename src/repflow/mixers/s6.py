@@ -1,0 +1,160 @@
+"""S6, the selective state-space model of Mamba (Gu and Dao 2023), with the options that papers 2 and 3 need.
+
+Glossary: u channels behind the convolution; delta step size; A decay rate (channel, state), negative; B input map, C
+read-out (batch, token, state); D skip; z gate; N states; E = expand · width channels.
+
+Parameter names are those of mamba_ssm and transformers, so that their weights load as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.convolution import CausalConvolution
+from repflow.mixers.eigen import SignedMaps
+from repflow.mixers.option import at_least, one_of
+from repflow.mixers.polarize import poles_of, with_poles
+from repflow.mixers.scan import Path, selective_scan
+from repflow.mixers.step import initial_step_bias
+
+
+class S6(Mixer):
+    """The mixer of Mamba.
+
+        u, z = in_proj(x)        u = silu(conv(u))        dt, B, C = x_proj(u)        delta = softplus(dt_proj(dt))
+        h_t = exp(delta_t A) h_{t−1} + delta_t B_t u_t        y_t = C_t · h_t + D u_t        out_proj(y_t silu(z_t))
+
+    Args:
+        width: Channels in and out.
+        state: States per channel, N.
+        expand: Inner channels as a multiple of the width.
+        dt_rank: Rank of the step size's projection; width / 16, rounded up, if left out.
+        conv: Tokens under the short convolution; 0 removes it (silu stays).
+        conv_bias: Whether the convolution has a bias.
+        bias: Whether in_proj and out_proj have biases.
+        gate: Whether y is multiplied by silu(z).
+        skip: Whether D u is added.
+        dt_min, dt_max, dt_floor: Step sizes at initialisation are log-uniform between the first two, the third at
+            least.
+        dt_scale: Spread of dt_proj at initialisation, dt_scale / √dt_rank.
+        dt_init: `random` (uniform in ± the spread) or `constant`.
+        polarize: `one`, `zero` or `both`: states whose decay is exactly 1, exactly 0 (`repflow.mixers.polarize`).
+        eigenvalues: `positive`, `negative` or `mixed`: signs of S_Cᵀ S_B (`repflow.mixers.eigen`); free if left out.
+
+    >>> S6(8, state=4).state_size  # 16 channels × 4 states
+    64
+    """
+
+    family: ClassVar[str] = "s6"
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        state: int = 16,
+        expand: int | float = 2,
+        dt_rank: int | None = None,
+        conv: int = 4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        gate: bool = True,
+        skip: bool = True,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        dt_floor: float = 1e-4,
+        dt_scale: float = 1.0,
+        dt_init: str = "random",
+        polarize: str | None = None,
+        eigenvalues: str | None = None,
+    ) -> None:
+        super().__init__(width)
+        self.inner = int(expand * width)
+        self.dt_rank = math.ceil(width / 16) if dt_rank is None else dt_rank
+        at_least(1, state=state, expand=self.inner, dt_rank=self.dt_rank)
+        at_least(0, conv=conv)
+        one_of("dt_init", dt_init, ("random", "constant"))
+        self.state, self.gate = state, gate
+        self.poles = poles_of(polarize, state)
+        self.in_proj = nn.Linear(width, self.inner * (2 if gate else 1), bias=bias)
+        self.conv1d = CausalConvolution(self.inner, conv, bias=conv_bias) if conv else None
+        self.signed = SignedMaps(self.inner, state, eigenvalues) if eigenvalues is not None else None
+        self.x_proj = nn.Linear(self.inner, self.dt_rank + (0 if self.signed else 2 * state), bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, self.inner)
+        rates = torch.arange(1, state - self.poles.fixed + 1, dtype=torch.float32)
+        self.A_log = nn.Parameter(rates.log().repeat(self.inner, 1))
+        self.D = nn.Parameter(torch.ones(self.inner)) if skip else None
+        self.out_proj = nn.Linear(self.inner, width, bias=bias)
+        self._initialise_step(dt_init, dt_scale, initial_step_bias(self.inner, dt_min, dt_max, dt_floor))
+
+    def _initialise_step(self, dt_init: str, dt_scale: float, bias: Tensor) -> None:
+        spread = dt_scale * self.dt_rank**-0.5
+        with torch.no_grad():
+            self.dt_proj.weight.uniform_(-spread, spread) if dt_init == "random" else self.dt_proj.weight.fill_(spread)
+            self.dt_proj.bias.copy_(bias)
+
+    @property
+    def state_size(self) -> int:
+        """Channels × states, with and without polarization."""
+        return self.inner * self.state
+
+    def forward(self, x: Tensor, *, path: Path = "auto") -> Tensor:
+        """Mix tokens by `selective_scan`; a state of decay 0 needs no scan."""
+        self.check_input(x)
+        u, z = self._project(x)
+        delta, B, C = self._select(u)
+        last = self.state - 1 if self.poles.zero else self.state
+        y = selective_scan(u, delta, self._rates(), B[..., :last], C[..., :last], D=self.D, path=path)
+        assert isinstance(y, Tensor)
+        if self.poles.zero:
+            y = y + delta * u * (B[..., last:] * C[..., last:])
+        return self._finish(y, z)
+
+    def transition(self, x: Tensor) -> Transition:
+        """A = exp(delta A) with its poles, b = u B, c = C, delta; channels are the E inner ones."""
+        u, _ = self._project(x)
+        delta, B, C = self._select(u)
+        rates = self._rates()
+        free = rates[:, 1:] if self.poles.one else rates
+        decay = with_poles(torch.exp(delta.unsqueeze(-1) * free), self.poles)
+        return Transition(decay, u.unsqueeze(-1) * B.unsqueeze(2), C.unsqueeze(2), delta.unsqueeze(-1))
+
+    def readout(self, y: Tensor, x: Tensor) -> Tensor:
+        """Skip, gate, output projection."""
+        u, z = self._project(x)
+        return self._finish(y if self.D is None else y + self.D * u, z)
+
+    def input_output_matrix(self) -> Tensor:
+        """S_Cᵀ S_B (channel, channel), of rank N at most: C_t · B_t = u_tᵀ S_Cᵀ S_B u_t."""
+        if self.signed is not None:
+            S_B, S_C = self.signed.maps()
+        else:
+            S_B, S_C = torch.split(self.x_proj.weight[self.dt_rank :], self.state)
+        return S_C.mT @ S_B
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Channels u behind the convolution and the gate z, both (batch, token, channel)."""
+        both = self.in_proj(x)
+        u, z = both.chunk(2, dim=-1) if self.gate else (both, None)
+        return functional.silu(u if self.conv1d is None else self.conv1d(u)), z
+
+    def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Step sizes (batch, token, channel), B and C (batch, token, state)."""
+        sizes = [self.dt_rank] + ([] if self.signed else [self.state] * 2)
+        low, *maps = torch.split(self.x_proj(u), sizes, dim=-1)
+        B, C = maps if self.signed is None else self.signed(u)
+        return functional.softplus(self.dt_proj(low)), B, C
+
+    def _rates(self) -> Tensor:
+        """A (channel, scanned state) in float32 at least: 0 in front for a decay of 1, nothing for a decay of 0."""
+        log = self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32))
+        return functional.pad(-torch.exp(log), (1, 0)) if self.poles.one else -torch.exp(log)
+
+    def _finish(self, y: Tensor, z: Tensor | None) -> Tensor:
+        # a Transition's y is in float32 at least
+        return self.out_proj((y if z is None else y * functional.silu(z)).to(self.out_proj.weight.dtype))

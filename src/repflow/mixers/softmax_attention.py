@@ -1,0 +1,129 @@
+"""Softmax attention (Vaswani et al. 2017), causal, with rotary positions and shared key heads as options.
+
+Glossary: q, k, v query, key, value of a head; w attention weights. Parameter names are those of Llama in transformers.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repflow.errors import InputError, teach
+from repflow.mixers.base import Mixer
+from repflow.mixers.matrix_state import split_heads
+from repflow.mixers.option import at_least, divides
+from repflow.mixers.rotary import BASE, rotate
+
+
+class SoftmaxAttention(Mixer):
+    """Causal multi-head attention.
+
+        w_ts = softmax_{s ≤ t}(q_t · k_s / √head_dim)        o_t = Σ_s w_ts v_s
+
+    It has no transition: the past is kept token by token.
+
+    Args:
+        width: Channels in and out.
+        heads: Query heads.
+        kv_heads: Key and value heads, each shared by heads / kv_heads consecutive queries; `heads` if left out.
+        head_dim: Channels of a head; width / heads if left out.
+        rotary: Share of each head that turns with the position; 0 leaves attention without positions.
+        rotary_base: Base of the rotary frequencies.
+        window: Tokens a query sees, itself included; all if left out.
+        bias: Whether the projections have biases.
+
+    >>> mixer = SoftmaxAttention(8, heads=2)
+    >>> mixer.state_size is None, tuple(mixer.weights(torch.ones(1, 3, 8)).shape)
+    (True, (1, 2, 3, 3))
+    """
+
+    family: ClassVar[str] = "softmax_attention"
+    recurrent: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int = 4,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        rotary: float = 1.0,
+        rotary_base: float = BASE,
+        window: int | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(width)
+        self.heads = heads
+        self.head_dim = divides(width, heads, "width", "heads") if head_dim is None else head_dim
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        divides(heads, self.kv_heads, "number of heads", "kv_heads")
+        at_least(1, heads=heads, head_dim=self.head_dim, window=1 if window is None else window)
+        self.turned = _turned(self.head_dim, rotary)
+        self.rotary_base, self.window = rotary_base, window
+        self.q_proj = nn.Linear(width, heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(heads * self.head_dim, width, bias=bias)
+
+    @property
+    def state_size(self) -> None:
+        """None: the past is kept token by token."""
+        return
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens, by torch's fused attention."""
+        self.check_input(x)
+        queries, keys, values = self._project(x)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            # inside a torch.func transform, which cannot take every fused kernel apart
+            mixed = self._weights(queries, keys) @ self._per_head(values)
+        else:
+            seen = None if self.window is None else self._seen(x.shape[1], x.device)
+            mixed = functional.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=seen, is_causal=seen is None, enable_gqa=self.kv_heads != self.heads
+            )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Attention weights (batch, head, token, token); row t sums to 1 over the tokens that t sees."""
+        self.check_input(x)
+        queries, keys, _ = self._project(x)
+        return self._weights(queries, keys)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (batch, head, token, dim), positions turned in."""
+        queries, keys = split_heads(self.q_proj(x), self.heads), split_heads(self.k_proj(x), self.kv_heads)
+        if self.turned:
+            queries, keys = (rotate(part, size=self.turned, base=self.rotary_base) for part in (queries, keys))
+        values = split_heads(self.v_proj(x), self.kv_heads)
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+
+    def _weights(self, queries: Tensor, keys: Tensor) -> Tensor:
+        scores = queries @ self._per_head(keys).mT * self.head_dim**-0.5
+        return scores.masked_fill(~self._seen(queries.shape[2], queries.device), -torch.inf).softmax(-1)
+
+    def _per_head(self, shared: Tensor) -> Tensor:
+        """Keys or values (batch, kv head, token, dim), repeated for the heads that share them."""
+        return shared.repeat_interleave(self.heads // self.kv_heads, dim=1)
+
+    def _seen(self, tokens: int, device: torch.device) -> Tensor:
+        """Which tokens (second axis) a token sees (first axis)."""
+        seen = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+        return seen if self.window is None else seen.triu(1 - self.window)
+
+
+def _turned(head_dim: int, rotary: float) -> int:
+    """Channels of a head that turn."""
+    turned = round(head_dim * rotary)
+    if not 0 <= rotary <= 1 or turned % 2:
+        raise InputError(
+            teach(
+                "a rotary share between 0 and 1 that turns an even number of channels",
+                f"{rotary:g} of {head_dim} channels",
+                "choose an even head_dim, another share, or rotary=0",
+            )
+        )
+    return turned

@@ -1,0 +1,106 @@
+"""Pictures of token dynamics: tokens over time beside the heat map of P, one row per system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.results import Result
+
+HEIGHT = 380
+LOG_FROM = 10.0
+"""Last time from which the time axis is logarithmic."""
+STEEP = 1e3
+"""Largest over smallest norm from which the token axis is logarithmic."""
+
+
+def dynamics_figure(result: Result) -> Any:
+    """Plotly figure of a simulation or of one of paper 3's figures.
+
+    Left, each token (its norm in more than one dimension) over time; right, P at the last moment kept, as its sign
+    times 1 + log10(|P| / smallest |P|): values lie orders of magnitude apart, and the sign tells growth from decay.
+    """
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    panels = [name.removesuffix("tokens") for name in result if name.endswith("tokens")]
+    titles = [text for panel in panels for text in _titles(result, panel)]
+    figure = make_subplots(rows=len(panels), cols=2, subplot_titles=titles, column_widths=[0.62, 0.38])
+    for row, panel in enumerate(panels, start=1):
+        time, values, label = _tokens(result, panel)
+        for token in range(values.shape[1]):
+            line = go.Scatter(x=time, y=values[:, token], mode="lines", name=f"x_{token + 1}", legendgroup=f"{token}")
+            line.showlegend = row == 1
+            figure.add_trace(line, row=row, col=1)
+        figure.update_yaxes(title_text=label, row=row, col=1, type="log" if _steep(values) else "linear")
+        logarithmic = time[-1] > LOG_FROM
+        figure.update_xaxes(title_text="t", row=row, col=1, type="log" if logarithmic else "linear")
+        figure.add_trace(_scores(result, panel, row, len(panels)), row=row, col=2)
+        figure.update_yaxes(autorange="reversed", dtick=1, row=row, col=2)
+        figure.update_xaxes(dtick=1, row=row, col=2)
+    title = result.provenance.get("title", "Token dynamics")
+    figure.update_layout(title=title, template="plotly_white", height=HEIGHT * len(panels) + 100)
+    return figure
+
+
+def write_picture(result: Result, path: Path) -> Path:
+    """Write the figure as one HTML file that needs no network."""
+    dynamics_figure(result).write_html(path, include_plotlyjs=True)
+    return path
+
+
+def _titles(result: Result, panel: str) -> tuple[str, str]:
+    name = panel.rstrip("/") or str(result.provenance.get("classification", {}).get("scenario", ""))
+    moment = float(result[f"{panel}moments"][_moment(result, panel)])
+    return name, f"P at t = {moment:.4g}" + (", channel 1" if _dims(result, panel) else "")
+
+
+def _dims(result: Result, panel: str) -> bool:
+    return result[f"{panel}tokens"].ndim == 3
+
+
+def _moment(result: Result, panel: str) -> int:
+    """Last moment at which P is finite."""
+    scores = result[f"{panel}attention"]
+    alive = np.flatnonzero(np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
+    return int(alive[-1]) if alive.size else 0
+
+
+def _tokens(result: Result, panel: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Times, one column per token, and what it is."""
+    time = result[f"{panel}t"]
+    norms = np.exp(np.clip(result[f"{panel}log_norms"], -690, 690))
+    values = norms if _dims(result, panel) else result[f"{panel}tokens"]
+    label = "‖x‖" if _dims(result, panel) else "x"
+    if _steep(norms) and label == "x":
+        values, label = np.abs(values), "|x|"
+    return time, values, label
+
+
+def _steep(values: np.ndarray) -> bool:
+    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+    return bool(sizes.size and sizes.max() > STEEP * sizes.min() and (values[np.isfinite(values)] >= 0).all())
+
+
+def _scores(result: Result, panel: str, row: int, rows: int) -> Any:
+    import plotly.graph_objects as go
+
+    scores = result[f"{panel}attention"][_moment(result, panel)]
+    scores = scores[0] if scores.ndim == 3 else scores
+    upper = np.triu(np.ones_like(scores, dtype=bool), 1)
+    sizes = np.abs(scores[~upper & (scores != 0)])
+    least = sizes.min() if sizes.size else 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shown = np.where(scores != 0, np.sign(scores) * (1 + np.log10(np.abs(scores) / least)), 0.0)
+    most = max(1.0, float(np.abs(shown[~upper]).max(initial=1.0)))
+    shown = np.where(upper, np.nan, shown)
+    text = np.vectorize(lambda value: f"{value:.3e}")(scores)
+    index = np.arange(1, len(scores) + 1)
+    height = 0.9 / rows
+    bar = {"title": "sign × magnitude", "len": height, "y": 1 - (row - 0.5) / rows}
+    return go.Heatmap(
+        z=shown, x=index, y=index, text=text, hovertemplate="l %{y}, j %{x}: P = %{text}<extra></extra>",
+        colorscale="RdBu", zmid=0, zmin=-most, zmax=most, colorbar=bar,
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Closed forms of the papers' theorems, as printed and corrected, beside a simulation.
+
+Every function takes `form="corrected"` (the default) or `form="printed"`, lists, NumPy arrays or torch tensors, and
+works in float64. Weights are in the column convention: a matrix acts on a column vector from the left. Traces are
+totals over tokens in every form. A hypothesis that fails is a `HypothesisWarning`; where the formula has no meaning
+without it, a ValueError names it. `hypotheses(name, ...)` lists all of them; `simulate(name, ...)` is the Monte-Carlo
+twin.
+"""
+
+from repflow.theory.depth import (
+    DepthOrdering,
+    PoincareBounds,
+    depth_ordering,
+    expected_depth_stability,
+    poincare_bounds,
+)
+from repflow.theory.gelu import GeluMoments, gelu_moments
+from repflow.theory.hypotheses import Hypotheses, Hypothesis, HypothesisWarning
+from repflow.theory.mamba import mamba_mean, mamba_trace, selective_mamba_mean
+from repflow.theory.ordering import (
+    Contractivity,
+    MambaConstants,
+    StabilityOrdering,
+    contractivity,
+    guaranteed_sigma2,
+    mamba_constants,
+    stability_ordering,
+    transformer_energy,
+)
+from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
+from repflow.theory.simulate import Simulation, hypotheses, simulate
+from repflow.theory.smoothing import MemoryContraction, memory_contraction, smoothing_rate
+from repflow.theory.transformer import (
+    TransformerConstants,
+    transformer_constants,
+    transformer_mean,
+    transformer_trace,
+)
+
+CLOSED_FORMS = (
+    "depth_ordering",
+    "expected_depth_stability",
+    "frequency_response",
+    "gelu_moments",
+    "guaranteed_sigma2",
+    "influence_bound",
+    "low_pass_cutoff",
+    "lti_influence",
+    "mamba_constants",
+    "mamba_mean",
+    "mamba_trace",
+    "memory_contraction",
+    "poincare_bounds",
+    "selective_mamba_mean",
+    "smoothing_rate",
+    "stability_ordering",
+    "transformer_constants",
+    "transformer_mean",
+    "transformer_trace",
+)
+"""Functions that `hypotheses` knows."""
+
+__all__ = [
+    "CLOSED_FORMS",
+    "Contractivity",
+    "DepthOrdering",
+    "GeluMoments",
+    "Hypotheses",
+    "Hypothesis",
+    "HypothesisWarning",
+    "MambaConstants",
+    "MemoryContraction",
+    "PoincareBounds",
+    "Simulation",
+    "StabilityOrdering",
+    "TransformerConstants",
+    "contractivity",
+    "depth_ordering",
+    "expected_depth_stability",
+    "frequency_response",
+    "gelu_moments",
+    "guaranteed_sigma2",
+    "hypotheses",
+    "influence_bound",
+    "low_pass_cutoff",
+    "lti_influence",
+    "mamba_constants",
+    "mamba_mean",
+    "mamba_trace",
+    "memory_contraction",
+    "poincare_bounds",
+    "selective_mamba_mean",
+    "simulate",
+    "smoothing_rate",
+    "stability_ordering",
+    "transformer_constants",
+    "transformer_energy",
+    "transformer_mean",
+    "transformer_trace",
+]

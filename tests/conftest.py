@@ -1,0 +1,19 @@
+"""flash-linear-attention is here as an oracle only: neither transformers' models nor its registry may notice it.
+
+Imported whole, it registers its own Mamba under transformers' name; and where transformers finds it, Qwen3-Next runs
+its kernels, which need a GPU.
+"""
+
+import importlib.metadata
+import importlib.util
+import sys
+import types
+
+_spec = importlib.util.find_spec("fla")
+if _spec is not None and "fla" not in sys.modules:
+    sys.modules["fla"] = None  # type: ignore[assignment]
+    import transformers.models.qwen3_next.modeling_qwen3_next  # noqa: F401  it looks for fla once, when it is imported
+
+    sys.modules["fla"] = types.ModuleType("fla")  # the package without its __init__, so that its parts can be imported
+    sys.modules["fla"].__path__ = list(_spec.submodule_search_locations or [])
+    sys.modules["fla"].__version__ = importlib.metadata.version("flash-linear-attention")

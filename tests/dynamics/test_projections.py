@@ -1,0 +1,135 @@
+"""Eigenvalue signs of real layers against the whole matrix, and x'Mx against B and C of a forward pass."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+
+import repflow
+from repflow.dynamics import symmetric_eigenvalues
+from repflow.dynamics.projections import signature
+from repflow.errors import UnsupportedModelError
+from repflow.studies.dynamics_apply import apply
+from repflow.studies.dynamics_layers import mamba_layers, reading_forms
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "vocab_size": 50}
+
+
+@pytest.fixture(scope="module")
+def mamba():
+    torch.manual_seed(0)
+    return repflow.load(MambaForCausalLM(MambaConfig(**SMALL, state_size=4)).eval())
+
+
+@pytest.fixture(scope="module")
+def mamba2():
+    torch.manual_seed(0)
+    config = Mamba2Config(**SMALL, state_size=8, num_heads=4, head_dim=8, n_groups=2, chunk_size=8)
+    return repflow.load(Mamba2ForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize(("state", "width"), [(2, 9), (4, 8), (5, 6), (1, 1)])
+def test_signature_is_that_of_the_whole_matrix(state, width):
+    rng = np.random.default_rng(state * 10 + width)
+    s_c, s_b = rng.normal(size=(2, state, width))
+    found = signature(s_c, s_b)
+    values = np.linalg.eigvalsh((s_c.T @ s_b + s_b.T @ s_c) / 2)
+    size = np.abs(values).max() * 1e-9
+    assert (found.negative, found.positive) == ((values < -size).sum(), (values > size).sum())
+    assert found.negative + found.zero + found.positive == width
+    assert (found.lowest, found.highest) == pytest.approx((values.min(), values.max()), abs=1e-9)
+
+
+def test_definite_parametrisation_of_the_paper():
+    """S_C = Lᵀ, S_B = D Lᵀ gives L D Lᵀ: rank N, one sign, the rest zeros."""
+    rng = np.random.default_rng(0)
+    lower = np.tril(rng.normal(size=(12, 4)))
+    for sign in (-1, 1):
+        found = signature(lower.T, sign * np.diag(rng.uniform(0.5, 2, size=4)) @ lower.T)
+        assert (found.negative, found.zero, found.positive) == ((4, 8, 0) if sign < 0 else (0, 8, 4))
+        assert found.prediction == ("convergence" if sign < 0 else "divergence")
+
+
+def test_mamba_1_reads_x_proj(mamba):
+    layers = mamba_layers(mamba)
+    assert [layer.layer for layer in layers] == [0, 1, 2]
+    mixer = mamba.network.backbone.layers[1].mixer
+    weight = mixer.x_proj.weight.detach().double().numpy()
+    rank = mixer.time_step_rank
+    ((s_c, s_b),) = layers[1].matrices()
+    assert (s_b == weight[rank : rank + 4]).all()
+    assert (s_c == weight[rank + 4 :]).all()
+    seen = {}
+    handle = mixer.x_proj.register_forward_hook(lambda module, args, output: seen.update(x=args[0].double()))
+    with reading_forms(layers) as forms:
+        mamba.stream(torch.arange(9)[None], on_state=lambda *_: None)
+    handle.remove()
+    x = seen["x"][0].numpy()
+    expected = np.einsum("tk,kl,tl->t", x, s_c.T @ s_b, x)
+    assert forms[1][0, :, 0].numpy() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_mamba_2_reads_in_proj_by_group(mamba2):
+    layers = mamba_layers(mamba2)
+    mixer = mamba2.network.backbone.layers[0].mixer
+    assert (layers[0].groups, layers[0].state) == (2, 8)
+    seen = {}
+    handle = mixer.in_proj.register_forward_hook(lambda module, args, output: seen.update(u=args[0].double()))
+    with reading_forms(layers) as forms:
+        mamba2.stream(torch.arange(7)[None], on_state=lambda *_: None)
+    handle.remove()
+    u = seen["u"][0].numpy()
+    weight = mixer.in_proj.weight.detach().double().numpy()
+    start = 2 * mixer.intermediate_size
+    for group, (s_c, s_b) in enumerate(layers[0].matrices()):
+        assert (s_b == weight[start + 8 * group : start + 8 * group + 8]).all()
+        assert (s_c == weight[start + 16 + 8 * group : start + 24 + 8 * group]).all()
+        expected = np.einsum("tk,kl,tl->t", u, s_c.T @ s_b, u)
+        assert forms[0][0, :, group].numpy() == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_apply_counts_and_norms(mamba, tmp_path):
+    result = apply(mamba, samples=2, length=12, out=tmp_path)
+    layers = mamba_layers(mamba)
+    for i, layer in enumerate(layers):
+        ((s_c, s_b),) = layer.matrices()
+        _, signs = symmetric_eigenvalues(s_c.T @ s_b)
+        counted = [int(result[name][i]) for name in ("negative", "zero", "positive")]
+        values = np.linalg.eigvalsh((s_c.T @ s_b + s_b.T @ s_c) / 2)
+        assert counted == [(values < -1e-6).sum(), (np.abs(values) <= 1e-6).sum(), (values > 1e-6).sum()]
+        assert signs.sum() == counted[2] - counted[0]
+    states = repflow.measure(mamba, "random", metrics=["token_norm"], samples=2, length=12)
+    assert result["token_norm"] == pytest.approx(np.nanmean(states["token_norm"], axis=2), rel=1e-5)
+    assert result["token_norm_without_norms"].shape == result["token_norm"].shape
+    assert not np.allclose(result["token_norm_without_norms"][-1], result["token_norm"][-1])
+    assert {finding.code for finding in result.findings} >= {"prediction", "token_norm_course"}
+    again = apply(mamba, samples=2, length=12, out=tmp_path)
+    assert (again["form_positive"] == result["form_positive"]).all()
+
+
+def test_negative_layers_are_told(mamba):
+    """A model whose every S_C is made -S_B: x'Mx < 0 for all tokens, negative eigenvalues only."""
+    import copy
+
+    network = copy.deepcopy(mamba.network)
+    for block in network.backbone.layers:
+        with torch.no_grad():
+            rank = block.mixer.time_step_rank
+            block.mixer.x_proj.weight[rank + 4 :] = -block.mixer.x_proj.weight[rank : rank + 4]
+    result = apply(repflow.load(network), samples=1, length=8)
+    assert (result["positive"] == 0).all()
+    assert (result["negative"] == 4).all()
+    assert (result["form_positive"] == 0).all()
+    assert "tokens shrink" in result.findings[0].message
+
+
+def test_wrong_requests(mamba):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    gpt2 = repflow.load(GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=50, n_positions=32)))
+    with pytest.raises(UnsupportedModelError, match="Mamba layers"):
+        apply(gpt2, samples=1, length=8)
+    with pytest.raises(ValueError, match="unknown option"):
+        apply(mamba, lenght=8)
+    with pytest.raises(ValueError, match="one shape"):
+        signature(np.ones((2, 3)), np.ones((3, 3)))

@@ -1,0 +1,379 @@
+"""The Triton scans against the sequential reference in float64, in a process of its own.
+
+Run with TRITON_INTERPRET=1, which Triton reads when it is imported. Prints a JSON object: check → None or what failed.
+Each check is a function of this module whose name starts with `check_`; test_triton_scan.py reports them one by one.
+"""
+
+import json
+import math
+import sys
+import traceback
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from repflow.errors import InputError
+from repflow.mixers import scan, triton_s6, triton_ssd
+from repflow.mixers import triton_block as block
+from repflow.mixers.triton_block import causal_conv_silu, norm_backward, norm_forward, rms_norm
+from repflow.mixers.triton_loss import cross_entropy_in_place
+from repflow.mixers.triton_mamba2 import Shape, Weights, mamba2_inner
+from repflow.models.fastpath_gpu import gpu_blocks
+
+S6 = triton_s6.Tiles(block=16, programs=4, least=8)
+SSD = triton_ssd.Tiles(chunk=16, rows=16)
+triton_s6.BACKWARD_SPAN = 8
+block.SPAN = 8
+
+
+def error(got, want):
+    assert torch.isfinite(got).all(), "not finite"
+    return float((got.detach().double() - want.detach()).norm() / want.detach().norm().clamp(min=1e-30))
+
+
+def hold(inputs, run, reference, limit):
+    """Outputs and gradients of run against reference, whose inputs are the same numbers in float64."""
+    leaves = {name: v.detach().clone().requires_grad_() for name, v in inputs.items()}
+    wide = {name: v.detach().double().requires_grad_() for name, v in inputs.items()}
+    got, want = run(**leaves), reference(**wide)
+    # rounded as autograd hands them on
+    weights = [torch.randn(w.shape).to(g.dtype).double() for g, w in zip(got, want, strict=True)]
+    made = torch.autograd.grad(
+        sum((g.double() * w).sum() for g, w in zip(got, weights, strict=True)), list(leaves.values())
+    )
+    true = torch.autograd.grad(sum((g * w).sum() for g, w in zip(want, weights, strict=True)), list(wide.values()))
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert error(g, w) < limit, f"output {i}: {error(g, w):.1e}"
+    for name, g, w in zip(inputs, made, true, strict=True):
+        assert error(g, w) < 4 * limit, f"gradient of {name}: {error(g, w):.1e}"
+
+
+def s6_case(
+    batch=2, tokens=19, channels=5, state=3, *, dtype=torch.float32, scale=1.0, limit=2e-6, tiles=S6, change=None
+):
+    inputs = {
+        "x": torch.randn(batch, tokens, channels).to(dtype),
+        "delta": (torch.randn(batch, tokens, channels) * scale).to(dtype),
+        "A": -torch.rand(channels, state) * 3 - 0.1,
+        "B": torch.randn(batch, tokens, state).to(dtype),
+        "C": torch.randn(batch, tokens, state).to(dtype),
+        "D": torch.randn(channels),
+        "initial": torch.randn(batch, channels, state),
+        "z": torch.randn(batch, tokens, channels).to(dtype),
+        "bias": torch.randn(channels),
+    }
+
+    def run(x, delta, A, B, C, D, initial, z, bias):
+        if change is not None:
+            x, delta, z = change(x), change(delta), change(z)
+        return triton_s6.selective_scan_triton(
+            x, delta, A, B, C, D, initial, True, z=z, delta_bias=bias, delta_softplus=True, tiles=tiles
+        )
+
+    def reference(x, delta, A, B, C, D, initial, z, bias):
+        delta = F.softplus(delta + bias, threshold=30)
+        y, final = scan.selective_scan(x, delta, A, B, C, D=D, initial=initial, return_final=True, path="reference")
+        return y * F.silu(z), final
+
+    hold(inputs, run, reference, limit)
+
+
+def check_s6_in_chunks():
+    s6_case()
+
+
+def check_s6_lengths():
+    for tokens in (1, 2, 7, 8, 9):
+        s6_case(1, tokens, 3, 2)
+
+
+def check_s6_huge_steps():
+    s6_case(1, 12, 4, 3, scale=30.0)
+
+
+def check_s6_half_precision():
+    s6_case(dtype=torch.float16, limit=2e-3)
+
+
+def check_s6_many_channels():
+    s6_case(1, 9, 35, 5)
+
+
+def check_s6_in_slices_of_the_batch():
+    whole, triton_s6.SCRATCH = triton_s6.SCRATCH, 1
+    try:
+        s6_case(3, 9, 3, 2)
+    finally:
+        triton_s6.SCRATCH = whole
+
+
+def check_s6_of_channels_first():
+    s6_case(change=lambda v: v.transpose(1, 2).contiguous().transpose(1, 2))
+
+
+def check_s6_plain():
+    """No skip, gate, bias or initial state, delta after its softplus: as selective_scan asks for it."""
+    x, delta = torch.randn(2, 11, 4), torch.rand(2, 11, 4)
+    inputs = {"x": x, "delta": delta, "A": -torch.rand(4, 3), "B": torch.randn(2, 11, 3), "C": torch.randn(2, 11, 3)}
+
+    def run(x, delta, A, B, C):
+        return (triton_s6.selective_scan_triton(x, delta, A, B, C, tiles=S6),)
+
+    hold(inputs, run, lambda **wide: (scan.selective_scan(**wide, path="reference"),), 2e-6)
+
+
+def ssd_case(
+    batch=2, tokens=37, heads=4, dim=5, groups=2, state=6, *, dtype=torch.float32, scale=1.0, limit=2e-6,
+    wide_skip=False,
+    bounds=(0.0, math.inf), kind=None, steps=None,
+):  # fmt: skip
+    delta = torch.randn(batch, tokens, heads) * scale if steps is None else steps
+    inputs = {
+        "x": torch.randn(batch, tokens, heads, dim).to(dtype),
+        "delta": delta.to(dtype),
+        "A": -torch.rand(heads) * 3 - 0.1,
+        "B": torch.randn(batch, tokens, groups, state).to(dtype),
+        "C": torch.randn(batch, tokens, groups, state).to(dtype),
+        "D": torch.randn(heads, dim) if wide_skip else torch.randn(heads),
+        "initial": torch.randn(batch, heads, dim, state),
+        "bias": torch.randn(heads),
+    }
+
+    def run(x, delta, A, B, C, D, initial, bias):
+        return triton_ssd.ssd_scan_triton(
+            x,
+            delta,
+            A,
+            B,
+            C,
+            D,
+            initial,
+            True,
+            delta_bias=bias,
+            delta_softplus=True,
+            limit=bounds,
+            tiles=SSD,
+            kind=kind,
+        )
+
+    def reference(x, delta, A, B, C, D, initial, bias):
+        delta = F.softplus(delta + bias, threshold=30).clamp(*bounds)
+        return scan.ssd_scan(x, delta, A, B, C, D=D, initial=initial, return_final=True, path="reference")
+
+    hold(inputs, run, reference, limit)
+
+
+def check_ssd_in_chunks():
+    ssd_case()
+
+
+def check_ssd_lengths():
+    for tokens in (1, 2, 15, 16, 17):
+        ssd_case(1, tokens, 2, 4, 1, 4)
+
+
+def check_ssd_huge_steps():
+    ssd_case(1, 20, 2, 4, 1, 4, scale=30.0)
+
+
+def check_ssd_after_one_huge_step():
+    """Differences of the running sum keep their digits behind a step of 50,000."""
+    steps = torch.full((1, 16, 2), -1.0)
+    steps[:, 1] = 50_000.0
+    ssd_case(1, 16, 2, 4, 1, 4, steps=steps)
+
+
+def check_ssd_skip_of_every_channel():
+    ssd_case(1, 18, 2, 4, 1, 4, wide_skip=True)
+
+
+def check_ssd_limits():
+    ssd_case(1, 18, 2, 4, 1, 4, bounds=(0.3, 1.5))
+
+
+def check_ssd_half_precision():
+    ssd_case(1, 18, 2, 16, 1, 16, dtype=torch.float16, limit=2e-3)
+    ssd_case(1, 18, 2, 16, 1, 16, dtype=torch.float16, kind=torch.float16, limit=3e-3)
+
+
+def check_ssd_padded_sizes():
+    ssd_case(1, 18, 3, 20, 3, 17)
+
+
+def check_ssd_plain():
+    inputs = {
+        "x": torch.randn(2, 19, 2, 4), "delta": torch.rand(2, 19, 2), "A": -torch.rand(2), "B": torch.randn(2, 19, 1,
+        3),
+        "C": torch.randn(2, 19, 1, 3),
+    }  # fmt: skip
+
+    def run(**inputs):
+        return (triton_ssd.ssd_scan_triton(**inputs, tiles=SSD),)
+
+    hold(inputs, run, lambda **wide: (scan.ssd_scan(**wide, path="reference"),), 4e-6)
+
+
+def check_scan_takes_the_triton_path():
+    x, maps = torch.randn(1, 9, 2), torch.randn(1, 9, 3)
+    assert scan.choose("s6", x, x.abs(), -torch.rand(2, 3), maps, maps, path="triton").path == "triton"
+    got = scan.selective_scan(x, x.abs(), -torch.ones(2, 3), maps, maps, path="triton")
+    want = scan.selective_scan(
+        x.double(), x.abs().double(), -torch.ones(2, 3).double(), *[maps.double()] * 2, path="reference"
+    )
+    assert error(got, want) < 1e-6
+
+
+def check_convolution():
+    """Lengths around the four tokens of a step and the span of a program, and fewer taps."""
+    for tokens, taps in ((1, 4), (2, 4), (3, 3), (5, 2), (7, 1), (8, 4), (9, 4), (11, 3), (12, 4), (21, 4)):
+        inputs = {"x": torch.randn(2, tokens, 19), "weight": torch.randn(19, 1, taps), "bias": torch.randn(19)}
+
+        def reference(x, weight, bias=None, taps=taps):
+            padded = F.pad(x.transpose(1, 2), (taps - 1, 0))
+            return (F.silu(F.conv1d(padded, weight, bias, groups=19)).transpose(1, 2),)
+
+        hold(inputs, lambda **given: (causal_conv_silu(**given),), reference, 1e-6)
+    del inputs["bias"]
+    hold(inputs, lambda **given: (causal_conv_silu(**given),), reference, 1e-6)
+
+
+def check_convolution_of_a_part():
+    part = torch.randn(2, 5, 32)[..., 8:24]  # a projection's part, read where it lies
+    weight = torch.randn(16, 1, 3)
+    want = F.silu(F.conv1d(F.pad(part.transpose(1, 2).double(), (2, 0)), weight.double(), groups=16)).transpose(1, 2)
+    assert error(causal_conv_silu(part, weight), want) < 1e-6
+
+
+def check_convolution_of_too_many_taps():
+    with pytest.raises(InputError, match="expected a convolution of at most 4 taps; got 5"):
+        causal_conv_silu(torch.randn(1, 5, 3), torch.randn(3, 1, 5))
+
+
+def check_norm():
+    inputs = {"x": torch.randn(2, 7, 24), "weight": torch.randn(24)}
+
+    def reference(x, weight):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight, x
+
+    hold(inputs, lambda x, weight: rms_norm(x, weight, 1e-5), reference, 1e-6)
+    wide = {"x": torch.randn(1, 3, 2100), "weight": torch.randn(2100)}  # a row over several warps
+    hold(wide, lambda x, weight: rms_norm(x, weight, 1e-5), reference, 1e-6)
+
+
+def check_gated_norm():
+    x, gate = torch.randn(2, 5, 24), torch.randn(2, 5, 40)[..., 3:27]
+    weight, slope = torch.randn(24), torch.randn(2, 5, 24)
+    wide = [v.double().requires_grad_() for v in (x, gate, weight)]
+    v = wide[0] * F.silu(wide[1])
+    want = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * wide[2]
+    true = torch.autograd.grad((want * slope).sum(), wide)
+    dx, dgate = torch.empty(2, 5, 24), torch.empty(2, 5, 30)[..., :24]
+    sums = torch.full((4, 30), torch.nan)[:, 2:26]  # more programs than tiles of rows, columns of a wider tensor
+    norm_backward(x, weight, 1e-5, slope, dx, sums, gate=gate, dgate=dgate)
+    dweight = sums.sum(0)
+    assert error(norm_forward(x, weight, 1e-5, torch.float32, gate=gate), want) < 1e-6
+    for got, exact in zip((dx, dgate, dweight), true, strict=True):
+        assert error(got, exact) < 2e-6
+
+
+def check_loss():
+    target = torch.tensor([3, 0, 4999])
+    inputs = {"logits": torch.randn(3, 5000) * 4}
+    run = lambda logits: (cross_entropy_in_place(logits * 1, target),)  # noqa: E731
+    hold(inputs, run, lambda logits: (F.cross_entropy(logits, target),), 1e-6)
+
+
+def check_loss_once():
+    logits = torch.randn(3, 40, requires_grad=True)
+    loss = cross_entropy_in_place(logits * 1, torch.tensor([1, 2, 3]))
+    (3.0 * loss).backward(retain_graph=True)
+    want = torch.softmax(logits.detach(), -1)
+    want[torch.arange(3), torch.tensor([1, 2, 3])] -= 1
+    assert error(logits.grad, want.double()) < 1e-6
+    with pytest.raises(InputError, match="expected one backward pass through this loss; got a second one"):
+        loss.backward()
+
+
+def model_case(config, tiles):
+    """transformers' own path against the same model on the kernels: states and the gradient of every weight."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_config(config, dtype=torch.float32).train()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight += (0.3 if weight.dim() == 2 and "A_log" not in name else 0.05) * torch.randn_like(weight)
+    ids = torch.randint(0, config.vocab_size, (2, 19))
+    want = model(ids, use_cache=False).last_hidden_state
+    slope = torch.randn_like(want)
+    weights = dict(model.named_parameters())
+    true = torch.autograd.grad((want * slope).sum(), list(weights.values()))
+    with gpu_blocks(model, tiles) as blocks:
+        assert len(blocks) == 2, blocks
+        got = model(ids, use_cache=False).last_hidden_state
+        made = torch.autograd.grad((got * slope).sum(), list(weights.values()))
+    assert "forward" not in vars(model.layers[0])
+    assert error(got, want.double()) < 1e-5
+    assert not torch.equal(got, want), "the kernels did not run"
+    for name, g, t in zip(weights, made, true, strict=True):
+        assert error(g, t.double()) < 1e-3, f"{name}: {error(g, t.double()):.1e}"
+
+
+def check_mamba_model():
+    from transformers import MambaConfig
+
+    model_case(MambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3), S6)
+
+
+def check_falcon_mamba_model():
+    from transformers import FalconMambaConfig
+
+    config = FalconMambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3)
+    model_case(config, S6)
+
+
+def check_mamba2_model():
+    from transformers import Mamba2Config
+
+    sizes = {"hidden_size": 16, "head_dim": 8, "num_heads": 4, "state_size": 8, "n_groups": 2, "chunk_size": 16}
+    model_case(Mamba2Config(**sizes, num_hidden_layers=2, vocab_size=20), SSD)
+
+
+def check_mamba2_between_its_projections():
+    """The layer without its block, on its own node, against torch."""
+    shape = Shape(4, 8, 2, 8, 1e-5, triton_ssd.Setting(SSD, softplus=True))
+    names = ["conv", "conv_bias", "dt_bias", "A_log", "D", "norm"]
+    sizes = [(64, 1, 4), (64,), (4,), (4,), (4,), (32,)]
+    inputs = {"projected": torch.randn(2, 19, 100)} | {
+        name: torch.randn(*size) for name, size in zip(names, sizes, strict=True)
+    }
+
+    def run(projected, **weights):
+        return (mamba2_inner(projected, Weights(**weights), shape),)
+
+    def reference(projected, conv, conv_bias, dt_bias, A_log, D, norm):
+        z, part, dt = shape.split(projected)
+        padded = F.pad(part.transpose(1, 2), (3, 0))
+        x, b, c = shape.heads_of(F.silu(F.conv1d(padded, conv, conv_bias, groups=64)).transpose(1, 2))
+        y = scan.ssd_scan(x, F.softplus(dt + dt_bias), -torch.exp(A_log), b, c, D=D, path="reference").flatten(2)
+        v = y * F.silu(z)
+        return (v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * norm,)
+
+    hold(inputs, run, reference, 2e-6)
+
+
+def main():
+    outcome = {}
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            torch.manual_seed(0)
+            try:
+                check()
+                outcome[name] = None
+            except Exception:  # noqa: BLE001 - reported by the test of that name
+                outcome[name] = traceback.format_exc(limit=-4)
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Train the built-in models: prepare the data, train, evaluate, probe, write the model card.
+
+    python -m repflow.studies.train_zoo prepare --corpus FOLDER --out DATA
+    python -m repflow.studies.train_zoo train NAME... --data DATA --out MODELS [--evaluate]
+    python -m repflow.studies.train_zoo evaluate FOLDER... --data DATA
+    python -m repflow.studies.train_zoo probe FOLDER...
+    python -m repflow.studies.train_zoo card FOLDER... --data DATA
+
+`prepare` needs the corpus and writes a folder of some 35 MB; the other steps need that folder alone. Each model goes to
+MODELS/NAME. A model is trained in one piece: a run that was stopped is started again from its first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import RepflowError
+from repflow.studies.zoo_batches import BatchConfig
+from repflow.studies.zoo_card import write_card
+from repflow.studies.zoo_data import DataConfig, prepare
+from repflow.studies.zoo_evaluate import evaluate
+from repflow.studies.zoo_models import NAMES, SIZES
+from repflow.studies.zoo_probe import probe_model
+from repflow.studies.zoo_train import TrainConfig, train
+
+NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
+SHARED = ("name", "data", "out", "corpus", "size", "device", "graph", "measure", "batches", "seed")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m repflow.studies.train_zoo", description=__doc__.split("\n")[0])
+    steps = made.add_subparsers(dest="step", required=True)
+    first = steps.add_parser("prepare", help="write tokenizer, ids and held-out prompts")
+    first.add_argument("--corpus", required=True, help="folder with train.txt.xz and valid.txt.xz")
+    first.add_argument("--out", required=True, help="folder to write")
+    _numbers(first, DataConfig)
+    second = steps.add_parser("train", help="train one or more models")
+    second.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    second.add_argument("--data", required=True)
+    second.add_argument("--out", required=True, help="folder of models; each goes to OUT/NAME")
+    second.add_argument("--size", default="4m", choices=sorted(SIZES))
+    second.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    second.add_argument("--device")
+    second.add_argument("--no-graph", action="store_true", help="do not record steps as a CUDA graph")
+    second.add_argument("--no-measure", action="store_true", help="do not measure the flow on the way")
+    second.add_argument("--evaluate", action="store_true", help="evaluate each model once it is trained")
+    _numbers(second, TrainConfig)
+    _numbers(second, BatchConfig)
+    for name, help in (("evaluate", "retrieval and prose on held-out data"), ("card", "write README.md")):
+        step = steps.add_parser(name, help=help)
+        step.add_argument("folders", nargs="+")
+        step.add_argument("--data", required=True)
+        if name == "evaluate":
+            step.add_argument("--device")
+            step.add_argument("--limit", type=int, help="prompts of each set; default all")
+    last = steps.add_parser("probe", help="linear probes by depth, for the card; after card, which puts the tokenizer")
+    last.add_argument("folders", nargs="+")
+    last.add_argument("--samples", type=int, default=1000)
+    last.add_argument("--seeds", type=int, default=3)
+    last.add_argument("--length", type=int, default=256)
+    last.add_argument("--device")
+    return made
+
+
+def _numbers(step: argparse.ArgumentParser, config: Any) -> None:
+    """Options for the numbers of a config, with its own defaults."""
+    for entry in fields(config):
+        if entry.name not in SHARED:
+            option = f"--{entry.name.replace('_', '-')}"
+            step.add_argument(option, type=NUMBERS[str(entry.type)], default=entry.default)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one step; returns the exit code."""
+    given = parser().parse_args(arguments)
+    try:
+        _run(given)
+    except RepflowError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    if given.step == "prepare":
+        facts = prepare(DataConfig(corpus=given.corpus, out=given.out, **_taken(given, DataConfig)))
+        print(json.dumps(facts, indent=1))
+    elif given.step == "train":
+        for name in given.names:
+            out = Path(given.out) / name
+            train(_train_config(given, name, out), say=_say)
+            if given.evaluate:
+                _say(json.dumps(evaluate(out, given.data, device=given.device)))
+    else:
+        for folder in given.folders:
+            _finish(given, folder)
+
+
+def _finish(given: argparse.Namespace, folder: str) -> None:
+    if given.step == "evaluate":
+        _say(json.dumps(evaluate(folder, given.data, device=given.device, limit=given.limit)))
+    elif given.step == "probe":
+        size = {"samples": given.samples, "seeds": given.seeds, "length": given.length}
+        _say(json.dumps(probe_model(folder, device=given.device, **size)))
+    else:
+        write_card(folder, given.data)
+        _say(f"{folder}/README.md")
+
+
+def _train_config(given: argparse.Namespace, name: str, out: Path) -> TrainConfig:
+    return TrainConfig(
+        name=name,
+        data=given.data,
+        out=str(out),
+        size=given.size,
+        seed=given.seed,
+        device=given.device,
+        graph=not given.no_graph,
+        measure=not given.no_measure,
+        batches=BatchConfig(seed=given.seed, **_taken(given, BatchConfig)),
+        **_taken(given, TrainConfig),
+    )
+
+
+def _taken(given: argparse.Namespace, config: Any) -> dict[str, Any]:
+    return {entry.name: getattr(given, entry.name) for entry in fields(config) if entry.name not in SHARED}
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

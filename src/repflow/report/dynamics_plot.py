@@ -30,19 +30,28 @@ def dynamics_figure(result: Result) -> Any:
     figure = make_subplots(rows=len(panels), cols=2, subplot_titles=titles, column_widths=[0.62, 0.38])
     for row, panel in enumerate(panels, start=1):
         time, values, label = _tokens(result, panel)
-        for token in range(values.shape[1]):
+        for token, colour in enumerate(_colours(values.shape[1])):
             line = go.Scatter(x=time, y=values[:, token], mode="lines", name=f"x_{token + 1}", legendgroup=f"{token}")
-            line.showlegend = row == 1
+            line.update(showlegend=row == 1, line={"color": colour})
             figure.add_trace(line, row=row, col=1)
         figure.update_yaxes(title_text=label, row=row, col=1, type="log" if _steep(values) else "linear")
         logarithmic = time[-1] > LOG_FROM
         figure.update_xaxes(title_text="t", row=row, col=1, type="log" if logarithmic else "linear")
-        figure.add_trace(_scores(result, panel, row, len(panels)), row=row, col=2)
+        figure.add_trace(_scores(result, panel, figure.get_subplot(row, 2).yaxis.domain), row=row, col=2)
         figure.update_yaxes(autorange="reversed", dtick=1, row=row, col=2)
         figure.update_xaxes(dtick=1, row=row, col=2)
     title = result.provenance.get("title", "Token dynamics")
-    figure.update_layout(title=title, template="plotly_white", height=HEIGHT * len(panels) + 100)
+    # under the panels: beside them stand the colour bars
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.35 / len(panels), "x": 0}
+    figure.update_layout(title=title, template="plotly_white", height=HEIGHT * len(panels) + 100, legend=legend)
     return figure
+
+
+def _colours(tokens: int) -> list[str]:
+    """One colour per token, the same in every panel, from early (dark) to late (light)."""
+    from plotly.colors import sample_colorscale
+
+    return list(sample_colorscale("Viridis", np.linspace(0, 0.9, tokens).tolist()))
 
 
 def write_picture(result: Result, path: Path) -> Path:
@@ -84,7 +93,7 @@ def _steep(values: np.ndarray) -> bool:
     return bool(sizes.size and sizes.max() > STEEP * sizes.min() and (values[np.isfinite(values)] >= 0).all())
 
 
-def _scores(result: Result, panel: str, row: int, rows: int) -> Any:
+def _scores(result: Result, panel: str, domain: tuple[float, float]) -> Any:
     import plotly.graph_objects as go
 
     scores = result[f"{panel}attention"][_moment(result, panel)]
@@ -98,8 +107,8 @@ def _scores(result: Result, panel: str, row: int, rows: int) -> Any:
     shown = np.where(upper, np.nan, shown)
     text = np.vectorize(lambda value: f"{value:.3e}")(scores)
     index = np.arange(1, len(scores) + 1)
-    height = 0.9 / rows
-    bar = {"title": "sign × magnitude", "len": height, "y": 1 - (row - 0.5) / rows}
+    bar: dict[str, Any] = {"title": {"text": "sign · (1 + log₁₀ |P| / least |P|)", "side": "right"}}
+    bar |= {"y": sum(domain) / 2, "len": domain[1] - domain[0]}
     return go.Heatmap(
         z=shown, x=index, y=index, text=text, hovertemplate="l %{y}, j %{x}: P = %{text}<extra></extra>",
         colorscale="RdBu", zmid=0, zmin=-most, zmax=most, colorbar=bar,

@@ -41,7 +41,7 @@ def check_loading(config: Any) -> None:
 
 HOW = ("scan",)
 """Options that change a run's speed and no number beyond its dtype's rounding: a run started with one may go on with
-another, and neither its name nor its stored config holds them. Its provenance says what ran."""
+another, and neither its name nor its stored config holds them. Its provenance says which form the check at load ran."""
 
 
 def identity(config: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from repflow.studies.zoo_card import write_card
 from repflow.studies.zoo_data import HELD_OUT_SEED, DataConfig, HeldOut, open_data, prepare
 from repflow.studies.zoo_evaluate import evaluate, exact_match, prose_loss
 from repflow.studies.zoo_facts import cut_articles, fact_row, read_facts
-from repflow.studies.zoo_fast import fast_forward
+from repflow.studies.zoo_fast import _compiled, fast_forward
 from repflow.studies.zoo_kvpr import ANSWER, FREE, kvpr_rows, layouts
 from repflow.studies.zoo_models import NAMES, build, make_config
 from repflow.studies.zoo_tokenizer import pairs, train_tokenizer
@@ -434,3 +434,23 @@ def test_a_wrong_request_ends_with_code_2(tmp_path, capsys):
     asked = ["train", "mamba", "--data", str(tmp_path), "--out", str(tmp_path / "models")]
     assert main(asked) == 2
     assert "run train_zoo prepare first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "gpt-neox", "hybrid"])
+def test_compiled_parts_compute_the_same_and_leave_nothing_behind(name):
+    network = build(name, "tiny", 256, 64, 0).train()
+    ids = torch.randint(0, 256, (2, 64), generator=torch.Generator().manual_seed(3))
+
+    def pass_through():
+        network.zero_grad()
+        logits = network(input_ids=ids, use_cache=False).logits
+        logits.square().mean().backward()
+        return [logits.detach(), *(p.grad.clone() for p in network.parameters())]
+
+    usual = pass_through()
+    with _compiled(network, device="cpu", backend="aot_eager"):
+        compiled = pass_through()
+        assert any("forward" in vars(module) for module in network.modules())
+    assert not any("forward" in vars(module) for module in network.modules())
+    for one, other in zip(usual, compiled, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)

@@ -8,6 +8,8 @@ block ends.
   goes through torch's fused one.
 - transformers looks at every batch for packed sequences, which makes the GPU wait in each step and a CUDA graph carry a
   mask as large as the batch. Without a mask torch's attention is causal by itself.
+- What is left of a block (norms, MLPs, rotary positions, residual sums) is many small kernels; on a GPU torch.compile
+  joins them. A part that does not compile runs as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+COMPILED = ("GPTNeoXLayer", "GPTNeoBlock", "BambaRMSNorm", "BambaMLP")
+"""Modules that torch.compile takes whole: nothing inside them runs on our kernels."""
 MASKS = ("create_causal_mask", "create_recurrent_attention_mask")
 """Functions of transformers' modeling files that make a batch's masks."""
 
@@ -34,6 +38,7 @@ def fast_forward(network: Any) -> Iterator[list[str]]:
         stack.enter_context(_no_masks(network))
         names = list(stack.enter_context(gpu_blocks(network)))
         names += stack.enter_context(_swapped(network))
+        stack.enter_context(_compiled(network))
         yield names
 
 
@@ -57,6 +62,25 @@ def _swapped(network: Any) -> Iterator[list[str]]:
     finally:
         for module, attribute in changed:
             delattr(module, attribute)
+
+
+@contextmanager
+def _compiled(network: Any, device: str = "cuda", backend: str = "inductor") -> Iterator[None]:
+    """Compile the parts named above where the weights lie on a GPU; modules of one kind share what is compiled."""
+    import torch
+
+    parts = [module for module in network.modules() if type(module).__name__ in COMPILED]
+    if not parts or next(network.parameters()).device.type != device:
+        yield
+        return
+    with torch._dynamo.config.patch(suppress_errors=True, recompile_limit=64):
+        for module in parts:
+            module.forward = torch.compile(module.forward, dynamic=False, backend=backend)
+        try:
+            yield
+        finally:
+            for module in parts:
+                del module.forward
 
 
 @contextmanager

@@ -18,6 +18,9 @@ NAMES = {
     "dynamics",
     "probe",
     "from_hidden_states",
+    "needle",
+    "influence",
+    "hidden_attention",
     "register_metric",
     "metrics",
     "mixers",
@@ -102,8 +105,10 @@ def test_results_draw_themselves(model):
     np.testing.assert_allclose(line.data[2].y, result.mean("token_similarity"))
     heat = result.plot("layer_cosine")
     assert np.asarray(heat.data[0].z).shape == (4, 12)
-    with pytest.raises(repflow.errors.InputError, match="over depth"):
-        result.plot("smoothness")
+    dots = result.plot("smoothness")
+    np.testing.assert_allclose(np.sort(np.asarray(dots.data[0].y, dtype=float)), np.sort(result["smoothness"]))
+    with pytest.raises(KeyError, match="no metric"):
+        result.plot("nothing")
     result.findings.append(repflow.Finding("x", None, "<script>alert(1)</script>"))
     page = result._repr_html_()
     assert "token_similarity" in page

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from repflow.store import load_result
     from repflow.studies.compare import compare
     from repflow.studies.diagnose import diagnose
+    from repflow.studies.hidden_attention import hidden_attention
     from repflow.studies.measure import measure
+    from repflow.studies.needle import needle
     from repflow.studies.probe import probe
+    from repflow.studies.recency import influence
     from repflow.studies.states import states
 
 _HOMES = {
@@ -35,9 +38,12 @@ _HOMES = {
     "compare": "repflow.studies.compare",
     "diagnose": "repflow.studies.diagnose",
     "from_hidden_states": "repflow.models",
+    "hidden_attention": "repflow.studies.hidden_attention",
+    "influence": "repflow.studies.recency",
     "load": "repflow.models",
     "load_result": "repflow.store",
     "measure": "repflow.studies.measure",
+    "needle": "repflow.studies.needle",
     "probe": "repflow.studies.probe",
     "register_metric": "repflow.metrics.custom",
     "states": "repflow.studies.states",
@@ -53,11 +59,14 @@ __all__ = [
     "dynamics",
     "errors",
     "from_hidden_states",
+    "hidden_attention",
+    "influence",
     "load",
     "load_result",
     "measure",
     "metrics",
     "mixers",
+    "needle",
     "probe",
     "register_metric",
     "states",

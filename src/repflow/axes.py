@@ -9,13 +9,19 @@
 | token | position in the prompt; padding is on the right; over 256 positions a Result pools (see `repflow.capture`) |
 | width | channel of the residual stream |
 | head | attention or SSM head |
+| unit | part of a mixer with a map over tokens of its own: a channel (Mamba, RWKV, Griffin) or a head |
+| threshold | point of a cumulative histogram; `provenance["thresholds"]` has its value |
 | rank | place in a list of the largest, first is largest |
 | step | training step of a checkpoint |
 | seed | a repetition with other prompts, split and initialisation of the probe |
-| position | relative position in the prompt at which a probe reads |
+| position | relative position in the prompt at which a probe reads or a needle stands |
 | row | a line of a comparison with printed values; `provenance["rows"]` names it |
 | cell | a run of a grid, where several are loaded as one; `provenance["cells"]` names it |
 | kind | kind of state, where several stand side by side; `provenance["kinds"]` names it |
+| distance | tokens between a token and the output it influences, 0 is the output's own token |
+| length | length of a document in tokens; `provenance["lengths"]` lists them |
+| candidate | a word that may answer; 0 the planted, 1 the true one |
+| window | number of last tokens; `provenance["recency"]["windows"]` lists them |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -29,6 +35,8 @@ Axis = Literal[
     "token",
     "width",
     "head",
+    "unit",
+    "threshold",
     "rank",
     "step",
     "seed",
@@ -36,6 +44,10 @@ Axis = Literal[
     "row",
     "cell",
     "kind",
+    "distance",
+    "window",
+    "length",
+    "candidate",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

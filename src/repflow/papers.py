@@ -32,6 +32,8 @@ LENGTHS = (300, 1000, 2000, 4000)
 TASKS = {"mdqa": "Multi-Document Question Answering", "kvpr": "Key-Value Pairs Retrieval"}
 FIGURE_LENGTH = 2000
 """Length of all figures (section 3.2)."""
+RATIO_DISTANCES = 128
+"""Distances that the ratio of two models' influence is drawn over (paper 2, Figure 7b)."""
 PROBE_TRAINING, PROBE_EPOCHS, PROBE_RATE, PROBE_SEEDS = 20_000, 150, 0.05, 5
 """Probes: training prompts, epochs, Adam's rate, seeds (section 3.1)."""
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
 
 from repflow.errors import InputError, nearest, teach
 
@@ -77,6 +81,53 @@ def check_least(values: Sequence[tuple[str, int | None, int]]) -> None:
     for option, value, least in values:
         if value is not None and value < least:
             raise InputError(teach(f"{option} of at least {least}", f"{value}", "see --help"))
+
+
+NUMBERS: dict[str, tuple[type, type, str]] = {
+    "int": (Integral, int, "a whole number"),
+    "float": (Real, float, "a number"),
+}
+SPELLED = ("dtype", "device", "device_map", "tokenizer")
+"""Options that take more than their type says: torch.float32, a live tokenizer."""
+
+
+def typed_options(config: type, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a call from Python, refused where the config's field has another type; NumPy's numbers become plain.
+
+    >>> from dataclasses import make_dataclass
+    >>> typed_options(make_dataclass("C", [("at", "int")]), {"at": -1})
+    {'at': -1}
+    """
+    kinds = {field.name: str(field.type) for field in fields(config)}
+    return {
+        name: value if name in SPELLED or name not in kinds else _typed(name, value, kinds[name])
+        for name, value in options.items()
+    }
+
+
+def _typed(name: str, value: Any, kind: str) -> Any:
+    base, _, rest = kind.partition(" | ")
+    if (value is None and rest == "None") or (name == "length" and isinstance(value, str)):  # 1K
+        return value
+    if base in NUMBERS:
+        number, plain, words = NUMBERS[base]
+        if isinstance(value, number) and not isinstance(value, bool):
+            return plain(value)
+    elif base == "bool":
+        words = "True or False"
+        if isinstance(value, bool):
+            return value
+    elif base.startswith("list"):
+        words = "a list"
+        if isinstance(value, str | Path | Iterable):
+            return value
+    elif base == "str":
+        words = "a string"
+        if isinstance(value, str | Path):
+            return value
+    else:
+        return value
+    raise InputError(teach(f"{words} for {name}", repr(value)[:80], f"leave {name} out for its default"))
 
 
 def parse_drop(drop: str) -> float | None:

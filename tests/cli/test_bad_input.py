@@ -69,7 +69,7 @@ def test_wrong_option(refused, checkpoints, options, says):
     [
         ("no/such/folder/model", "no/such/folder/model"),
         ("config:none.json", "none.json"),
-        ("zoo:hybrid", "later version"),
+        ("zoo:hybird", "did you mean hybrid"),
         ("model.gguf", "model.gguf"),
         ("empty", "config.json"),
     ],

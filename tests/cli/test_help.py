@@ -24,7 +24,15 @@ def run(code):
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["measure", "--help"], ["--version"], ["verify", "--help"], ["theory", "apply", "--help"]]
+    "args",
+    [
+        ["--help"],
+        ["measure", "--help"],
+        ["--version"],
+        ["verify", "--help"],
+        ["theory", "apply", "--help"],
+        ["zoo", "--help"],
+    ],
 )
 def test_help_loads_nothing_heavy(args):
     done = run(CODE.format(args=args, heavy=HEAVY))
@@ -55,7 +63,7 @@ def test_help_names_every_field_with_its_text(cli, monkeypatch):
 
 def test_commands_are_listed(cli):
     text = cli("--help").out
-    for command in ("measure", "compare", "run", "reproduce", "demo", "list", "verify", "export", "doctor"):
+    for command in ("measure", "compare", "run", "reproduce", "demo", "zoo", "list", "verify", "export", "doctor"):
         assert command in text
 
 
@@ -67,4 +75,4 @@ def test_version(cli):
 
 def test_unknown_option_is_a_wrong_request(cli):
     assert cli("measure", "x", "--lenght", "3").code == 2
-    assert cli("measure").code == 2
+    assert cli("run").code == 2

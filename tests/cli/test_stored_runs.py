@@ -1,4 +1,4 @@
-"""`repflow list`, `verify`, `export`, `doctor` and `demo`."""
+"""`repflow list`, `verify`, `export` and `doctor`."""
 
 import json
 import shutil
@@ -154,22 +154,3 @@ def test_doctor_gives_the_command_for_a_missing_extra(cli, monkeypatch):
 
     monkeypatch.setitem(doctor.EXTRAS, "gguf", ("no_such_module",))
     assert "pip install 'repflow[gguf]'" in cli("doctor").out
-
-
-def test_demo(cli, tmp_path, monkeypatch):
-    from repflow.cli import demo
-
-    monkeypatch.setattr(demo, "LENGTH", 64)
-    done = cli("demo", "--out", "d")
-    assert done.code == 0, done.err
-    assert "results: d/demo-gpt_neox and d/demo-mamba2" in done.out
-    assert "matched grid of 8" in " ".join(done.out.split())
-    attention, ssm = (load_result(tmp_path / "d" / f"demo-{kind}") for kind in ("gpt_neox", "mamba2"))
-    # random attention homogenises tokens with depth, random Mamba-2 blocks do not
-    assert attention.mean("token_similarity")[-1] > 0.3
-    assert ssm.mean("token_similarity")[-1] < 0.1
-    # the table over both models shows the values on the common grid, not those per block
-    (row,) = [line.split() for line in done.out.splitlines() if line.split()[:3] == ["mamba2", "(xavier)", "16"]]
-    assert row[-2:] == [f"{float(ssm.mean(f'matched/{name}')):.4g}" for name in ("smoothness", "stability")]
-    assert row[-2] != f"{float(ssm.mean('smoothness')):.4g}"
-    assert cli("demo", "--out", "d").code == 0

@@ -56,6 +56,19 @@ def test_recipe_has_the_cells_of_the_paper(name, measured, probed, scale, tmp_pa
             assert any((k.model, k.task, k.length) == (row.model, task, row.length) for k in keys)
 
 
+def test_the_zoo_stands_for_four_of_the_papers_models(tmp_path):
+    made = plan(ReproduceConfig("flow-table1", "zoo"), tmp_path)
+    assert {role: model.spec for role, model in made.models.items()} == {
+        "GPT-Neo-2.7B": "zoo:gpt-neo",
+        "Pythia-2.8B": "zoo:gpt-neox",
+        "Mamba-2.8B": "zoo:mamba",
+        "Mamba2-2.7B": "zoo:mamba2",
+    }
+    assert list(made.lengths.values()) == [256, 340, 448, 512]
+    assert not any(model.own for model in made.models.values())
+    assert "Mamba2-130M" not in {row.model for row in made.rows}
+
+
 def test_paper_scale_is_the_papers_setting(tmp_path):
     made = plan(ReproduceConfig("flow-table2", "paper"), tmp_path)
     assert {model.spec for model in made.models.values()} == {entry.hub for entry in papers.CHECKPOINTS.values()}
@@ -160,7 +173,7 @@ def test_random_tokens_stand_for_a_task(local, tmp_path):
     ("changes", "message"),
     [
         ({"recipe": "flow-fig8"}, r"unknown recipe 'flow-fig8'; did you mean flow-fig"),
-        ({"scale": "large"}, r"expected --scale tiny or paper; got 'large'"),
+        ({"scale": "large"}, r"expected --scale tiny, zoo or paper; got 'large'"),
         ({"states": ["residue"]}, r"got 'residue'; did you mean residual"),
         ({"states": []}, r"expected --states .*; got none"),
         ({"lengths": [300, 600]}, r"expected at most 1 lengths for flow-fig1; got 2 lengths; they stand for 2K"),

@@ -10,7 +10,7 @@ import typer
 
 from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import make_config, or_zoo, with_options
 from repflow.store.disk import check_place
 from repflow.studies.compare_config import CompareConfig, check_request, run_name
 
@@ -23,12 +23,17 @@ def command(
     model_a: Annotated[
         str,
         typer.Argument(
-            metavar="A",
-            help="Model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them.",
+            metavar="[A]",
+            help="Model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them. "
+            "Without A and B: two of the zoo.",
+            show_default=False,
         ),
-    ],
+    ] = "",
     model_b: Annotated[
-        str, typer.Argument(metavar="B", help="Second model, or twin: A with random weights (--init-b).")
+        str,
+        typer.Argument(
+            metavar="[B]", help="Second model, or twin: A with random weights (--init-b).", show_default=False
+        ),
     ] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; the comparison is a folder in it.")] = RUNS,
     name: Annotated[
@@ -43,6 +48,10 @@ def command(
     50 % matched tokens is refused. Without B, A names several checkpoints, each compared with the last.
     """
     check_place(out)
+    if model_a:
+        or_zoo([model_a, *([model_b] if model_b and model_b != "twin" else [])])
+    else:
+        model_a, model_b = or_zoo(None, "gpt-neox", "mamba2")
     config = make_config(CompareConfig, {**options, "model_a": model_a, "model_b": model_b})
     check_request(config, name)
     run = name or run_name(config)

@@ -1,69 +1,118 @@
-"""`repflow demo`: two tiny models of random weights, measured and compared in under a minute."""
+"""`repflow demo`: the built-in models, trained and random, measured and probed, beside what paper 1 found."""
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repflow.cli.console import note, stdout_console
-from repflow.cli.measure import RUNS, measure_each, print_comparison
-from repflow.studies.measure import MeasureConfig
+from repflow.cli.console import DONE, FAILED, Progress, complain, note, quiet, stdout_console
+from repflow.cli.measure import RUNS
+from repflow.cli.report import write_page
+from repflow.store.disk import check_place
+from repflow.studies.demo import PLACE, Job, jobs, run_job
+from repflow.zoo import NAMES, shown_models
 
 if TYPE_CHECKING:
+    from repflow.paper_findings import Judged, Reading
     from repflow.results import Result
 
-WIDTH = 128
-SHARED: dict[str, Any] = {"vocab_size": 512, "hidden_size": WIDTH, "bos_token_id": 0, "eos_token_id": 0}
-# A Transformer block is two residual updates and a Mamba block one: 8 and 16 blocks make as many.
-MODELS: dict[str, dict[str, Any]] = {
-    "gpt_neox": {
-        "model_type": "gpt_neox",
-        "num_hidden_layers": 8,
-        "num_attention_heads": 4,
-        "intermediate_size": 4 * WIDTH,
-        "max_position_embeddings": 512,
-        **SHARED,
-    },
-    "mamba2": {
-        "model_type": "mamba2",
-        "num_hidden_layers": 16,
-        "num_heads": 8,
-        "head_dim": 32,
-        "state_size": 32,
-        "n_groups": 1,
-        "chunk_size": 64,
-        **SHARED,
-    },
-}
-LENGTH, SAMPLES, INIT = 256, 8, "xavier"
+FOLDER, PAGE = "demo", "demo.html"
 
 
 def command(
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Complete tables: both tasks, all lengths, schemes and models; an hour or so."),
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the demo's are in its folder demo.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Compare two tiny random-weight models, a GPT-NeoX and a Mamba-2, on random tokens."""
-    folder = out / "demo-models"
-    folder.mkdir(parents=True, exist_ok=True)
-    note(
-        f"demo: a GPT-NeoX and a Mamba-2 of random weights, width {WIDTH}, {SAMPLES} prompts of {LENGTH} random tokens"
-    )
-    grid = min(config["num_hidden_layers"] for config in MODELS.values())
-    code = 0
-    results: list[Result] = []
-    for name, config in MODELS.items():
-        file = folder / f"{name}.json"
-        file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        asked = MeasureConfig(model=f"config:{file}", init=INIT, length=LENGTH, samples=SAMPLES, grid=grid)
-        worst, found = measure_each([asked], out, f"demo-{name}")
-        code, results = max(code, worst), [*results, *found]
-    if len(results) > 1:
-        print_comparison(results)
-    console = stdout_console()
-    console.print(f"results: {out / 'demo-gpt_neox'} and {out / 'demo-mamba2'}", markup=False, soft_wrap=True)
-    console.print(
-        f"next: repflow list {out}; repflow measure MODEL --task text --text FILE", markup=False, soft_wrap=True
-    )
+    """Show the phenomenon on the built-in models: flow, random twins, probes, and paper 1's eight findings.
+
+    Takes a minute or two on two cores, needs no network, and ends with a page to look at. A demo that was cut goes on
+    where it was.
+    """
+    check_place(out)
+    models = shown_models()
+    if missing := [name for name in NAMES if name not in models]:
+        note(f"warning: not in the zoo here, and so not shown: {', '.join(missing)}")
+    asked = jobs(full=full, models=models)
+    note(f"demo: {len(asked)} runs of {len(models)} small models trained by repflow, into {out / FOLDER}")
+    code, results = run_all(asked, out / FOLDER)
+    readings, judged = judge_all(list(results.values()))
+    if results:
+        write_page([out / FOLDER / name for name in results], out / PAGE)
+    if as_json:
+        from repflow.report.demo_view import demo_json
+
+        told = demo_json(readings, judged, [str(out / FOLDER / name) for name in results])
+        print(json.dumps({**told, "page": str(out / PAGE) if results else None}, allow_nan=False), flush=True)
+    else:
+        show(asked, results, readings, judged)
+        print(f"\nwrote {out / FOLDER}\nnext: repflow list {out / FOLDER}; repflow zoo card mamba2; repflow diagnose")
+        if results:
+            print(f"open {out / PAGE} in a browser: the same results as figures, with the findings explained")
     raise typer.Exit(code)
+
+
+def run_all(asked: Sequence[Job], out: Path) -> tuple[int, dict[str, Result]]:
+    """All runs, one after the other; one that fails is reported and the others go on."""
+    code, results = DONE, {}
+    for place, job in enumerate(asked, start=1):
+        try:
+            with quiet(), Progress(f"{place}/{len(asked)} {job.label}") as progress:
+                results[job.name] = run_job(job, out, progress)
+        except Exception as error:  # noqa: BLE001  one run must not take the others down
+            complain(error, job.label)
+            code = FAILED
+        finally:
+            gc.collect()  # the model is free before the next one is loaded
+    return code, results
+
+
+def judge_all(results: Sequence[Result]) -> tuple[list[Reading], list[Judged]]:
+    """Readings of these runs, and the findings with what the package knows of further training seeds."""
+    from repflow.paper_findings import judge, known_readings, merge, read_results
+
+    own = read_results(results)
+    return own, judge(merge(own, known_readings()), place=PLACE)
+
+
+def show(
+    asked: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
+) -> None:
+    """Print tables, verdicts and findings."""
+    from repflow.report.demo_view import findings_text, model_verdict, verdict_text
+    from repflow.report.probe_table import probe_comparison
+    from repflow.report.tables import comparison_table
+    from repflow.zoo import record
+
+    console = stdout_console()
+    for title, names in tables(asked):
+        chosen = [results[name] for name in names if name in results]
+        if chosen:
+            console.print(title, markup=False, highlight=False)
+            probed = "probe_accuracy" in chosen[0]
+            console.print(probe_comparison(chosen) if probed else comparison_table(chosen))
+    lines = [
+        model_verdict(reading, PLACE, record(reading.model, "evaluation").get("retrieval")) for reading in readings
+    ]
+    print(verdict_text(lines, console.width))
+    print()
+    print(findings_text(judged, console.width))
+
+
+def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:
+    """Titles and run names of the tables: a table for each task, length and kind of run."""
+    made: dict[str, list[str]] = {}
+    for job in asked:
+        about = job.config
+        place = f"{about.task}, {about.length} tokens"
+        what = f"Probes for the {about.label}" if hasattr(about, "label") else f"Flow, {about.states} states"
+        made.setdefault(f"{what}: {place}, {about.samples} prompts", []).append(job.name)
+    return list(made.items())

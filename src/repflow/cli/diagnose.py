@@ -10,7 +10,7 @@ import typer
 
 from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
 from repflow.studies.diagnose import DiagnoseConfig, check_request, run_name
 
@@ -24,7 +24,7 @@ def command(
         str,
         typer.Argument(
             metavar="[MODEL]",
-            help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf; none with --flow and --probe.",
+            help=f"{MODEL_HELP}; none with --flow and --probe, else one of the zoo.",
             show_default=False,
         ),
     ] = "",
@@ -41,6 +41,8 @@ def command(
     similarity, chance-corrected points, intervals). What was not measured is not claimed.
     """
     check_place(out)
+    if model or not (options["flow_run"] or options["probe_run"]):
+        (model,) = or_zoo(model, "gpt-neox")
     config = make_config(DiagnoseConfig, {**options, "model": model})
     check_request(config, name)
     run = name or run_name(config)

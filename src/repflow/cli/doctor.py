@@ -20,6 +20,7 @@ FAST_PATHS = {
 EXTRAS = {
     "accelerate": ("accelerate",),
     "bm25": ("bm25s",),
+    "figures": ("matplotlib",),
     "gguf": ("gguf",),
     "tables": ("pandas", "pyarrow", "xarray"),
 }

@@ -12,7 +12,7 @@ import typer
 
 from repflow.cli.console import Progress, guarded, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
 from repflow.store.name import check_name
 from repflow.studies.dynamics_apply import ApplyConfig
@@ -56,8 +56,8 @@ def simulate_command(
 def apply_command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+    ] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
@@ -71,6 +71,7 @@ def apply_command(
     from repflow.studies.dynamics_apply import check_request, run, run_name
 
     check_place(out)
+    (model,) = or_zoo(model, "mamba")
     config = make_config(ApplyConfig, {**options, "model": model})
     check_request(config, name)
     place = name or run_name(config)

@@ -6,7 +6,26 @@ from typing import Annotated
 
 import typer
 
-from repflow.cli import compare, demo, diagnose, doctor, dynamics, grid, measure, probe, reproduce, runs, theory, twins
+from repflow.cli import (
+    compare,
+    demo,
+    diagnose,
+    doctor,
+    dynamics,
+    figures,
+    grid,
+    measure,
+    memory,
+    needle,
+    probe,
+    recency,
+    report,
+    reproduce,
+    runs,
+    theory,
+    twins,
+    zoo,
+)
 from repflow.cli.console import guarded
 from repflow.version import __version__
 
@@ -20,22 +39,42 @@ app = typer.Typer(
 
 EXAMPLES = {
     "measure": (
+        "repflow measure zoo:gpt-neox zoo:mamba2 --task kvpr --length 256    built-in models side by side",
         "repflow measure gpt2 --task text --text corpus.txt --length 512 --samples 16",
-        "repflow measure gpt2 state-spaces/mamba-130m-hf    side by side, on the same text",
     ),
     "compare": (
-        "repflow compare gpt2 state-spaces/mamba-130m-hf --task text --text corpus.txt",
-        "repflow compare gpt2 gpt2 --init-b default    a model with its random twin",
+        "repflow compare zoo:gpt-neox zoo:mamba2 --task kvpr --length 256",
+        "repflow compare zoo:mamba2 twin    a model with its random twin",
     ),
     "probe": (
-        "repflow probe gpt2 --samples 100 --seeds 1    a quick try; the real run has another name",
+        "repflow probe zoo:gpt-neox --samples 100 --seeds 1    a quick try; the real run has another name",
         "repflow probe gpt2 --task mdqa --twin default",
     ),
+    "recency": (
+        "repflow recency zoo:mamba2 --task kvpr --length 256 --twin default    a model and its random twin",
+        "repflow recency zoo:mamba2 zoo:gpt-neox    and how fast the ratio of the two falls",
+    ),
+    "needle": (
+        "repflow needle zoo:gpt-neox zoo:mamba2 --lengths 256,512    where each finds what was planted",
+        "repflow needle gpt2 --haystack essays.txt --skip-told --lengths 512,1000 --samples 32",
+    ),
+    "memory": (
+        "repflow memory zoo:mamba zoo:mamba2 zoo:gpt-neox --task kvpr --length 256    a Transformer beside two SSMs",
+        "repflow memory zoo:mamba --init default --attention    the random twin, with hidden attention",
+    ),
     "diagnose": (
-        "repflow diagnose gpt2 --task kvpr --length 1K",
+        "repflow diagnose zoo:hybrid --task kvpr --length 256",
         "repflow diagnose --flow runs/MEASURED --probe runs/PROBED    runs that are there",
     ),
-    "twins": ("repflow twins gpt2 --inits default,xavier --lengths 128,512 --seeds 3",),
+    "twins": ("repflow twins zoo:gpt-neox --inits default,xavier --lengths 128,512 --seeds 3",),
+    "report": (
+        "repflow report runs/demo --out demo.html    one page of all runs in a folder",
+        "repflow report runs/A runs/B    two runs side by side, into report.html",
+    ),
+    "figures": (
+        "repflow figures runs --format pdf    every figure of the runs in ./runs, into ./figures",
+        "repflow figures runs --figure figure-2 --choose task=kvpr --format svg --width page",
+    ),
     "run": ("repflow run STUDY.toml --dry-run    what it costs", "repflow run STUDY.toml --part 1/4"),
 }
 """Last lines of a command's help."""
@@ -48,11 +87,17 @@ def _epilog(name: str) -> str:
 app.command("measure", epilog=_epilog("measure"))(guarded(measure.command))
 app.command("compare", epilog=_epilog("compare"))(guarded(compare.command))
 app.command("probe", epilog=_epilog("probe"))(guarded(probe.command))
+app.command("recency", epilog=_epilog("recency"))(guarded(recency.command))
+app.command("needle", epilog=_epilog("needle"))(guarded(needle.command))
+app.command("memory", epilog=_epilog("memory"))(guarded(memory.command))
 app.command("diagnose", epilog=_epilog("diagnose"))(guarded(diagnose.command))
 app.command("twins", epilog=_epilog("twins"))(guarded(twins.command))
 app.command("run", epilog=_epilog("run"))(guarded(grid.command))
 app.command("reproduce")(guarded(reproduce.command))
 app.command("demo")(guarded(demo.command))
+app.add_typer(zoo.app, name="zoo")
+app.command("report", epilog=_epilog("report"))(guarded(report.command))
+app.command("figures", epilog=_epilog("figures"))(guarded(figures.command))
 app.add_typer(theory.app, name="theory")
 app.add_typer(dynamics.app, name="dynamics")
 app.command("list")(guarded(runs.list_command))

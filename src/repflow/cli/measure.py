@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
-from repflow.cli.options import comma_separated, make_config, with_options
+from repflow.cli.options import MODEL_HELP, comma_separated, make_config, or_zoo, with_options
 from repflow.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.measure import MeasureConfig, check_request, run_name
 from repflow.studies.prompts import matched_models
+from repflow.zoo import NAMES
 
 if TYPE_CHECKING:
     from repflow.results import Result
@@ -27,9 +28,9 @@ RUNS = Path("runs")
 @with_options(MeasureConfig, skip=("model",))
 def command(
     models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help=f"{MODEL_HELP}; none: all of the zoo."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; each model's run is a folder in it.")] = RUNS,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run; by default from model, task and length.")
@@ -41,6 +42,7 @@ def command(
 
     A run that was interrupted goes on where it was when the same command is given again.
     """
+    models = or_zoo(models, *NAMES)
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
     check_place(out)

@@ -10,9 +10,37 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from rich.markup import escape
 
+from repflow.cli.console import note
 from repflow.errors import InputError
+from repflow.zoo import PREFIX, available, check_zoo_name, is_zoo
 
 C = TypeVar("C")
+MODEL_HELP = "zoo:NAME, folder, hub id with optional @revision, config:FILE.json, FILE.gguf"
+"""What a model may be, for the help; see `or_zoo` for what stands for none."""
+
+
+def or_zoo(given: str | Sequence[str] | None, *names: str) -> list[str]:
+    """Models as given; where none is, these of the zoo, which is said on stderr.
+
+    Args:
+        given: what was typed: a list of specs, a lone one, "" or None.
+        names: in the zoo.
+
+    Raises:
+        InputError: a `zoo:NAME` that the zoo does not have.
+
+    >>> or_zoo("gpt2", "mamba"), or_zoo(["zoo:mamba2"], "mamba")
+    (['gpt2'], ['zoo:mamba2'])
+    """
+    models = [given] if isinstance(given, str) and given else list(given or [])
+    for model in models:
+        if is_zoo(model):
+            check_zoo_name(model)
+    if not models:
+        here = available()
+        models = [f"{PREFIX}{name}" for name in names if name in here] or [f"{PREFIX}{name}" for name in names]
+        note(f"no MODEL given: {' '.join(models)} of the built-in zoo (repflow zoo list)")
+    return models
 
 
 def with_options(config: type, *, skip: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -51,12 +79,14 @@ PANELS = {
             "classes",
             "items",
         ),
-        *("documents", "distractors", "chat_template", "match", "match_with", "bos", "calibration"),
+        *("positions", "candidates", "needles", "haystack", "skip_told", "instruction", "documents"),
+        *("distractors", "chat_template", "match", "match_with", "bos", "calibration"),
     ),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (
         *("states", "metrics", "drop", "keep_samples", "grid", "cka_form", "cka_pool", "neighbours", "share"),
-        *("flow_run", "probe_run", "scale", "seeds"),
+        *("attention", "units", "maps"),
+        *("flow_run", "probe_run", "scale", "seeds", "at", "to", "probes", "fit_first", "fit_last", "nearest"),
     ),
     "Probes": (
         *("seeds_vary", "label", "recipes", "epochs", "rate", "position", "sweep", "controls", "allow_leak"),
@@ -64,7 +94,17 @@ PANELS = {
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Where and how it runs": (
-        *("tokenizer", "tokenizer_b", "dtype", "device", "device_map", "batch_size", "scan", "meter_memory"),
+        *(
+            "tokenizer",
+            "tokenizer_b",
+            "dtype",
+            "device",
+            "device_map",
+            "batch_size",
+            "scan",
+            "meter_memory",
+            "checkpointing",
+        ),
         *("cka_memory", "reference_memory", "allow_float16", "trust_remote_code"),
     ),
 }

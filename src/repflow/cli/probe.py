@@ -10,9 +10,10 @@ import typer
 
 from repflow.cli.console import stdout_console
 from repflow.cli.measure import RUNS, each_model
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.errors import InputError, teach
 from repflow.store.disk import check_place
+from repflow.studies.demo import PROBED
 from repflow.studies.probe_config import ProbeConfig, check_request, run_name
 from repflow.studies.prompts import matched_models
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 @with_options(ProbeConfig, skip=("model",))
 def command(
     models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help=f"{MODEL_HELP}; none: those of the zoo that the demo probes."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; each model's run is a folder in it.")] = RUNS,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run; by default from model, task and length.")
@@ -40,6 +41,7 @@ def command(
     """
     from repflow.studies.probe import run
 
+    models = or_zoo(models, *PROBED)
     if name is not None and len(models) > 1:
         raise InputError(teach("--name with one model", f"{len(models)} models", "leave --name out"))
     check_place(out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
 from repflow.store.disk import check_place
+from repflow.studies.recency_recipes import RECENCY, figure_name
 from repflow.studies.reproduce import ReproduceConfig, run_name
 from repflow.studies.reproduce_recipes import CHECK, DYNAMICS
 
@@ -44,6 +46,7 @@ def command(
     """Reproduce a figure or table of paper 1 (arXiv 2510.06640): run the study, print ours beside the printed values.
 
     flow-check runs nothing: it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
+    recency-* run the figures of paper 2, with its statements beside ours.
     dynamics-fig3 to dynamics-fig6 simulate the figures of paper 3, with a picture; they need no model.
     What was run is stored and shared between recipes; a command that was cut goes on where it was.
     """
@@ -61,6 +64,11 @@ def command(
     )
     if recipe in DYNAMICS:
         _reproduce_dynamics(config, out, name, dry_run=dry_run, as_json=as_json)
+        return
+    if recipe in RECENCY:
+        _reproduce_recency(
+            config, out, check_name(figure_name(config) if name is None else name), yes, dry_run, as_json
+        )
         return
     run = check_name(run_name(config) if name is None else name)
     if recipe != CHECK and not _may_start(config, out, yes=yes, dry_run=dry_run, as_json=as_json):
@@ -83,6 +91,30 @@ def _reproduce_dynamics(config: ReproduceConfig, out: Path, name: str | None, *,
         print(json.dumps({"runs": 1, "models": 0}) if as_json else "1 simulation on the CPU, below a minute; no model")
         return
     reproduce_figure(config.recipe, out, name, as_json=as_json)
+
+
+def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """A figure of paper 2: the study that its recipe names, then the paper's statements beside ours."""
+    from repflow.report.recency_figure import figure_view, plan_lines
+
+    study = importlib.import_module(f"repflow.studies.{RECENCY[config.recipe]}")
+    with quiet():
+        asked = {role: asdict(made) for role, made in study.requests(config, out, make=False).items()}
+    if dry_run:
+        print(json.dumps({"runs": asked}) if as_json else "\n".join(plan_lines(asked)), flush=True)
+        return
+    if config.scale == "paper" and not yes:
+        _print_lines(plan_lines(asked), to_stderr=True)
+        raise InputError(teach("--yes to start at scale paper", "none", "--dry-run prints what will run"))
+    with quiet(), Progress(config.recipe) as progress:
+        result = study.run(config, out=out, name=name, progress=progress)
+    if as_json:
+        print(json.dumps({"run": str(out / name), **result.to_json()}, allow_nan=False), flush=True)
+        return
+    console = stdout_console()
+    for part in figure_view(result):
+        console.print(part)
+    console.print(f"wrote {out / name}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:

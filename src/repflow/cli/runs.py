@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +16,10 @@ from repflow.errors import InputError, teach
 from repflow.studies.compare_config import CompareConfig
 from repflow.studies.diagnose import DiagnoseConfig
 from repflow.studies.measure import MeasureConfig
+from repflow.studies.memory_config import MemoryConfig
+from repflow.studies.needle_config import NeedleConfig
 from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.recency_config import RecencyConfig
 from repflow.studies.reproduce import ReproduceConfig
 from repflow.studies.twins import TwinsConfig
 
@@ -92,6 +96,9 @@ def rerun(run: Path) -> None:
 
         theory.rerun(stored, folder)
         return
+    if stored.get("study") == "recency-figure":
+        _rerun_figure(stored, folder)
+        return
     if stored.get("study") in STUDIES:
         _rerun_study(stored, folder)
         return
@@ -111,12 +118,18 @@ def rerun(run: Path) -> None:
     raise _not_again(run)
 
 
-STUDIES: dict[str, Any] = {"compare": CompareConfig, "twins": TwinsConfig}
-"""Studies whose stored request names them and says more than their options."""
+STUDIES: dict[str, Any] = {
+    "compare": CompareConfig,
+    "twins": TwinsConfig,
+    "recency": RecencyConfig,
+    "needle": NeedleConfig,
+    "memory": MemoryConfig,
+}
+"""Studies whose stored request names them and says more than their options; `repflow.studies.NAME` runs them."""
 
 
 def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
-    from repflow.studies import compare, twins
+    from repflow.studies import twins
 
     kind = STUDIES[stored["study"]]
     config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
@@ -127,8 +140,21 @@ def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
         if kind is TwinsConfig:  # its summary lies in the study's folder, beside the cells
             twins.run(config, out=folder.parent.parent, name=folder.parent.name, note=note)
             return
+        study = importlib.import_module(f"repflow.studies.{stored['study']}")
         with Progress(folder.name) as progress:
-            compare.run(config, out=folder.parent, name=folder.name, progress=progress)
+            study.run(config, out=folder.parent, name=folder.name, progress=progress)
+
+
+def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
+    """A figure of paper 2, made again from its runs."""
+    from repflow.studies.recency_recipes import RECENCY
+
+    config = ReproduceConfig(
+        **{field.name: stored[field.name] for field in fields(ReproduceConfig) if field.name in stored}
+    )
+    study = importlib.import_module(f"repflow.studies.{RECENCY[config.recipe]}")
+    with quiet(), Progress(folder.name) as progress:
+        study.run(config, out=folder.parent, name=folder.name, progress=progress)
 
 
 def _not_again(run: Path) -> InputError:

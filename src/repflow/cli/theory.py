@@ -11,7 +11,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, guarded, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.studies.theory_apply import ApplyConfig
 from repflow.studies.theory_verify import VerifyConfig
 
@@ -53,8 +53,8 @@ def verify_command(
 def apply_command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+    ] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
@@ -67,6 +67,7 @@ def apply_command(
     """
     from repflow.studies.theory_apply import check_request, run, run_name
 
+    (model,) = or_zoo(model, "gpt-neox")
     config = make_config(ApplyConfig, {**options, "model": model})
     check_request(config, name)
     place = out / (name or run_name(config))

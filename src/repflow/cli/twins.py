@@ -10,7 +10,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
 from repflow.studies.twins import SUMMARY, TwinsConfig, check, run, study_name
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="Folder, hub id with optional @revision, config:FILE.json, FILE.gguf."),
-    ],
+        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+    ] = "",
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the study's folder; by default from model and task.")
@@ -39,6 +39,7 @@ def command(
     Cells that are finished are skipped when the command is given again.
     """
     check_place(out)
+    (model,) = or_zoo(model, "gpt-neox")
     config = make_config(TwinsConfig, {**options, "model": model})
     check(config)
     folder = out / (name or study_name(config))

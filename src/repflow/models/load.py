@@ -2,6 +2,7 @@
 
 | spec | meaning |
 |---|---|
+| zoo:NAME | a built-in model, see `repflow.zoo` |
 | a folder | local Hugging Face folder, or an original mamba_ssm one; no connection is made |
 | NAME, ORG/NAME, either with @REVISION | hub repository; a folder of that name wins |
 | config:FILE.json | architecture only, random weights |
@@ -41,6 +42,7 @@ from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
 from repflow.request import check_device_map, check_scan, check_seed
 from repflow.scheme import parse_scheme
+from repflow.zoo import checked_folder, is_zoo
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
 
@@ -77,7 +79,7 @@ def load(
     """Load a model and verify that its states can be read.
 
     Args:
-        spec: Folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
+        spec: `zoo:NAME`, folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
         init: `trained`, or random weights by a scheme: `default`, `gaussian[:std]`, `xavier[:gain]`, `he[:gain]`, with
             switches such as `+residual` (see `repflow.scheme`).
         tokenizer: Tokenizer, or folder, file or hub id of one; by default the model's own, if it has any.
@@ -149,8 +151,9 @@ def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
 def find_source(spec: str | Path) -> Source:
     """Tell which form a spec has; a local path that exists wins over the hub."""
     text = str(spec)
-    if text.startswith("zoo:"):
-        raise InputError(f"the built-in zoo comes in a later version; got {text!r}; give a folder or hub id for now")
+    if is_zoo(text):
+        folder = checked_folder(text)
+        return Source("folder", folder, folder.name)
     if text.startswith("config:"):
         path = Path(text.removeprefix("config:")).expanduser()
         if not path.is_file():
@@ -176,9 +179,8 @@ def _unknown(spec: str, path: Path) -> InputError:
     folder = path.parent if path.parent.is_dir() else Path()
     siblings = [entry.name for entry in folder.iterdir() if entry.is_dir() or entry.suffix in (".json", ".gguf")]
     hint = nearest(path.name, siblings[:200]) if siblings else "check the path"
-    return InputError(
-        teach("a model folder, hub id, config:FILE.json or FILE.gguf", f"{spec!r}, which does not exist", hint)
-    )
+    expected = "zoo:NAME, a model folder, hub id, config:FILE.json or FILE.gguf"
+    return InputError(teach(expected, f"{spec!r}, which does not exist", hint))
 
 
 def read_config(source: Source, trust_remote_code: bool) -> Any:

@@ -1,7 +1,7 @@
 """What the recurrent layers of a model compute inside, handed out while it runs and not kept.
 
 Nothing of size tokens · channels · states exists unless it is asked for, and then one run of tokens at a time; but for
-the transition of repflow's own mixers, which is made whole.
+the transition of a mixer that is not repflow's, which is made whole.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from repflow.errors import InputError, teach
 from repflow.mixers.base import Mixer, Transition
-from repflow.mixers.chunked import four_axes, joint_shape
 from repflow.models.fastpath import MARK, LayerScan
+from repflow.models.recurrence import WHOLE, Recurrence, ScanRecurrence
+from repflow.models.recurrence_own import mixer_recurrence
+from repflow.models.recurrence_readers import READ, module_recurrence
 from repflow.models.scan_call import ScanCall
 
 if TYPE_CHECKING:
     from repflow.models.pretrained import Model
-
-WHOLE = slice(None)
-# Elements of the states that exist at once.
-BUFFER = 2**22
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,10 @@ class SsmQuantities:
     Attributes:
         layer: Index of the block.
         part: Number of the scan within the layer: zamba has one per head, all others one.
-        kind: s6, ssd, or own for a mixer of repflow.
+        kind: s6 (Mamba), ssd (Mamba-2), rwkv, rg_lru (Griffin), or own for a mixer of repflow.
         tokens: Tokens of the batch, padding included.
-        call: Arguments of the scan as the layer gave them (x, delta, A, B, C, D); None for a mixer of repflow.
+        call: Arguments of the scan as the layer gave them (x, delta, A, B, C, D); None for all but s6 and ssd.
+        family: Family of a mixer of repflow; None for a layer of transformers.
     """
 
     layer: int
@@ -48,21 +46,29 @@ class SsmQuantities:
     kind: str
     tokens: int
     call: ScanCall | None
-    _transition: Callable[[slice], Transition]
+    _recurrence: Callable[[], Recurrence]
     _initial: Tensor | None = None
+    family: str | None = None
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """The whole recurrence, by unit; made when first asked for (`repflow.models.recurrence`)."""
+        return self._recurrence()
 
     def transition(self, tokens: slice = WHOLE) -> Transition:
         """A_t, b_t, c_t and Δ_t of some tokens, each broadcastable to (batch, token, channel, state).
 
         In Mamba-2 the channels are head · dim.
         """
-        return self._transition(tokens)
+        return self.recurrence.transition(tokens)
 
     def decay(self, tokens: slice = WHOLE) -> Tensor:
-        """A_t = exp(Δ_t A) of some tokens: (batch, token, channel, state), or (batch, token, head, 1) in Mamba-2."""
-        if self.call is None:
-            return four_axes(self.transition(tokens))[0]
-        return _decay(self.call, tokens)
+        """|A_t| of some tokens: (batch, token, unit, state), a unit being a channel, or a head where it has one decay.
+
+        Axes of one entry stand for all: (batch, token, head, 1) in Mamba-2. At the first token A multiplies nothing;
+        RWKV and Griffin have 0 there.
+        """
+        return self.recurrence.log_decay(tokens).exp()
 
     def states(self, chunk: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Run over the tokens and give h (batch, token, channel, state), a few tokens at a time.
@@ -70,30 +76,14 @@ class SsmQuantities:
         Args:
             chunk: Tokens at a time; by default as many as 16 MiB of float32 hold.
         """
-        h, first = self._initial, 0
-        while first < self.tokens:
-            here = slice(first, first + 1)
-            if chunk is None:
-                chunk = max(1, BUFFER // _product(four_axes(self.transition(here))).numel())
-            here = slice(first, min(first + chunk, self.tokens))
-            decay, b, _, delta = four_axes(self.transition(here))
-            entry = delta * b
-            shape = joint_shape(decay, entry)
-            decay, entry = decay.expand(shape), entry.expand(shape)
-            found = []
-            for token in range(here.stop - here.start):
-                h = entry[:, token] if h is None else decay[:, token] * h + entry[:, token]
-                found.append(h)
-            yield here, torch.stack(found, dim=1)
-            first = here.stop
+        yield from self.recurrence.states(chunk, self._initial)
 
     def output(self) -> Tensor:
-        """Y (batch, token, channel): what the states alone give, without skip, gate and projections."""
-        pieces = []
-        for here, h in self.states():
-            y = (four_axes(self.transition(here))[2] * h).sum(-1)
-            pieces.append(y.real if y.is_complex() else y)
-        return torch.cat(pieces, dim=1)
+        """Y (batch, token, channel): what the states alone give, without skip, gate and projections.
+
+        In RWKV-4, whose states have no output apart from it, the current token's bonus is in.
+        """
+        return self.recurrence.output(self._initial)
 
 
 OnLayer = Callable[[int, SsmQuantities], object]
@@ -103,8 +93,8 @@ OnLayer = Callable[[int, SsmQuantities], object]
 def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
     """Hand out the quantities of every recurrent layer during the forward passes inside the block.
 
-    Transformers' Mamba and Mamba-2 layers, those of hybrids, and repflow's own mixers. The tensors are the ones of the
-    pass itself: take from them what is needed, and let go of them.
+    Transformers' Mamba and Mamba-2 layers, those of hybrids, RWKV, RecurrentGemma, and repflow's own mixers. The
+    tensors are the ones of the pass itself: take from them what is needed, and let go of them.
 
     Args:
         model: A loaded model.
@@ -113,7 +103,7 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
     Raises:
         InputError: The model has no such layer.
     """
-    if not model.scans.layers:
+    if not recurrent_layers(model):
         kinds = ", ".join(sorted(set(model.layer_kinds)))
         raise InputError(
             teach("a model with state-space layers", f"{model.name}, whose layers are {kinds}", "choose another model")
@@ -127,62 +117,48 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
             if layer.kind != "own":
                 layer.watchers.append(watch)
                 stack.callback(layer.watchers.remove, watch)
-        for block in model.blocks:
+        for index, block in enumerate(model.blocks):
             for module in block.modules():
                 if isinstance(module, Mixer) and module.recurrent:
                     stack.callback(module.register_forward_pre_hook(_of_own(on_layer)).remove)
+                elif type(module).__name__ in READ:
+                    hook = _of_module(index, on_layer)
+                    stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield
+
+
+def recurrent_layers(model: Model) -> dict[int, str]:
+    """Blocks whose recurrence can be read, and its kind: s6, ssd, rwkv, rg_lru or own."""
+    found = {layer.layer: layer.kind for layer in model.scans.layers}
+    for index, block in enumerate(model.blocks):
+        for module in block.modules():
+            if (kind := READ.get(type(module).__name__)) is not None:
+                found[index] = kind
+    return dict(sorted(found.items()))
 
 
 def of_call(layer: LayerScan, call: ScanCall) -> SsmQuantities:
     """Quantities of one scan of a transformers layer."""
     initial = None if call.initial is None else call.initial.flatten(1, 2)
-    return SsmQuantities(
-        layer=layer.layer,
-        part=layer.calls,
-        kind=call.kind,
-        tokens=call.x.shape[1],
-        call=call,
-        _transition=lambda tokens: _transition(call, tokens),
-        _initial=initial,
-    )
+    made = functools.cache(lambda: ScanRecurrence(call))
+    return SsmQuantities(layer.layer, layer.calls, call.kind, call.x.shape[1], call, made, initial)
 
 
 def _of_own(on_layer: OnLayer) -> Callable[[nn.Module, tuple], None]:
     def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(module, Mixer)
-        # made when first asked for, and then whole: a token's part may depend on those before it
-        whole = functools.cache(lambda: four_axes(module.transition(args[0])))
-
-        def part(wanted: slice) -> Transition:
-            return Transition(*(entry[:, wanted] if entry.shape[1] > 1 else entry for entry in whole()))
-
+        # made when first asked for
+        made = functools.cache(lambda: mixer_recurrence(module, args[0]))
         layer = getattr(module, MARK).layer
-        on_layer(layer, SsmQuantities(layer, 0, "own", args[0].shape[1], None, part))
+        on_layer(layer, SsmQuantities(layer, 0, "own", args[0].shape[1], None, made, None, module.family))
 
     return hook
 
 
-def _decay(call: ScanCall, tokens: slice) -> Tensor:
-    delta = call.delta[:, tokens]
-    wide = torch.promote_types(delta.dtype, call.A.dtype)
-    delta, rate = delta.to(wide), call.A.to(wide)
-    return torch.exp(delta[..., None] * (rate if call.kind == "s6" else rate[:, None]))
+def _of_module(layer: int, on_layer: OnLayer) -> Callable[[nn.Module, tuple, dict[str, Any]], None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        made = functools.cache(lambda: module_recurrence(module, args, kwargs))
+        tokens = (args[0] if args else next(iter(kwargs.values()))).shape[1]
+        on_layer(layer, SsmQuantities(layer, 0, READ[type(module).__name__], tokens, None, made))
 
-
-def _transition(call: ScanCall, tokens: slice) -> Transition:
-    """Parts in one dtype, float32 at least: half-precision products would not be what the scan computes."""
-    decay, delta = _decay(call, tokens), call.delta[:, tokens]
-    x, B, C = (part[:, tokens].to(decay.dtype) for part in (call.x, call.B, call.C))
-    if call.kind == "s6":
-        return Transition(decay, x[..., None] * B[:, :, None], C[:, :, None], delta[..., None])
-    heads, dim = x.shape[2:]
-    B, C = (part.repeat_interleave(heads // part.shape[2], dim=2) for part in (B, C))
-    b = (x[..., None] * B[..., None, :]).flatten(2, 3)
-    decay, delta, c = (part.repeat_interleave(dim, dim=2) for part in (decay, delta[..., None], C))
-    return Transition(decay, b, c, delta)
-
-
-def _product(parts: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-    decay, b, _, delta = parts
-    return delta * b * decay
+    return hook

@@ -29,12 +29,12 @@ def dynamics_figure(result: Result) -> Any:
     titles = [text for panel in panels for text in _titles(result, panel)]
     figure = make_subplots(rows=len(panels), cols=2, subplot_titles=titles, column_widths=[0.62, 0.38])
     for row, panel in enumerate(panels, start=1):
-        time, values, label = _tokens(result, panel)
+        time, values, label = token_values(result, panel)
         for token, colour in enumerate(_colours(values.shape[1])):
             line = go.Scatter(x=time, y=values[:, token], mode="lines", name=f"x_{token + 1}", legendgroup=f"{token}")
             line.update(showlegend=row == 1, line={"color": colour})
             figure.add_trace(line, row=row, col=1)
-        figure.update_yaxes(title_text=label, row=row, col=1, type="log" if _steep(values) else "linear")
+        figure.update_yaxes(title_text=label, row=row, col=1, type="log" if steep(values) else "linear")
         logarithmic = time[-1] > LOG_FROM
         figure.update_xaxes(title_text="t", row=row, col=1, type="log" if logarithmic else "linear")
         figure.add_trace(_scores(result, panel, figure.get_subplot(row, 2).yaxis.domain), row=row, col=2)
@@ -77,20 +77,38 @@ def _moment(result: Result, panel: str) -> int:
     return int(alive[-1]) if alive.size else 0
 
 
-def _tokens(result: Result, panel: str) -> tuple[np.ndarray, np.ndarray, str]:
+def token_values(result: Result, panel: str) -> tuple[np.ndarray, np.ndarray, str]:
     """Times, one column per token, and what it is."""
     time = result[f"{panel}t"]
     norms = np.exp(np.clip(result[f"{panel}log_norms"], -690, 690))
     values = norms if _dims(result, panel) else result[f"{panel}tokens"]
     label = "‖x‖" if _dims(result, panel) else "x"
-    if _steep(norms) and label == "x":
+    if steep(norms) and label == "x":
         values, label = np.abs(values), "|x|"
     return time, values, label
 
 
-def _steep(values: np.ndarray) -> bool:
+def steep(values: np.ndarray) -> bool:
+    """Whether values, none negative, span so many orders that their axis is logarithmic."""
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     return bool(sizes.size and sizes.max() > STEEP * sizes.min() and (values[np.isfinite(values)] >= 0).all())
+
+
+def signed_scores(scores: np.ndarray) -> tuple[np.ndarray, float]:
+    """Sign of P times 1 + log10(|P| / smallest |P|), NaN above the diagonal, and its largest size, at least 1.
+
+    >>> shown, most = signed_scores(np.array([[1.0, 0.0], [-10.0, 100.0]]))
+    >>> shown[1].tolist(), most
+    ([-2.0, 3.0], 3.0)
+    """
+    upper = np.triu(np.ones_like(scores, dtype=bool), 1)
+    sizes = np.abs(scores[~upper & (scores != 0)])
+    least = sizes.min() if sizes.size else 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sizes = 1 + np.log10(np.abs(scores)) - np.log10(least)  # a quotient could overflow
+        shown = np.where(scores != 0, np.sign(scores) * sizes, 0.0)
+    most = max(1.0, float(np.abs(shown[~upper]).max(initial=1.0)))
+    return np.where(upper, np.nan, shown), most
 
 
 def _scores(result: Result, panel: str, domain: tuple[float, float]) -> Any:
@@ -98,13 +116,7 @@ def _scores(result: Result, panel: str, domain: tuple[float, float]) -> Any:
 
     scores = result[f"{panel}attention"][_moment(result, panel)]
     scores = scores[0] if scores.ndim == 3 else scores
-    upper = np.triu(np.ones_like(scores, dtype=bool), 1)
-    sizes = np.abs(scores[~upper & (scores != 0)])
-    least = sizes.min() if sizes.size else 1.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shown = np.where(scores != 0, np.sign(scores) * (1 + np.log10(np.abs(scores) / least)), 0.0)
-    most = max(1.0, float(np.abs(shown[~upper]).max(initial=1.0)))
-    shown = np.where(upper, np.nan, shown)
+    shown, most = signed_scores(scores)
     text = np.vectorize(lambda value: f"{value:.3e}")(scores)
     index = np.arange(1, len(scores) + 1)
     bar: dict[str, Any] = {"title": {"text": "sign · (1 + log₁₀ |P| / least |P|)", "side": "right"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from repflow.report.plot import DEFAULTS, DEPTH
+from repflow.report.plot import DEFAULTS, DEPTH, commonest
 from repflow.report.tables import label, number
 from repflow.results import Result
 
@@ -22,6 +22,7 @@ TEMPLATE = """<div><b>{{ title }}</b>
 def html(result: Result) -> str:
     """Names, axes, and the mean at the first and last place on the first axis; findings below. All text is escaped.
 
+    Whole numbers, such as indices of tokens and channels, have no mean: the commonest stands there.
     What the result is about comes first, variants with a prefix last.
     """
     import jinja2
@@ -52,10 +53,26 @@ def ordered(result: Result) -> list[str]:
 
 
 def _row(result: Result, name: str) -> dict[str, str]:
-    mean = np.atleast_1d(result.mean(name)) if result[name].dtype.kind == "f" else np.atleast_1d(result[name])
-    ends = [number(_finite_mean(np.asarray(mean[at]))) if len(mean) else "–" for at in (0, -1)]
-    axes = ", ".join(f"{axis} {size}" for axis, size in zip(result.axes[name], result[name].shape, strict=True))
+    array = result[name]
+    if array.dtype.kind in "iu":
+        ends = [_usual(np.atleast_1d(array), at) for at in (0, -1)]
+    else:
+        mean = np.atleast_1d(result.mean(name)) if array.dtype.kind == "f" else np.atleast_1d(array)
+        ends = [number(_finite_mean(np.asarray(mean[at]))) if len(mean) else "–" for at in (0, -1)]
+    axes = ", ".join(f"{axis} {size}" for axis, size in zip(result.axes[name], array.shape, strict=True))
     return {"name": name, "axes": axes, "first": ends[0], "last": ends[1]}
+
+
+def _usual(values: np.ndarray, at: int) -> str:
+    """Whole numbers at one place: the only one, or the commonest; of indices a mean would say nothing.
+
+    >>> _usual(np.array([[3, 7, 7], [5, 5, 5]]), 0), _usual(np.array([4, 6]), -1)
+    ('mostly 7', '6')
+    """
+    found = np.unique(values[at]) if len(values) else np.zeros(0, dtype=int)
+    if not found.size:
+        return "–"
+    return str(found[0]) if found.size == 1 else f"mostly {commonest(np.asarray(values[at]).reshape(-1))}"
 
 
 def _finite_mean(values: np.ndarray) -> float:

@@ -130,9 +130,15 @@ class _RunPart:
 
 @dataclass
 class MemoryKeeper:
-    """Keeps everything in this process."""
+    """Keeps everything in this process.
+
+    Attributes:
+        kept: arrays by name.
+        sinks: batches by part; a second study of the same prompts, for another label, may be given those of a first.
+    """
 
     kept: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    sinks: dict[str, PartSink] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """True when it is there."""
@@ -148,7 +154,7 @@ class MemoryKeeper:
 
     def features(self, part: str) -> PartSink:
         """Sink for one part."""
-        return _MemoryPart()
+        return self.sinks.setdefault(part, _MemoryPart())
 
 
 @dataclass

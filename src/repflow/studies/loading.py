@@ -72,4 +72,5 @@ def check_files(*files: str) -> None:
     """Refuse a file that is not there."""
     for file in files:
         if not Path(file).is_file():
-            raise InputError(f"cannot read {file}: no such file; check the path")
+            what = "a folder" if Path(file).is_dir() else "no such file"
+            raise InputError(f"cannot read {file}: {what}; check the path")

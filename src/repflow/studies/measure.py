@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.catalogue import DEFAULT_METRICS
 from repflow.errors import InputError, nearest, teach
+from repflow.request import typed_options
 from repflow.studies.loading import check_files, check_measuring, identity
 from repflow.studies.phase import STORED, tell
 from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
@@ -40,7 +41,7 @@ def length_option(default: int, help: str) -> Any:
 class MeasureConfig:
     """What to measure; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
+    model: str = _option("", "model: zoo:NAME, folder, hub id[@revision], config:FILE.json or FILE.gguf")
     task: str = _option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
@@ -329,6 +330,7 @@ def measure(
     known = {f.name for f in fields(MeasureConfig)} - {"model", "task", "metrics"}
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    options = typed_options(MeasureConfig, options)
     config = MeasureConfig(**_plain(options), metrics=_listed(metrics))
     named = task_name(task)
     if named is not None:

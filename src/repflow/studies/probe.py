@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repflow.errors import InputError, nearest
+from repflow.request import typed_options
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.phase import STORED, tell
 from repflow.studies.probe_config import ProbeConfig, check_numbers, check_request, run_name
@@ -184,6 +185,7 @@ def prepared(kind: type[C], model: Any, task: Any, options: dict[str, Any]) -> t
     """Config, loaded model and Task object (None for a name) of a call from Python."""
     from repflow.studies import measure
 
+    options = typed_options(kind, options)
     lists = {f.name for f in fields(kind) if f.default_factory is not MISSING}  # type: ignore[arg-type]
     listed = {name: measure._listed(value) if name in lists else value for name, value in options.items()}
     chosen = None if isinstance(task, (str, Path)) else task

@@ -19,6 +19,7 @@ from repflow.studies import reproduce_check
 from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.recency_recipes import RECENCY
 from repflow.studies.reproduce_models import StandIn, make_tiny, stand_ins
 from repflow.studies.reproduce_recipes import CHECK, DYNAMICS, KINDS, RECIPES, SCALES, Recipe, Row, recipe, rows
 from repflow.version import __version__
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
     from repflow.studies.reproduce_compare import Key
     from repflow.studies.reproduce_run import Label
 
-FLOW_SAMPLES = {"tiny": 4, "paper": 100}
+FLOW_SAMPLES = {"tiny": 4, "zoo": 16, "paper": 100}
 """Prompts per measured cell; the paper does not say how many it used."""
-PROBE_PROMPTS = {"tiny": 80, "paper": -(-papers.PROBE_TRAINING * 10 // 6)}
+PROBE_PROMPTS = {"tiny": 80, "zoo": 500, "paper": -(-papers.PROBE_TRAINING * 10 // 6)}
 """Prompts per probed cell: six of ten train, so that the paper's 20,000 do."""
-PROBE_SEEDS = {"tiny": 2, "paper": papers.PROBE_SEEDS}
+PROBE_SEEDS = {"tiny": 2, "zoo": 2, "paper": papers.PROBE_SEEDS}
 TINY_LENGTHS = dict(zip(papers.LENGTHS, (240, 360, 440, 560), strict=True))
+ZOO_LENGTHS = dict(zip(papers.LENGTHS, (256, 340, 448, 512), strict=True))
+"""Up to what the built-in models were trained on."""
 TINY_BATCH = 80
 """All prompts at once: transformers' own scan walks token by token, so that a batch costs what a prompt does."""
 HASH_DIGITS = 8
@@ -48,8 +51,12 @@ def _option(default: Any, help: str) -> Any:
 class ReproduceConfig:
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
-    recipe: str = _option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *DYNAMICS])}")
-    scale: str = _option("tiny", "tiny (small random models made here), or paper (its checkpoints, lengths and counts)")
+    recipe: str = _option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
+    scale: str = _option(
+        "tiny",
+        "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "
+        "counts)",
+    )
     states: list[str] = field(
         default_factory=lambda: list(KINDS),
         metadata={"help": "kinds of state, repeated or comma separated: residual, branch, hf-tuple"},
@@ -136,7 +143,7 @@ def check_request(config: ReproduceConfig) -> Recipe:
     """Refuse what can be seen to be wrong at once, and return the recipe."""
     made = recipe(config.recipe)
     if config.scale not in SCALES:
-        raise InputError(teach("--scale tiny or paper", repr(config.scale), nearest(config.scale, SCALES)))
+        raise InputError(teach("--scale tiny, zoo or paper", repr(config.scale), nearest(config.scale, SCALES)))
     if not config.states:
         raise InputError(teach(f"--states {', '.join(KINDS)}", "none", "name at least one"))
     for kind in config.states:
@@ -174,7 +181,8 @@ def plan(config: ReproduceConfig, out: str | Path) -> ReproducePlan:
 
 
 def _default_lengths(config: ReproduceConfig, made: Recipe) -> list[int]:
-    return [TINY_LENGTHS[length] if config.scale == "tiny" else length for length in made.lengths]
+    known = {"tiny": TINY_LENGTHS, "zoo": ZOO_LENGTHS}.get(config.scale, {})
+    return [known.get(length, length) for length in made.lengths]
 
 
 def _cells(

@@ -9,6 +9,7 @@ from typing import Any
 
 from repflow import papers
 from repflow.errors import InputError, teach
+from repflow.zoo import PREFIX
 
 WIDTH = 64
 POSITIONS = 2048
@@ -41,10 +42,9 @@ TINY: dict[str, dict[str, Any]] = {
     "Mamba-2.8B": {"model_type": "mamba", "num_hidden_layers": 8, "state_size": 8, **SHARED},
     "Mamba2-2.7B": {**MAMBA_2, **SHARED, "num_hidden_layers": 8, "num_heads": 8},
 }
-"""Architectures that stand for the paper's at scale tiny: the same families and proportions of depth.
-
-The built-in zoo's trained models (`zoo:NAME`) will take their place in `stand_ins` once there is one.
-"""
+"""Architectures that stand for the paper's at scale tiny: the same families and proportions of depth."""
+ZOO = {"GPT-Neo-2.7B": "gpt-neo", "Pythia-2.8B": "gpt-neox", "Mamba-2.8B": "mamba", "Mamba2-2.7B": "mamba2"}
+"""Built-in models that stand for the paper's at scale zoo; the zoo has one size, so nothing stands for Mamba2-130M."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,16 @@ def stand_ins(scale: str, given: Sequence[str], tokenizer: str | None, folder: P
     """Model for each role; only the named roles where any is named.
 
     Args:
-        scale: tiny or paper.
+        scale: tiny, zoo or paper.
         given: `ROLE=SPEC` options.
         tokenizer: tokenizer for all of them, where the user named one.
         folder: where the tiny models are, or will be once `make_tiny` ran.
     """
     if named := parse_models(given):
         return {role: StandIn(role, named[role], tokenizer) for role in papers.MODELS if role in named}
-    if scale == "tiny":  # the place for zoo: names
+    if scale == "zoo":
+        return {role: StandIn(role, f"{PREFIX}{ZOO[role]}", tokenizer) for role in papers.MODELS if role in ZOO}
+    if scale == "tiny":
         return {role: StandIn(role, str(folder / TINY_NAMES[role]), tokenizer) for role in papers.MODELS}
     return {
         role: StandIn(role, entry.hub, tokenizer or entry.tokenizer, own=True)

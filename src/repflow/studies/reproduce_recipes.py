@@ -7,6 +7,7 @@ from typing import Literal
 
 from repflow import papers
 from repflow.errors import InputError, nearest
+from repflow.studies.recency_recipes import RECENCY
 
 CHECK = "flow-check"
 DYNAMICS = ("dynamics-fig3", "dynamics-fig4", "dynamics-fig5", "dynamics-fig6")
@@ -14,7 +15,7 @@ DYNAMICS = ("dynamics-fig3", "dynamics-fig4", "dynamics-fig5", "dynamics-fig6")
 KINDS = ("residual", "branch", "hf-tuple")
 """Kinds of state that the printed values are held against; the paper does not say which it used."""
 Scale = Literal["tiny", "paper"]
-SCALES = ("tiny", "paper")
+SCALES = ("tiny", "zoo", "paper")
 LARGE = tuple(model for model in papers.MODELS if model != "Mamba2-130M")
 PAIR = ("GPT-Neo-2.7B", "Mamba2-2.7B")
 BOTH_TASKS = tuple(papers.TASKS)
@@ -137,7 +138,7 @@ def recipe(name: str) -> Recipe:
     ('kvpr',)
     """
     if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}; {nearest(name, [*RECIPES, CHECK, *DYNAMICS])}")
+        raise InputError(f"unknown recipe {name!r}; {nearest(name, [*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
     return RECIPES[name]
 
 

@@ -1,13 +1,17 @@
-"""Train the built-in models: prepare the data, train, evaluate, probe, write the model card.
+"""Train the built-in models: prepare the data, train, evaluate, probe, write the model card, package them.
 
     python -m repflow.studies.train_zoo prepare --corpus FOLDER --out DATA
     python -m repflow.studies.train_zoo train NAME... --data DATA --out MODELS [--evaluate]
     python -m repflow.studies.train_zoo evaluate FOLDER... --data DATA
     python -m repflow.studies.train_zoo probe FOLDER...
     python -m repflow.studies.train_zoo card FOLDER... --data DATA
+    python -m repflow.studies.train_zoo digests MODELS
+    python -m repflow.studies.train_zoo seeds FOLDER... --out MODELS/seeds.json
 
 `prepare` needs the corpus and writes a folder of some 35 MB; the other steps need that folder alone. Each model goes to
-MODELS/NAME. A model is trained in one piece: a run that was stopped is started again from its first step.
+MODELS/NAME. A model is trained in one piece: a run that was stopped is started again from its first step. `digests` and
+`seeds` make what lies beside the packaged models: SHA-256 of their files, and measurements of every training seed, each
+FOLDER a trained model with its tokenizer.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from repflow.studies.zoo_data import DataConfig, prepare
 from repflow.studies.zoo_evaluate import evaluate
 from repflow.studies.zoo_models import NAMES, SIZES
 from repflow.studies.zoo_probe import probe_model
+from repflow.studies.zoo_seeds import measure_seeds
 from repflow.studies.zoo_train import TrainConfig, train
+from repflow.zoo import DIGESTS, write_digests
 
 NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
 SHARED = ("name", "data", "out", "corpus", "size", "device", "graph", "measure", "batches", "seed")
@@ -60,6 +66,13 @@ def parser() -> argparse.ArgumentParser:
         if name == "evaluate":
             step.add_argument("--device")
             step.add_argument("--limit", type=int, help="prompts of each set; default all")
+    sealed = steps.add_parser("digests", help="write digests.json beside the models of a folder")
+    sealed.add_argument("folder")
+    seeds = steps.add_parser("seeds", help="measure trainings of several seeds for the demo; after card")
+    seeds.add_argument("folders", nargs="+")
+    seeds.add_argument("--out", required=True, help="file to write, or to add to")
+    seeds.add_argument("--samples", type=int, default=1000, help="prompts of a probe")
+    seeds.add_argument("--device")
     last = steps.add_parser("probe", help="linear probes by depth, for the card; after card, which puts the tokenizer")
     last.add_argument("folders", nargs="+")
     last.add_argument("--samples", type=int, default=1000)
@@ -98,6 +111,11 @@ def _run(given: argparse.Namespace) -> None:
             train(_train_config(given, name, out), say=_say)
             if given.evaluate:
                 _say(json.dumps(evaluate(out, given.data, device=given.device)))
+    elif given.step == "digests":
+        write_digests(Path(given.folder))
+        _say(f"{given.folder}/{DIGESTS}")
+    elif given.step == "seeds":
+        measure_seeds(given.folders, given.out, samples=given.samples, device=given.device, say=_say)
     else:
         for folder in given.folders:
             _finish(given, folder)

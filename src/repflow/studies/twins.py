@@ -54,7 +54,7 @@ def _same(name: str) -> Any:
 class TwinsConfig:
     """What to hold against each other; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _option("", "model: folder, hub id[@revision], config:FILE.json or FILE.gguf")
+    model: str = _option("", "model: zoo:NAME, folder, hub id[@revision], config:FILE.json or FILE.gguf")
     inits: list[str] = field(
         default_factory=lambda: list(INITS),
         metadata={

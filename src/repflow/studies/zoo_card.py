@@ -12,15 +12,8 @@ from typing import Any
 
 from repflow.errors import InputError, teach
 from repflow.studies.zoo_data import FILES
+from repflow.zoo import SHAPES
 
-SHAPES = {
-    "gpt-neo": "Transformer with learned positions, global and local attention in turn",
-    "gpt-neox": "Transformer with rotary positions",
-    "mamba": "Mamba",
-    "mamba2": "Mamba-2",
-    "hybrid": "Bamba: Mamba-2 blocks first, attention last",
-    "hybrid-mirror": "Bamba: attention first, Mamba-2 blocks last",
-}
 NAMED = {"answer": "first symbol of the value", "index": "index of the pair"}
 LIMITS = (
     "It is made to be measured, not used: it knows nothing of the world, writes no sensible text, and was never tuned "

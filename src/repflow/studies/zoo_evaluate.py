@@ -71,15 +71,21 @@ def evaluate(
 
     opened = open_data(data)
     model = load(folder, device=device)
-    made: dict[str, Any] = {"dtype": "float32", "device": str(model.device), "retrieval": {}}
-    for name, held in opened.held_out.items():
-        right = exact_match(model.network, _first(held, limit), model.device)
-        made["retrieval"][name] = {"exact": int(right.sum()), "of": len(right), "tokens": int(held.prompt.max())}
-    loss, tokens = prose_loss(model.network, _valid(opened, limit), opened.window, model.device)
-    per_byte = opened.facts_of["valid_tokens"] / opened.facts_of["valid_bytes"] / math.log(2)
-    made["prose"] = {"nats_per_token": loss, "bits_per_byte": loss * per_byte, "tokens": tokens}
+    made = {"dtype": "float32", "device": str(model.device), **judge(model.network, opened, model.device, limit)}
     made["scan"] = model.scans.facts()
     write_json(Path(folder) / "evaluation.json", made)
+    return made
+
+
+def judge(network: Any, data: ZooData, device: torch.device, limit: int | None = None) -> dict[str, Any]:
+    """Retrieval by set of held-out prompts, and loss on held-out prose, of a network that is there."""
+    made: dict[str, Any] = {"retrieval": {}}
+    for name, held in data.held_out.items():
+        right = exact_match(network, _first(held, limit), device)
+        made["retrieval"][name] = {"exact": int(right.sum()), "of": len(right), "tokens": int(held.prompt.max())}
+    loss, tokens = prose_loss(network, _valid(data, limit), data.window, device)
+    per_byte = data.facts_of["valid_tokens"] / data.facts_of["valid_bytes"] / math.log(2)
+    made["prose"] = {"nats_per_token": loss, "bits_per_byte": loss * per_byte, "tokens": tokens}
     return made
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 COMPILED = ("GPTNeoXLayer", "GPTNeoBlock", "BambaRMSNorm", "BambaMLP")
 """Modules that torch.compile takes whole: nothing inside them runs on our kernels."""
+OWN_WINDOW = "repflow_band_"
+"""Start of the names of attention that brings its own mask, see `repflow.studies.zoo_variants`."""
 MASKS = ("create_causal_mask", "create_recurrent_attention_mask")
 """Functions of transformers' modeling files that make a batch's masks."""
 
@@ -87,7 +89,8 @@ def _compiled(network: Any, device: str = "cuda", backend: str = "inductor") -> 
 def _no_masks(network: Any) -> Iterator[None]:
     """Leave out the masks of whole windows, where the attention that runs is causal without one."""
     home = sys.modules[type(network).__module__]
-    fused = network.config.model_type == "gpt_neo" or network.config._attn_implementation == "sdpa"
+    attention = str(network.config._attn_implementation)
+    fused = network.config.model_type == "gpt_neo" or attention == "sdpa" or attention.startswith(OWN_WINDOW)
     usual = {name: getattr(home, name) for name in MASKS if fused and hasattr(home, name)}
     for name in usual:
         setattr(home, name, lambda *_, **__: None)

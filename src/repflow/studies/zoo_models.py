@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from repflow.errors import InputError, nearest
+from repflow.zoo import NAMES
 
-NAMES = ("gpt-neo", "gpt-neox", "mamba", "mamba2", "hybrid", "hybrid-mirror")
+__all__ = ["NAMES", "SIZES", "Size", "build", "make_config", "parameter_count"]
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,25 @@ STEP = (0.001, 0.1)
 """Least and greatest time step at the start, as Mamba-2 draws them."""
 
 
-def make_config(name: str, size: str, vocabulary: int, window: int) -> Any:
-    """Configuration of one model."""
+def _size(size: str | Size) -> Size:
+    if isinstance(size, Size):
+        return size
+    if size not in SIZES:
+        raise InputError(f"unknown size {size!r}; {nearest(size, SIZES)}")
+    return SIZES[size]
+
+
+def make_config(name: str, size: str | Size, vocabulary: int, window: int) -> Any:
+    """Configuration of one model; sizes by name or of one's own."""
     from transformers import AutoConfig
 
     if name not in NAMES:
         raise InputError(f"unknown model {name!r}; {nearest(name, NAMES)}")
-    if size not in SIZES:
-        raise InputError(f"unknown size {size!r}; {nearest(size, SIZES)}")
-    kind, options = _options(name, SIZES[size], window)
+    sizes = _size(size)
+    kind, options = _options(name, sizes, window)
     shared = {
         "vocab_size": vocabulary,
-        "hidden_size": SIZES[size].width,
+        "hidden_size": sizes.width,
         "bos_token_id": 0,
         "eos_token_id": 0,
         "pad_token_id": None,
@@ -115,7 +123,7 @@ def _hybrid(size: Size, heads: int, ssm_heads: int, window: int, *, early: bool)
     }
 
 
-def build(name: str, size: str, vocabulary: int, window: int, seed: int) -> Any:
+def build(name: str, size: str | Size, vocabulary: int, window: int, seed: int) -> Any:
     """Model of seeded random weights, in float32 on the CPU: the same on every machine."""
     from repflow.models.initialise import random_model
 

@@ -14,17 +14,27 @@ def probe_model(
     folder: str | Path, *, samples: int = 1000, seeds: int = 3, length: int = 256, device: str | None = None
 ) -> dict[str, Any]:
     """Probe a saved model on kvpr prompts and write probe.json beside it; its folder needs the tokenizer."""
-    from repflow.studies.probe import ProbeConfig, run
+    from repflow.studies.feature_sink import MemoryKeeper
+    from repflow.studies.probe import ProbeConfig, load_model
+    from repflow.studies.probe_prompts import seed_prompts
+    from repflow.studies.probe_study import ProbeStudy
     from repflow.studies.zoo_save import write_json
 
     made: dict[str, Any] = {"task": "kvpr", "samples": samples, "seeds": seeds, "length": length, "labels": {}}
-    for label in LABELS:
-        config = ProbeConfig(
-            model=str(folder), task="kvpr", length=length, samples=samples, seeds=seeds, label=label,
-            recipes=["robust"], controls=["none"], answers=0, lens=0, device=device,
-        )  # fmt: skip
-        result = run(config)
-        made["labels"][label] = _by_state(result)
+    options = {"task": "kvpr", "length": length, "samples": samples, "seeds": seeds, "device": device}
+    none = {"recipes": ["robust"], "controls": ["none"], "answers": 0, "lens": 0}
+    configs = [ProbeConfig(model=str(folder), label=label, **options, **none) for label in LABELS]  # type: ignore[arg-type]
+    model = load_model(configs[0])
+    sinks: dict[str, Any] = {}
+    first: Any = None
+    for config in configs:
+        prompts = seed_prompts(config, model)
+        read = [[prompt.ids for prompt in prompts.part(number)] for number in range(prompts.n_parts)]
+        if read != first:  # the same texts with another label need no second pass
+            sinks, first = {}, read
+        study = ProbeStudy(config, model, prompts, None)
+        study.check_leaks()
+        made["labels"][config.label] = _by_state(study.result(MemoryKeeper(sinks=sinks)))
     write_json(Path(folder) / "probe.json", made)
     return made
 

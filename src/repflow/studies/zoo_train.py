@@ -217,21 +217,30 @@ class Trainer:
 
 def train(config: TrainConfig, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train a model, write its folder, and return what training.json says."""
-    import torch
-
     from repflow.studies.zoo_save import save_model
 
     data = open_data(config.data)
+    network = build(config.name, config.size, data.vocabulary, data.window, config.seed)
+    record = train_network(network, config, data, say)
+    save_model(network, Path(config.out), record)
+    say(f"{config.name}: {record['steps']} steps in {record['seconds']:.1f} s, written to {config.out}")
+    return record
+
+
+def train_network(
+    network: Any, config: TrainConfig, data: ZooData, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train a network where it is moved to, and return the record of the training."""
+    import torch
+
     device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    network = build(config.name, config.size, data.vocabulary, data.window, config.seed).to(device)
+    network.to(device)
     record = _begin(config, data, network, device)
     say(f"{config.name}: {record['parameters']:,} parameters, {config.steps} steps on {record['device']}")
     began = time.perf_counter()
     _loop(config, data, network, device, record, say)
     record["seconds"] = time.perf_counter() - began
     record["tokens"] = record["steps"] * config.batches.batch * data.window
-    save_model(network, Path(config.out), record)
-    say(f"{config.name}: {record['steps']} steps in {record['seconds']:.1f} s, written to {config.out}")
     return record
 
 

@@ -14,6 +14,8 @@ from repflow.errors import InputError, teach
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
 TASKS = ("text", "random", "kvpr", "mdqa")
+MOST_TOKENS = 10**9
+"""Tokens of all prompts together, which are kept in memory; more is a slip of the keyboard."""
 
 
 def random_prompts(
@@ -122,6 +124,9 @@ def check_size(length: int, samples: int) -> None:
         raise InputError(
             teach("length >= 2 and samples >= 1", f"length {length}, samples {samples}", "raise the smaller one")
         )
+    if length * samples > MOST_TOKENS:
+        got = f"{samples} prompts of {length} tokens"
+        raise InputError(teach(f"at most {MOST_TOKENS:,} tokens in all prompts", got, "lower --length or --samples"))
 
 
 def read_text(path: Path) -> str:

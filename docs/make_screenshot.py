@@ -1,0 +1,27 @@
+"""Take the README's picture of a report page: `python docs/make_screenshot.py demo.html docs/report.png [FIGURE]`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+WIDTH, HEIGHT = 1280, 900
+
+
+def take(page: Path, picture: Path, figure: str | None = None) -> None:
+    """Write what a browser shows of a page, from the top or from one figure on."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        tab.goto(page.resolve().as_uri() + (f"#{figure}" if figure else ""))
+        tab.wait_for_timeout(1000)  # scrolling is smooth
+        tab.wait_for_selector("html[data-ready=true]", state="attached")
+        tab.screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:4])

@@ -1,0 +1,110 @@
+"""Whether a model's gradients can be trusted: against finite differences, and zero at later tokens.
+
+A quantised matrix product or a fused kernel without a backward pass leaves the residual stream's own gradient intact:
+autograd says nothing and the influence is that of a model without the branch. Two forward passes show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repflow.capture.influence import gradient_graph, gradient_norms, no_gradient, rademacher, refusing_no_gradient
+from repflow.errors import InputError, teach
+from repflow.models import Model
+
+TOKENS = 64
+"""Tokens of the check."""
+PROBES = 8
+STEPS = {torch.float64: (1e-3, 1e-5), torch.float32: (1e-3, 1e-4)}
+"""Steps of the finite difference by the embeddings' size, the best of which counts: rounding spoils the small one (many
+models compute norms in float32 whatever their dtype), curvature the large one. Half precision has none that says
+anything."""
+TOLERANCE = 0.1
+"""Relative difference beyond which the gradient misses a part; rounding and curvature stay a hundred times below."""
+FUTURE = 1e-6
+"""Influence on later tokens, by the largest, that rounding may leave."""
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """What the check found.
+
+    Attributes:
+        difference: relative difference between gradient and finite difference, None in half precision.
+        future: largest influence of a token behind t, by the largest of all.
+        at: token t of the check.
+    """
+
+    difference: float | None
+    future: float
+    at: int
+
+    @property
+    def causal(self) -> bool:
+        """Whether no later token has influence."""
+        return self.future <= FUTURE
+
+
+def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
+    """Check the gradient of the final norm's output at a token in the middle of a prompt.
+
+    Args:
+        model: a loaded model.
+        ids: token ids (token,) of a prompt, of which the first 64 are read.
+
+    Raises:
+        UnsupportedModelError: gradient and finite difference are not the same, or there is no gradient.
+    """
+    refuse_unfit(model)
+    ids = ids[None, :TOKENS].to(model.device)
+    at = (ids.shape[1] - 1) // 2
+    signs = np.stack([rademacher(0, 0, probe, model.width) for probe in range(PROBES)])
+    with refusing_no_gradient(model), gradient_graph(model) as caught:
+        model.reading.base(**model.reading.arguments(ids, None))
+        x, y = caught.embedding[0], caught.states[model.n_states]
+        if not y.requires_grad:
+            raise no_gradient(model, "an output without a gradient")
+        probes = torch.from_numpy(signs).to(device=y.device, dtype=y.dtype)
+        rows = [torch.autograd.grad(y[0, at], x, probe, retain_graph=True)[0][0] for probe in probes]
+    norms = np.sqrt(np.sum([gradient_norms(row) ** 2 for row in rows], axis=0))
+    future = float(norms[at + 1 :].max(initial=0.0) / norms.max()) if norms.max() > 0 else 0.0
+    off = _difference(model, ids, at, x.detach(), signs, rows)
+    if off is not None and not off <= TOLERANCE:
+        got = f"gradients {100 * off:.0f} % off finite differences: a quantised or fused part hides its own"
+        raise no_gradient(model, got)
+    return GradientCheck(off, future, at)
+
+
+def refuse_unfit(model: Model) -> None:
+    """Refuse weights that are no floating-point numbers, or not finite."""
+    packed = [name for name, parameter in model.network.named_parameters() if not parameter.is_floating_point()]
+    if packed or getattr(model.network, "is_quantized", False):
+        raise no_gradient(model, f"quantised weights{f' ({packed[0]})' if packed else ''}")
+    if model.first_bad_state is not None or model.reading.final_norm_bad:
+        got = f"{model.name} with NaN or infinite weights in {model.nonfinite[0].parameter}"
+        raise InputError(teach("finite weights, or every influence is NaN", got, "mend the checkpoint"))
+
+
+def _difference(model: Model, ids: Tensor, at: int, x: Tensor, signs: np.ndarray, rows: list[Tensor]) -> float | None:
+    size = float(x.double().square().mean().sqrt()) or 1.0
+    drawn = np.random.default_rng(0).standard_normal(tuple(x.shape))
+    shift = torch.from_numpy(drawn).to(device=x.device, dtype=x.dtype) * size
+    analytic = np.array([float((row.double() * shift[0].double()).sum()) for row in rows])
+    found = []
+    for step in STEPS.get(x.dtype, ()):
+        ends = [_output(model, ids, x + sign * step * shift)[0, at].double().cpu().numpy() for sign in (1, -1)]
+        numeric = signs @ (ends[0] - ends[1]) / (2 * step)
+        scale = max(float(np.linalg.norm(numeric)), float(np.linalg.norm(analytic)))
+        found.append(float(np.linalg.norm(numeric - analytic)) / scale if scale > 0 else 0.0)
+    return min(found, default=None)
+
+
+def _output(model: Model, ids: Tensor, x: Tensor) -> Tensor:
+    """The final norm's output with other embeddings, by the same kernels as with gradients."""
+    with gradient_graph(model, embedding=x) as caught:
+        model.reading.base(**model.reading.arguments(ids, None))
+    return caught.states[model.n_states].detach()

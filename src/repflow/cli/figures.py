@@ -1,0 +1,98 @@
+"""`repflow figures`: the figures of a report as files for a paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repflow.cli.console import note, quiet
+from repflow.cli.measure import RUNS
+from repflow.cli.report import all_runs
+from repflow.errors import InputError, teach
+from repflow.store.disk import check_place
+
+FIGURES = Path("figures")
+RUN = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[RUN]...", help=f"Folders of runs, grids or demos; none: all in ./{RUNS}."),
+]
+WIDTH = Annotated[
+    str, typer.Option("--width", help="Width: column (3.25 in), page (6.75 in), or auto: what a figure needs.")
+]
+DEPTH = Annotated[str, typer.Option("--depth", help="Depth axis: relative, absolute, or auto: absolute for one model.")]
+FIGURE = Annotated[
+    list[str] | None, typer.Option("--figure", help="Id of a figure to draw; may be given several times.")
+]
+CHOOSE = Annotated[
+    list[str] | None, typer.Option("--choose", help="What to draw where a figure has a menu, such as task=kvpr.")
+]
+
+
+def command(
+    runs: RUN = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder to write to; files of the same name are replaced.")
+    ] = FIGURES,
+    format: Annotated[str, typer.Option("--format", help="File format: pdf, svg or png.")] = "pdf",
+    style: Annotated[str, typer.Option("--style", help="Look: paper.")] = "paper",
+    width: WIDTH = "auto",
+    depth: DEPTH = "auto",
+    figure: FIGURE = None,
+    choose: CHOOSE = None,
+    every: Annotated[bool, typer.Option("--every", help="Draw every choice of every menu, a file each.")] = False,
+    text: Annotated[
+        str, typer.Option("--text", help="Letters in SVG: outlines (need no font) or editable.")
+    ] = "outlines",
+    data: Annotated[bool, typer.Option("--data", help="Write the numbers of each figure as CSV beside it.")] = False,
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="Draw runs of other prompts, kinds of state or dtypes together.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """Draw the figures of stored runs for a paper: at column width, fonts embedded, the same bytes for the same runs.
+
+    Files are named by figure (figure-2.pdf); captions.txt says what each shows. Needs matplotlib (extra `figures`).
+    """
+    from repflow.report.figures_write import FigureRequest, write_figures
+
+    _check_out(out)
+    request = FigureRequest(format, style, width, depth, text, tuple(figure or ()), _choices(choose or []), every, data)
+    request.check()
+    from repflow.report.page_build import build_page
+
+    with quiet():
+        page = build_page(runs or all_runs(), allow_mixed=allow_mixed)
+        written = write_figures(page, out, request)
+    for warning in page.warnings:
+        note(f"warning: {warning}")
+    if as_json:
+        print(json.dumps({"files": [str(path) for path in written], "warnings": list(page.warnings)}), flush=True)
+        return
+    for path in written:
+        print(f"wrote {path}")
+
+
+def _check_out(out: Path) -> None:
+    from repflow.store.record import is_run
+
+    check_place(out)
+    if any(is_run(folder) for folder in (out.resolve(), *out.resolve().parents)):
+        raise InputError(teach("a folder outside run folders", f"{out}", "a run keeps only what it has stored itself"))
+
+
+def _choices(words: list[str]) -> dict[str, str]:
+    """NAME=VALUE words as a mapping.
+
+    Raises:
+        InputError: A word without `=`.
+    """
+    found = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign or not key:
+            raise InputError(teach("--choose NAME=VALUE, such as task=kvpr", repr(word), "put = between the two"))
+        found[key] = value
+    return found

@@ -1,0 +1,76 @@
+"""`repflow report`: one page from stored runs; reads run folders only, never a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repflow.cli.console import note
+from repflow.cli.measure import RUNS
+from repflow.errors import InputError, teach
+
+PAGE = "report.html"
+SUFFIXES = (".html", ".htm")
+
+
+def command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help=f"Folders of runs, grids or demos; none: all in ./{RUNS}."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help=f"File to write, or a folder to write {PAGE} into; an older page is replaced.")
+    ] = Path(PAGE),
+    allow_mixed: Annotated[
+        bool,
+        typer.Option("--allow-mixed", help="Draw runs of different prompts, kinds of state or dtypes in one chart."),
+    ] = False,
+) -> None:
+    """Write one page from the RUNs: verdict, findings, figures, prompts. It opens in any browser and needs no network.
+
+    Runs that are missing, damaged or not comparable are named on the page.
+    """
+    target = _target(out)
+    for warning in write_page(runs or all_runs(), target, allow_mixed=allow_mixed):
+        note(f"warning: {warning}")
+    print(f"wrote {target}")
+
+
+def write_page(runs: Sequence[Path], target: Path, *, allow_mixed: bool = False) -> list[str]:
+    """Write the page of some runs to a file as a whole; what the page warns of."""
+    from repflow.report.page import render
+    from repflow.report.page_build import build_page
+    from repflow.store.disk import check_place, make_folder, write_atomic
+
+    check_place(target.parent)
+    page = build_page(runs, allow_mixed=allow_mixed)
+    text = render(page).encode()
+    make_folder(target.parent)
+    write_atomic(target.resolve(), text)  # a link stays, and what it names is written
+    return list(page.warnings)
+
+
+def _target(out: Path) -> Path:
+    """The file to write."""
+    from repflow.store.record import is_run
+
+    if any(is_run(folder) for folder in (out.resolve(), *out.resolve().parents)):
+        raise InputError(teach("a file outside run folders", f"{out}", "a run keeps only what it has stored itself"))
+    if out.is_dir():
+        return out / PAGE
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            teach("--out with a name that ends in .html, or a folder that exists", f"{out}", f"try {PAGE}")
+        )
+    return out
+
+
+def all_runs() -> list[Path]:
+    """The folder of runs of this place."""
+    if not RUNS.is_dir() or not any(RUNS.iterdir()):
+        remedy = "name run folders, or run `repflow measure` or `repflow demo` first"
+        raise InputError(teach("the folders of runs to report on", f"none, and no runs in ./{RUNS}", remedy))
+    return [RUNS]

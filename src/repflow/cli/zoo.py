@@ -1,0 +1,49 @@
+"""`repflow zoo`: the built-in models, their cards, and where they are. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from repflow.cli.console import guarded, stdout_console
+from repflow.zoo import NAMES
+
+app = typer.Typer(help="The built-in models: list them, print a card, or say where one is.", no_args_is_help=True)
+NAME = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")]
+
+
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+) -> None:
+    """List the built-in models: what they are, their size, and what was measured of them."""
+    from repflow.report.zoo_table import zoo_rows, zoo_table
+
+    if as_json:
+        print(json.dumps(zoo_rows(), allow_nan=False), flush=True)
+        return
+    console = stdout_console()
+    console.print(zoo_table())
+    console.print(
+        "use: repflow measure zoo:gpt-neox zoo:mamba2 --task kvpr --length 256", markup=False, highlight=False
+    )
+
+
+def card_command(name: NAME) -> None:
+    """Print the card of a built-in model: data, training, held-out results, probes, what it is not good for."""
+    from repflow.zoo import card
+
+    print(card(name), end="")
+
+
+def path_command(name: NAME) -> None:
+    """Print the folder of a built-in model, in Hugging Face format, once its files match their digests."""
+    from repflow.zoo import checked_folder
+
+    print(checked_folder(name))
+
+
+app.command("list")(guarded(list_command))
+app.command("card")(guarded(card_command))
+app.command("path")(guarded(path_command))

@@ -1,0 +1,271 @@
+"""What paper 1's findings need of measured runs, in a form small enough to be packaged. No torch.
+
+A reading is of one model from one training: curves over depth, Sm and St, probes. Runs of `repflow measure` and
+`repflow probe` are read into it; those of further training seeds of the zoo come with the package (seeds.json).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from repflow import zoo
+from repflow.results import Result
+
+TBM, SSM, HYBRID = "TBM", "SSM", "hybrid"
+"""Families as the paper has them: Transformer-based, state-space; and a mixture, of which it speaks last."""
+RECURRENT = ("ssm", "recurrent")
+CURVES = ("token_similarity", "layer_cosine")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Flow of representations on one task and length, means over prompts and tokens.
+
+    Attributes:
+        token_similarity: by state.
+        layer_cosine: by block.
+        smoothness: Sm.
+        stability: St.
+        matched_smoothness: Sm on a grid of relative depth that models of other depths share; NaN without one.
+        matched_stability: St on it.
+        cka: by state and state; empty where it was not measured.
+    """
+
+    token_similarity: list[float]
+    layer_cosine: list[float]
+    smoothness: float
+    stability: float
+    matched_smoothness: float = math.nan
+    matched_stability: float = math.nan
+    cka: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Linear probes by state on one task, length and label.
+
+    Attributes:
+        accuracy: test accuracy by state, mean over seeds.
+        peak: state chosen on validation prompts.
+        peak_accuracy: test accuracy there, each seed at its own peak.
+        peak_low: lower end of its 95 % interval.
+        last_accuracy: test accuracy of the last state.
+        drop: peak minus last.
+        drop_low: lower end of its interval.
+        drop_high: upper end.
+        chance: accuracy by chance.
+    """
+
+    accuracy: list[float]
+    peak: int
+    peak_accuracy: float
+    peak_low: float
+    last_accuracy: float
+    drop: float
+    drop_low: float
+    drop_high: float
+    chance: float
+
+    @property
+    def decodable(self) -> bool:
+        """Whether the interval of the peak's accuracy lies above chance."""
+        return self.peak_low > self.chance
+
+    @property
+    def corrected_last(self) -> float:
+        """Last state's accuracy on a scale from 0, by chance, to 1: comparable between numbers of classes."""
+        return (self.last_accuracy - self.chance) / (1 - self.chance)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One model from one training.
+
+    Attributes:
+        model: its name.
+        family: TBM, SSM or hybrid.
+        kind: transformers' model type.
+        seed: training seed, None where it is not known.
+        layers: blocks.
+        parameters: number of parameters.
+        trained: "task/length" → flow of the trained weights.
+        random: "scheme/task/length" → flow of random weights.
+        probes: "label/task/length" → probes.
+    """
+
+    model: str
+    family: str
+    kind: str
+    seed: int | None
+    layers: int
+    parameters: int
+    trained: dict[str, Flow] = field(default_factory=dict)
+    random: dict[str, Flow] = field(default_factory=dict)
+    probes: dict[str, Probe] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what is not finite becomes null."""
+        made: dict[str, Any] = _plain(asdict(self))
+        return made
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reading:
+        """Inverse of `to_json`."""
+        kinds: dict[str, Any] = {"trained": Flow, "random": Flow, "probes": Probe}
+        parts: dict[str, Any] = {
+            name: {key: kind(**_restored(entry)) for key, entry in data[name].items()} for name, kind in kinds.items()
+        }
+        plain: dict[str, Any] = {name: value for name, value in data.items() if name not in kinds}
+        return cls(**plain, **parts)
+
+
+def read_results(results: Sequence[Result], *, seed: int | None = None) -> list[Reading]:
+    """Readings of any mix of runs, in the order in which their models come.
+
+    Runs of other studies, of other kinds of state than residual, and with parts taken out are left aside.
+
+    Args:
+        results: runs, loaded.
+        seed: training seed of all of them; by default that of the zoo's models, and None for any other.
+    """
+    found: dict[tuple[str, int | None], Reading] = {}
+    for result in results:
+        about = result.provenance.get("model")
+        probed = "probe_accuracy" in result
+        if not about or about.get("ablate") or not (probed or "token_similarity" in result):
+            continue
+        if result.config.get("states", "residual") != "residual" or "task" not in result.config:
+            continue
+        own = _seed(str(about.get("spec", ""))) if seed is None else seed
+        key = (str(about["name"]), own)
+        reading = found.get(key) or _start(about, own)
+        found[key] = _with(reading, result, about)
+    return list(found.values())
+
+
+def _seed(spec: str) -> int | None:
+    """Training seed of a built-in model; None for any other."""
+    if not zoo.is_zoo(spec) or spec.removeprefix(zoo.PREFIX) not in zoo.NAMES:
+        return None
+    told = zoo.record(spec)
+    return int(told["config"]["seed"]) if told else None
+
+
+def _start(about: Mapping[str, Any], seed: int | None) -> Reading:
+    return Reading(
+        str(about["name"]), family(about["layer_kinds"]), str(about["type"]), seed, about["layers"], about["parameters"]
+    )
+
+
+def family(kinds: Sequence[str]) -> str:
+    """Family of a model by the kinds of its blocks.
+
+    >>> family(["attention", "attention"]), family(["ssm"] * 4), family(["ssm", "attention"])
+    ('TBM', 'SSM', 'hybrid')
+    """
+    attending = any("attention" in kind for kind in kinds)
+    recurrent = any(kind in RECURRENT or any(part in kind for part in RECURRENT) for kind in kinds)
+    return HYBRID if attending and recurrent else TBM if attending else SSM
+
+
+def _with(reading: Reading, result: Result, about: Mapping[str, Any]) -> Reading:
+    """The reading with one run more; of two runs of one kind the later one counts."""
+    place = f"{result.config['task']}/{result.config['length']}"
+    init = str(about.get("init", "trained"))
+    if "probe_accuracy" in result:
+        if init != "trained":
+            return reading
+        return replace(reading, probes={**reading.probes, f"{result.config['label']}/{place}": _probe(result)})
+    if init == "trained":
+        return replace(reading, trained={**reading.trained, place: _flow(result)})
+    return replace(reading, random={**reading.random, f"{init}/{place}": _flow(result)})
+
+
+def _flow(result: Result) -> Flow:
+    curves: dict[str, Any] = {name: _by_depth(result[name]) if name in result else [] for name in CURVES}
+    scalars: dict[str, Any] = {
+        name.replace("matched/", "matched_"): float(result.mean(name)) if name in result else math.nan
+        for name in ("smoothness", "stability", "matched/smoothness", "matched/stability")
+    }
+    cka = result["cka_pooled"].tolist() if "cka_pooled" in result else []
+    return Flow(**curves, **scalars, cka=cka)
+
+
+def _by_depth(values: np.ndarray) -> list[float]:
+    """Mean over all axes but the first, without NaN: shorter prompts are padded with it."""
+    rows = values.reshape(len(values), -1).astype(np.float64)
+    present = np.isfinite(rows)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(present, rows, 0.0).sum(1) / present.sum(1)
+    return [float(value) for value in mean]
+
+
+def _probe(result: Result) -> Probe:
+    about, drop = result.provenance["probe"], result.bands["probe_drop"]
+    top = result.bands.get("probe_peak_accuracy")
+    return Probe(
+        accuracy=_by_depth(result["probe_accuracy"]),
+        peak=int(about["peak"]),
+        peak_accuracy=_number(about["peak_accuracy"]),
+        peak_low=math.nan if top is None else float(top.low),
+        last_accuracy=_number(about["last_accuracy"]),
+        drop=float(drop.mean),
+        drop_low=float(drop.low),
+        drop_high=float(drop.high),
+        chance=float(about["chance"]),
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def known_readings() -> list[Reading]:
+    """Packaged readings of the zoo's models: every training seed that was measured."""
+    return [Reading.from_json(entry) for entry in zoo.seed_records()]
+
+
+def merge(own: Sequence[Reading], known: Sequence[Reading]) -> list[Reading]:
+    """Own readings, with what else is known of the same models: other lengths and labels, other training seeds.
+
+    Own values win. A model that was not measured here, or whose training seed is not known, gets nothing.
+    """
+    here = {reading.model for reading in own if reading.seed is not None}
+    stored = {(reading.model, reading.seed): reading for reading in known if reading.model in here}
+    made = []
+    for reading in own:
+        other = stored.pop((reading.model, reading.seed), None) if reading.seed is not None else None
+        made.append(reading if other is None else _joined(reading, other))
+    return [*made, *stored.values()]
+
+
+def _joined(own: Reading, other: Reading) -> Reading:
+    return replace(
+        own,
+        trained=other.trained | own.trained,
+        random=other.random | own.random,
+        probes=other.probes | own.probes,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    return math.nan if value is None else value

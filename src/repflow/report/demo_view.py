@@ -1,0 +1,116 @@
+"""What the demo prints: a line per model, and paper 1's findings with ours beside them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.paper_findings import Judged
+from repflow.paper_reading import HYBRID, SSM, TBM, Flow, Probe, Reading
+
+WIDTH = 100
+NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}
+LABELS = {"index": "the gold pair's index", "answer": "the answer's first symbol"}
+
+
+def model_verdict(reading: Reading, place: str, answers: Mapping[str, Any] | None = None) -> str:
+    """A few sentences on one model, each with its numbers.
+
+    Args:
+        reading: what was measured.
+        place: "task/length" to speak of.
+        answers: retrieval of held-out prompts as the card has it, by set.
+    """
+    told = []
+    if flow := reading.trained.get(place):
+        told.append(_shape(flow))
+    told += [
+        f"with random weights ({key.partition('/')[0]}) {twin.token_similarity[-1]:.2f} alike at the end"
+        for key, twin in reading.random.items()
+        if key.endswith(f"/{place}")
+    ]
+    if asked := longest_kvpr(answers or {}):
+        name, entry = asked
+        told.append(f"answers {entry['exact'] / entry['of']:.1%} of {entry['of']} held-out prompts ({name}) in full")
+    told += [_read_out(label, probe) for label in LABELS if (probe := reading.probes.get(f"{label}/{place}"))]
+    return f"{reading.model} ({NAMED[reading.family]}): {'; '.join(told)}."
+
+
+def longest_kvpr(answers: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The longest set of kvpr prompts among a card's results."""
+    sets = [name for name in answers if name.startswith("kvpr-")]
+    name = max(sets, key=lambda entry: int(entry.rpartition("-")[2]), default=None)
+    return None if name is None else (name, answers[name])
+
+
+def _shape(flow: Flow) -> str:
+    values = flow.token_similarity
+    last, top = len(values) - 1, int(np.argmax(values))
+    if top == last:
+        return f"tokens grow from {values[0]:.2f} to {values[-1]:.2f} alike and are most alike at the end"
+    return f"tokens are most alike ({values[top]:.2f}) at state {top} of {last} and {values[-1]:.2f} alike at the end"
+
+
+def _read_out(label: str, probe: Probe) -> str:
+    what, last = LABELS[label], len(probe.accuracy) - 1
+    if not probe.decodable:
+        return f"{what} is not shown to be decodable ({probe.peak_accuracy:.2f}, chance {probe.chance:.2f})"
+    return (
+        f"{what} is read best at state {probe.peak} of {last} ({probe.peak_accuracy:.2f}, chance {probe.chance:.2f}), "
+        f"{probe.last_accuracy:.2f} at the last"
+    )
+
+
+def verdict_text(lines: Sequence[str], width: int) -> str:
+    """The verdicts as a list."""
+    return _listed("Verdict by model", lines, min(width, WIDTH))
+
+
+def findings_text(judged: Sequence[Judged], width: int) -> str:
+    """The findings one under the other: the paper's words, ours, the verdict and its reason."""
+    width = min(width, WIDTH)
+    lines = ["What the paper found (arXiv 2510.06640) and what these models say"]
+    for entry in judged:
+        lines += ["", f"{entry.code}: {entry.verdict}"]
+        for head, text in (("paper", entry.words), ("ours", entry.ours), ("why", entry.reason)):
+            if text:
+                lines += _hanging(f"  {head + ':':<6} {text}", width, 9)
+    counts = [f"{sum(e.verdict == word for e in judged)} {word}" for word in dict.fromkeys(e.verdict for e in judged)]
+    return "\n".join([*lines, "", ", ".join(counts)])
+
+
+def _listed(title: str, entries: Sequence[str], width: int) -> str:
+    lines = [title]
+    for entry in entries:
+        lines += _hanging(f"- {entry}", width, 2)
+    return "\n".join(lines)
+
+
+def _hanging(text: str, width: int, indent: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False)
+
+
+def demo_json(readings: Sequence[Reading], judged: Sequence[Judged], runs: Sequence[str]) -> dict[str, Any]:
+    """The same as one object."""
+    return {
+        "runs": list(runs),
+        "readings": [reading.to_json() for reading in readings],
+        "findings": [
+            {
+                "code": entry.code,
+                "paper": entry.words,
+                "ours": entry.ours,
+                "verdict": entry.verdict,
+                "reason": entry.reason,
+                "seeds": list(entry.seeds),
+                "parts": [
+                    {"text": part.text, "seed": part.seed, "found": part.found, "holds": part.holds}
+                    for part in entry.clauses
+                ],
+            }
+            for entry in judged
+        ],
+    }

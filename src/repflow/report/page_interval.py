@@ -1,0 +1,49 @@
+"""A number with its interval over prompts, as the page writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from repflow.results import Band, bootstrap_band
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and its 95 % interval; NaN ends where there is none.
+
+    >>> str(Interval(0.5, 0.4, 0.62)), str(Interval(0.5, float("nan"), float("nan")))
+    ('0.500 [0.400, 0.620]', '0.500')
+    """
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+    def text(self, form: str = ".3f", scale: float = 1.0) -> str:
+        """The value, then the interval in brackets; a dash where there is no value."""
+        if not np.isfinite(self.value):
+            return "–"
+        shown = [format(scale * part, form) for part in (self.value, self.low, self.high)]
+        return f"{shown[0]} [{shown[1]}, {shown[2]}]" if np.isfinite(self.low) else shown[0]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval excludes zero, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+def at(band: Band, place: int | tuple[int, ...] = ()) -> Interval:
+    """One entry of a band."""
+    return Interval(*(float(np.asarray(part)[place]) for part in (band.mean, band.low, band.high)))
+
+
+def over_samples(values: np.ndarray) -> Interval:
+    """Mean of one value per prompt, with the bootstrap 95 % interval over prompts."""
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return at(bootstrap_band(known, ("sample",))) if known.size else Interval(float("nan"))

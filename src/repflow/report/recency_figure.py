@@ -1,0 +1,62 @@
+"""Paper 2's figures in the terminal: the paper's statements, what was measured, and whether it bears them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from repflow.report.fitted import FittedTable
+from repflow.results import Result
+
+COLUMNS = ("of", "verdict", "ours", "the paper")
+
+
+def figure_view(result: Result) -> list[RenderableType]:
+    """What `repflow reproduce recency-*` prints."""
+    facts = result.provenance
+    parts: list[RenderableType] = [Text(f"{result.config['recipe']}: {facts['title']}")]
+    parts += [Text(facts["note"])] if facts.get("note") else []
+    parts.append(lines_table(facts["lines"]))
+    return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
+
+
+def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """One row per statement."""
+    words = {True: "holds", False: "does not hold", None: "open"}
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, caption=caption, caption_justify="left", show_lines=True)
+        for name in names:
+            table.add_column(name, no_wrap=name == "verdict", overflow="fold")
+        for line in lines:
+            row = {
+                "of": line["what"],
+                "verdict": words[line["holds"]],
+                "ours": line["ours"],
+                "the paper": line["stated"],
+            }
+            table.add_row(*(Text(row[name]) for name in names))
+        return table
+
+    return FittedTable(COLUMNS, len(COLUMNS), build, folds=("of", "ours", "the paper"))
+
+
+def plan_lines(asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What a dry run prints: one line per model.
+
+    >>> plan_lines({"Mamba-130M": {"model": "zoo:mamba", "task": "kvpr", "length": 256, "samples": 4}})
+    ['1 run', 'Mamba-130M: zoo:mamba, kvpr, length 256, 4 prompts']
+    """
+    count = f"{len(asked)} run{'s' if len(asked) != 1 else ''}"
+    return [count, *(f"{role}: {made['model']}, {_request(made)}" for role, made in asked.items())]
+
+
+def _request(made: Mapping[str, Any]) -> str:
+    lengths = made.get("length") or ", ".join(map(str, made.get("lengths", [])))
+    parts = [str(made.get("task", "")), f"length {lengths}", f"{made.get('samples')} prompts"]
+    return ", ".join(part for part in parts if part)

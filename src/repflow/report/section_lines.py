@@ -1,0 +1,140 @@
+"""Lines over depth: a curve with its band per model, the final norm behind it, the rows of its CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from repflow.report.page_compare import MIXED, Group
+from repflow.report.page_context import Context
+from repflow.report.page_depth import after_last, depth, exact, gap_note, kind_keys, short, strips
+from repflow.report.page_model import Variant
+from repflow.report.page_runs import StoredRun
+from repflow.report.section_curve import joined
+from repflow.results import Band, Result, bootstrap_band
+
+COLUMNS = ("model", "run", "task", "length", "states", "place", "state", "relative depth", "mean", "low", "high")
+
+
+def curves(
+    group: Group,
+    context: Context,
+    metric: str,
+    prefix: str = "",
+    when: dict[str, str] | None = None,
+    *,
+    title: str | None = None,
+    reader: Callable[[Result, str], Band] | None = None,
+) -> Variant | None:
+    """One line with its band per model over depth, final norm behind; None where no run has the metric."""
+    name = f"{prefix}{metric}"
+    runs = [run for run in group.runs if name in run.result]
+    if not runs:
+        return None
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    notes = []
+    read = reader or mean_band
+    for run in runs:
+        axis = "layer" if "layer" in run.result.axes[name] else "state"
+        band = read(run.result, name)
+        where = depth(run, axis, len(band.mean))
+        shown = run.label if group.states != MIXED else f"{run.label}, {run.states} states"
+        traces += line(shown, run.label, where, band)
+        rows += band_rows(run, axis, where, band)
+        notes.append(gap_note(band.mean, run, axis))
+        final = f"final_norm/{name}"
+        if final in run.result:
+            last = read(run.result, final)
+            traces.append(_final_marker(run, last))
+            rows += band_rows(run, "final norm", after_last(run), last)
+    models = context.of(runs)
+    layout = {"yaxis": {"title": {"text": title or words_of(metric)}}} | strips(models)
+    traces += kind_keys(models)
+    note = joined(group.note, *notes)
+    return Variant(when if when is not None else group.when, traces, layout, COLUMNS, rows, note)
+
+
+def mean_band(result: Result, name: str) -> Band:
+    """Mean over samples with its interval; over tokens first, where it is per token."""
+    if "token" not in result.axes[name]:
+        return result.band(name)
+    values, axes = result[name], result.axes[name]
+    place = axes.index("token")
+    return bootstrap_band(nan_mean(values, place), tuple(axis for axis in axes if axis != "token"))
+
+
+def median_band(result: Result, name: str) -> Band:
+    """Median over tokens, then the mean over samples with its interval."""
+    values, axes = np.asarray(result[name], dtype=np.float64), result.axes[name]
+    place = axes.index("token")
+    moved = np.moveaxis(values, place, -1)
+    flat = moved.reshape(-1, moved.shape[-1])
+    middle = np.array([np.median(row[np.isfinite(row)]) if np.isfinite(row).any() else np.nan for row in flat])
+    return bootstrap_band(middle.reshape(moved.shape[:-1]), tuple(axis for axis in axes if axis != "token"))
+
+
+def nan_mean(values: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+    """Mean without NaN; NaN where nothing else is left.
+
+    >>> nan_mean(np.array([[1.0, np.nan], [np.nan, np.nan]]), 1)
+    array([ 1., nan])
+    """
+    array = np.asarray(values, dtype=np.float64)
+    present = np.isfinite(array)
+    count = present.sum(axis)
+    total = np.where(present, array, 0.0).sum(axis)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+
+def line(name: str, label: str, where: dict[str, list[float]], band: Band, **more: Any) -> list[dict[str, Any]]:
+    """A line over depth with its band, in the model's colour."""
+    shared = {"type": "scatter", "x": where["relative"], "meta": {"model": label, "x": where}, "legendgroup": name}
+    traces: list[dict[str, Any]] = []
+    if np.isfinite(band.low).any():
+        edge = {**shared, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+        traces += [{**edge, "y": short(band.low)}, {**edge, "y": short(band.high), "fill": "tonexty"}]
+    return [*traces, {**shared, "mode": "lines+markers", "name": name, "y": short(band.mean), **more}]
+
+
+def _final_marker(run: StoredRun, band: Band) -> dict[str, Any]:
+    where = after_last(run)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": where["relative"],
+        "y": short(band.mean),
+        "name": f"{run.label}, final norm",
+        "legendgroup": run.label,
+        "showlegend": False,
+        "marker": {"symbol": "circle-open", "size": 10, "line": {"width": 2}},
+        "meta": {"model": run.label, "x": where},
+    }
+
+
+def band_rows(run: StoredRun, place: str, where: dict[str, list[float]], band: Band) -> list[list[Any]]:
+    """Rows of the CSV: one per state, the numbers in full."""
+    about = [run.label, run.name, run.task, run.length, run.states, place]
+    return [
+        [
+            *about,
+            where["absolute"][i],
+            where["relative"][i],
+            exact(band.mean[i]),
+            exact(band.low[i]),
+            exact(band.high[i]),
+        ]
+        for i in range(len(band.mean))
+    ]
+
+
+def words_of(metric: str) -> str:
+    """A metric's name in words.
+
+    >>> words_of("token_norm"), words_of("token_similarity_excess")
+    ('token norm (median)', 'token similarity, excess')
+    """
+    known = {"token_norm": "token norm (median)", "token_similarity_excess": "token similarity, excess"}
+    return known.get(metric, metric.replace("_", " "))

@@ -1,0 +1,262 @@
+"""Figure 7 of paper 1: what can be read from every state, by a linear probe and by the model's own head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.report.page_compare import Group, group_runs
+from repflow.report.page_context import Context
+from repflow.report.page_depth import (
+    after_last,
+    depth,
+    exact,
+    gap_note,
+    kind_keys,
+    short,
+    strip_note,
+    strips,
+)
+from repflow.report.page_model import Block, Cell, Figure, Link, Section, Table, Variant
+from repflow.report.page_runs import StoredRun
+from repflow.report.section_curve import joined
+from repflow.report.section_lines import band_rows, line
+from repflow.results import Band, Result, bootstrap_band
+
+COLUMNS = ("model", "run", "task", "length", "states", "what", "state", "relative depth", "mean", "low", "high")
+READOUTS: dict[str, tuple[str, str]] = {
+    "linear probe": ("probe_accuracy", "test accuracy"),
+    "linear probe, over chance": ("probe_corrected", "(accuracy − chance) / (1 − chance)"),
+    "linear probe, selectivity": ("probe_selectivity", "over chance, minus the control task's"),
+    "logit lens, answer ranks first": ("lens_rank", "share of prompts"),
+    "logit lens, median rank": ("lens_rank", "median rank of the answer's first token"),
+    "logit lens, log-probability": ("lens_logprob", "mean log-probability of the answer's first token"),
+}
+
+
+def probe_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Runs of `repflow probe`."""
+    return [run for run in runs if run.study == "probe" and "probe_accuracy" in run.result]
+
+
+def probe_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+    """Probes by depth; None where nothing was probed."""
+    probed = probe_runs(runs)
+    if not probed:
+        return None
+    lead = (
+        "Where in depth the answer can be read. A probe is trained on some prompts, its state chosen on others, and "
+        "every number comes from prompts that neither saw. The control task has labels that only memory can learn."
+    )
+    blocks: list[Block] = [figure_7(probed, context), readout_table(probed)]
+    return Section("probes", "What can be read at each depth", lead, blocks)
+
+
+def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:
+    """Accuracy by state with intervals, chance, control and final norm; or the logit lens."""
+    variants = []
+    for label in dict.fromkeys(probed_label(run) for run in probed):
+        mine = [run for run in probed if probed_label(run) == label]
+        for group in group_runs(mine, allow_mixed=context.allow_mixed):
+            for words in READOUTS:
+                found = _variant(group, words, label, context)
+                variants += [found] if found else []
+    caption = (
+        "Linear probe: test accuracy of a linear read-out of each state, with its 95 % interval over prompts. Dotted "
+        "line: chance. Thin dashed line: the control task. Thin dotted line: a random twin. Star: the peak that "
+        "validation prompts chose. Open marker: the final norm. Logit lens: the state read by the model's own final "
+        "norm and head."
+    )
+    alt = "Line chart of accuracy over depth, one line per model, with chance and the control task."
+    title = "Figure 7: what a probe reads at each depth"
+    return Figure(
+        "figure-7",
+        title,
+        joined(caption, strip_note(context.models, variants)),
+        alt,
+        variants,
+        depth_axis=True,
+        log_axis=True,
+    )
+
+
+def probed_label(run: StoredRun) -> str:
+    """What is probed for, and where in the prompt."""
+    about = run.result.provenance["probe"]
+    return str(about["label"]) + ("" if about["position"] == "last" else f", at position {about['position']}")
+
+
+def _variant(group: Group, words: str, label: str, context: Context) -> Variant | None:
+    name, title = READOUTS[words]
+    runs = [run for run in group.runs if name in run.result]
+    if not runs:
+        return None
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    notes = [group.note]
+    for run in runs:
+        band = READERS[words](run.result)
+        where = depth(run, "state", len(band.mean))
+        traces += line(run.label, run.label, where, band)
+        rows += band_rows(run, words, where, band)
+        notes.append(gap_note(band.mean, run, "state"))
+        if words == "linear probe":
+            extra, more = _beside(run, where)
+            traces += extra
+            rows += more
+    notes.append(_classes_note(runs))
+    models = context.of(runs)
+    layout: dict[str, Any] = {"yaxis": {"title": {"text": title}}}
+    shapes = [*strips(models).get("shapes", []), *(_chance_lines(runs) if words == "linear probe" else [])]
+    layout |= {"shapes": shapes} if shapes else {}
+    traces += kind_keys(models)
+    when = group.when | {"probed_for": label, "read-out": words}
+    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes))
+
+
+def _accuracy(result: Result) -> Band:
+    return result.bands["probe_accuracy"]
+
+
+def _corrected(result: Result) -> Band:
+    mean = np.asarray(result["probe_corrected"], dtype=np.float64)
+    band, chance = result.bands["probe_accuracy"], float(result["probe_chance"])
+    return Band(mean, (band.low - chance) / (1 - chance), (band.high - chance) / (1 - chance))
+
+
+def _selectivity(result: Result) -> Band:
+    return result.bands["probe_selectivity"]
+
+
+def _first(result: Result) -> Band:
+    ranks = np.asarray(result["lens_rank"], dtype=np.float64)
+    return bootstrap_band(np.where(np.isfinite(ranks), ranks == 1, np.nan), ("state", "sample"))
+
+
+def _median_rank(result: Result) -> Band:
+    ranks = np.asarray(result["lens_rank"], dtype=np.float64)
+    known = [row[np.isfinite(row)] for row in ranks]
+    quartiles = np.array([np.percentile(row, (50, 25, 75)) if row.size else [np.nan] * 3 for row in known])
+    return Band(quartiles[:, 0], quartiles[:, 1], quartiles[:, 2])
+
+
+def _log_probability(result: Result) -> Band:
+    return result.band("lens_logprob")
+
+
+READERS: dict[str, Callable[[Result], Band]] = {
+    "linear probe": _accuracy,
+    "linear probe, over chance": _corrected,
+    "linear probe, selectivity": _selectivity,
+    "logit lens, answer ranks first": _first,
+    "logit lens, median rank": _median_rank,
+    "logit lens, log-probability": _log_probability,
+}
+
+
+def _beside(run: StoredRun, where: dict[str, list[float]]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Control task, twin, final norm and peak of one model."""
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    for name, words, dash in (
+        ("probe_control_accuracy", "control task", "dash"),
+        ("twin/probe_accuracy", "random twin", "dot"),
+    ):
+        if name in run.result:
+            band = run.result.bands[name]
+            style = {"mode": "lines", "line": {"dash": dash, "width": 1}, "showlegend": False, "opacity": 0.8}
+            traces += line(f"{run.label}, {words}", run.label, where, Band(band.mean, *_none(band)), **style)
+            rows += band_rows(run, words, where, band)
+    about = run.result.provenance["probe"]
+    mean = run.result.bands["probe_accuracy"].mean
+    traces.append(_marker(run, "peak", _at(where, about["peak"]), mean[[about["peak"]]], "star", 13))
+    if "final_norm/probe_accuracy" in run.result:
+        final = run.result.bands["final_norm/probe_accuracy"]
+        traces.append(_marker(run, "final norm", after_last(run), final.mean, "circle-open", 10))
+        rows += band_rows(run, "final norm", after_last(run), final)
+    return traces, rows
+
+
+def _none(band: Band) -> tuple[np.ndarray, np.ndarray]:
+    return np.full_like(band.mean, np.nan), np.full_like(band.mean, np.nan)
+
+
+def _at(where: dict[str, list[float]], place: int) -> dict[str, list[float]]:
+    return {kind: [values[place]] for kind, values in where.items()}
+
+
+def _marker(
+    run: StoredRun, words: str, where: dict[str, list[float]], value: np.ndarray, symbol: str, size: int
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{run.label}, {words}",
+        "legendgroup": run.label,
+        "showlegend": False,
+        "x": where["relative"],
+        "y": short(value),
+        "marker": {
+            "symbol": symbol,
+            "size": size,
+            "line": {"width": 2, **({"color": "ink"} if symbol == "star" else {})},
+        },
+        "meta": {"model": run.label, "x": where},
+    }
+
+
+def _chance_lines(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
+    """A dotted line at every level of chance."""
+    levels = dict.fromkeys(float(run.result["probe_chance"]) for run in runs)
+    shared = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y"}
+    look = {"line": {"color": "muted", "width": 1.5, "dash": "dot"}}
+    return [{**shared, "y0": level, "y1": level, **look, "label": _chance_label(level)} for level in levels]
+
+
+def _chance_label(level: float) -> dict[str, Any]:
+    return {"text": f"chance {level:.3g}", "textposition": "end", "yanchor": "bottom", "font": {"size": 11}}
+
+
+def _classes_note(runs: Sequence[StoredRun]) -> str:
+    counts = {run.label: run.result.provenance["probe"]["classes"] for run in runs}
+    if len(set(counts.values())) < 2:
+        return ""
+    told = ", ".join(f"{label} {count}" for label, count in counts.items())
+    return f"The numbers of classes differ ({told}): compare what is over chance."
+
+
+def readout_table(probed: Sequence[StoredRun]) -> Table:
+    """Peak, last state and the loss between them, per run."""
+    rows: list[list[Cell]] = []
+    for run in probed:
+        about, drop = run.result.provenance["probe"], run.result.bands["probe_drop"]
+        answers = run.result.arrays.get("answer_correct")
+        rows.append(
+            [
+                run.label,
+                run.task,
+                run.length,
+                run.states,
+                probed_label(run),
+                Link(str(about["peak"]), "figure-7"),
+                about["peak_accuracy"],
+                about["last_accuracy"],
+                exact(drop.mean),
+                exact(drop.low),
+                exact(drop.high),
+                about["chance"],
+                None if answers is None or not np.isfinite(answers).any() else exact(np.nanmean(answers)),
+                "yes" if about["intermediate_beats_final"] else "not shown",
+            ]
+        )
+    columns = (
+        *("model", "task", "length", "states", "probed for", "peak state", "at the peak", "last state", "loss"),
+        *("low", "high", "chance", "greedy answers right", "earlier state better"),
+    )
+    caption = (
+        "Loss: accuracy at the peak minus that at the last state, on the same test prompts, with its 95 % interval. "
+        "Greedy answers: share of prompts that the model itself answers rightly."
+    )
+    return Table("readout", "Peak against last layer", columns, rows, caption)

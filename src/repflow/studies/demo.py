@@ -1,0 +1,121 @@
+"""Demo: the zoo's six models, trained and random, measured and probed; what paper 1 found and what they say to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.catalogue import DEFAULT_METRICS
+from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe_config import ProbeConfig
+from repflow.zoo import NAMES, PREFIX
+
+if TYPE_CHECKING:
+    from repflow.results import Result
+
+TASK, LENGTH, SAMPLES = "kvpr", 256, 8
+INIT, INITS = "xavier", ("gaussian", "xavier", "he")
+"""Random weights, and those of the complete tables: the schemes of the paper."""
+GRID = 8
+"""Steps of relative depth: the blocks of the shallowest model."""
+PROBED = ("gpt-neox", "mamba2", "hybrid")
+PROBE_SAMPLES, LABELS = 300, ("index", "answer")
+LENGTHS = (256, 384, 512)
+DOCUMENTS = 512
+FULL_SAMPLES, FULL_PROBE_SAMPLES, FULL_SEEDS = 64, 1000, 3
+PLACE = f"{TASK}/{LENGTH}"
+"""Where the findings are judged."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the demo.
+
+    Attributes:
+        name: of its run folder.
+        label: what is shown while it runs.
+        config: what to do.
+    """
+
+    name: str
+    label: str
+    config: MeasureConfig | ProbeConfig
+
+    @property
+    def probes(self) -> bool:
+        """Whether it is a probe."""
+        return isinstance(self.config, ProbeConfig)
+
+
+def jobs(*, full: bool = False, models: Sequence[str] = NAMES) -> list[Job]:
+    """Runs in their order.
+
+    Args:
+        full: the complete tables, without a time limit.
+        models: names in the zoo.
+    """
+    made = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
+    made += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
+    return made if not full else _full(models)
+
+
+def _full(models: Sequence[str]) -> list[Job]:
+    """Both tasks, every length, all schemes, branch states, and probes of all models."""
+    size = {"samples": FULL_SAMPLES}
+    places: list[dict[str, Any]] = [{"task": TASK, "length": length} for length in LENGTHS]
+    places.append({"task": "mdqa", "length": DOCUMENTS, "distractors": "random"})
+    specs = [f"{PREFIX}{name}" for name in models]
+    made = [flow_job(spec, init, **place, **size) for place in places for init in ("trained", *INITS) for spec in specs]
+    made += [flow_job(spec, "trained", **place, **size, states="branch") for place in places for spec in specs]
+    more = {"samples": FULL_PROBE_SAMPLES, "seeds": FULL_SEEDS}
+    for spec in specs:
+        made += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
+        made.append(probe_job(spec, "index", **places[-1], **more))
+    return made
+
+
+def flow_job(spec: str, init: str, **options: Any) -> Job:
+    """Measurement of one model; the options are fields of `MeasureConfig`."""
+    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": SAMPLES, **options}
+    grid = None if "states" in options else GRID
+    config = MeasureConfig(model=spec, init=init, metrics=[*DEFAULT_METRICS, "cka_matrix"], grid=grid, **asked)
+    weights = "trained" if init == "trained" else f"random ({init})"
+    return Job(_run_name("flow", config), f"{_name(spec)}, {weights}", config)
+
+
+def probe_job(spec: str, label: str, **options: Any) -> Job:
+    """Probes of one model for one label; the options are fields of `ProbeConfig`."""
+    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": PROBE_SAMPLES, "seeds": 1, **options}
+    config = ProbeConfig(
+        model=spec, label=label, recipes=["robust"], controls=["none"], answers=0, lens=0,
+        drop_features=True, **asked,
+    )  # fmt: skip
+    return Job(_run_name(f"probe-{label}", config), f"{_name(spec)}, probes for the {label}", config)
+
+
+def _run_name(kind: str, config: MeasureConfig | ProbeConfig) -> str:
+    """Name of a run folder.
+
+    >>> jobs()[6].name, jobs()[-1].name
+    ('gpt-neo-xavier-flow-kvpr-256-8', 'hybrid-probe-answer-kvpr-256-300')
+    """
+    parts = [_name(config.model)]
+    parts += [config.init] if config.init != "trained" else []
+    parts += [kind, config.task, str(config.length), str(config.samples)]
+    parts += [config.states] if config.states != "residual" else []
+    return "-".join(parts)
+
+
+def _name(spec: str) -> str:
+    return Path(spec.removeprefix(PREFIX)).name
+
+
+def run_job(job: Job, out: Path | None, progress: Any = None) -> Result:
+    """Do one run, or read it where it is stored; without a folder it is kept in memory alone."""
+    from repflow.studies import measure, probe
+
+    if isinstance(job.config, ProbeConfig):
+        return probe.run(job.config, out=out, name=job.name, progress=progress)
+    return measure.run(job.config, out=out, name=job.name, progress=progress)

@@ -1,0 +1,226 @@
+"""Paper 2's Figure 5 (sharpness of Mamba and a Transformer through depth) and Figure 6 (range of the decays)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repflow.studies.memory_config import MemoryConfig, check_request, run_name
+from repflow.studies.recency_recipes import Line, check_recency, finish_figure, stand_ins
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from repflow.capture.run import Progress
+    from repflow.results import Band, Result
+    from repflow.studies.reproduce import ReproduceConfig
+
+LENGTHS = {"tiny": 256, "zoo": 256, "paper": 512}
+"""Tokens per prompt; the paper does not say how many it used."""
+SAMPLES = {"tiny": 4, "zoo": 4, "paper": 32}
+TASK = "kvpr"
+STATED_SHARE = 0.6
+"""Figure 6: over 60 % of channels have a range below 0.5."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of paper 2 that shows memories.
+
+    Attributes:
+        title: what it shows.
+        roles: models in it.
+        drawn: arrays of each that are kept.
+        note: how it is read where the paper leaves that open.
+    """
+
+    title: str
+    roles: tuple[str, ...]
+    drawn: tuple[str, ...]
+    note: str
+
+
+FIGURES = {
+    "recency-fig5": Figure(
+        "sharpness of b and h, of mixer and block outputs, through depth",
+        ("Mamba-1.4B", "Pythia-1.4B"),
+        (*(f"sharpness/{part}" for part in ("input", "entry", "state", "mixer", "block", "embedding")),
+         "contractive_share", "never_contractive", "spread_state", "spread_bound"),
+        "the paper names a 1.4B Mamba and a transformer of the same size, not what they read: kvpr prompts, Pythia",
+    ),
+    "recency-fig6": Figure(
+        "cumulative histogram of A_max − A_min over channels",
+        ("Mamba-130M", "Mamba-1.4B"),
+        ("A_range", "range_cumulative", "range_cumulative_layer", "range_cumulative_sample", "half_life"),
+        "the paper names neither the model nor the prompts: both sizes of its other figures, kvpr prompts",
+    ),
+}  # fmt: skip
+
+
+def requests(config: ReproduceConfig, out: str | Path, *, make: bool = True) -> dict[str, MemoryConfig]:
+    """What is measured for each model of the figure.
+
+    Args:
+        config: the request.
+        out: folder of runs.
+        make: write tiny models that are not there; False for a dry run.
+    """
+    figure = FIGURES[config.recipe]
+    check_recency(config, figure.roles)
+    folder = Path(out) / f"recency-{config.scale}"
+    made = {}
+    for role, (spec, tokenizer) in stand_ins(config, figure.roles, folder / "models", make=make).items():
+        made[role] = MemoryConfig(
+            model=spec,
+            tokenizer=tokenizer,
+            task=config.tasks[0] if config.tasks else TASK,
+            length=config.lengths[0] if config.lengths else LENGTHS[config.scale],
+            samples=config.samples or SAMPLES[config.scale],
+            seed=config.seed,
+            match="tokens",
+            dtype=config.dtype,
+            device=config.device,
+            scan=config.scan,
+            batch_size=config.batch_size,
+        )
+        check_request(made[role])
+    return made
+
+
+def run(
+    config: ReproduceConfig, *, out: str | Path, name: str | None = None, progress: Progress | None = None
+) -> Result:
+    """Reproduce one of the two figures.
+
+    Returns:
+        Result: ROLE/NAME for every array that is drawn; the paper's statements beside ours under
+        `provenance["lines"]`.
+    """
+    from repflow.results import Result
+    from repflow.studies import memory
+
+    figure = FIGURES[config.recipe]
+    folder = Path(out) / f"recency-{config.scale}"
+    asked = requests(config, out)
+    found = {
+        role: memory.run(request, out=folder, name=run_name(request), progress=progress)
+        for role, request in asked.items()
+    }
+    arrays: dict[str, np.ndarray] = {}
+    axes: dict[str, tuple[str, ...]] = {}
+    for role, result in found.items():
+        for key in [key for key in figure.drawn if key in result]:
+            arrays[f"{role}/{key}"], axes[f"{role}/{key}"] = result[key], result.axes[key]
+    lines = _figure5(found) if config.recipe == "recency-fig5" else _figure6(found)
+    facts = {
+        "title": figure.title,
+        "note": figure.note,
+        "lines": [line.to_json() for line in lines],
+        "models": {role: request.model for role, request in asked.items()},
+        "runs": {role: f"{folder.name}/{run_name(request)}" for role, request in asked.items()},
+        "thresholds": next(iter(found.values())).provenance["thresholds"],
+        "transitions": {role: result.provenance["transitions"] for role, result in found.items()},
+    }
+    return finish_figure(Result(arrays, axes, {}, facts), config, out, name)
+
+
+def depth_slope(result: Result, name: str) -> Band:
+    """Change of a layer metric from the first to the last layer, by least squares per prompt, with its interval."""
+    import numpy as np
+
+    from repflow.results import bootstrap_band
+
+    values = result[name]
+    slopes = []
+    for sample in values.T:
+        known = np.isfinite(sample)
+        depth = np.linspace(0, 1, len(sample))[known]
+        slopes.append(float(np.polyfit(depth, sample[known], 1)[0]) if known.sum() > 1 else np.nan)
+    return bootstrap_band(np.array(slopes), ("sample",))
+
+
+def _shown(band: Band) -> str:
+    import numpy as np
+
+    interval = "" if np.isnan(band.low) else f" [{float(band.low):+.3f}, {float(band.high):+.3f}]"
+    return f"{float(band.mean):+.3f}{interval}"
+
+
+def _figure5(found: Mapping[str, Result]) -> list[Line]:
+    lines = []
+    for role, result in found.items():
+        if not role.startswith("Mamba"):
+            continue
+        lines.append(_order(role, result))
+        for part, words in (("mixer", "mixer output"), ("block", "block output")):
+            slope = depth_slope(result, f"sharpness/{part}")
+            stated = "mixer and block output “tends to decrease rapidly in deeper layers” (4, Figures 5b, 5c)"
+            ours = f"sharpness from first to last layer {_shown(slope)}"
+            holds = bool(slope.mean < 0) if slope.low > 0 or slope.high < 0 else None  # NaN with one prompt
+            lines.append(Line(f"{role}, {words}", stated, ours, holds))
+        lines.append(_assumption(role, result))
+    mamba, other = found.get("Mamba-1.4B"), found.get("Pythia-1.4B")
+    if mamba is not None and other is not None:
+        pairs = {
+            part: [depth_slope(side, f"sharpness/{part}") for side in (mamba, other)] for part in ("mixer", "block")
+        }
+        lines += [_against(part, *slopes) for part, slopes in pairs.items()]
+    return lines
+
+
+def _order(role: str, result: Result) -> Line:
+    import numpy as np
+
+    above, below = result.mean("sharpness/input"), result.mean("sharpness/state")
+    known = np.isfinite(above) & np.isfinite(below)
+    count, of = int((above > below)[known].sum()), int(known.sum())
+    ours = f"E(b) above E(h) in {count} of {of} layers; means {above[known].mean():.3f} and {below[known].mean():.3f}"
+    stated = "“b_t is above h_t among all Mamba blocks” (4, Figure 5a)"
+    return Line(f"{role}, b and h", stated, ours, count == of if of else None)
+
+
+def _assumption(role: str, result: Result) -> Line:
+    """Whether the models meet Theorem 4.2's first assumption, and how the spread of h stands to its bound."""
+    import numpy as np
+
+    share, never = result.mean("contractive_share"), result["never_contractive"]
+    known = share[np.isfinite(share)]
+    inside = result["spread_state"] <= result["spread_bound"]
+    measured = np.isfinite(result["spread_state"])
+    ours = f"A + Δ ≤ 1 in {known.mean():.1%} of steps"
+    if np.isfinite(never).any():
+        ours += f", never possible for {np.nanmean(never):.1%} of states"
+    if measured.any():
+        ours += f"; h spreads within the bound in {inside[measured].mean():.0%} of layers and prompts"
+    stated = "A + Δ ≤ 1, which “prevalent SSM models ... can easily achieve” (Theorem 4.2)"
+    return Line(f"{role}, assumption (i)", stated, ours, bool((known == 1).all()) if known.size else None)
+
+
+def _against(part: str, mamba: Band, other: Band) -> Line:
+    apart = mamba.high < other.low or other.high < mamba.low
+    stated = "“transformers have a slower decay of feature sharpness” (4)"
+    ours = f"Mamba {_shown(mamba)}, Transformer {_shown(other)}"
+    return Line(f"Mamba and Transformer, {part} output", stated, ours, bool(mamba.mean < other.mean) if apart else None)
+
+
+def _figure6(found: Mapping[str, Result]) -> list[Line]:
+    import numpy as np
+
+    from repflow.studies.memory import HALF, range_share
+
+    lines = []
+    for role, result in found.items():
+        stated = "“over 60 % of channels have (A_max − A_min) values smaller than 0.5” (6, Figure 6)"
+        if "range_cumulative" not in result:
+            lines.append(Line(role, stated, "no layer has a transition", None))
+            continue
+        share = range_share(result)
+        band = result.band("range_cumulative_sample")
+        at = [
+            float(np.interp(HALF, result.provenance["thresholds"], side)) for side in (band.mean, band.low, band.high)
+        ]
+        ours = f"{share:.1%} over all prompts; within one prompt {at[0]:.1%} [{at[1]:.1%}, {at[2]:.1%}]"
+        lines.append(Line(role, stated, ours, share > STATED_SHARE))
+    return lines

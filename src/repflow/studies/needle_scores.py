@@ -1,0 +1,90 @@
+"""Scores of the needle test, in numpy: ranks, log-odds, slopes over position and their intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from repflow.results import Band
+
+Z = 1.959963984540054
+"""Quantile of the normal distribution for 95 %."""
+
+
+def log_odds(logprob: np.ndarray) -> np.ndarray:
+    """Log-odds of the planted word against all other candidates: log p_0 - log sum_{c > 0} p_c.
+
+    Args:
+        logprob: (..., candidate), the planted word first.
+
+    >>> float(log_odds(np.log([0.5, 0.25, 0.25])).round(12))
+    0.0
+    """
+    others = logprob[..., 1:]
+    largest = others.max(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        total = largest[..., 0] + np.log(np.exp(others - largest).sum(-1))
+        return np.asarray(logprob[..., 0] - total)
+
+
+def rank(logprob: np.ndarray) -> np.ndarray:
+    """Place of the planted word among the candidates, 1 is the most likely: 1 + #{c : p_c > p_0}; NaN where any is.
+
+    Equal probabilities share their places, so that a model that tells no words apart does not find every needle.
+
+    >>> rank(np.array([[-1.0, -2.0, -0.5], [-1.0, np.nan, -3.0], [-1.0, -1.0, -1.0]])).tolist()
+    [2.0, nan, 2.0]
+    """
+    planted, others = logprob[..., :1], logprob[..., 1:]
+    found = 1.0 + (others > planted).sum(-1) + 0.5 * (others == planted).sum(-1)
+    return np.where(np.isnan(logprob).any(-1), np.nan, found)
+
+
+def slope(values: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """Least-squares slope over position of each needle: sum (d - mean d)(v - mean v) / sum (d - mean d)^2.
+
+    Args:
+        values: a score (length, position, sample).
+        depth: where the needle stood, from 0 to 1, of the same shape.
+
+    Returns:
+        (length, sample), units of the score per document; NaN with fewer than two places or a score that is missing.
+
+    >>> where = np.array([0.0, 0.5, 1.0])[None, :, None]
+    >>> slope(1 + 3 * where, where).tolist()
+    [[3.0]]
+    """
+    away = depth - depth.mean(1, keepdims=True)
+    spread = (away**2).sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (away * (values - values.mean(1, keepdims=True))).sum(1) / spread
+    return np.where(spread > 0, found, np.nan)
+
+
+def ends_over_middle(values: np.ndarray) -> np.ndarray:
+    """Mean at the first and the last position less the mean in between (length, sample); NaN with fewer than three.
+
+    >>> ends_over_middle(np.array([3.0, 1.0, 0.0, 4.0])[None, :, None]).tolist()
+    [[3.0]]
+    """
+    if values.shape[1] < 3:
+        return np.full((values.shape[0], values.shape[2]), np.nan)
+    return np.asarray((values[:, 0] + values[:, -1]) / 2 - values[:, 1:-1].mean(1))
+
+
+def wilson_band(values: np.ndarray) -> Band:
+    """Share of ones over the last axis with Wilson's 95 % interval, which is never empty at 0 or 1; NaN left out.
+
+    (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
+
+    >>> band = wilson_band(np.ones(10))
+    >>> float(band.mean), round(float(band.low), 4), round(float(band.high), 4)
+    (1.0, 0.7225, 1.0)
+    """
+    count = (~np.isnan(values)).sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(count > 0, np.nansum(values, -1) / count, np.nan)
+        middle = share + Z**2 / (2 * count)
+        reach = Z * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
+        whole = 1 + Z**2 / count
+        low, high = (middle - reach) / whole, (middle + reach) / whole
+    return Band(np.asarray(share), np.asarray(np.clip(low, 0.0, 1.0)), np.asarray(np.clip(high, 0.0, 1.0)))

@@ -1,0 +1,157 @@
+"""What `repflow recency` may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import InputError, teach
+from repflow.papers import RATIO_DISTANCES
+from repflow.studies.measure import MeasureConfig, ablation_names, length_option
+from repflow.studies.prompts import check_task, own_file
+
+FINAL_NORM = "final"
+"""Word for the final norm's output among the targets."""
+_shared = MeasureConfig()
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def _same(name: str) -> Any:
+    """An option that means what it means to `repflow measure`."""
+    return _option(getattr(_shared, name), _shared.help(name))
+
+
+@dataclass
+class RecencyConfig:
+    """How far back tokens reach; the fields are the command line's options and the `config` of the Result."""
+
+    model: str = _same("model")
+    task: str = _same("task")
+    text: list[str] = field(default_factory=list, metadata={"help": _shared.help("text")})
+    length: int = length_option(512, _shared.help("length"))
+    samples: int = _same("samples")
+    seed: int = _option(0, "seed of random prompts, random weights and probes")
+    at: int = _option(-1, "token t whose output is looked at, from 0; from the end where negative")
+    to: list[str] = field(
+        default_factory=lambda: [FINAL_NORM],
+        metadata={"help": "outputs y_t, repeated or comma separated: final (the final norm's), or numbers of states"},
+    )
+    probes: int | None = _option(
+        None, "±1 probes per prompt, 0 for exact Jacobian rows; default exact to width 64, else 8"
+    )
+    twin: str | None = _option(None, "also measure the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
+    fit_first: int | None = _option(None, "smallest distance of the exponential fit; default 1")
+    fit_last: int | None = _option(None, "largest distance of the exponential fit; default the largest there is")
+    nearest: int = _option(RATIO_DISTANCES, "distances that the ratio of two models is fitted over")
+    format: str = _same("format")
+    index: int | None = _same("index")
+    classes: int | None = _same("classes")
+    items: int | None = _same("items")
+    documents: str | None = _same("documents")
+    distractors: str = _same("distractors")
+    chat_template: bool = _same("chat_template")
+    match: str = _same("match")
+    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
+    init: str = _same("init")
+    init_seed: int | None = _same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
+    bos: str = _same("bos")
+    tokenizer: str | None = _same("tokenizer")
+    dtype: str | None = _same("dtype")
+    device: str | None = _same("device")
+    device_map: str | None = _same("device_map")
+    scan: str = _same("scan")
+    batch_size: int | None = _option(None, "prompts per pass; default by what their activations take")
+    checkpointing: bool = _option(False, "keep block outputs only and compute blocks again in each backward pass")
+    allow_float16: bool = _same("allow_float16")
+    trust_remote_code: bool = _same("trust_remote_code")
+
+    def __post_init__(self) -> None:
+        """Bring lists into their canonical form, so that the same request makes the same run."""
+        self.ablate = ablation_names(self.ablate)
+        self.to = targets(self.to)
+
+    @property
+    def states(self) -> str:
+        """Kind of state: influence is of the residual stream."""
+        return "residual"
+
+
+def targets(given: Sequence[Any]) -> list[str]:
+    """Names of targets, each once, the final norm's first.
+
+    >>> targets([4, "final,2", "4"])
+    ['final', '2', '4']
+    """
+    listed = [given] if isinstance(given, str | int) else given
+    words = [part.strip() for value in listed for part in str(value).split(",") if part.strip()]
+    for word in words:
+        if word != FINAL_NORM and not word.isdecimal():
+            raise InputError(teach("--to final, or the number of a state", repr(word), "such as --to final,4"))
+    if not words:
+        raise InputError(teach("--to final, or the number of a state", "nothing", "leave --to out for final"))
+    numbers = sorted({int(word) for word in words if word != FINAL_NORM})
+    return [*([FINAL_NORM] if FINAL_NORM in words else []), *map(str, numbers)]
+
+
+def check_request(config: RecencyConfig, name: str | None = None) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
+    from repflow.store.name import check_name
+    from repflow.studies.loading import check_files
+    from repflow.tasks.make import check_size
+
+    if name is not None:
+        check_name(name)
+    check_task(config)
+    check_files(*config.text, *own_file(config.task))
+    check_size(config.length, config.samples)
+    check_numbers(config)
+    if not -config.length <= config.at < config.length:
+        expected = f"--at from {-config.length} to {config.length - 1} with --length {config.length}"
+        raise InputError(teach(expected, f"{config.at}", "pass --at -1 for the last token"))
+    reach = config.at % config.length  # the largest distance there can be
+    if config.fit_first is not None and config.fit_first + 2 > reach:
+        expected = f"--fit-first of at most {reach - 2}, which leaves 3 distances to fit"
+        remedy = "pass a smaller --fit-first or a larger --length" if reach > 2 else "pass a later --at"
+        raise InputError(teach(expected, f"{config.fit_first} with distances up to {reach}", remedy))
+
+
+def check_numbers(config: RecencyConfig) -> None:
+    """Refuse numbers and words that mean nothing, whatever the prompts."""
+    from repflow.request import check_least
+    from repflow.scheme import parse_scheme
+    from repflow.studies.loading import check_loading
+
+    check_loading(config)
+    if config.twin is not None and parse_scheme(config.twin).name == "trained":
+        raise InputError(teach("a random scheme for the twin", repr(config.twin), "pass --twin default, gaussian, ..."))
+    check_least(
+        [("--probes", config.probes, 0), ("--nearest", config.nearest, 4), ("--fit-first", config.fit_first, 0)]
+    )
+    check_least([("--fit-last", config.fit_last, (1 if config.fit_first is None else config.fit_first) + 2)])
+
+
+def run_name(config: RecencyConfig) -> str:
+    """Folder name of a run, as one safe path component; eight digits stand for options that it does not spell out.
+
+    >>> run_name(RecencyConfig(model="gpt2")), run_name(RecencyConfig(model="gpt2", twin="default", probes=4))
+    ('gpt2-recency-random-512', 'gpt2-recency-random-512-0a0a5fd3')
+    """
+    from repflow.store import safe_name
+    from repflow.studies.probe_config import option_tag
+
+    spec = config.model
+    parts = [Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec]
+    parts += [config.init] if config.init != "trained" else []
+    parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]
+    parts += ["recency", Path(config.task).stem, str(config.length)]
+    return safe_name("-".join(filter(None, [*parts, option_tag(config, NAMED)])))
+
+
+NAMED = frozenset(("model", "init", "ablate", "task", "length", "checkpointing"))
+"""Options that the name of a run spells out, or that change no number."""

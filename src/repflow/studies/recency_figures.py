@@ -1,0 +1,204 @@
+"""Paper 2's Figure 1 (influence of trained and untrained Mamba) and Figure 7 (Mamba against Transformers)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.studies.recency_config import RecencyConfig, check_request
+from repflow.studies.recency_recipes import Line, check_recency, finish_figure, stand_ins
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from repflow.capture.run import Progress
+    from repflow.results import Result
+    from repflow.studies.reproduce import ReproduceConfig
+
+LENGTHS = {"tiny": 256, "zoo": 512, "paper": 512}
+"""Tokens per prompt; Figure 1's axis ends at 500."""
+SAMPLES = {"tiny": 4, "zoo": 16, "paper": 32}
+TASK = "kvpr"
+"""The paper does not say what its models read."""
+STRAIGHT = 0.9
+"""R² from which a curve of logarithms counts as a straight line."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of paper 2 that shows influence.
+
+    Attributes:
+        title: what it shows.
+        roles: models in it.
+        twins: whether they are also shown without training.
+        pairs: models whose ratio is shown.
+        note: how it is read where the paper leaves that open.
+    """
+
+    title: str
+    roles: tuple[str, ...]
+    twins: bool = False
+    pairs: tuple[tuple[str, str], ...] = ()
+    note: str = "the paper does not say what the models read, nor which norm it takes: kvpr prompts, Frobenius norm"
+
+
+FIGURES = {
+    "recency-fig1": Figure(
+        "log influence by distance, trained and untrained", ("Mamba-130M", "Mamba-1.4B"), twins=True
+    ),
+    "recency-fig7": Figure(
+        "influence of Mamba and Transformers, and its ratio within the nearest 128 tokens",
+        ("Mamba-130M", "Pythia-160M", "Mamba-1.4B", "Pythia-1.4B"),
+        pairs=(("Mamba-130M", "Pythia-160M"), ("Mamba-1.4B", "Pythia-1.4B")),
+    ),
+}
+
+
+def requests(config: ReproduceConfig, out: str | Path, *, make: bool = True) -> dict[str, RecencyConfig]:
+    """What is measured for each model of the figure.
+
+    Args:
+        config: the request.
+        out: folder of runs.
+        make: write tiny models that are not there; False for a dry run.
+    """
+    figure = FIGURES[config.recipe]
+    check_recency(config, figure.roles)
+    folder = Path(out) / f"recency-{config.scale}"
+    specs = stand_ins(config, figure.roles, folder / "models", make=make)
+    made = {}
+    for role, (spec, tokenizer) in specs.items():
+        made[role] = RecencyConfig(
+            model=spec,
+            tokenizer=tokenizer,
+            task=config.tasks[0] if config.tasks else TASK,
+            length=config.lengths[0] if config.lengths else LENGTHS[config.scale],
+            samples=config.samples or SAMPLES[config.scale],
+            seed=config.seed,
+            twin="default" if figure.twins else None,
+            match="tokens",
+            dtype=config.dtype,
+            device=config.device,
+            scan=config.scan,
+            batch_size=config.batch_size,
+        )
+        check_request(made[role])
+    return made
+
+
+def run(
+    config: ReproduceConfig, *, out: str | Path, name: str | None = None, progress: Progress | None = None
+) -> Result:
+    """Reproduce one of the two figures.
+
+    Returns:
+        Result: ROLE/NAME for every array that is drawn, A over B/log_ratio for the ratios; the paper's statements
+        beside ours under `provenance["lines"]`.
+    """
+    from repflow.results import Result
+    from repflow.studies import recency
+    from repflow.studies.recency_config import run_name
+
+    figure = FIGURES[config.recipe]
+    folder = Path(out) / f"recency-{config.scale}"
+    asked = requests(config, out)
+    found = {
+        role: recency.run(request, out=folder, name=run_name(request), progress=progress)
+        for role, request in asked.items()
+    }
+    arrays: dict[str, np.ndarray] = {}
+    axes: dict[str, tuple[str, ...]] = {}
+    for role, result in found.items():
+        for key in [key for key in result if key.removeprefix("twin/") in DRAWN]:
+            arrays[f"{role}/{key}"], axes[f"{role}/{key}"] = result[key], result.axes[key]
+    ratios = _ratios(figure, found)
+    for pair, ratio in ratios.items():
+        for key in ratio:
+            arrays[f"{pair}/{key}"], axes[f"{pair}/{key}"] = ratio[key], ratio.axes[key]
+    lines = _figure1(found) if figure.twins else _figure7(found, ratios)
+    facts = {
+        "title": figure.title,
+        "note": figure.note,
+        "lines": [line.to_json() for line in lines],
+        "models": {role: request.model for role, request in asked.items()},
+        "runs": {role: f"{folder.name}/{run_name(request)}" for role, request in asked.items()},
+        "fits": {role: _fits(result) for role, result in found.items()},
+        "ratios": {pair: ratio.provenance["ratio"] for pair, ratio in ratios.items()},
+    }
+    return finish_figure(Result(arrays, axes, {}, facts), config, out, name)
+
+
+DRAWN = ("log_influence", "recent_share", "half_reach", "lost_in_the_middle", "kappa", "theorem_kappa", "decay_max")
+
+
+def _fits(result: Result) -> dict[str, Any]:
+    twin = result.provenance.get("twin")
+    return {"trained": result.provenance["recency"]["fit"], "twin": None if twin is None else twin["fit"]}
+
+
+def _ratios(figure: Figure, found: Mapping[str, Result]) -> dict[str, Result]:
+    from repflow.studies.recency_ratio import influence_ratio
+
+    pairs = [pair for pair in figure.pairs if set(pair) <= found.keys()]
+    return {f"{a} over {b}": influence_ratio(found[a], found[b]) for a, b in pairs}
+
+
+def _kappa(fit: dict[str, Any] | None) -> str:
+    if fit is None or fit["kappa"] is None:
+        return "no fit"
+    interval = "" if fit["kappa_low"] is None else f" [{fit['kappa_low']:.4f}, {fit['kappa_high']:.4f}]"
+    return f"κ = {fit['kappa']:.4f}{interval}, R² {fit['r2']:.3f}"
+
+
+def _straight(fit: dict[str, Any] | None) -> bool | None:
+    """Whether logarithms fall on a straight line, and better than on a power law."""
+    if fit is None or fit["r2"] is None:
+        return None
+    return bool(fit["kappa"] > 0 and fit["r2"] >= STRAIGHT and fit["r2"] >= (fit["power_r2"] or 0.0))
+
+
+def _figure1(found: Mapping[str, Result]) -> list[Line]:
+    lines = []
+    for role, result in found.items():
+        fits = _fits(result)
+        for weights, key in (("trained", "trained"), ("without training", "twin")):
+            stated = "“a linear decay rate of influence scores, both at initialization and throughout training” (3.1)"
+            lines.append(Line(f"{role}, {weights}", stated, _kappa(fits[key]), _straight(fits[key])))
+        trained, twin = fits["trained"], fits["twin"]
+        holds = None if not trained or not twin else bool(twin["kappa"] > trained["kappa"])
+        stated = "“the adopted initialization scheme further amplifies the locality bias” (3.1)"
+        ours = f"without training {_kappa(twin)}; trained {_kappa(trained)}"
+        lines.append(Line(f"{role}, initialization", stated, ours, holds))
+        lines.append(_theorem(role, result))
+    return lines
+
+
+def _theorem(role: str, result: Result) -> Line:
+    stated = "|∂y_t/∂x_s| = O(exp(−κ(t − s))), κ = Θ(log(1/A_max)) (Theorem 3.1)"
+    said = next((finding.message for finding in result.findings if finding.code == "loose_bound"), None)
+    return Line(f"{role}, bound", stated, said or "the layers' decays cannot be read", None)
+
+
+def _figure7(found: Mapping[str, Result], ratios: Mapping[str, Result]) -> list[Line]:
+    lines = []
+    for role, result in found.items():
+        if not role.startswith("Pythia"):
+            continue
+        index = float(result.mean("lost_in_the_middle"))
+        stated = "“lost in the middle” pattern: beginning and end high, middle low (E.1)"
+        ours = f"index {index:+.2f} (both ends over the middle where above 0)"
+        lines.append(Line(f"{role}, shape", stated, ours, index > 0))
+    for pair, ratio in ratios.items():
+        mamba, pythia = pair.split(" over ")
+        reach = {role: float(found[role].mean("half_reach")) for role in (mamba, pythia)}
+        stated = "“highly influential tokens are more concentrated in the nearest positions” (E.1)"
+        ours = f"half of all influence within the last {reach[mamba]:.1f} tokens, {pythia} {reach[pythia]:.1f}"
+        lines.append(Line(f"{mamba}, concentration", stated, ours, reach[mamba] < reach[pythia]))
+        facts = ratio.provenance["ratio"]
+        stated = "“Mamba exhibits an exponentially faster decay speed compared to Pythia” (E.1, Figure 7b)"
+        holds = None if facts["kappa_low"] is None else bool(facts["kappa_low"] > 0)
+        lines.append(Line(f"{pair}, ratio", stated, _kappa(facts), holds))
+    return lines

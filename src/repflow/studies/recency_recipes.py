@@ -1,0 +1,180 @@
+"""Recipes of paper 2's figures: which study runs each, on which models, and what the paper states in words.
+
+A study of these recipes is a module of `repflow.studies` with
+
+    run(config: ReproduceConfig, *, out, name=None, progress=None) -> Result
+
+    requests(config, out, *, make=True) -> {role: config of the study}, with make=False for a dry run
+
+which runs what is missing in `OUT/recency-SCALE`, stores the comparison as the run `OUT/NAME` and gives it back, with
+`provenance["title"]`, `provenance["note"]` and `provenance["lines"]`: the paper's statements, each a `Line`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.errors import InputError, nearest, teach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repflow.results import Result
+    from repflow.studies.reproduce import ReproduceConfig
+
+RECENCY: dict[str, str] = {
+    "recency-fig1": "recency_figures",
+    "recency-fig2": "needle_figures",
+    "recency-fig5": "memory_figures",
+    "recency-fig6": "memory_figures",
+    "recency-fig7": "recency_figures",
+}
+"""Recipe → module of `repflow.studies` that runs it."""
+SCALES = ("tiny", "zoo", "paper")
+TAKEN = ("recipe", "scale", "models", "tasks", "lengths", "samples", "seed", "tokenizer", "dtype", "device", "scan",
+         "batch_size")  # fmt: skip
+"""Options of `repflow reproduce` that mean something to these recipes."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A model of paper 2 and what stands for it.
+
+    Attributes:
+        name: as the paper calls it.
+        hub: hub id of the checkpoint, inferred from its name.
+        zoo: built-in model that stands for it at scale zoo.
+        tiny: random model that does at scale tiny (a role of `reproduce_models.TINY`).
+        tokenizer: hub id of its tokenizer, where its repository has none.
+    """
+
+    name: str
+    hub: str
+    zoo: str
+    tiny: str
+    tokenizer: str | None = None
+
+
+ROLES: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("Mamba-130M", "state-spaces/mamba-130m-hf", "mamba", "Mamba-2.8B"),
+        Role("Mamba-1.4B", "state-spaces/mamba-1.4b-hf", "mamba2", "Mamba2-2.7B"),
+        Role("Mamba-Codestral-7B", "mistralai/Mamba-Codestral-7B-v0.1", "mamba2", "Mamba2-2.7B"),
+        Role("Mistral-7B", "mistralai/Mistral-7B-v0.1", "gpt-neox", "Pythia-2.8B"),
+        Role("Pythia-160M", "EleutherAI/pythia-160m", "gpt-neox", "Pythia-2.8B"),
+        Role("Pythia-1.4B", "EleutherAI/pythia-1.4b", "gpt-neox", "Pythia-2.8B"),
+    )
+}
+"""Paper 2 names sizes, not repositories."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One statement of the paper beside what was measured.
+
+    Attributes:
+        what: what it is of.
+        stated: the paper's words or number, with their place.
+        ours: what was measured, in words and numbers.
+        holds: whether it bears the statement out; None where it does not decide.
+    """
+
+    what: str
+    stated: str
+    ours: str
+    holds: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def check_recency(config: ReproduceConfig, roles: Sequence[str]) -> None:
+    """Refuse options that mean nothing to these recipes, and roles that the recipe does not show."""
+    from repflow.studies.reproduce import ReproduceConfig
+
+    plain = ReproduceConfig(recipe=config.recipe)
+    for name in asdict(config):
+        if name not in TAKEN and getattr(config, name) != getattr(plain, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(teach(f"{config.recipe} without {option}", "one with it", f"leave {option} out"))
+    if config.scale not in SCALES:
+        raise InputError(teach("--scale tiny, zoo or paper", repr(config.scale), nearest(config.scale, SCALES)))
+    if config.samples is not None and config.samples < 1:
+        raise InputError(teach("--samples of at least 1", f"{config.samples}", "or leave it out"))
+    given_models(config, roles)
+
+
+def given_models(config: ReproduceConfig, roles: Sequence[str]) -> dict[str, str]:
+    """`--model ROLE=SPEC` options by role."""
+    named: dict[str, str] = {}
+    spelled = {name.lower(): name for name in roles}
+    for entry in config.models:
+        role, equals, spec = entry.partition("=")
+        if not equals or not spec.strip():
+            known = ", ".join(roles)
+            remedy = f"ROLE is one of {known}; SPEC a folder, zoo:NAME or hub id"
+            raise InputError(teach("--model ROLE=SPEC", repr(entry), remedy))
+        if role.strip().lower() not in spelled:
+            raise InputError(f"unknown model of {config.recipe} {role.strip()!r}; {nearest(role.strip(), roles)}")
+        named[spelled[role.strip().lower()]] = spec.strip()
+    return named
+
+
+def stand_ins(
+    config: ReproduceConfig, roles: Sequence[str], folder: Path, *, make: bool = True
+) -> dict[str, tuple[str, str | None]]:
+    """Spec and tokenizer of what is run for each role.
+
+    Args:
+        config: the request.
+        roles: models of the figure.
+        folder: where the tiny random models are.
+        make: write the tiny models that are not there.
+    """
+    from repflow.studies.reproduce_models import TINY_NAMES, make_tiny
+
+    named = given_models(config, roles)
+    if named:
+        return {role: (named[role], config.tokenizer) for role in roles if role in named}
+    if config.scale == "paper":
+        return {role: (ROLES[role].hub, config.tokenizer or ROLES[role].tokenizer) for role in roles}
+    if config.scale == "zoo":
+        return {role: (f"zoo:{ROLES[role].zoo}", config.tokenizer) for role in roles}
+    tiny = [ROLES[role].tiny for role in roles]
+    if make:
+        make_tiny(folder, list(dict.fromkeys(tiny)))
+    return {role: (str(folder / TINY_NAMES[ROLES[role].tiny]), config.tokenizer) for role in roles}
+
+
+def figure_name(config: ReproduceConfig) -> str:
+    """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
+    from repflow.studies.loading import identity
+
+    asked = {key: value for key, value in identity(config).items() if key in TAKEN}
+    tag = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{config.recipe}-{config.scale}-{tag}"
+
+
+def finish_figure(result: Result, config: ReproduceConfig, out: str | Path, name: str | None) -> Result:
+    """Store the comparison; `result.provenance` has title, note, models and lines."""
+    from repflow.results import Finding
+    from repflow.store import RunFolder
+    from repflow.studies.loading import identity
+    from repflow.version import __version__
+
+    asked = {key: value for key, value in identity(config).items() if key in TAKEN}
+    result.config = {"study": "recency-figure", **asked}
+    if config.scale != "paper" or config.models:
+        text = "other models stand for the paper's: nothing here speaks for or against its checkpoints"
+        result.findings.append(Finding("stand_in", None, text))
+    provenance = {"repflow": __version__}
+    result.provenance = {**provenance, **result.provenance}
+    with RunFolder.open(out, name or figure_name(config), config=result.config, provenance=provenance) as folder:
+        folder.finish(result)
+    return result

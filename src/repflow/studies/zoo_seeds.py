@@ -1,0 +1,89 @@
+"""Measurements of several trainings of the zoo's models, so that the demo can tell a finding from a lucky seed.
+
+seeds.json holds no weights, only what `repflow.paper_findings` reads: flow of trained and random weights, and probes,
+at the demo's settings and at twice its length.
+
+    {"format": 1, "task": "kvpr", "lengths": [256, 512], "probe_samples": 1000, "readings": [...]}
+
+A reading is `repflow.paper_reading.Reading.to_json`. One model and seed stands in the file once; measuring it again
+replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from repflow.errors import InputError, teach
+from repflow.paper_reading import Reading, read_results
+from repflow.studies.demo import INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
+from repflow.zoo import record_in
+
+FORMAT = 1
+LENGTHS = (LENGTH, 2 * LENGTH)
+
+
+def measure_seeds(
+    folders: Sequence[str],
+    out: str | Path,
+    *,
+    samples: int = 1000,
+    device: str | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Reading]:
+    """Measure trained models and write, or add to, a file of readings.
+
+    Args:
+        folders: trained models with their tokenizers and training.json.
+        out: file to write.
+        samples: prompts of a probe.
+        device: cpu or cuda; None takes the GPU where there is one.
+        say: told what was measured.
+    """
+    path, settings = Path(out), _settings(samples)
+    known = _stored(path, settings)
+    for folder in folders:
+        reading = measure_training(folder, samples=samples, device=device)
+        known[reading.model, reading.seed] = reading
+        say(f"{reading.model}, seed {reading.seed}: measured")
+        ordered = [known[key] for key in sorted(known, key=lambda key: (key[1] or 0, key[0]))]
+        told = {**settings, "readings": [entry.to_json() for entry in ordered]}
+        path.write_text(json.dumps(told, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
+    return list(known.values())
+
+
+def measure_training(folder: str, *, samples: int = 1000, device: str | None = None) -> Reading:
+    """Reading of one trained model, with the settings of the demo."""
+    told = record_in(Path(folder))
+    if not told:
+        raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
+    results = [run_job(job, None) for job in seed_jobs(folder, samples, device)]
+    (reading,) = read_results(results, seed=int(told["config"]["seed"]))
+    return replace(reading, model=str(told["name"]))
+
+
+def seed_jobs(folder: str, samples: int, device: str | None = None) -> list[Job]:
+    """Runs of one trained model."""
+    made = [flow_job(folder, init, length=n, device=device) for n in LENGTHS for init in ("trained", INIT)]
+    return made + [
+        probe_job(folder, label, length=n, samples=samples, device=device) for n in LENGTHS for label in LABELS
+    ]
+
+
+def _settings(samples: int) -> dict[str, Any]:
+    return {"format": FORMAT, "task": TASK, "lengths": list(LENGTHS), "probe_samples": samples}
+
+
+def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int | None], Reading]:
+    """Readings that the file holds already, if they were made in the same way."""
+    if not path.is_file():
+        return {}
+    told = json.loads(path.read_text(encoding="utf-8"))
+    made = {name: told.get(name) for name in settings}
+    if made != settings:
+        raise InputError(teach(f"a file of readings with {settings}", f"{made}", "write to another file"))
+    readings = [Reading.from_json(entry) for entry in told["readings"]]
+    return {(reading.model, reading.seed): reading for reading in readings}

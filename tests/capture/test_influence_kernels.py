@@ -1,0 +1,22 @@
+"""Influence on the Triton kernels, in Triton's interpreter."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKS = Path(__file__).parent / "influence_kernel_checks.py"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_influence_through_the_kernels_is_that_of_transformers_layers():
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, str(CHECKS)], capture_output=True, text=True, env=env, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {"check_mamba": None, "check_mamba2": None}, done.stdout

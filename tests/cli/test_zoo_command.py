@@ -1,0 +1,195 @@
+"""`repflow zoo`, `zoo:NAME` as a model, the zoo where no model is named, and `repflow demo`, on a tiny zoo."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_zoo import make_zoo
+
+from repflow import load, load_result, measure, probe, zoo
+from repflow.paper_findings import FINDINGS
+from repflow.studies import demo
+
+THREE = ("gpt-neox", "mamba2", "hybrid")
+SMALL = ("--length", "48", "--samples", "2")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return make_zoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(autouse=True)
+def _here(tiny, monkeypatch):
+    monkeypatch.setenv(zoo.VARIABLE, str(tiny))
+
+
+# ---------------------------------------------------------------- the command
+def test_list(cli):
+    done = cli("zoo", "list")
+    assert done.code == 0, done.err
+    for name in zoo.NAMES:
+        row = next(line for line in done.out.splitlines() if line.split()[:1] == [name])
+        assert row.split()[1] == f"{zoo.record(name)['parameters']:,}"
+        assert row.split()[2:4] == ["6.500", "25.0%"]
+    told = json.loads(cli("zoo", "list", "--json").out)
+    assert [entry["spec"] for entry in told] == [f"zoo:{name}" for name in zoo.NAMES]
+    assert told[0]["retrieval_set"] == "kvpr-256"
+
+
+def test_card_and_path(cli, tiny):
+    assert cli("zoo", "card", "zoo:mamba").out == (tiny / "mamba" / "README.md").read_text()
+    assert cli("zoo", "path", "hybrid").out.strip() == str(tiny / "hybrid")
+
+
+@pytest.mark.parametrize("command", [("zoo", "card"), ("zoo", "path"), ("measure",), ("probe",), ("twins",)])
+def test_a_wrong_name_teaches_the_names(cli, command):
+    done = cli(*command, "mamba-3" if command[0] == "zoo" else "zoo:mamba-3")
+    assert done.code == 2
+    assert "unknown model of the zoo 'mamba-3'; did you mean mamba" in done.err
+    assert "the zoo has gpt-neo, gpt-neox, mamba, mamba2, hybrid, hybrid-mirror" in done.err
+
+
+def test_the_zoo_command_needs_no_torch(tiny):
+    code = "import sys; from repflow.cli.main import app\ntry: app(['zoo', 'list'])\nexcept SystemExit: pass\n"
+    code += "print('LOADED', [n for n in ('torch', 'transformers') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+# ---------------------------------------------------------------- zoo:NAME as a model
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_a_name_is_a_model_with_its_tokenizer(name):
+    model = load(f"zoo:{name}")
+    assert (model.name, model.spec) == (name, f"zoo:{name}")
+    assert model.tokenizer is not None
+    result = measure(model, "kvpr", length=200, samples=2)
+    assert result["token_similarity"].shape == (model.n_layers + 1, 2)
+
+
+def test_names_go_through_the_commands(cli, tmp_path):
+    done = cli("measure", "zoo:gpt-neox", "zoo:mamba2", "--task", "kvpr", "--length", "200", "--samples", "2")
+    assert done.code == 0, done.err
+    assert (tmp_path / "runs" / "zoo-mamba2-kvpr-200-grid2").is_dir()
+    assert load_result(tmp_path / "runs" / "zoo-mamba2-kvpr-200-grid2").config["model"] == "zoo:mamba2"
+    done = cli("compare", "zoo:gpt-neox", "zoo:mamba2", *SMALL)
+    assert done.code == 0, done.err
+
+
+def test_a_name_is_probed():
+    result = probe("zoo:mamba2", "kvpr", length=200, samples=40, seeds=1, recipes=["robust"], answers=0, lens=0)
+    assert result["probe_accuracy"].shape == (5, 1)
+
+
+def test_a_damaged_model_is_not_loaded(cli, tiny, tmp_path, monkeypatch):
+    shutil.copytree(tiny, tmp_path / "own")
+    file = tmp_path / "own" / "mamba" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 4
+    file.write_bytes(bytes(data))
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "own"))
+    done = cli("measure", "zoo:mamba", *SMALL)
+    assert done.code == 1
+    assert "expected model.safetensors of zoo:mamba as it was made; got other bytes" in done.err
+
+
+# ---------------------------------------------------------------- no model named
+@pytest.mark.parametrize(
+    ("command", "models"),
+    [
+        (("measure", *SMALL), zoo.NAMES),
+        (("compare", *SMALL), ("gpt-neox", "mamba2")),
+        (("twins", "--inits", "xavier", "--lengths", "32", "--samples", "4", "--seeds", "2"), ("gpt-neox",)),
+        (("theory", "apply", *SMALL), ("gpt-neox",)),
+        (("dynamics", "apply", *SMALL), ("mamba",)),
+    ],
+    ids=["measure", "compare", "twins", "theory", "dynamics"],
+)
+def test_without_a_model_the_zoo_is_taken_and_said(cli, command, models):
+    done = cli(*command)
+    assert f"no MODEL given: {' '.join(f'zoo:{name}' for name in models)} of the built-in zoo" in done.err
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("command", [("probe", "--samples", "3"), ("diagnose", "--length", "3")])
+def test_probe_and_diagnose_take_the_zoo_too(cli, command):
+    """The rest of the request is wrong here, so that nothing runs."""
+    done = cli(*command)
+    assert done.code == 2
+    assert "no MODEL given: zoo:gpt-neox" in done.err
+
+
+# ---------------------------------------------------------------- demo
+@pytest.fixture
+def short(monkeypatch, tiny, tmp_path):
+    """A demo of seconds, on a zoo of three."""
+    for name in THREE:
+        shutil.copytree(tiny / name, tmp_path / "three" / name)
+    shutil.copy(tiny / zoo.DIGESTS, tmp_path / "three")
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "three"))
+    small = {"SAMPLES": 2, "GRID": 2, "PROBE_SAMPLES": 40, "PROBED": ("mamba2",), "LABELS": ("answer",)}
+    for name, value in small.items():
+        monkeypatch.setattr(demo, name, value)
+
+
+@pytest.mark.usefixtures("short")
+def test_demo(cli, tmp_path):
+    done = cli("demo", "--out", "d")
+    assert done.code == 0, done.err
+    for finding in FINDINGS:
+        assert f"\n{finding.code}: " in done.out
+    assert "F 3.4.3: not measurable" in done.out
+    assert "F 3.2.1: agrees" not in done.out  # one training seed is known
+    for name in THREE:
+        assert f"- {name} (" in done.out
+        assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
+    assert "not in the zoo here, and so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
+    assert "7/7 mamba2, probes for the answer" in done.err
+    ours = load_result(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2")
+    assert f"{ours.mean('token_similarity')[-1]:.2f} alike at the end" in " ".join(done.out.split())
+    again = cli("demo", "--out", "d", "--json")
+    told = json.loads(again.out)
+    assert [entry["code"] for entry in told["findings"]] == [finding.code for finding in FINDINGS]
+    assert {entry["verdict"] for entry in told["findings"]} <= {"mixed", "differs", "not measurable"}
+    assert len(told["runs"]) == 7
+    assert "finished before" in again.err
+    page = tmp_path / told["page"]
+    assert f"open {Path('d') / 'demo.html'} in a browser" in done.out
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.usefixtures("short")
+def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "PROBED", ())
+    (tmp_path / "three" / "hybrid" / "config.json").write_text("{}")
+    done = cli("demo", "--out", "d")
+    assert done.code == 1
+    assert "error: hybrid, trained: expected config.json of zoo:hybrid as it was made" in done.err
+    assert "\nF 3.2.1: " in done.out
+    assert "- hybrid (" not in done.out
+
+
+def test_an_empty_zoo_is_told(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path))
+    for command in (("demo",), ("zoo", "list")):
+        done = cli(*command)
+        assert done.code == 2
+        assert "got no weights in" in done.err
+        assert "check REPFLOW_ZOO" in done.err
+
+
+def test_the_complete_tables_hold_the_quick_ones():
+    quick, full = demo.jobs(), demo.jobs(full=True)
+    assert len({job.name for job in full}) == len(full)
+    assert {job.config.model for job in full} == {job.config.model for job in quick}
+    assert {(job.config.task, job.config.length) for job in full} == {
+        ("kvpr", 256), ("kvpr", 384), ("kvpr", 512), ("mdqa", 512),
+    }  # fmt: skip
+    assert {job.config.init for job in full} == {"trained", "gaussian", "xavier", "he"}
+    assert sum(job.probes for job in quick) == 6
+    assert all(job.config.samples >= 300 for job in quick if job.probes)
+    assert all(job.config.length <= 256 for job in quick)
+    assert all(job.config.samples == 8 for job in quick if not job.probes)

@@ -1,0 +1,163 @@
+"""A report page in a real browser: what it logs, what it asks for, how its charts lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+READY = "html[data-ready=true]"
+FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
+RESET = """() => {
+  const tell = (node) => node.dispatchEvent(new Event('change', {bubbles: true}));
+  for (const menu of document.querySelectorAll('select:not([data-shared])')) {
+    const first = menu.querySelector('option:not([disabled])');
+    if (first && menu.value !== first.value) { menu.value = first.value; tell(menu); }
+  }
+  document.querySelectorAll('input[name=models]:not(:checked)').forEach((box) => { box.checked = true; tell(box); });
+  for (const group of document.querySelectorAll('.segments')) {
+    const first = group.querySelector('input');
+    if (!first.checked) { first.checked = true; tell(first); }
+  }
+  document.querySelectorAll('details[open]').forEach((part) => { part.open = false; });
+}"""
+
+OVERLAPS = """(chart) => {
+  const kinds = ['.xtick text', '.ytick text', '[class^="g-"][class$="title"] text', '.annotation-text', '.legendtext',
+    '.colorbar text'];
+  const slanted = (node) => /rotate\\((?!0|-90|90)/.test(node.getAttribute('transform') || '');  // a box says little
+  const seen = new Map();
+  for (const kind of kinds) for (const node of chart.querySelectorAll(kind)) {
+    const box = node.getBoundingClientRect();
+    if (box.width > 1 && box.height > 1 && node.textContent.trim()) seen.set(node, box);
+  }
+  const found = [];
+  const all = [...seen];
+  const frame = chart.getBoundingClientRect();
+  for (let a = 0; a < all.length; a += 1) {
+    const p = all[a][1];
+    if (p.left < frame.left - 1 || p.right > frame.right + 1 || p.bottom > frame.bottom + 1 || p.top < frame.top - 1)
+      found.push(`${all[a][0].textContent} leaves its chart`);
+    for (let b = a + 1; b < all.length; b += 1) {
+      const q = all[b][1];
+      const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+      const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+      const [one, other] = [all[a][0], all[b][0]];
+      if (wide > 2 && high > 3 && !(slanted(one) && slanted(other)))
+        found.push(`${one.textContent} over ${other.textContent}`);
+    }
+  }
+  return found;
+}"""
+
+APART = """() => {
+  const found = [];
+  const parts = (root, selector) => [...root.querySelectorAll(selector)]
+    .map((node) => [node, node.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
+  const check = (list) => list.forEach(([a, p], at) => list.slice(at + 1).forEach(([b, q]) => {
+    const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+    const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+    if (wide > 1 && high > 1) found.push(`${a.id || a.className} over ${b.id || b.className}`);
+  }));
+  check(parts(document, 'main .card, main h2, main .lead'));
+  for (const card of document.querySelectorAll('.card')) {
+    check(parts(card, '.card-head, :scope > .menus, .chart, .readout, figcaption, details'));
+    check(parts(card, '.card-head > *'));
+    check(parts(card, ':scope > .menus > *'));
+    check(parts(card, '.tokens, .split .chart, .ramp'));
+  }
+  return found;
+}"""
+
+
+def without(said: str):
+    """Skip a test that has no browser, and say why; in CI that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(said)
+    pytest.skip(said)
+
+
+def launch(playwright):
+    """The system's chromium."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        without(f"no browser: none of {', '.join(NAMES)} is installed; on Debian: apt-get install chromium")
+    return playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+
+
+class Opened:
+    """A page in a tab of its own; `check` fails on console errors, on requests to others and on script that ran."""
+
+    def __init__(self, browser, file: Path, width: int = 1280, height: int = 900, theme: str = "light", **context):
+        self.complaints: list[str] = []
+        self.file = file
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True, **context
+        )
+        self.context.route("**/*", self._only_own)
+        self.tab = self.context.new_page()
+        self.tab.set_default_timeout(60000)
+        self.tab.on("console", lambda told: self.complaints.append(f"console {told.type}: {told.text[:300]}"))
+        self.tab.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.tab.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
+        self.tab.on("popup", lambda _: self.complaints.append("a popup"))
+        session = self.context.new_cdp_session(self.tab)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        start = time.perf_counter()
+        self.tab.goto(file.as_uri())
+        self.tab.wait_for_selector(READY, state="attached")
+        self.seconds = time.perf_counter() - start
+        told = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
+        self.busy = told["TaskDuration"]
+
+    def _only_own(self, route):
+        if route.request.url.split("#")[0] == self.file.as_uri():
+            route.continue_()
+        else:
+            self.complaints.append(f"request to {route.request.url[:200]}")
+            route.abort()
+
+    def show(self, figure: str):
+        """Scroll to a figure and wait until it is drawn; its chart."""
+        self.tab.evaluate("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", figure)
+        chart = self.tab.locator(f"#{figure} .chart").first
+        chart.locator(".main-svg").first.wait_for(state="attached")
+        self.settle()
+        return chart
+
+    def settle(self):
+        """Wait until nothing is left to draw."""
+        self.tab.evaluate(FRAMES)  # what came into view is known a frame later
+        self.tab.wait_for_selector(READY, state="attached")
+
+    def reset(self):
+        """Every control as it was at the start."""
+        self.tab.evaluate(RESET)
+        self.settle()
+
+    def traces(self, figure: str) -> list[dict]:
+        """What Plotly draws now."""
+        return self.tab.evaluate("id => document.querySelector(`#${id} .chart`).data", figure)
+
+    def layout(self, figure: str) -> dict:
+        return self.tab.evaluate(
+            "id => JSON.parse(JSON.stringify(document.querySelector(`#${id} .chart`).layout))", figure
+        )
+
+    def download(self, figure: str, what: str) -> tuple[str, bytes]:
+        """Name and content of what a button saves."""
+        with self.tab.expect_download() as waited:
+            self.tab.locator(f"#{figure} .tools").get_by_text(what, exact=True).click()
+        return waited.value.suggested_filename, Path(waited.value.path()).read_bytes()
+
+    def check(self):
+        assert self.complaints == []
+        assert self.tab.evaluate("() => window.hacked") is None
+
+    def close(self):
+        self.context.close()

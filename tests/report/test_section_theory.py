@@ -1,0 +1,88 @@
+"""The page on theory: every number is the stored one, and what is right to compare is compared."""
+
+import numpy as np
+import pytest
+from study_runs import block, line, one, read, theory_runs
+
+from repflow.report.page_model import Page
+from repflow.report.section_theory import LEAST, NOISE, theory_section
+from repflow.report.theory_table import short_verdict
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return read(theory_runs())
+
+
+@pytest.fixture(scope="module")
+def section(runs):
+    return theory_section(runs)
+
+
+def test_no_run_about_theory_no_section(runs):
+    assert theory_section([]) is None
+    assert theory_section([run for run in runs if run.study == "measure"]) is None
+
+
+def test_ratios_are_stored_values_over_their_simulations(runs, section):
+    checks = one(runs, "verify").result.provenance["checks"]
+    (variant,) = block(section, "theory-forms").variants
+    told = {f"{c['statement']}: {c['setting']}": c for c in checks if c["kind"] == "value"}
+    drawn = [name.replace(":\n", ": ") for name in line(variant, "corrected")["y"]]
+    far = [name for name, c in told.items() if abs(c["simulation"]) > NOISE * abs(c["error"])]
+    assert drawn == far
+    assert 0 < len(drawn) <= len(told)
+    for form in ("printed", "corrected"):
+        for name, ratio in zip(drawn, line(variant, form)["x"], strict=True):
+            value = told[name][form]
+            wanted = None if value is None else max(value / told[name]["simulation"], LEAST)
+            assert ratio == wanted or np.isclose(ratio, wanted, rtol=1e-8)
+    bars = line(variant, "corrected")["error_x"]["array"]
+    assert bars[0] == pytest.approx(2 * told[drawn[0]]["error"] / abs(told[drawn[0]]["simulation"]))
+    assert str(len(told) - len(drawn)) in variant.note or len(told) == len(drawn)
+
+
+def test_every_statement_is_in_the_table_with_its_verdict(runs, section):
+    checks = one(runs, "verify").result.provenance["checks"]
+    table = block(section, "theory-checks")
+    assert [row[1] for row in table.rows] == [check["statement"] for check in checks]
+    assert [row[7] for row in table.rows] == [short_verdict(check) for check in checks]
+    bound = next(i for i, check in enumerate(checks) if check["kind"] == "bound")
+    assert table.rows[bound][5] == f"of {int(checks[bound]['simulation'])}"
+    corrected = [check for check in checks if check["kind"] != "data"]
+    assert table.caption.startswith(f"{sum(c['passes'] for c in corrected)} of {len(corrected)} corrected")
+
+
+def test_layers_are_drawn_where_their_output_stands(runs, section):
+    figure = block(section, "theory-layers")
+    (variant,) = figure.variants
+    assert figure.depth_axis
+    result = one(runs, "mamba2").result
+    for form in ("measured", "predicted", "printed"):
+        trace = line(variant, f"mamba2: {form}")
+        np.testing.assert_allclose(trace["y"], result[form], rtol=1e-8)
+        count = len(result[form])
+        assert trace["meta"]["x"]["absolute"] == list(range(1, count + 1))
+        assert trace["meta"]["x"]["relative"][-1] == 1.0
+    rows = {(row[0], row[1], row[2]): row[3] for row in variant.rows}
+    assert rows["mamba2", 0, "measured"] == pytest.approx(result["measured"][0], rel=1e-8)
+
+
+def test_stack_and_hypotheses(runs, section):
+    result = one(runs, "gpt_neox").result
+    row = next(row for row in block(section, "theory-stack").rows if row[0] == "gpt_neox")
+    assert row[1:4] == [float(result[f"depth_{name}"]) for name in ("stability", "lower", "upper")]
+    assert row[2] <= row[1] <= row[3]
+    table = block(section, "theory-hypotheses")
+    found = result.provenance["hypotheses"]
+    name = found[0]["name"]
+    broken = sum(entry["name"] == name and not entry["holds"] for entry in found)
+    wanted = next(row for row in table.rows if row[:2] == ["gpt_neox", name])
+    assert wanted[2] == f"{broken} of {len(result['sigma'])}"
+
+
+def test_the_page_takes_it(section):
+    from repflow.report.page import render
+
+    page = Page("t", "s", [], [], [section])
+    assert "theory-forms" in render(page)

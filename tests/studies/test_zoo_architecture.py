@@ -1,0 +1,108 @@
+"""The study of what architecture decides: variants change what they say, cells resume, tables count."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+import torch
+
+from repflow.errors import InputError
+from repflow.studies import train_zoo
+from repflow.studies.zoo_architecture import main
+from repflow.studies.zoo_architecture_table import interval, table
+from repflow.studies.zoo_fast import fast_forward
+from repflow.studies.zoo_models import parameter_count
+from repflow.studies.zoo_variants import VARIANTS, build_variant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    made = tmp_path_factory.mktemp("study")
+    parts = [part for part in (ROOT / "LICENSE").read_text(encoding="utf-8").split("\n\n") if part.strip()]
+    for name, chosen in (("train", parts[:-6]), ("valid", parts[-6:])):
+        (made / f"{name}.txt.xz").write_bytes(lzma.compress("\n<|endoftext|>\n".join(chosen).encode()))
+    options = ["--vocabulary", "1024", "--length", "176", "--articles", "12", "--samples", "4"]
+    assert train_zoo.main(["prepare", "--corpus", str(made), "--out", str(made / "data"), *options]) == 0
+    return made / "data"
+
+
+@pytest.fixture(scope="module")
+def cells(data, tmp_path_factory):
+    made = tmp_path_factory.mktemp("cells")
+    asked = ["run", "--data", str(data), "--to", str(made), "--size", "tiny", "--steps", "2", "--batch", "4"]
+    few = [*asked, "--seeds", "0", "1", "--prompts", "0", "--limit", "2", "--device", "cpu"]
+    chosen = ["gpt-neox", "gpt-neox-frozen-norms", "mamba2-narrow"]
+    assert main([*few, "--variants", *chosen]) == 0
+    return made, [*few, "--variants", *chosen]
+
+
+def tiny(name):
+    return build_variant(name, "tiny", 300, 200, 0)
+
+
+def test_sizes_change_as_the_names_say():
+    base = tiny("mamba2").config
+    assert tiny("mamba2-shallow").config.num_hidden_layers * 2 == base.num_hidden_layers
+    assert tiny("mamba2-deep").config.num_hidden_layers == 2 * base.num_hidden_layers
+    assert tiny("mamba2-narrow").config.hidden_size * 2 == base.hidden_size
+    assert tiny("mamba2-small-state").config.state_size * 4 == base.state_size
+    assert tiny("mamba2-small-state").config.hidden_size == base.hidden_size
+    assert {name: variant.base for name, variant in VARIANTS.items()}["gpt-neox-window"] == "gpt-neox"
+
+
+def test_only_norms_are_frozen():
+    network = tiny("gpt-neox-frozen-norms")
+    frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in network.named_parameters() if "norm" in name}
+    assert parameter_count(network) == parameter_count(tiny("gpt-neox"))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_window_hides_what_lies_further_back(fast):
+    network = tiny("gpt-neox-window").eval()
+    ids = torch.randint(0, 300, (1, 200), generator=torch.Generator().manual_seed(1))
+    other = ids.clone()
+    other[0, 0] = (other[0, 0] + 1) % 300
+    with torch.no_grad():
+        if fast:
+            with fast_forward(network):
+                one, two = network(ids).logits, network(other).logits
+        else:
+            one, two = network(ids).logits, network(other).logits
+    moved = (one - two).abs().amax(-1)[0] > 0
+    reach = 2 * (64 - 1)  # two blocks
+    assert moved[: reach + 1].all()
+    assert not moved[reach + 1 :].any()
+
+
+def test_cells_hold_what_the_table_needs_and_are_not_made_twice(cells):
+    folder, asked = cells
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(before) == 6
+    assert main(asked) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    told = json.loads((folder / "gpt-neox_1.json").read_text())
+    assert told["record"]["config"]["seed"] == 1
+    last = told["record"]["flow"][-1]["prose"]["token_similarity"]
+    made = table(folder)
+    assert "| gpt-neox | none | 2 | prose |" in made
+    other = json.loads((folder / "gpt-neox_0.json").read_text())["record"]["flow"][-1]["prose"]["token_similarity"]
+    assert interval([last[-1], other[-1]]) in made
+    assert "hybrid" not in made
+
+
+def test_frozen_norms_stay_and_others_move(cells):
+    folder, _ = cells
+    moved = json.loads((folder / "gpt-neox-frozen-norms_0.json").read_text())
+    assert moved["record"]["curve"][-1]["loss"] != moved["record"]["curve"][0]["loss"]
+    assert moved["factor"] == "norms frozen"
+
+
+def test_wrong_requests_are_taught(tmp_path, capsys):
+    with pytest.raises(InputError, match="unknown variant 'mamba3'"):
+        tiny("mamba3")
+    assert main(["table", str(tmp_path)]) == 2
+    assert "zoo_architecture run" in capsys.readouterr().err

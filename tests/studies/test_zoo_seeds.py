@@ -1,0 +1,105 @@
+"""seeds.json: measurements of several trainings, and the demo's verdicts with them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_zoo import make_data, make_model
+
+from repflow import zoo
+from repflow.errors import InputError
+from repflow.paper_findings import judge, known_readings, merge
+from repflow.paper_reading import Reading
+from repflow.studies import demo
+from repflow.studies.train_zoo import main
+from repflow.studies.zoo_seeds import measure_seeds, measure_training
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    """GPT-NeoX of two seeds and Mamba-2 of one."""
+    folder = tmp_path_factory.mktemp("seeds")
+    data = make_data(folder / "raw")
+    made = [folder / "seed1" / "gpt-neox", folder / "seed2" / "gpt-neox", folder / "seed1" / "mamba2"]
+    for place, seed in zip(made, (1, 2, 1), strict=True):
+        make_model(place.name, data, place, seed=seed)
+    return [str(place) for place in made]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr("repflow.studies.zoo_seeds.LENGTHS", (200, 256))
+    monkeypatch.setattr("repflow.studies.zoo_seeds.LABELS", ("index",))
+    for name, value in {"SAMPLES": 2, "GRID": 2}.items():
+        monkeypatch.setattr(demo, name, value)
+
+
+def test_a_training_is_read_with_its_name_and_seed(trainings):
+    reading = measure_training(trainings[1], samples=40, device="cpu")
+    assert (reading.model, reading.seed, reading.family) == ("gpt-neox", 2, "TBM")
+    assert sorted(reading.trained) == ["kvpr/200", "kvpr/256"]
+    assert sorted(reading.random) == ["xavier/kvpr/200", "xavier/kvpr/256"]
+    assert sorted(reading.probes) == ["index/kvpr/200", "index/kvpr/256"]
+    assert len(reading.trained["kvpr/256"].cka) == 3
+
+
+def test_the_file_is_written_once_per_model_and_seed(trainings, tmp_path, monkeypatch):
+    reading = measure_training(trainings[0], samples=40, device="cpu")
+
+    def quick(folder, **options):  # what a training gives is tested above; here its place in the file
+        told = zoo.record_in(Path(folder))
+        return replace(reading, model=told["name"], seed=told["config"]["seed"])
+
+    monkeypatch.setattr("repflow.studies.zoo_seeds.measure_training", quick)
+    out = tmp_path / zoo.SEEDS
+    said = []
+    measure_seeds(trainings[:2], out, samples=40, device="cpu", say=said.append)
+    assert main(["seeds", trainings[2], trainings[0], "--out", str(out), "--samples", "40", "--device", "cpu"]) == 0
+    assert said == ["gpt-neox, seed 1: measured", "gpt-neox, seed 2: measured"]
+    stored = json.loads(out.read_text())
+    assert [(entry["model"], entry["seed"]) for entry in stored["readings"]] == [
+        ("gpt-neox", 1), ("mamba2", 1), ("gpt-neox", 2),
+    ]  # fmt: skip
+    assert (stored["format"], stored["lengths"], stored["probe_samples"]) == (1, [200, 256], 40)
+    with pytest.raises(InputError, match=r"expected a file of readings with .*'probe_samples': 50.*write to another"):
+        measure_seeds(trainings[:1], out, samples=50)
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path))
+    known = known_readings()
+    assert [entry.to_json() for entry in known] == stored["readings"]
+    own = [Reading.from_json({**entry.to_json(), "seed": 0}) for entry in known if entry.seed == 1]
+    found = judge(merge(own, known), place="kvpr/256")[0]
+    assert {clause.seed for clause in found.clauses} == {0, 1, 2}
+
+
+def test_a_folder_without_a_training_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"expected training.json in .*; got none; name a folder"):
+        measure_training(str(tmp_path))
+
+
+def test_digests_step(trainings, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(trainings[2], tmp_path / "mamba2")
+    assert main(["digests", str(tmp_path)]) == 0
+    assert zoo.DIGESTS in capsys.readouterr().out
+    stored = json.loads((tmp_path / zoo.DIGESTS).read_text())
+    assert list(stored) == ["mamba2"]
+    assert set(stored["mamba2"]) == set(zoo.DIGESTED)
+
+
+def test_the_cards_probes_are_those_of_the_command(trainings):
+    """One pass serves both labels where the prompts are the same; the numbers are as if each had its own."""
+    from repflow.studies.probe import ProbeConfig, run
+    from repflow.studies.zoo_probe import probe_model
+
+    made = probe_model(trainings[0], samples=40, seeds=1, length=200, device="cpu")
+    assert zoo.record_in(Path(trainings[0]), "probe") == made
+    for label in ("answer", "index"):
+        config = ProbeConfig(
+            model=trainings[0], length=200, samples=40, seeds=1, label=label, recipes=["robust"], controls=["none"],
+            answers=0, lens=0,
+        )  # fmt: skip
+        result = run(config)
+        assert made["labels"][label]["accuracy"] == result["probe_accuracy"].mean(-1).tolist()
+        assert made["labels"][label]["chance"] == float(result["probe_chance"])

@@ -1,0 +1,221 @@
+"""Numbers of an influence curve against their definitions, SciPy's regression, and curves whose answer is known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from repflow.errors import InputError
+from repflow.theory import lti_influence
+from repflow.theory.influence_curve import (
+    exponential_fit,
+    half_reach,
+    kappas,
+    lost_in_the_middle,
+    ratio_fit,
+    recent_share,
+)
+
+
+def noisy(kappa, *, samples=6, distances=200, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    return 1.5 - kappa * np.arange(distances) + noise * rng.standard_normal((samples, distances))
+
+
+def test_fit_is_scipys_regression_on_the_mean_curve():
+    curves = noisy(0.05)
+    fit = exponential_fit(curves, first=3, last=150)
+    distances = np.arange(3, 151)
+    mean = curves.mean(0)[3:151]
+    line = stats.linregress(distances, mean)
+    power = stats.linregress(np.log(distances), mean)
+    assert (fit.first, fit.last) == (3, 150)
+    np.testing.assert_allclose(
+        [fit.kappa, fit.intercept, fit.r2, fit.power, fit.power_r2],
+        [-line.slope, line.intercept, line.rvalue**2, -power.slope, power.rvalue**2],
+        rtol=1e-9,
+    )
+    left = mean - line.intercept - line.slope * distances
+    assert fit.rmse == pytest.approx(np.sqrt((left**2).mean()))
+    np.testing.assert_allclose(fit.line(distances), line.intercept + line.slope * distances)
+
+
+def test_kappa_of_the_mean_is_the_mean_of_the_kappas_and_its_interval_holds_it():
+    fits = [exponential_fit(noisy(0.05, seed=seed)) for seed in range(60)]
+    each = kappas(noisy(0.05, seed=0), fits[0].first, fits[0].last)
+    assert fits[0].kappa == pytest.approx(each.mean())
+    held = sum(fit.kappa_low <= 0.05 <= fit.kappa_high for fit in fits)
+    assert 44 <= held <= 60  # the bootstrap of six prompts is somewhat too narrow; at 95 % it would be 57
+
+
+def test_one_curve_has_no_interval_and_no_decay_has_no_half_life():
+    fit = exponential_fit(np.full((1, 20), 3.0) + 0.01 * np.arange(20))
+    assert np.isnan([fit.kappa_low, fit.kappa_high]).all()
+    assert fit.half_life[0] == np.inf
+    said = fit.to_json()
+    assert said["half_life"] is None
+    assert said["kappa_low"] is None
+    assert said["kappa"] == pytest.approx(-0.01)
+
+
+def test_half_life_halves_the_fit_and_its_interval_is_turned_round():
+    fit = exponential_fit(noisy(0.1))
+    life, low, high = fit.half_life
+    assert low < life < high
+    assert np.diff(fit.line(np.array([0.0, life])))[0] == pytest.approx(-np.log(2))
+
+
+def test_a_power_law_is_told_from_an_exponential():
+    distances = np.arange(400.0)
+    power = exponential_fit(-1.5 * np.log(np.maximum(distances, 1)))
+    assert power.power_r2 == pytest.approx(1)
+    assert power.power == pytest.approx(1.5)
+    assert power.r2 < 0.8
+    straight = exponential_fit(-0.02 * distances)
+    assert straight.r2 == pytest.approx(1)
+    assert straight.power_r2 < 0.9
+
+
+def test_stacked_layers_peak_away_from_zero():
+    # four equal layers of decay a: C(lag + 3, 3) a^lag, largest near 3 a / (1 - a)
+    lag = np.arange(200)
+    curve = np.log((lag + 1) * (lag + 2) * (lag + 3) / 6) + lag * np.log(0.9)
+    assert exponential_fit(curve).peak == int(curve[1:].argmax()) + 1 == 27
+    tail = exponential_fit(curve, first=27)
+    assert exponential_fit(curve).kappa < tail.kappa < -np.log(0.9)
+
+
+def test_ragged_prompts_leave_out_what_they_lack():
+    curves = noisy(0.05, samples=3, distances=50, noise=0.0)
+    curves[0, 20:] = np.nan
+    fit = exponential_fit(curves)
+    assert fit.kappa == pytest.approx(0.05)
+    assert fit.last == 49
+    np.testing.assert_allclose(kappas(curves, 1, 49), 0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shares_and_half_reach_by_their_definitions(seed):
+    influence = np.random.default_rng(seed).exponential(size=(4, 100))
+    shares = recent_share(np.log(influence))
+    for row, found in zip(influence, shares, strict=True):
+        np.testing.assert_allclose(found[:3], [row[:w].sum() / row.sum() for w in (1, 16, 64)])
+        assert np.isnan(found[3])  # 100 tokens say nothing of 256
+    for row, found in zip(influence, half_reach(np.log(influence)), strict=True):
+        assert next(k for k in range(1, 101) if row[:k].sum() >= row.sum() / 2) == found
+
+
+def test_share_of_a_curve_that_is_zero_far_away():
+    curve = np.array([0.0, np.nan, np.nan, np.nan])
+    assert np.isnan(recent_share(curve, windows=(1,))[0])
+    assert recent_share(curve, windows=(1,), lengths=np.array(4))[0] == 1
+    assert half_reach(curve) == 1
+
+
+def test_shares_do_not_overflow():
+    curve = 2000.0 - 0.5 * np.arange(100)
+    np.testing.assert_allclose(recent_share(curve, (16,)), recent_share(curve - 2000, (16,)))
+
+
+def test_lost_in_the_middle_tells_shapes_apart():
+    place = np.linspace(-1, 1, 101)
+    assert lost_in_the_middle(place**2) > 0.5
+    assert lost_in_the_middle(-(place**2)) < -0.5
+    assert lost_in_the_middle(-np.arange(101.0)) < 0  # a plain decay
+    assert lost_in_the_middle(np.arange(101.0)) < 0  # and its mirror: both ends must stand out
+    assert np.isnan(lost_in_the_middle(np.zeros(9)))
+    assert lost_in_the_middle(place**2 + 7) == pytest.approx(lost_in_the_middle(place**2))
+
+
+def test_ratio_of_two_exponentials_decays_with_the_difference():
+    a, b = noisy(0.08, noise=0.1), noisy(0.03, noise=0.1, seed=1)
+    paired = ratio_fit(a, b, paired=True, nearest=64)
+    assert len(paired.log_ratio) == 64
+    np.testing.assert_allclose(paired.log_ratio, (a - b).mean(0)[:64])
+    assert paired.fit.kappa == pytest.approx(0.05, abs=0.003)
+    assert paired.fit.kappa_low < 0.05 < paired.fit.kappa_high
+    assert ((paired.low <= paired.log_ratio) & (paired.log_ratio <= paired.high)).all()
+    assert (paired.fit.first, paired.fit.last) == (1, 63)
+
+
+def test_pairing_takes_the_prompts_own_spread_out_of_the_ratio():
+    shared = 2.0 * np.random.default_rng(0).standard_normal((8, 1)) * np.linspace(0, 1, 50)
+    a, b = noisy(0.08, samples=8, distances=50, noise=0.05), noisy(0.03, samples=8, distances=50, noise=0.05, seed=1)
+    widths = [
+        fit.kappa_high - fit.kappa_low
+        for fit in (ratio_fit(a + shared, b + shared, paired=p).fit for p in (True, False))
+    ]
+    assert 4 * widths[0] < widths[1]
+
+
+def test_ratio_of_other_prompts_and_of_single_ones():
+    loose = ratio_fit(noisy(0.08, samples=3), noisy(0.03, samples=5), paired=False)
+    assert np.isfinite(loose.fit.kappa_low)
+    alone = ratio_fit(noisy(0.08, samples=1), noisy(0.03, samples=1), paired=True)
+    assert np.isnan(alone.fit.kappa_low)
+    assert np.isnan(alone.low).all()
+    with pytest.raises(InputError, match="same prompts of both models; got 3 and 5"):
+        ratio_fit(noisy(0.1, samples=3), noisy(0.1, samples=5), paired=True)
+
+
+def test_a_curve_too_short_is_refused():
+    with pytest.raises(InputError, match="at least 3 distances to fit; got distances 1 to 2; use longer prompts"):
+        exponential_fit(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="distances 90 to 49"):
+        exponential_fit(noisy(0.1, distances=50), first=90)
+
+
+def test_kappa_of_a_single_state_is_the_theorems():
+    curve = np.log(lti_influence([0.93], [2.0], [0.5], range(60)))
+    fit = exponential_fit(curve)
+    assert fit.kappa == pytest.approx(-np.log(0.93))
+    assert fit.r2 == pytest.approx(1)
+
+
+def ragged_levels():
+    """Five prompts of one decay whose level and length go together: the long ones are the weak ones."""
+    rng = np.random.default_rng(4)
+    curves = np.full((5, 60), np.nan)
+    for row, (length, level) in enumerate(((12, 3.0), (20, 1.0), (31, 0.0), (45, -2.0), (60, -4.0))):
+        curves[row, :length] = level - 0.02 * np.arange(length) + 0.05 * rng.standard_normal(length)
+    return curves
+
+
+def test_prompts_of_other_levels_and_lengths_are_no_decay():
+    """Least squares with a dummy for each prompt; the line through the mean curve is four times as steep."""
+    curves = ragged_levels()
+    fit = exponential_fit(curves)
+    rows, places = np.nonzero(np.isfinite(curves[:, 1:]))
+    design = np.column_stack([places + 1.0, np.eye(5)[rows]])
+    found = np.linalg.lstsq(design, curves[rows, places + 1], rcond=None)[0]
+    np.testing.assert_allclose([fit.kappa, fit.intercept], [-found[0], found[1:].mean()], rtol=1e-9)
+    assert fit.kappa == pytest.approx(0.02, abs=2e-3)
+    assert fit.kappa_low < fit.kappa < fit.kappa_high < 0.03
+    assert exponential_fit(np.nanmean(curves, axis=0)).kappa > 0.08
+    assert fit.r2 > 0.95
+
+
+def test_prompts_too_short_for_a_line_are_left_out_and_none_is_refused():
+    curves = noisy(0.05, samples=3, distances=30, noise=0.0)
+    curves[0, 3:] = np.nan
+    assert exponential_fit(curves).kappa == pytest.approx(0.05)
+    curves[:, 3:] = np.nan
+    curves[1, 3:6] = 0.0
+    curves[1, :3] = np.nan
+    with pytest.raises(InputError, match="at least 3 distances"):
+        exponential_fit(np.where(np.arange(30) % 2, curves, np.nan))
+
+
+def test_a_far_end_without_influence_does_not_shorten_the_prompt():
+    curve = np.where(np.arange(50) < 30, -0.1 * np.arange(50), np.nan)
+    assert np.isnan(lost_in_the_middle(curve, lengths=np.array(50)))
+    assert lost_in_the_middle(curve) == lost_in_the_middle(curve[:30])
+
+
+def test_paired_ratio_compares_the_same_prompts():
+    line = -0.1 * np.arange(30.0)
+    a, b = np.stack([line, line + 5, line - 2]), np.stack([0.5 * line, 0.5 * line + 5, 0.5 * line - 2])
+    b[1, 10:] = np.nan  # zero influence, or a prompt that ends, in one model
+    found = ratio_fit(a, b, paired=True)
+    np.testing.assert_allclose(found.log_ratio, 0.5 * line, atol=1e-12)
+    assert found.fit.kappa == pytest.approx(0.05)
+    assert found.fit.kappa_low == pytest.approx(found.fit.kappa_high)

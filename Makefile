@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 install: $(VENV)/.installed
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

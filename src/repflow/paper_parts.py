@@ -129,12 +129,19 @@ def _late(values: Sequence[float]) -> list[float]:
     return list(values[len(values) - max(1, len(values) // 4) :])
 
 
+def _over(average: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
+    """Average of some values, NaN of none: a model of one block has nothing before its last."""
+    return float(average(values)) if len(values) else float("nan")
+
+
 def token_evolution(group: Group) -> list[Clause]:
     """F 3.2.1, on the cosine of a token before and behind a block."""
-    before = _each(group, TBM, lambda flow: float(np.median(flow.layer_cosine[:-1])))
-    fall = _each(group, TBM, lambda flow: float(np.median(flow.layer_cosine[:-1])) - flow.layer_cosine[-1])
-    varied = _each(group, SSM, lambda flow: float(np.median(_early(flow.layer_cosine))))
-    rise = _each(group, SSM, lambda flow: float(np.mean(_late(flow.layer_cosine)) - np.mean(_early(flow.layer_cosine))))
+    before = _each(group, TBM, lambda flow: _over(np.median, flow.layer_cosine[:-1]))
+    fall = _each(group, TBM, lambda flow: _over(np.median, flow.layer_cosine[:-1]) - flow.layer_cosine[-1])
+    varied = _each(group, SSM, lambda flow: _over(np.median, _early(flow.layer_cosine)))
+    rise = _each(
+        group, SSM, lambda flow: _over(np.mean, _late(flow.layer_cosine)) - _over(np.mean, _early(flow.layer_cosine))
+    )
     return [
         group.clause(
             f"Transformers: median layer cosine before the last block ≥ {STEADY}",

@@ -1,4 +1,4 @@
-"""README keeps its promises: short, one picture, two front doors; no link of the documentation is dead."""
+"""README keeps its promises: short, two pictures, two front doors; no link of the documentation is dead."""
 
 import re
 
@@ -15,12 +15,13 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) < LINES
 
 
-def test_readme_has_one_picture_that_is_there():
+def test_readme_has_a_figure_and_a_page_that_are_there():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", prose(README))
-    assert len(pictures) == 1
-    file = ROOT / pictures[0]
-    assert 0 < file.stat().st_size < PICTURE_BYTES
-    assert file.read_bytes()[:4] == b"\x89PNG"
+    assert len(pictures) == 2
+    for picture in pictures:
+        file = ROOT / picture
+        assert 0 < file.stat().st_size < PICTURE_BYTES
+        assert file.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_readme_has_one_python_block_and_the_front_doors():

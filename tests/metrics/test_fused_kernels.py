@@ -39,6 +39,7 @@ def outcome():
 
 
 @needs_triton
+@pytest.mark.xdist_group("fused-kernels")  # one worker makes the outcome, not each
 @pytest.mark.parametrize("name", NAMES)
 def test_kernel(outcome, name):
     assert outcome[name] is None, outcome[name]

@@ -35,6 +35,7 @@ def outcome():
 
 
 @needs_triton
+@pytest.mark.xdist_group("triton-scan")  # one worker makes the outcome, not each
 @pytest.mark.parametrize("name", NAMES)
 def test_kernel(outcome, name):
     assert outcome[name] is None, outcome[name]

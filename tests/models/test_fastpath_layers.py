@@ -29,6 +29,7 @@ def outcome():
 
 
 @needs_triton
+@pytest.mark.xdist_group("fast-layers")  # one worker makes the outcome, not each
 @pytest.mark.parametrize("name", NAMES)
 def test_layer(outcome, name):
     assert outcome[name] is None, outcome[name]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from repflow.errors import InputError
-from repflow.studies import train_zoo
+from repflow.studies import train_zoo, zoo_architecture_table, zoo_seeds
 from repflow.studies.zoo_architecture import main
 from repflow.studies.zoo_architecture_table import interval, table
 from repflow.studies.zoo_fast import fast_forward
@@ -99,6 +99,21 @@ def test_frozen_norms_stay_and_others_move(cells):
     moved = json.loads((folder / "gpt-neox-frozen-norms_0.json").read_text())
     assert moved["record"]["curve"][-1]["loss"] != moved["record"]["curve"][0]["loss"]
     assert moved["factor"] == "norms frozen"
+
+
+def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(zoo_seeds, "LENGTHS", (128, 160))  # the tiny models end before the demo's lengths
+    monkeypatch.setattr(zoo_architecture_table, "PLACE", "kvpr/128")
+    asked = ["run", "--data", str(data), "--to", str(tmp_path / "cells"), "--size", "tiny", "--steps", "2"]
+    few = ["--seeds", "1", "--variants", "gpt-neox", "--prompts", "60", "--limit", "2", "--device", "cpu"]
+    assert main([*asked, "--batch", "4", *few]) == 0
+    assert main(["seeds", str(tmp_path / "cells"), "--out", str(tmp_path / "seeds.json")]) == 0
+    (reading,) = json.loads((tmp_path / "seeds.json").read_text())["readings"]
+    assert (reading["model"], reading["seed"], reading["family"]) == ("gpt-neox", 1, "TBM")
+    assert interval([max(reading["probes"]["answer/kvpr/128"]["accuracy"])]) in table(tmp_path / "cells")
+    (tmp_path / "none").mkdir()
+    assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
+    assert "run the cells alike" in capsys.readouterr().err
 
 
 def test_wrong_requests_are_taught(tmp_path, capsys):

@@ -99,9 +99,11 @@ def _twin(init: str, fit: ExponentialFit, other: ExponentialFit) -> str:
     if fit.kappa <= 0 or other.kappa <= 0:
         return text
     apart = math.isfinite(fit.kappa_low) and (fit.kappa_low > other.kappa_high or fit.kappa_high < other.kappa_low)
+    if not apart:
+        return f"{text}: training is not shown to change the decay"
     ratio = fit.kappa / other.kappa
     how = f"training makes the decay {max(ratio, 1 / ratio):.2f} times {'faster' if ratio > 1 else 'slower'}"
-    return f"{text}: {how}{', the intervals do not meet' if apart else ''}"
+    return f"{text}: {how}, the intervals do not meet"
 
 
 def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str]]:

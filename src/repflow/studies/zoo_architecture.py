@@ -2,10 +2,11 @@
 
     python -m repflow.studies.zoo_architecture run --data DATA --to CELLS [--seconds 500]     # resumes
     python -m repflow.studies.zoo_architecture table CELLS
+    python -m repflow.studies.zoo_architecture seeds CELLS --out seeds.json                   # for the demo
 
 `run` trains every variant with every seed (`repflow.studies.zoo_variants`), all on the same batches of the same seed,
-and writes one JSON file a cell: flow of representations before and after, retrieval, loss on prose, and for the models
-that are compared at retrieval linear probes by depth. Cells that are there are skipped, so that several runs add up.
+and writes one JSON file a cell: flow of representations before and after, retrieval, loss on prose, and for the zoo's
+own models flow and probes at the demo's settings. Cells that are there are skipped, so that several runs add up.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import RepflowError
+from repflow.errors import InputError, RepflowError, teach
 from repflow.studies.zoo_variants import VARIANTS
 
 SEEDS = 3
 STEPS = 2000
-PROBED = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
-"""Variants that are probed: the read-out of the others is not asked about."""
-PROBE_PROMPTS = 600
+READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
+"""Variants whose flow and probes are read as the demo reads them: its further training seeds."""
+PROBE_PROMPTS = 1000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--device")
     table = steps.add_parser("table", help="means and intervals over seeds, as Markdown")
     table.add_argument("cells")
+    seeds = steps.add_parser("seeds", help="write the readings of the cells as further training seeds of the demo")
+    seeds.add_argument("cells")
+    seeds.add_argument("--out", required=True)
     return made
 
 
@@ -59,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.step == "run":
             run_cells(given)
+        elif given.step == "seeds":
+            print(f"{write_seeds(Path(given.cells), Path(given.out))} readings in {given.out}")
         else:
             from repflow.studies.zoo_architecture_table import table
 
@@ -108,21 +114,36 @@ def measure_cell(variant: str, seed: int, given: argparse.Namespace) -> dict[str
     device = next(network.parameters()).device
     cell = {"variant": variant, "factor": VARIANTS[variant].factor, "seed": seed, "record": record}
     cell["evaluation"] = judge(network, data, device, given.limit)
-    if variant in PROBED and given.prompts:
-        cell["probe"] = _probe(network, given)
+    if variant in READ and given.prompts:
+        cell |= {"prompts": given.prompts, "reading": _read(network, record, given)}
     return cell
 
 
-def _probe(network: Any, given: argparse.Namespace) -> dict[str, Any]:
-    """Probes of a saved copy, which reads prompts by the zoo's own tokenizer."""
+def _read(network: Any, record: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Flow and probes of a saved copy at the demo's settings; the network is turned to bfloat16 on the way."""
     from repflow.studies.zoo_data import FILES
-    from repflow.studies.zoo_probe import probe_model
+    from repflow.studies.zoo_save import save_model
+    from repflow.studies.zoo_seeds import measure_training
 
     with tempfile.TemporaryDirectory() as folder:
-        network.save_pretrained(folder)
+        save_model(network, Path(folder), record)
         for name in FILES:
             shutil.copyfile(Path(given.data) / name, Path(folder) / name)
-        return probe_model(folder, samples=given.prompts, length=256, device=given.device)
+        return measure_training(folder, samples=given.prompts, device=given.device).to_json()
+
+
+def write_seeds(cells: Path, out: Path) -> int:
+    """Put the readings of the cells into a file of readings; returns how many."""
+    from repflow.paper_reading import Reading
+    from repflow.studies.zoo_seeds import write_readings
+
+    found = [cell for cell in read_cells(cells) if "reading" in cell]
+    prompts = {cell["prompts"] for cell in found}
+    if len(prompts) != 1:
+        got = f"{len(found)} readings with {sorted(prompts)} prompts"
+        raise InputError(teach("cells with readings of one number of prompts", got, "run the cells alike"))
+    write_readings(out, [Reading.from_json(cell["reading"]) for cell in found], samples=prompts.pop())
+    return len(found)
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from repflow.studies.zoo_variants import VARIANTS
 T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
 """Student's 97.5 % quantile for so many seeds."""
 TASKS = ("prose", "kvpr")
+PLACE = "kvpr/256"
+"""Task and length of the probes that the table shows."""
 
 
 def interval(values: Sequence[float]) -> str:
@@ -107,9 +109,9 @@ def _read_table(cells: list[dict[str, Any]]) -> str:
             continue
         shown = [interval([_share(cell, name) for cell in mine]) for name in sets]
         shown.append(interval([cell["evaluation"]["prose"]["nats_per_token"] for cell in mine]))
-        probed = [cell["probe"]["labels"] for cell in mine if "probe" in cell]
+        probed = [cell["reading"]["probes"] for cell in mine if "reading" in cell]
         for label in ("answer", "index"):
-            accuracies = [labels[label]["accuracy"] for labels in probed]
+            accuracies = [probes[f"{label}/{PLACE}"]["accuracy"] for probes in probed]
             shown += [interval([max(curve) for curve in accuracies]), interval([curve[-1] for curve in accuracies])]
         lines.append(_row([variant, *shown]))
     return "\n".join(lines)

@@ -49,10 +49,15 @@ def measure_seeds(
         reading = measure_training(folder, samples=samples, device=device)
         known[reading.model, reading.seed] = reading
         say(f"{reading.model}, seed {reading.seed}: measured")
-        ordered = [known[key] for key in sorted(known, key=lambda key: (key[1] or 0, key[0]))]
-        told = {**settings, "readings": [entry.to_json() for entry in ordered]}
-        path.write_text(json.dumps(told, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
+        write_readings(path, list(known.values()), samples=samples)
     return list(known.values())
+
+
+def write_readings(path: Path, readings: Sequence[Reading], *, samples: int) -> None:
+    """Write a file of readings whose probes read so many prompts, in the order of seeds and models."""
+    ordered = sorted(readings, key=lambda reading: (reading.seed or 0, reading.model))
+    told = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
+    path.write_text(json.dumps(told, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def measure_training(folder: str, *, samples: int = 1000, device: str | None = None) -> Reading:

@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 install: $(VENV)/.installed
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

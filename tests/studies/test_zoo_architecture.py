@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from repflow.errors import InputError
-from repflow.studies import train_zoo, zoo_architecture_table, zoo_seeds
+from repflow.studies import demo, train_zoo, zoo_architecture_table, zoo_seeds
 from repflow.studies.zoo_architecture import main
 from repflow.studies.zoo_architecture_table import interval, table
 from repflow.studies.zoo_fast import fast_forward
@@ -102,15 +102,16 @@ def test_frozen_norms_stay_and_others_move(cells):
 
 
 def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(zoo_seeds, "LENGTHS", (128, 160))  # the tiny models end before the demo's lengths
-    monkeypatch.setattr(zoo_architecture_table, "PLACE", "kvpr/128")
+    monkeypatch.setattr(demo, "GRID", 2)
+    monkeypatch.setattr(zoo_seeds, "LENGTHS", (150, 170))  # the tiny models end before the demo's lengths
+    monkeypatch.setattr(zoo_architecture_table, "PLACE", "kvpr/150")
     asked = ["run", "--data", str(data), "--to", str(tmp_path / "cells"), "--size", "tiny", "--steps", "2"]
     few = ["--seeds", "1", "--variants", "gpt-neox", "--prompts", "60", "--limit", "2", "--device", "cpu"]
     assert main([*asked, "--batch", "4", *few]) == 0
     assert main(["seeds", str(tmp_path / "cells"), "--out", str(tmp_path / "seeds.json")]) == 0
     (reading,) = json.loads((tmp_path / "seeds.json").read_text())["readings"]
     assert (reading["model"], reading["seed"], reading["family"]) == ("gpt-neox", 1, "TBM")
-    assert interval([max(reading["probes"]["answer/kvpr/128"]["accuracy"])]) in table(tmp_path / "cells")
+    assert interval([max(reading["probes"]["answer/kvpr/150"]["accuracy"])]) in table(tmp_path / "cells")
     (tmp_path / "none").mkdir()
     assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
     assert "run the cells alike" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from repflow.models.fastpath_gpu import gpu_blocks
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)
-triton_s6.BACKWARD_SPAN = 8
+triton_s6.BACK = triton_s6.Back(block=16, each=2, span=8, programs=4)
 block.SPAN = 8
 
 
@@ -100,12 +100,35 @@ def check_s6_many_channels():
     s6_case(1, 9, 35, 5)
 
 
-def check_s6_in_slices_of_the_batch():
-    whole, triton_s6.SCRATCH = triton_s6.SCRATCH, 1
+def check_s6_gradient_by_few_programs():
+    """One program for many chunks, and more programs than chunks: its scratch and sums serve all of its chunks."""
+    usual = triton_s6.BACK
     try:
-        s6_case(3, 9, 3, 2)
+        for programs, span in ((1, 4), (64, 3)):
+            triton_s6.BACK = usual._replace(programs=programs, span=span)
+            s6_case(2, 7, 17, 2)
     finally:
-        triton_s6.SCRATCH = whole
+        triton_s6.BACK = usual
+
+
+def check_s6_of_maps_at_odd_places():
+    """B and C where a layer's projection leaves them: read from a copy whose rows start at multiples of 16 bytes."""
+    x, delta, wide = torch.randn(1, 5, 3), torch.rand(1, 5, 3), torch.randn(1, 5, 44)
+    inputs = {"x": x, "delta": delta, "A": -torch.rand(3, 16), "wide": wide}
+
+    def run(x, delta, A, wide, path="triton"):
+        return (scan.selective_scan(x, delta, A, wide[..., 12:28], wide[..., 28:], path=path),)
+
+    hold(inputs, run, lambda **given: run(**given, path="reference"), 2e-6)
+
+
+def check_s6_keeps_states_for_a_gradient_only():
+    x, maps = torch.randn(1, 9, 2, requires_grad=True), torch.randn(1, 9, 3)
+    given = x, x.detach().abs(), -torch.rand(2, 3), maps, maps
+    kept = triton_s6.selective_scan_triton(*given, tiles=S6)
+    assert kept.grad_fn.saved_tensors[-1].shape == (1, 2, 3, 2)  # before tokens 0 and 8
+    with torch.no_grad():
+        assert torch.equal(triton_s6.selective_scan_triton(*given, tiles=S6), kept)
 
 
 def check_s6_of_channels_first():
@@ -141,21 +164,8 @@ def ssd_case(
     }
 
     def run(x, delta, A, B, C, D, initial, bias):
-        return triton_ssd.ssd_scan_triton(
-            x,
-            delta,
-            A,
-            B,
-            C,
-            D,
-            initial,
-            True,
-            delta_bias=bias,
-            delta_softplus=True,
-            limit=bounds,
-            tiles=SSD,
-            kind=kind,
-        )
+        more = {"delta_bias": bias, "delta_softplus": True, "limit": bounds, "tiles": SSD, "kind": kind}
+        return triton_ssd.ssd_scan_triton(x, delta, A, B, C, D, initial, True, **more)
 
     def reference(x, delta, A, B, C, D, initial, bias):
         delta = F.softplus(delta + bias, threshold=30).clamp(*bounds)

@@ -16,14 +16,10 @@ import torch
 from torch import Tensor
 
 from repflow.errors import InputError, teach
-from repflow.mixers.triton_launch import ceil_div, obstacle, on_device, power, rowwise
+from repflow.mixers.triton_launch import aligned, ceil_div, obstacle, on_device, power, rowwise
 
 MAX_STATE = 64
 """A (state, channel) tile is held in registers."""
-BACKWARD_SPAN = 64
-"""Tokens whose states the backward pass recomputes together."""
-SCRATCH = 1 << 30
-"""Bytes of recomputed states the backward pass holds at once."""
 
 
 class Tiles(NamedTuple):
@@ -34,7 +30,21 @@ class Tiles(NamedTuple):
     least: int = 64
 
 
+class Back(NamedTuple):
+    """How the gradient is cut: channels of a program, neighbours among them in a thread, tokens of a chunk, programs.
+
+    A forward pass with a gradient to come keeps the state before each chunk, which is state / span float32 numbers a
+    token and channel. The scratch of the backward pass is programs · span tiles of at most 4 KiB.
+    """
+
+    block: int = 64
+    each: int = 2
+    span: int = 64
+    programs: int = 1056
+
+
 NARROW, WIDE = Tiles(), Tiles(block=128, programs=1056)
+BACK = Back()
 FILL = 264
 """Programs that fill a GPU of 132 multiprocessors."""
 
@@ -102,9 +112,10 @@ def selective_scan_triton(
         raise InputError(
             teach("tensors that the Triton scan takes", why_not, 'use selective_scan with path="auto"')
         )  # fmt: skip
-    y, final = _Scan.apply(
-        x, delta, A, B, C, D, z, delta_bias, initial, delta_softplus, tiles or default_tiles(x.shape[0], x.shape[2])
-    )  # type: ignore[no-untyped-call]
+    given = (x, delta, A, B, C, D, z, delta_bias, initial)
+    back = BACK if torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in given) else None
+    tiles = tiles or default_tiles(x.shape[0], x.shape[2])
+    y, final = _Scan.apply(*given, delta_softplus, tiles, back)  # type: ignore[no-untyped-call]
     return (y, final) if return_final else y
 
 
@@ -136,12 +147,15 @@ def _prepare(
     z: Tensor | None,
     bias: Tensor | None,
     soft: bool,
+    gradient: bool,
 ) -> _Part:
+    # the gradient's threads read whole rows of B and C; the forward pass is no faster for a copy of them
+    place = aligned if gradient else rowwise
     rate = (A.float().t() * math.log2(math.e)).contiguous()
     gate = None if z is None else rowwise(z)
     skip = None if D is None else D.contiguous()
     shift = None if bias is None else bias.contiguous()
-    return _Part(rowwise(x), rowwise(dt), rowwise(B), rowwise(C), gate, shift, rate, skip, soft)
+    return _Part(rowwise(x), rowwise(dt), place(B), place(C), gate, shift, rate, skip, soft)
 
 
 def _strides(tensor: Tensor) -> tuple[int, int]:
@@ -175,17 +189,25 @@ def _chunk_states(
     return local, last
 
 
+def _block(part: _Part, tiles: Tiles) -> int:
+    """Channels of a program: a (state, channel) tile of at most 2,048 numbers in one warp."""
+    return min(tiles.block, 2048 // power(part.A2.shape[0]), power(part.x.shape[2], 16))
+
+
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     """A tensor to point at: an argument whose flag is off is never read."""
     return other if tensor is None else tensor
 
 
-def _forward(part: _Part, initial: Tensor | None, tiles: Tiles) -> tuple[Tensor, Tensor]:
+def _forward(
+    part: _Part, initial: Tensor | None, tiles: Tiles, back: Back | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Outputs, last state (batch, channel, state), and for the gradient the states before every `back.span` tokens."""
     from repflow.mixers import triton_s6_kernels as kernels
 
     batch, tokens, channels = part.x.shape
     state = part.A2.shape[0]
-    block = min(tiles.block, 2048 // power(state), power(channels, 16))
+    block = _block(part, tiles)
     columns = ceil_div(channels, block)
     chunks = max(1, min(ceil_div(tiles.programs, batch * columns), tokens // tiles.least))
     span = ceil_div(tokens, chunks)
@@ -197,15 +219,18 @@ def _forward(part: _Part, initial: Tensor | None, tiles: Tiles) -> tuple[Tensor,
         entering, final = _chunk_states(part, span, block, first)
     else:
         final = torch.empty(batch, state, channels, dtype=torch.float32, device=part.x.device)
+    marks = None
+    if back is not None:
+        marks = torch.empty(batch, ceil_div(tokens, back.span), state, channels, dtype=torch.float32, device=y.device)
     z = _or(part.z, part.x)
     kernels.scan_kernel[(batch * chunks, columns)](
         part.x, part.dt, part.B, part.C, z, _or(part.bias, part.A2), part.A2, _or(part.D, part.A2),
-        _or(entering, part.A2), final, y, tokens, channels, span, chunks, *_strides(part.x), *_strides(part.dt),
-        *_strides(part.B), *_strides(part.C), *_strides(z),
+        _or(entering, part.A2), final, _or(marks, final), y, tokens, channels, span, chunks, *_strides(part.x),
+        *_strides(part.dt), *_strides(part.B), *_strides(part.C), *_strides(z),
         **part.flags(), BLOCK=block, GATED=part.z is not None, SKIP=part.D is not None, ENTER=entering is not None,
-        FINAL=chunks == 1, num_warps=1,
+        FINAL=chunks == 1, MARK=0 if back is None else back.span, num_warps=1,
     )  # fmt: skip
-    return y, final.transpose(1, 2)
+    return y, final.transpose(1, 2), marks
 
 
 class _Gradient(NamedTuple):
@@ -221,53 +246,35 @@ class _Gradient(NamedTuple):
     bias: Tensor
 
 
-def _backward(part: _Part, entering: Tensor, leaving: Tensor, slope: Tensor) -> _Gradient:
-    """Gradients of one slice of the batch, all of whose states are kept at once."""
-    from repflow.mixers import triton_s6_kernels as kernels
+def _gradients(
+    part: _Part, entering: Tensor, slope: Tensor, d_final: Tensor | None, tiles: Tiles, back: Back
+) -> tuple[_Gradient, Tensor]:
+    """Gradients from the states that enter the chunks, and the initial state's adjoint."""
+    from repflow.mixers import triton_s6_gradient as kernels
 
     batch, tokens, channels = part.x.shape
     state = part.A2.shape[0]
-    block = min(32, 2048 // power(state), power(channels, 16))
-    columns, chunks = ceil_div(channels, block), ceil_div(tokens, BACKWARD_SPAN)
+    last = None if d_final is None else d_final.float().transpose(1, 2).contiguous()
+    leaving, d_initial = _chunk_states(part, back.span, _block(part, tiles), last, slope)
+    block = min(back.block, 1024 // power(state), power(channels, 16))
+    columns, chunks = ceil_div(channels, block), ceil_div(tokens, back.span)
+    workers = min(batch * chunks, max(1, back.programs // columns))
     new: dict[str, Any] = {"dtype": torch.float32, "device": part.x.device}
-    kept = torch.empty(batch, tokens, state, channels, **new)
+    kept = torch.empty(workers * columns * back.span * power(state) * block, **new)
     dx, ddt = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (part.x, part.dt))
     dz = None if part.z is None else torch.empty(part.z.shape, dtype=part.z.dtype, device=part.z.device)
-    dB, dC = (torch.empty(columns, batch, tokens, state, **new) for _ in range(2))
-    dA = torch.empty(batch * chunks, state, channels, **new)
-    dD, dbias = (torch.zeros(batch * chunks, channels, **new) for _ in range(2))
+    pairs = torch.empty(2, columns, batch, tokens, state, **new)
+    sums = torch.empty(workers, state + 2, channels, **new)
     z = _or(part.z, part.x)
-    kernels.backward_kernel[(batch * chunks, columns)](
+    kernels.gradient_kernel[(workers, columns)](
         part.x, part.dt, part.B, part.C, z, _or(part.bias, part.A2), part.A2, _or(part.D, part.A2), entering, leaving,
-        slope,
-        kept, dx, ddt, _or(dz, dx), dB, dC, dA, dD, dbias, tokens, channels, BACKWARD_SPAN, chunks, batch,
+        slope, kept, dx, ddt, _or(dz, dx), pairs[0], pairs[1], sums, tokens, back.span, chunks, batch,
         *_strides(part.x), *_strides(part.dt), *_strides(part.B), *_strides(part.C), *_strides(z), *_strides(slope),
-        **part.flags(), BLOCK=block, GATED=part.z is not None, SKIP=part.D is not None, num_warps=1,
+        **part.flags(), channels=channels, BLOCK=block, EACH=back.each, GATED=part.z is not None,
+        SKIP=part.D is not None, num_warps=1,
     )  # fmt: skip
-    return _Gradient(dx, ddt, dz, dB.sum(0), dC.sum(0), dA.sum(0), dD.sum(0), dbias.sum(0))
-
-
-def _gradients(part: _Part, initial: Tensor | None, slope: Tensor, d_final: Tensor | None) -> tuple[_Gradient, Tensor]:
-    """Gradients of a whole batch, in slices whose states fit the scratch; and the initial state's adjoint."""
-    batch, tokens, channels = part.x.shape
-    state = part.A2.shape[0]
-    block = min(32, 2048 // power(state), power(channels, 16))
-    last = None if d_final is None else d_final.float().transpose(1, 2).contiguous()
-    entering, _ = _chunk_states(part, BACKWARD_SPAN, block, initial)
-    leaving, d_initial = _chunk_states(part, BACKWARD_SPAN, block, last, slope)
-    size = max(1, SCRATCH // (4 * tokens * state * channels))
-    made = []
-    for at in range(0, batch, size):
-        cut = slice(at, at + size)
-        z = None if part.z is None else part.z[cut]
-        piece = part._replace(x=part.x[cut], dt=part.dt[cut], B=part.B[cut], C=part.C[cut], z=z)
-        made.append(_backward(piece, entering[cut], leaving[cut], slope[cut]))
-    if len(made) == 1:
-        return made[0], d_initial
-    z = None if part.z is None else torch.cat([m.z for m in made if m.z is not None])
-    tokenwise = [torch.cat([getattr(m, name) for m in made]) for name in ("x", "dt", "B", "C")]
-    summed = [sum(getattr(m, name) for m in made) for name in ("A", "D", "bias")]
-    return _Gradient(tokenwise[0], tokenwise[1], z, tokenwise[2], tokenwise[3], *summed), d_initial
+    (dB, dC), total = pairs.sum(1), sums.sum(0)
+    return _Gradient(dx, ddt, dz, dB, dC, total[:state], total[state], total[state + 1]), d_initial
 
 
 class _Scan(torch.autograd.Function):
@@ -276,24 +283,25 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-        bias: Tensor | None, initial: Tensor | None, softplus: bool, tiles: Tiles,
+        bias: Tensor | None, initial: Tensor | None, softplus: bool, tiles: Tiles, back: Back | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        ctx.save_for_backward(x, dt, A, B, C, D, z, bias, initial)
-        ctx.softplus = softplus
-        ctx.set_materialize_grads(False)
         with on_device(x):
-            return _forward(_prepare(x, dt, A, B, C, D, z, bias, softplus), initial, tiles)
+            part = _prepare(x, dt, A, B, C, D, z, bias, softplus, gradient=False)
+            y, final, marks = _forward(part, initial, tiles, back)
+        ctx.save_for_backward(x, dt, A, B, C, D, z, bias, initial, marks)
+        ctx.softplus, ctx.tiles, ctx.back = softplus, tiles, back
+        ctx.set_materialize_grads(False)
+        return y, final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor | None, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, dt, A, B, C, D, z, bias, initial = ctx.saved_tensors
+        x, dt, A, B, C, D, z, bias, initial, marks = ctx.saved_tensors
         if dy is None:
             dy = torch.zeros_like(x)
-        first = None if initial is None else initial.float().transpose(1, 2).contiguous()
         with on_device(x):
-            part = _prepare(x, dt, A, B, C, D, z, bias, ctx.softplus)
-            made, d_initial = _gradients(part, first, rowwise(dy), d_final)
+            part = _prepare(x, dt, A, B, C, D, z, bias, ctx.softplus, gradient=True)
+            made, d_initial = _gradients(part, marks, rowwise(dy), d_final, ctx.tiles, ctx.back)
         return (
             made.x,
             made.dt,
@@ -304,6 +312,7 @@ class _Scan(torch.autograd.Function):
             made.z,
             None if bias is None else made.bias.to(bias.dtype),
             None if initial is None else d_initial.transpose(1, 2).to(initial.dtype),
+            None,
             None,
             None,
         )

@@ -8,16 +8,16 @@ one chunk of `span` tokens and BLOCK channels; the next token's values are loade
 
 # Triton reads these functions' source: annotations and docstrings inside stay plain.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, B007, D103, SIM102
+# ruff: noqa: ANN001, ANN201, ANN202, D103, SIM102
 
 import triton
 import triton.language as tl
 
-from repflow.mixers.triton_math import sigmoid, silu, silu_slope, softplus
+from repflow.mixers.triton_math import silu, softplus
 
 
 @triton.jit
-def _step(dt, bias, BIAS: tl.constexpr, SOFTPLUS: tl.constexpr):
+def step_size(dt, bias, BIAS: tl.constexpr, SOFTPLUS: tl.constexpr):
     if BIAS:
         dt = dt + bias
     if SOFTPLUS:
@@ -74,7 +74,7 @@ def chunk_kernel(
     summed = tl.zeros((BLOCK,), tl.float32)
     for i in range(0, count):
         v_now = v_next
-        d = _step(dt_next, shift, BIAS, SOFTPLUS)
+        d = step_size(dt_next, shift, BIAS, SOFTPLUS)
         w_now = w_next
         if GATED:
             v_now = v_now * silu(z_next)
@@ -128,12 +128,14 @@ def pass_kernel(
 
 @triton.jit(do_not_specialize=["tokens", "span", "chunks"])
 def scan_kernel(
-    x, dt, B, C, z, bias, A2, D, entering, final, y, tokens, channels, span, chunks, x_batch, x_token, dt_batch,
+    x, dt, B, C, z, bias, A2, D, entering, final, marks, y, tokens, channels, span, chunks, x_batch, x_token, dt_batch,
     dt_token,
     b_batch, b_token, c_batch, c_token, z_batch, z_token,
     STATE: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SOFTPLUS: tl.constexpr,
     GATED: tl.constexpr, SKIP: tl.constexpr, ENTER: tl.constexpr, FINAL: tl.constexpr,
+    MARK: tl.constexpr,
 ):  # fmt: skip
+    # MARK > 0: the state before every MARK-th token is handed out, for the gradient to start from
     place = tl.program_id(0)
     sample = (place // chunks).to(tl.int64)
     start = (place % chunks) * span
@@ -171,8 +173,12 @@ def scan_kernel(
         z_next = _row(z_at, inside)
 
     for i in range(0, count):
+        if MARK > 0:
+            if (start + i) % MARK == 0:
+                mark = sample * tl.cdiv(tokens, MARK) + (start + i) // MARK
+                tl.store(marks + mark * STATE * channels + cell, h, mask=both)
         x_now = x_next
-        d = _step(dt_next, shift, BIAS, SOFTPLUS)
+        d = step_size(dt_next, shift, BIAS, SOFTPLUS)
         b_now = b_next
         c_now = c_next
         z_now = z_next
@@ -196,111 +202,3 @@ def scan_kernel(
     if FINAL:
         if start + span >= tokens:
             tl.store(final + sample * STATE * channels + cell, h, mask=both)
-
-
-@triton.jit(do_not_specialize=["tokens", "span", "chunks", "samples"])
-def backward_kernel(
-    x, dt, B, C, z, bias, A2, D, entering, leaving, dy, kept, dx, ddt, dz, dB, dC, dA, dD, dbias,
-    tokens, channels, span, chunks, samples, x_batch, x_token, dt_batch, dt_token, b_batch, b_token, c_batch, c_token,
-    z_batch, z_token, dy_batch, dy_token,
-    STATE: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SOFTPLUS: tl.constexpr,
-    GATED: tl.constexpr, SKIP: tl.constexpr,
-):  # fmt: skip
-    # forward through the chunk, keeping the state before each token; then backward from the adjoint that leaves it
-    place = tl.program_id(0)
-    sample = (place // chunks).to(tl.int64)
-    start = (place % chunks) * span
-    count = tl.minimum(span, tokens - start)
-    column = tl.program_id(1)
-    at = column * BLOCK + tl.arange(0, BLOCK)
-    n = tl.arange(0, N)
-    inside = at < channels
-    real = n < STATE
-    both = real[:, None] & inside[None, :]
-    cell = n[:, None] * channels + at[None, :]
-    size = STATE * channels
-    rate = tl.load(A2 + cell, mask=both, other=0.0)
-    shift = tl.zeros((BLOCK,), tl.float32)
-    if BIAS:
-        shift = _row(bias + at, inside)
-    skip = tl.zeros((BLOCK,), tl.float32)
-    if SKIP:
-        skip = _row(D + at, inside)
-    first = start.to(tl.int64)
-    x_at = x + sample * x_batch + first * x_token + at
-    dt_at = dt + sample * dt_batch + first * dt_token + at
-    b_at = B + sample * b_batch + first * b_token + n
-    c_at = C + sample * c_batch + first * c_token + n
-    z_at = z + sample * z_batch + first * z_token + at
-    dy_at = dy + sample * dy_batch + first * dy_token + at
-    kept_at = kept + (sample * tokens + first) * size + cell
-    h = tl.load(entering + place.to(tl.int64) * size + cell, mask=both, other=0.0)
-    for i in range(0, count):
-        tl.store(kept_at, h, mask=both)
-        kept_at += size
-        d = _step(_row(dt_at, inside), shift, BIAS, SOFTPLUS)
-        u = d * _row(x_at, inside)
-        h = h * tl.exp2(d[None, :] * rate) + u[None, :] * _row(b_at, real)[:, None]
-        x_at += x_token
-        dt_at += dt_token
-        b_at += b_token
-    tl.debug_barrier()
-
-    c_at += (count - 1).to(tl.int64) * c_token
-    z_at += (count - 1).to(tl.int64) * z_token
-    dy_at += (count - 1).to(tl.int64) * dy_token
-    out_at = (sample * tokens + first + count - 1) * channels + at
-    pair_at = ((column * samples + sample) * tokens + first + count - 1) * STATE + n
-    g = tl.load(leaving + place.to(tl.int64) * size + cell, mask=both, other=0.0)
-    sum_rate = tl.zeros((N, BLOCK), tl.float32)
-    sum_skip = tl.zeros((BLOCK,), tl.float32)
-    sum_bias = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(0, count):
-        kept_at -= size
-        x_at -= x_token
-        dt_at -= dt_token
-        b_at -= b_token
-        x_now = _row(x_at, inside)
-        raw = _row(dt_at, inside)
-        b_now = _row(b_at, real)
-        c_now = _row(c_at, real)
-        slope = _row(dy_at, inside)
-        before = tl.load(kept_at, mask=both, other=0.0)
-        d = _step(raw, shift, BIAS, SOFTPLUS)
-        decay = tl.exp2(d[None, :] * rate)
-        kept_part = before * decay
-        now = kept_part + (d * x_now)[None, :] * b_now[:, None]
-        if GATED:
-            z_now = _row(z_at, inside)
-            out = tl.sum(now * c_now[:, None], 0) + skip * x_now
-            tl.store(dz + out_at, (slope * out * silu_slope(z_now)).to(dz.dtype.element_ty), mask=inside)
-            slope = slope * silu(z_now)
-            z_at -= z_token
-        tl.store(dC + pair_at, tl.sum(now * slope[None, :], 1), mask=real)
-        g += slope[None, :] * c_now[:, None]
-        through = g * kept_part
-        reach = tl.sum(g * b_now[:, None], 0)
-        grad_x = d * reach
-        if SKIP:
-            grad_x += skip * slope
-            sum_skip += slope * x_now
-        # A2 carries log2(e): ln 2 turns it back
-        grad_d = tl.sum(through * rate, 0) * 0.6931471805599453 + x_now * reach
-        sum_rate += through * d[None, :]
-        tl.store(dB + pair_at, tl.sum(g * (d * x_now)[None, :], 1), mask=real)
-        if SOFTPLUS:
-            grad_d = grad_d * sigmoid(raw + shift)
-        sum_bias += grad_d
-        tl.store(dx + out_at, grad_x.to(dx.dtype.element_ty), mask=inside)
-        tl.store(ddt + out_at, grad_d.to(ddt.dtype.element_ty), mask=inside)
-        g = g * decay
-        c_at -= c_token
-        dy_at -= dy_token
-        out_at -= channels
-        pair_at -= STATE
-
-    tl.store(dA + place.to(tl.int64) * size + cell, sum_rate, mask=both)
-    if SKIP:
-        tl.store(dD + place.to(tl.int64) * channels + at, sum_skip, mask=inside)
-    if BIAS:
-        tl.store(dbias + place.to(tl.int64) * channels + at, sum_bias, mask=inside)

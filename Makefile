@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 # One thread per test worker: results then do not depend on the machine, and workers do not fight for cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# Each worker takes neighbouring tests, which share models and runs; who is done first takes over from the other's end.
+SPREAD := -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test lint faults install clean
 
@@ -14,7 +16,7 @@ demo: $(VENV)/.installed
 install: $(VENV)/.installed
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS)
+	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -24,7 +26,7 @@ lint: $(VENV)/.installed-dev
 
 # Every kill through the real command line; `make test` runs a sample of them.
 faults: $(VENV)/.installed-dev
-	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest -n $(WORKERS) tests/faults
+	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest $(SPREAD) tests/faults
 
 # constraints.txt must be given to every pip call: without it a newer torch replaces the tested one.
 $(VENV)/.installed: pyproject.toml constraints.txt

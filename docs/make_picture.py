@@ -1,6 +1,6 @@
 """Draw docs/flow.png, the picture of the README: built-in models, trained and with random weights, on the same prompts.
 
-Run `python docs/make_picture.py [FILE]`; it takes about a minute on two cores. Needs matplotlib (extra `dev`).
+Run `python docs/make_picture.py [FILE]`; it takes a minute or two on two cores. Needs matplotlib (extra `dev`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 
 import repflow
+from repflow.report.palette import model_colour
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -19,12 +20,15 @@ from matplotlib import pyplot as plt
 TASK, LENGTH, SAMPLES = "kvpr", 256, 16
 INITS = {"trained": "trained", "xavier": "random weights (xavier)"}
 MODELS = {
-    "gpt-neox": ("GPT-NeoX, 8 blocks", "#0072b2"),
-    "mamba2": ("Mamba-2, 16 blocks", "#d55e00"),
-    "hybrid": ("10 Mamba-2 then 3 attention blocks", "#009e73"),
-    "hybrid-mirror": ("3 attention then 10 Mamba-2 blocks", "#cc79a7"),
+    "gpt-neo": "GPT-Neo, 8 blocks",
+    "gpt-neox": "GPT-NeoX, 8 blocks",
+    "mamba": "Mamba, 16 blocks",
+    "mamba2": "Mamba-2, 16 blocks",
+    "hybrid": "10 Mamba-2 then 3 attention blocks",
+    "hybrid-mirror": "3 attention then 10 Mamba-2 blocks",
 }
 METRIC = "token_similarity"
+MARKERS = "osD^Px"
 
 
 def measure(name: str, init: str) -> repflow.Result:
@@ -36,18 +40,19 @@ def draw(results: dict[tuple[str, str], repflow.Result], file: Path) -> None:
     """Draw mean and 95 % band by relative depth, one panel per kind of weights."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
     for panel, (init, title) in zip(panels, INITS.items(), strict=True):
-        for name, (label, colour) in MODELS.items():
+        for place, (name, label) in enumerate(MODELS.items()):
+            colour, marker = model_colour(place), MARKERS[place]
             band = results[name, init].band(METRIC)
             depth = np.linspace(0, 1, len(band.mean))
             panel.fill_between(depth, band.low, band.high, color=colour, alpha=0.25, linewidth=0)
-            panel.plot(depth, band.mean, color=colour, marker="o", markersize=3, linewidth=1.4, label=label)
+            panel.plot(depth, band.mean, color=colour, marker=marker, markersize=3, linewidth=1.4, label=label)
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("relative depth (0 embedding, 1 last block)")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("token similarity")
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
     )
     figure.savefig(file, dpi=130, metadata={"Software": None})
 

@@ -16,8 +16,8 @@ Depth is relative: models have 8, 16 or more blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
@@ -44,12 +44,18 @@ class Clause:
         seed: training seed.
         found: our numbers, or what is missing.
         holds: None where it could not be asked.
+        what: what the numbers are.
+        values: the numbers by name; none where it could not be asked.
+        ends: their 95 % intervals by name, where the readings have them.
     """
 
     text: str
     seed: int | None
     found: str
     holds: bool | None
+    what: str = ""
+    values: Named = ()
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,15 @@ class Group:
         chosen = [reading for reading in self.readings if reading.family == family and self.place in reading.trained]
         return [(reading.model, reading.trained[self.place]) for reading in chosen]
 
-    def clause(self, text: str, what: str, values: Named, holds: Callable[[], bool | None], missing: str) -> Clause:
+    def clause(
+        self,
+        text: str,
+        what: str,
+        values: Named,
+        holds: Callable[[], bool | None],
+        missing: str,
+        ends: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Clause:
         """A part of a finding, asked only where there are values.
 
         Args:
@@ -80,13 +94,14 @@ class Group:
             values: by model; none, or one that is not finite, cannot be asked.
             holds: the answer, None where the numbers are too uncertain for one.
             missing: what to say where it cannot be asked.
+            ends: intervals of the values, where they are known.
         """
         if not values or not all(np.isfinite(value) for _, value in values):
             return Clause(text, self.seed, missing, None)
         answer, found = holds(), f"{what}: {listed(values)}"
-        if answer is None:
-            return Clause(text, self.seed, f"{found}, which too few prompts leave open", None)
-        return Clause(text, self.seed, found, bool(answer))
+        found += ", which too few prompts leave open" if answer is None else ""
+        settled = None if answer is None else bool(answer)
+        return Clause(text, self.seed, found, settled, what, tuple(values), dict(ends or {}))
 
 
 def listed(values: Named) -> str:
@@ -130,14 +145,16 @@ def _late(values: Sequence[float]) -> list[float]:
 
 
 def _over(average: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
-    """Average of some values, NaN of none: a model of one block has nothing before its last."""
+    """Average of some values, NaN of none: a model of one block has nothing before its last, a run no such metric."""
     return float(average(values)) if len(values) else float("nan")
 
 
 def token_evolution(group: Group) -> list[Clause]:
     """F 3.2.1, on the cosine of a token before and behind a block."""
     before = _each(group, TBM, lambda flow: _over(np.median, flow.layer_cosine[:-1]))
-    fall = _each(group, TBM, lambda flow: _over(np.median, flow.layer_cosine[:-1]) - flow.layer_cosine[-1])
+    fall = _each(
+        group, TBM, lambda flow: _over(np.median, flow.layer_cosine[:-1]) - _over(np.mean, flow.layer_cosine[-1:])
+    )
     varied = _each(group, SSM, lambda flow: _over(np.median, _early(flow.layer_cosine)))
     rise = _each(
         group, SSM, lambda flow: _over(np.mean, _late(flow.layer_cosine)) - _over(np.mean, _early(flow.layer_cosine))

@@ -61,6 +61,7 @@ def intermediate_peak(group: Group) -> list[Clause]:
     label, found = _probes(group)
     missing = _undecodable(group)
     drops = {family: [(name, probe.drop) for name, probe in found.get(family, [])] for family in FAMILIES}
+    ends = {name: (probe.drop_low, probe.drop_high) for probes in found.values() for name, probe in probes}
     of = NAMED[label]
     clauses = []
     for family, plural in ((TBM, "Transformers"), (SSM, "state-space models")):
@@ -71,6 +72,7 @@ def intermediate_peak(group: Group) -> list[Clause]:
                 drops[family],
                 partial(_all_drop, found.get(family, [])),
                 missing,
+                ends,
             )
         )
     smaller = group.clause(
@@ -79,6 +81,7 @@ def intermediate_peak(group: Group) -> list[Clause]:
         both(drops),
         partial(_lose_less, found),
         missing,
+        ends,
     )
     return [*clauses, smaller]
 

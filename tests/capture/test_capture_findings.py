@@ -52,7 +52,7 @@ def test_massive_token(kind, lengths, position):
     assert len(found) == 1
     assert found[0].layer == 2, "the state behind block 1"
     assert "at states 2-4 over half of the centred Gram matrix lies with the 4 largest tokens" in found[0].message
-    assert f"at state 2 the largest sits at {position};" in found[0].message
+    assert f"at state 2 the largest is token {position};" in found[0].message
     assert (result["top_tokens"][2, :, 0] == position).all()
     assert (result["gram_share"][2] > 0.99).all()
     assert (result["norm>10/token_similarity"][2] != result["token_similarity"][2]).all()
@@ -64,7 +64,7 @@ def test_massive_channel():
     found = [f for f in result.findings if f.code == "massive_channels"]
     assert [f.layer for f in found] == [3]
     assert "at states 3-4 over half of the energy lies in the 4 largest channels" in found[0].message
-    assert "at state 3 the largest sits at 5;" in found[0].message
+    assert "at state 3 the largest is channel 5;" in found[0].message
     assert (result["top_channels"][3, :, 0] == 5).all()
 
 

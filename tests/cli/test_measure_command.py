@@ -42,9 +42,10 @@ def test_measure_in_a_process_prints_a_table_and_stores_the_run(process, checkpo
     assert verify(tmp_path / "o" / "n") == []
 
 
-def test_json_is_one_object_and_nothing_else(process, checkpoints, tmp_path):
-    done = process("measure", checkpoints / "mamba2", checkpoints / "gpt_neox", *SMALL, "--json")
+def test_json_is_one_object_and_nothing_else(cli, checkpoints, tmp_path, capfd):
+    done = cli("measure", checkpoints / "mamba2", checkpoints / "gpt_neox", *SMALL, "--json")
     assert done.code == 0, done.err
+    assert capfd.readouterr().out == ""  # nor past Python's own stdout
     objects = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
     assert [o["provenance"]["model"]["type"] for o in objects] == ["mamba2", "gpt_neox"]
     for found in objects:

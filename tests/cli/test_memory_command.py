@@ -52,7 +52,7 @@ def test_maps(cli, checkpoints):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(("--units", "0"), "--units of at least 1"), (("--length", "1"), "--length of at least 2"),
+    [(("--units", "0"), "--units of at least 1"), (("--length", "2"), "--length of at least 3; got 2"),
      (("--maps", "9"), "a layer from 0 to 3; got 9")],
 )  # fmt: skip
 def test_wrong_requests(cli, checkpoints, options, message, tmp_path):

@@ -43,6 +43,16 @@ def test_json_is_one_object_per_model(cli, needle_checkpoints):
     assert cli("export", "runs/mine", "--to", "npz").code == 0
 
 
+def test_other_options_make_another_run(cli, needle_checkpoints, tmp_path):
+    asked = ("needle", needle_checkpoints / "gpt_neox", *SMALL)
+    for more in ((), ("--seed", "1"), ("--positions", "0,0.5")):
+        done = cli(*asked, *more)
+        assert done.code == 0, done.err
+    names = {folder.name for folder in (tmp_path / "runs").iterdir()}
+    assert len(names) == 3
+    assert all("-needle-128-" in name for name in names)
+
+
 def test_a_damaged_run_is_repaired(cli, needle_checkpoints, tmp_path):
     assert cli("needle", needle_checkpoints / "gpt_neox", *SMALL, "--name", "mine").code == 0
     shard = sorted((tmp_path / "runs" / "mine" / "shards").iterdir())[0]

@@ -69,6 +69,15 @@ def test_two_models_give_their_ratio(cli, checkpoints, tmp_path):
     np.testing.assert_allclose(result["log_ratio"], curves["mamba2"] - curves["gpt_neox"])
 
 
+@pytest.mark.parametrize("short", [("--length", "3"), ("--at", "2")])
+def test_a_ratio_that_cannot_be_fitted_is_refused_before_anything_runs(cli, checkpoints, tmp_path, short):
+    done = cli("recency", checkpoints / "mamba2", checkpoints / "gpt_neox", *ASKED, *short)
+    assert done.code == 2
+    assert "at least 3 tokens before token t, so that the ratio of two models can be fitted; got 2" in done.err
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+    assert cli("recency", checkpoints / "mamba2", *ASKED, *short).code == 0
+
+
 def test_json_is_all_that_is_printed(cli, checkpoints):
     done = cli("recency", checkpoints / "mamba2", checkpoints / "gpt_neox", *ASKED, "--json")
     assert done.code == 0, done.err
@@ -133,6 +142,13 @@ def reproduce(cli, recipe, *models, length="24"):
     return cli("reproduce", recipe, *chosen, "--task", "random", "--length", length, "--samples", "2")
 
 
+def apart(above, below):
+    """Of two prompts the interval is their range: whether one lies above the other, None where they meet."""
+    if min(above) > max(below):
+        return True
+    return False if max(above) < min(below) else None
+
+
 def test_figure_1_holds_the_papers_words_against_trained_and_untrained(cli, stand_ins, tmp_path):
     done = reproduce(cli, "recency-fig1", stand_ins["mamba"])
     assert done.code == 0, done.err
@@ -145,7 +161,9 @@ def test_figure_1_holds_the_papers_words_against_trained_and_untrained(cli, stan
     assert result["Mamba-130M/twin/log_influence"].shape == (2, 24)
     lines = result.provenance["lines"]
     fits = result.provenance["fits"]["Mamba-130M"]
-    assert lines[2]["holds"] == (fits["twin"]["kappa"] > fits["trained"]["kappa"])
+    ends = [[fits[side][f"kappa_{end}"] for end in ("low", "high")] for side in ("twin", "trained")]
+    assert lines[2]["holds"] is apart(*ends)
+    assert f"next: repflow figures runs/{result.provenance['runs']['Mamba-130M']}\nwrote " in done.out
     run = load_result(tmp_path / "runs" / result.provenance["runs"]["Mamba-130M"])
     np.testing.assert_array_equal(run["log_influence"], result["Mamba-130M/log_influence"])
     assert verify(tmp_path / name) == []
@@ -159,10 +177,14 @@ def test_figure_7_has_shapes_and_the_ratio(cli, stand_ins, tmp_path):
     curves = [result.mean(f"{role}/log_influence") for role in ("Mamba-130M", "Pythia-160M")]
     np.testing.assert_allclose(ratio, curves[0] - curves[1])
     shape, concentration, last = result.provenance["lines"]
-    assert shape["holds"] == (result.mean("Pythia-160M/lost_in_the_middle") > 0)
-    assert "half of all influence within" in concentration["ours"]
+    assert shape["holds"] is apart(result["Pythia-160M/lost_in_the_middle"], [0.0])
+    index = result["Pythia-160M/lost_in_the_middle"]
+    assert f"index {index.mean():+.2f} [{index.min():+.2f}, {index.max():+.2f}]" in shape["ours"]
+    reach = [result[f"{role}/half_reach"] for role in ("Pythia-160M", "Mamba-130M")]
+    assert concentration["holds"] is apart(*reach)
+    assert f"half of all influence within the last {reach[1].mean():.1f} [" in concentration["ours"]
     facts = result.provenance["ratios"]["Mamba-130M over Pythia-160M"]
-    assert last["holds"] == (facts["kappa"] > 0 and facts["kappa_low"] > 0)
+    assert last["holds"] is apart([facts["kappa_low"], facts["kappa_high"]], [0.0])
     assert reproduce(cli, "recency-fig7", stand_ins["pythia"]).code == 0  # without its partner there is no ratio
 
 

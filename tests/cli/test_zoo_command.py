@@ -12,6 +12,7 @@ from tiny_zoo import make_zoo
 from repflow import load, load_result, measure, probe, zoo
 from repflow.paper_findings import FINDINGS
 from repflow.studies import demo
+from repflow.studies.recency_config import RecencyConfig
 
 THREE = ("gpt-neox", "mamba2", "hybrid")
 SMALL = ("--length", "48", "--samples", "2")
@@ -131,6 +132,7 @@ def short(monkeypatch, tiny, tmp_path):
     shutil.copy(tiny / zoo.DIGESTS, tmp_path / "three")
     monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "three"))
     small = {"SAMPLES": 2, "GRID": 2, "PROBE_SAMPLES": 40, "PROBED": ("mamba2",), "LABELS": ("answer",)}
+    small |= {"REACH_PROBES": 1}
     for name, value in small.items():
         monkeypatch.setattr(demo, name, value)
 
@@ -147,18 +149,33 @@ def test_demo(cli, tmp_path):
         assert f"- {name} (" in done.out
         assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
     assert "not in the zoo here, and so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
-    assert "7/7 mamba2, probes for the answer" in done.err
+    words = " ".join(done.out.split())
+    for name in THREE:
+        found = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
+        reach, twin = (found.mean(f"{side}half_reach") for side in ("", "twin/"))
+        share, other = (found.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
+        told = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
+        random = f"with random weights (default) in the last {twin:.0f} tokens ({other:.0%} within the last 64)."
+        assert f"{told}, {random}" in words
+    assert "7/10 mamba2, probes for the answer" in done.err
+    assert "10/10 hybrid, reach of tokens" in done.err
+    assert "How far back tokens reach: kvpr, 256 tokens, 2 prompts" in done.out
     ours = load_result(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2")
     assert f"{ours.mean('token_similarity')[-1]:.2f} alike at the end" in " ".join(done.out.split())
     again = cli("demo", "--out", "d", "--json")
     told = json.loads(again.out)
     assert [entry["code"] for entry in told["findings"]] == [finding.code for finding in FINDINGS]
     assert {entry["verdict"] for entry in told["findings"]} <= {"mixed", "differs", "not measurable"}
-    assert len(told["runs"]) == 7
+    assert len(told["runs"]) == 10
+    assert set(told["reach"]) == set(THREE)
+    assert told["reach"]["hybrid"]["half_within"] == reach
+    assert told["reach"]["hybrid"]["random"]["last_64"] == other
     assert "finished before" in again.err
     page = tmp_path / told["page"]
     assert f"open {Path('d') / 'demo.html'} in a browser" in done.out
-    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    written = page.read_text(encoding="utf-8")
+    assert written.startswith("<!DOCTYPE html>")
+    assert "How far back a token reaches" in written
 
 
 @pytest.mark.usefixtures("short")
@@ -189,7 +206,11 @@ def test_the_complete_tables_hold_the_quick_ones():
         ("kvpr", 256), ("kvpr", 384), ("kvpr", 512), ("mdqa", 512),
     }  # fmt: skip
     assert {job.config.init for job in full} == {"trained", "gaussian", "xavier", "he"}
+    assert {job.config.model for job in full if isinstance(job.config, RecencyConfig)} == {j.config.model for j in full}
     assert sum(job.probes for job in quick) == 6
     assert all(job.config.samples >= 300 for job in quick if job.probes)
     assert all(job.config.length <= 256 for job in quick)
-    assert all(job.config.samples == 8 for job in quick if not job.probes)
+    reach = [job for job in quick if isinstance(job.config, RecencyConfig)]
+    assert all(job.config.samples == 8 for job in quick if not job.probes and job not in reach)
+    assert [job.config.model for job in reach] == [f"zoo:{name}" for name in zoo.NAMES]
+    assert all(job.config.samples * job.config.probes <= 4 for job in reach)  # seconds, on the zoo

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 FULL = os.environ.get("REPFLOW_FAULTS") == "full"
 KILLS = 100 if FULL else 10
@@ -24,10 +25,15 @@ MODEL = {"model_type": "gpt_neox", "hidden_size": 48, "intermediate_size": 96, "
 MODEL |= {"num_attention_heads": 4, "max_position_embeddings": 256, "vocab_size": 128}
 
 
-def start(folder, name, **options):
-    """The real command, many small batches long."""
+def words(name):
+    """What is asked for: many small batches."""
     asked = ["--length", "200", "--samples", str(BATCHES), "--batch-size", "1", "--out", "runs", "--name", name]
-    command = [sys.executable, "-m", "repflow", "measure", "config:model.json", *asked]
+    return ["measure", "config:model.json", *asked]
+
+
+def start(folder, name, **options):
+    """The real command."""
+    command = [sys.executable, "-m", "repflow", *words(name)]
     return subprocess.Popen(
         command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options
     )
@@ -37,6 +43,19 @@ def finish(folder, name):
     process = start(folder, name)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
+
+
+@pytest.fixture
+def finish_here(tmp_path, monkeypatch):
+    """Run the same command to its end in this process, which has torch already."""
+    from repflow.cli.main import app
+
+    def run(name):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, words(name))
+        assert done.exit_code == 0, done.stderr
+
+    return run
 
 
 def contents(run):
@@ -108,7 +127,7 @@ def test_killed_children_of_a_warm_parent_resume_bit_identical(tmp_path):
     assert found["cuts"] == 5
 
 
-def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference):
+def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference, finish_here):
     """A limit on file sizes stands for the full disk: writes fail in the middle of the run."""
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     process = start(tmp_path, "full", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
@@ -117,7 +136,7 @@ def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference)
     assert "no room to write" in errors
     assert "resumes" in errors
     assert "Traceback" not in errors
-    finish(tmp_path, "full")
+    finish_here("full")
     assert contents(tmp_path / "runs" / "full") == reference
 
 
@@ -138,7 +157,7 @@ def test_second_process_is_refused_by_the_lock(tmp_path):
     assert first.returncode == 0
 
 
-def test_interrupted_command_is_130_and_resumes(tmp_path, reference):
+def test_interrupted_command_is_130_and_resumes(tmp_path, reference, finish_here):
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     # a background job of a shell ignores SIGINT and hands that on; a user's terminal does not
     listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
@@ -150,5 +169,5 @@ def test_interrupted_command_is_130_and_resumes(tmp_path, reference):
     assert process.returncode == 130, errors
     assert "same command" in errors
     assert "Traceback" not in errors
-    finish(tmp_path, "stopped")
+    finish_here("stopped")
     assert contents(tmp_path / "runs" / "stopped") == reference

@@ -305,15 +305,18 @@ def check_loss_once():
         loss.backward()
 
 
-def model_case(config, tiles):
-    """transformers' own path against the same model on the kernels: states and the gradient of every weight."""
+def model_case(config, tiles, tokens):
+    """transformers' own path against the same model on the kernels: states and the gradient of every weight.
+
+    Tokens of more than one chunk of the kernels.
+    """
     from transformers import AutoModel
 
     model = AutoModel.from_config(config, dtype=torch.float32).train()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight += (0.3 if weight.dim() == 2 and "A_log" not in name else 0.05) * torch.randn_like(weight)
-    ids = torch.randint(0, config.vocab_size, (2, 19))
+    ids = torch.randint(0, config.vocab_size, (2, tokens))
     want = model(ids, use_cache=False).last_hidden_state
     slope = torch.randn_like(want)
     weights = dict(model.named_parameters())
@@ -332,21 +335,22 @@ def model_case(config, tiles):
 def check_mamba_model():
     from transformers import MambaConfig
 
-    model_case(MambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3), S6)
+    config = MambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3)
+    model_case(config, S6, tokens=10)
 
 
 def check_falcon_mamba_model():
     from transformers import FalconMambaConfig
 
     config = FalconMambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3)
-    model_case(config, S6)
+    model_case(config, S6, tokens=10)
 
 
 def check_mamba2_model():
     from transformers import Mamba2Config
 
     sizes = {"hidden_size": 16, "head_dim": 8, "num_heads": 4, "state_size": 8, "n_groups": 2, "chunk_size": 16}
-    model_case(Mamba2Config(**sizes, num_hidden_layers=2, vocab_size=20), SSD)
+    model_case(Mamba2Config(**sizes, num_hidden_layers=2, vocab_size=20), SSD, tokens=19)
 
 
 def check_mamba2_between_its_projections():

@@ -19,9 +19,9 @@ def tiny_zamba():
         return AutoModelForCausalLM.from_config(config).eval()
 
 
-def lively(model_type):
+def lively(model_type, **changes):
     """A tiny model whose SSM term is of the size of the skip: at its own initialisation it is 1e-8 of the output."""
-    network = tiny_zamba() if model_type == "zamba" else tiny_model(model_type)
+    network = tiny_zamba() if model_type == "zamba" else tiny_model(model_type, **changes)
     generator = torch.Generator().manual_seed(3)
     for name, parameter in network.named_parameters():
         if any(part in name for part in ("x_proj", "in_proj", "conv1d.weight", "dt_proj")):

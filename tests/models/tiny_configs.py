@@ -137,16 +137,16 @@ NAMED = list(CONFIGS)[:18]
 UNLISTED = list(CONFIGS)[18:]
 
 
-def tiny_config(model_type: str) -> Any:
-    """Configuration of the tiny model of one architecture."""
-    return AutoConfig.for_model(model_type, **{**COMMON, **CONFIGS[model_type]})
+def tiny_config(model_type: str, **changes: Any) -> Any:
+    """Configuration of the tiny model of one architecture, with fields changed where another size is wanted."""
+    return AutoConfig.for_model(model_type, **{**COMMON, **CONFIGS[model_type], **changes})
 
 
-def tiny_model(model_type: str, *, seed: int = 0, spread: float = 4.0) -> PreTrainedModel:
+def tiny_model(model_type: str, *, seed: int = 0, spread: float = 4.0, **changes: Any) -> PreTrainedModel:
     """Random model of one architecture in eval mode; `spread` scales matrices so that every branch matters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(tiny_config(model_type))
+        model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.ndim >= 2 and name.endswith(("weight", "proj")) and "embed" not in name:

@@ -145,6 +145,16 @@ def test_small_multiples_name_their_axes_at_the_edge():
     assert [a.get_xlabel() for a in axes] == ["", "", "along", "along", "along"]
 
 
+def test_panels_that_match_have_one_range():
+    traces = [{"x": [0, 1], "y": [0, 2]}, {"x": [0, 1], "y": [-5, 1], "xaxis": "x2", "yaxis": "y2"}]
+    layout = {"grid": {"rows": 1, "columns": 2}, "yaxis2": {"matches": "y"}}
+    canvas = drawn(Figure("f", "t", "", "", [Variant({}, traces, layout)]))
+    first, second = (axes.get_ylim() for axes in canvas.axes)
+    assert first == second
+    assert first[0] <= -5
+    assert first[1] >= 2
+
+
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(InputError, match="a trace of scatter, scattergl, heatmap, bar; got 'pie'"):
         panel([{"type": "pie"}])

@@ -34,10 +34,12 @@ def test_studies_and_damage_are_told():
         summary("whole", cells=3, done=3, total=3, finished=True),
         summary("bad", damaged="run.json is damaged"),
         summary("half", done=2, total=8),
+        summary("simulated", done=0, finished=True),
     ]
     text = " ".join(shown(list_table(runs), 200).split())
     assert "6 runs 6 of 8 finished, 2 could not run" in text
     assert "3 runs finished" in text
     assert "damaged: run.json is damaged" in text
     assert "2/8 unfinished" in text
+    assert "simulated – finished" in text
     assert "list RUN shows" in text

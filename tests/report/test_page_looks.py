@@ -66,6 +66,30 @@ def test_menu_of_a_narrow_page_opens_and_closes(example_file, opened):
     assert page.tab.evaluate("location.hash") == "#layers"
 
 
+def test_log_axes_write_few_digits_and_strips_are_read_on_their_colours(opened, tmp_path):
+    from repflow.report.page import render
+    from repflow.report.page_depth import strips
+    from repflow.report.page_model import Figure, Page, PageModel, Section, Variant
+
+    models = [PageModel("m", 0, 2, ["ssm", "attention"])]
+    spans = {"two": [1, 130], "half": [1, 1.5], "six": [1e-6, 1], "three": [0.01, 6]}
+    figures = []
+    for name, y in spans.items():
+        layout = {"yaxis": {"type": "log"}} | strips(models)
+        traces = [{"x": [0, 1], "y": y, "meta": {"model": "m"}}]
+        figures.append(Figure(name, name, "", "", [Variant({}, traces, layout, ["y"], [[1]])]))
+    file = tmp_path / "log.html"
+    file.write_text(render(Page("Log", "", models, [], [Section("s", "S", "", figures)])), encoding="utf-8")
+    page = opened(file)
+    told = {}
+    for name in spans:
+        assert page.show(name).evaluate(OVERLAPS) == [], name
+        told[name] = page.layout(name)["yaxis"].get("dtick")
+    assert told == {"two": "D2", "half": None, "six": None, "three": 1}
+    labels = [shape["label"]["font"]["color"] for shape in page.layout("two")["shapes"]]
+    assert labels == ["#000000", "#ffffff"], "dark on orange, white on blue"
+
+
 def test_six_deep_models_open_fast_and_stay_small(example_file, opened, record_property):
     """Work of the page's own thread under 3 s; by the clock too, with room for what else runs on the cores."""
     file = example_file(6, 64)

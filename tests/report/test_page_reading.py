@@ -37,6 +37,7 @@ def test_rows_of_sentences_carry_the_names_of_their_columns():
     text = render(page_with(Table("t", "T", ["<b>", "n"], [["one", 2.5]], stacked=True)))
     assert re.findall(r'data-name="([^"]*)"', text) == ["&lt;b&gt;", "n"]
     assert 'data-name="' not in render(page_with(Table("t", "T", ["a"], [["one"]])))
+    assert 'data-name="a"' in render(page_with(Table("t", "T", ["a"], [["one"]], narrow=True)))
 
 
 def test_probes_for_two_labels_are_no_mixture(tmp_path):
@@ -62,7 +63,7 @@ def test_the_verdicts_smoothness_is_the_one_its_figure_opens_with(tmp_path):
     for row, trace in zip(table.rows, opens.traces, strict=True):
         expected = results[row[0]]["matched/smoothness"].mean()
         assert trace["y"][0] == pytest.approx(expected, rel=1e-4)
-        assert row[table.columns.index("Sm")].text.startswith(f"{expected:.3g} [")
+        assert row[table.columns.index("Sm")].text.startswith(f"{expected:.2f} [")
 
 
 def test_models_of_one_size_say_nothing_about_size(tmp_path):

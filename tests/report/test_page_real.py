@@ -61,6 +61,28 @@ def test_every_figure_is_drawn_and_nothing_overlaps(browser, real_file, count, w
         page.close()
 
 
+def test_a_window_that_becomes_narrow_and_wide_again_keeps_every_panel(browser, real_file):
+    page = Opened(browser, real_file(6))
+    try:
+        page.show("figure-1")
+        for width in (390, 1280):
+            page.tab.set_viewport_size({"width": width, "height": 844})
+            page.tab.wait_for_timeout(150)  # Plotly waits before it follows the window
+            chart = page.show("figure-1")
+            tall = chart.evaluate(
+                "chart => Object.entries(chart._fullLayout).filter(([k]) => /^yaxis/.test(k)).map(([, a]) => a._length)"
+            )
+            assert len(tall) == len(MODELS)
+            assert min(tall) > 150, width
+            top = chart.evaluate("chart => chart._fullLayout._size.t")
+            assert top < 60, "no room for a legend that heat maps do not have"
+            table = page.tab.locator("#verdict-table .scroll")
+            assert table.evaluate("node => node.scrollWidth <= node.clientWidth"), "the verdict needs no pushing about"
+        page.check()
+    finally:
+        page.close()
+
+
 def test_every_control_of_every_figure_can_be_used(browser, real_file):
     page = Opened(browser, real_file(2))
     try:

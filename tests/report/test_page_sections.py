@@ -7,6 +7,7 @@ import pytest
 from stored_runs import DROP, compared, keep, measured, probed, stray
 
 from repflow.report.page_build import build_page
+from repflow.report.page_interval import Interval
 from repflow.report.page_model import Figure, Link
 from repflow.report.page_text import json_text
 
@@ -165,15 +166,15 @@ def test_eight_findings_with_numbers_and_intervals(page, results):
     assert [row[0].text for row in table.rows] == [
         f"F 3.{a}" for a in ("2.1", "2.2", "2.3", "3.1", "3.2", "4.1", "4.2", "4.3")
     ]
-    assert all(row[2] in ("agrees", "mixed", "differs", "not measurable") for row in table.rows)
+    place = table.columns.index("verdict")
+    assert all(row[place] in ("agrees", "mixed", "differs", "not measurable") for row in table.rows)
     rows = block(page, "findings-numbers").rows
-    mine = next(row for row in rows if row[0].text == "F 3.2.2" and row[1] == "gpt")
-    stored = results["gpt-64"]["token_similarity"].astype(float)
-    assert mine[3] == pytest.approx((stored[4] - stored[1]).mean(), rel=1e-6)  # a third of four blocks is one block
+    mine = next(row for row in rows if row[1] == "fall from the highest to the last state" and row[2] == "gpt")
+    curve = results["gpt-64"]["token_similarity"].astype(float).mean(1)
+    assert mine[3] == pytest.approx(curve.max() - curve[-1], rel=1e-6)
     assert mine[4] <= mine[3] <= mine[5]
-    cosine = results["gpt-64"]["layer_cosine"].astype(float).mean(2)
-    shift = next(row for row in rows if row[0].text == "F 3.2.1" and row[1] == "gpt")
-    assert shift[3] == pytest.approx((cosine[3] - np.median(cosine[:3], axis=0)).mean(), rel=1e-6)
+    told = next(row[-1] for row in table.rows if row[0].text == "F 3.2.2")
+    assert f"gpt {Interval(*mine[3:6]).fitted}" in told, "the interval of the very number"
 
 
 def test_hybrids_have_their_strip_on_every_depth_axis(page):
@@ -186,6 +187,10 @@ def test_hybrids_have_their_strip_on_every_depth_axis(page):
         ends = [[0.5, 2.5], [2.5, 3.5], [3.5, 4.5]] if wanted == "figure-1" else [[0, 2], [2, 3], [3, 4]]
         assert [s["meta"]["absolute"] for s in own] == ends, wanted
         assert min(s["y0"] for s in own) > 1, "outside the panel, where it hides no data"
+        above = [word["y"] for word in figure.variants[0].layout.get("annotations", [])]
+        above += [figure.variants[0].layout["legend"]["y"]] if "legend" in figure.variants[0].layout else []
+        assert above, wanted
+        assert min(above) > max(s["y1"] for s in own), "headings and legend above it, not on it"
         assert {s["meta"]["model"] for s in own} == {"hybrid"}
         assert "ssm in blocks 1 to 2, 4; attention in blocks 3" in figure.caption
 

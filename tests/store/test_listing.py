@@ -46,6 +46,16 @@ def test_runs_in_every_state(tmp_path):
     assert list_runs(tmp_path / "b-half") == [runs["b-half"]]
 
 
+def test_a_reproduction_names_its_recipe_and_what_ran(tmp_path):
+    asked = {"recipe": "flow-fig2", "scale": "zoo", "models": []}
+    for name, more in (("a", {}), ("b", {"models": ["x", "y"]})):
+        RunFolder.open(tmp_path, name, config={**asked, **more}, provenance={}).close()
+    assert [(run.task, run.model) for run in list_runs(tmp_path)] == [
+        ("flow-fig2", "zoo models"),
+        ("flow-fig2", "x, y"),
+    ]
+
+
 def test_no_such_folder(tmp_path):
     with pytest.raises(InputError, match="expected a folder of runs"):
         list_runs(tmp_path / "none")

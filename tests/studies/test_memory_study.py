@@ -20,6 +20,7 @@ from repflow.studies import memory_figures
 from repflow.studies.memory import MemoryConfig, run, run_name
 from repflow.studies.recency_recipes import RECENCY
 from repflow.studies.reproduce import ReproduceConfig
+from repflow.tasks import Prompt, Prompts
 
 SMALL = MemoryConfig(length=16, samples=3)
 KINDS = ["gpt_neo", "gpt_neox", "mamba", "mamba2", "rwkv", "recurrent_gemma", "bamba"]
@@ -118,12 +119,22 @@ def test_maps_are_a_run_of_their_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"length": 1}, "--length of at least 2"), ({"units": 0}, "--units of at least 1"), ({"samples": 0}, "samples"),
+    [({"length": 2}, "--length of at least 3"), ({"units": 0}, "--units of at least 1"), ({"samples": 0}, "samples"),
      ({"task": "story"}, "unknown task 'story'"), ({"maps": [-1]}, "--maps of at least 0")],
 )  # fmt: skip
 def test_refused_before_a_model_is_loaded(change, message):
     with pytest.raises(InputError, match=message):
         run(replace(MemoryConfig(model="nowhere/at-all"), **change))
+
+
+def test_one_decay_has_no_range():
+    model = made("mamba2")
+    short, long = Prompt((1, 2)), Prompt((1, 2, 3, 4))
+    with pytest.raises(InputError, match="a prompt of at least 3 tokens; got 2 at most"):
+        run(SMALL, model=model, prompts=Prompts("own", (short, short)))
+    result = run(SMALL, model=model, prompts=Prompts("own", (short, long)))
+    assert "1 prompts of fewer than 3 tokens" in {f.code: f.message for f in result.findings}["short_prompts"]
+    assert "short_prompts" not in {f.code for f in run(SMALL, model=model, prompts=Prompts("own", (long,))).findings}
 
 
 def test_names_of_runs():

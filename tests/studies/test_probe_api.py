@@ -1,5 +1,6 @@
 """`repflow.probe` on real tiny models: what comes back, what is stored, what a seed redraws, what is refused."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -21,10 +22,15 @@ from repflow.tasks import Prompts, id_prompts
 SMALL = {"samples": 60, "seeds": 2, "lens": 0, "answers": 0, "controls": ["none"], "recipes": ["robust"]}
 
 
+@functools.cache
+def probed(kind):
+    """A probe of kvpr that several tests read; shared, so never change it."""
+    return repflow.probe(reader(kind), "kvpr", **KVPR)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_architectures_on_kvpr(kind):
-    model = reader(kind)
-    result = repflow.probe(model, "kvpr", **KVPR)
+    model, result = reader(kind), probed(kind)
     states, seeds = model.n_states, KVPR["seeds"]
     for name in ("probe_accuracy", "probe/paper/accuracy", "probe/robust/accuracy", "probe/paper/gradient"):
         assert result[name].shape == (states, seeds)
@@ -46,7 +52,7 @@ def test_architectures_on_kvpr(kind):
 
 
 def test_peak_and_recipe_come_from_validation():
-    result = repflow.probe(reader("gpt_neo"), "kvpr", **KVPR)
+    result = probed("gpt_neo")
     best = {r: result[f"probe/{r}/valid_accuracy"].mean(1) for r in ("paper", "robust")}
     about = result.provenance["probe"]
     assert best[about["recipe"]].max() == max(values.max() for values in best.values())

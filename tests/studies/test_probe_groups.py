@@ -112,7 +112,7 @@ def test_a_class_that_is_small_for_one_seed_is_joined_for_all():
 
 def test_answer_label_of_questions_runs():
     result = repflow.probe(
-        reader("mamba2"), "mdqa", **SMALL, samples=60, length=1400, items=2, label="answer", allow_leak=True
+        reader("mamba2"), "mdqa", **SMALL, samples=30, length=1400, items=2, label="answer", allow_leak=True
     )
     assert "rare_classes" in [f.code for f in result.findings]
     assert result.provenance["probe"]["label"] == "first symbol of the answer"

@@ -18,6 +18,7 @@ from repflow.store import load_result, verify
 from repflow.studies.recency import run
 from repflow.studies.recency_config import RecencyConfig, check_request, run_name
 from repflow.studies.recency_ratio import influence_ratio
+from repflow.tasks import Prompt, Prompts
 from repflow.theory.influence_curve import exponential_fit
 
 torch.set_num_threads(1)
@@ -273,6 +274,14 @@ def test_wrong_requests_are_refused(mamba, options, message):
 def test_t_beyond_the_length_is_refused_before_a_model_is_loaded():
     with pytest.raises(InputError, match="--at from -20 to 19 with --length 20; got 20"):
         check_request(RecencyConfig(model="no such model", length=20, at=20))
+
+
+def test_prompts_too_short_for_a_ratio_are_refused_before_they_are_run(tmp_path, mamba):
+    prompts = Prompts("own", (Prompt((5, 6, 7)), Prompt((5, 6))))
+    with pytest.raises(InputError, match=r"at least 3 tokens before token t, so that the ratio of two .*; got 2"):
+        run(RecencyConfig(), model=mamba, prompts=prompts, out=tmp_path, name="r", compared=True)
+    assert not (tmp_path / "r").exists()
+    assert run(RecencyConfig(), model=mamba, prompts=prompts)["log_influence"].shape == (2, 3)
 
 
 def test_a_model_whose_gradient_is_cut_is_refused_and_leaves_nothing(tmp_path):

@@ -79,7 +79,7 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
             _limit(min(1.0, TOP / width)),
             f"of the energy lies in the {TOP} largest channels",
             "top_channels",
-            "cosines see little else",
+            "cosines mostly compare these",
         ),
     ):
         if name not in table:
@@ -93,7 +93,7 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
             places = np.unique(table[where][1][first, :, 0]).astype(int).tolist()
             text = (
                 f"at {_spans(over)} over half {what} (up to {np.nanmax(share[over]):.0%}); at state {first} the largest"
-                f" sits at {_few(places)}; {advice}"
+                f" is {where.removeprefix('top_').removesuffix('s')} {_few(places)}; {advice}"
             )
             found.append(Finding(code, first, text))
     return found

@@ -1,4 +1,4 @@
-"""`repflow demo`: the built-in models, trained and random, measured and probed, beside what paper 1 found."""
+"""`repflow demo`: the built-in models, trained and random, measured and probed, beside what the papers found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from repflow.cli.measure import RUNS
 from repflow.cli.report import write_page
 from repflow.store.disk import check_place
 from repflow.studies.demo import PLACE, Job, jobs, run_job
+from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.recency_config import RecencyConfig
 from repflow.zoo import NAMES, shown_models
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from repflow.paper_findings import Judged, Reading
     from repflow.results import Result
 
@@ -32,7 +36,7 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; the demo's are in its folder demo.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Show the phenomenon on the built-in models: flow, random twins, probes, and paper 1's eight findings.
+    """Show the phenomenon on the built-in models: flow, random twins, probes, reach, and paper 1's eight findings.
 
     Takes a minute or two on two cores, needs no network, and ends with a page to look at. A demo that was cut goes on
     where it was.
@@ -48,9 +52,10 @@ def command(
     if results:
         write_page([out / FOLDER / name for name in results], out / PAGE)
     if as_json:
-        from repflow.report.demo_view import demo_json
+        from repflow.report.demo_view import demo_json, reaches
 
-        told = demo_json(readings, judged, [str(out / FOLDER / name) for name in results])
+        folders = [str(out / FOLDER / name) for name in results]
+        told = demo_json(readings, judged, folders, reaches(list(results.values()), PLACE))
         print(json.dumps({**told, "page": str(out / PAGE) if results else None}, allow_nan=False), flush=True)
     else:
         show(asked, results, readings, judged)
@@ -87,9 +92,7 @@ def show(
     asked: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
 ) -> None:
     """Print tables, verdicts and findings."""
-    from repflow.report.demo_view import findings_text, model_verdict, verdict_text
-    from repflow.report.probe_table import probe_comparison
-    from repflow.report.tables import comparison_table
+    from repflow.report.demo_view import findings_text, model_verdict, reaches, verdict_text
     from repflow.zoo import record
 
     console = stdout_console()
@@ -97,14 +100,26 @@ def show(
         chosen = [results[name] for name in names if name in results]
         if chosen:
             console.print(title, markup=False, highlight=False)
-            probed = "probe_accuracy" in chosen[0]
-            console.print(probe_comparison(chosen) if probed else comparison_table(chosen))
+            console.print(table_of(chosen))
+    reach = reaches(list(results.values()), PLACE)
     lines = [
-        model_verdict(reading, PLACE, record(reading.model, "evaluation").get("retrieval")) for reading in readings
+        model_verdict(reading, PLACE, record(reading.model, "evaluation").get("retrieval"), reach.get(reading.model))
+        for reading in readings
     ]
     print(verdict_text(lines, console.width))
     print()
     print(findings_text(judged, console.width))
+
+
+def table_of(chosen: Sequence[Result]) -> RenderableType:
+    """Results of one kind side by side."""
+    from repflow.report.probe_table import probe_comparison
+    from repflow.report.recency_table import reach_table
+    from repflow.report.tables import comparison_table
+
+    if "log_influence" in chosen[0]:
+        return reach_table(chosen)
+    return probe_comparison(chosen) if "probe_accuracy" in chosen[0] else comparison_table(chosen)
 
 
 def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:
@@ -113,6 +128,10 @@ def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:
     for job in asked:
         about = job.config
         place = f"{about.task}, {about.length} tokens"
-        what = f"Probes for the {about.label}" if hasattr(about, "label") else f"Flow, {about.states} states"
+        what = f"Flow, {about.states} states"
+        if isinstance(about, ProbeConfig):
+            what = f"Probes for the {about.label}"
+        elif isinstance(about, RecencyConfig):
+            what = "How far back tokens reach"
         made.setdefault(f"{what}: {place}, {about.samples} prompts", []).append(job.name)
     return list(made.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.prompts import matched_models
-from repflow.studies.recency_config import RecencyConfig, check_request, run_name
+from repflow.studies.recency_config import RecencyConfig, check_reach, check_request, run_name
 
 if TYPE_CHECKING:
     from repflow.results import Result
@@ -51,10 +52,13 @@ def command(
     first = make_config(RecencyConfig, {**options, "model": models[0]})
     check_request(first, name)
     if len(models) > 1:
+        check_reach(first.at % first.length)
         first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
     names = [name or run_name(config) for config in configs]
-    code, results = each_model(run, _print, configs, names, out, as_json=as_json)
+    code, results = each_model(
+        functools.partial(run, compared=len(models) > 1), _print, configs, names, out, as_json=as_json
+    )
     if len(results) > 1 and results[0].config["model"] == models[0]:
         _ratios(results, out, first.nearest, as_json=as_json)
     raise typer.Exit(code)

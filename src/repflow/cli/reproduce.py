@@ -114,7 +114,9 @@ def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool,
     console = stdout_console()
     for part in figure_view(result):
         console.print(part)
-    console.print(f"wrote {out / name}", markup=False, highlight=False, soft_wrap=True)
+    runs = " ".join(dict.fromkeys(str(out / run) for run in result.provenance["runs"].values()))
+    for line in (f"next: repflow figures {runs}", f"wrote {out / name}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:

@@ -40,50 +40,54 @@ class Minimum:
 
 
 class _History:
-    """The last steps s and changes of gradient y of each problem, in a ring of its own."""
+    """The last steps s, changes of gradient y and 1 / s·y (0 where empty) of each problem, newest first."""
 
     def __init__(self, point: Tensor) -> None:
-        self.steps = point.new_zeros(HISTORY, *point.shape)
-        self.changes = torch.zeros_like(self.steps)
-        self.curvature = point.new_zeros(HISTORY, *point.shape[:-1])  # 1 / s·y, 0 where empty
-        self.next = torch.zeros(point.shape[:-1], dtype=torch.long, device=point.device)
+        self.steps: list[Tensor] = []
+        self.changes: list[Tensor] = []
+        self.curvature: list[Tensor] = []
         self.scale = point.new_ones(point.shape[:-1])
 
-    def add(self, chosen: Tensor, step: Tensor, change: Tensor) -> None:
+    def add(self, chosen: Tensor, ended: Tensor, step: Tensor, change: Tensor) -> None:
+        """Take in a step of the chosen problems; what those that have ended take in is never read."""
         product = (step * change).sum(-1)
         size = change.square().sum(-1)
         chosen = chosen & (product > torch.finfo(step.dtype).eps * size)
         self.scale = torch.where(chosen, product / size.clamp_min(torch.finfo(step.dtype).tiny), self.scale)
-        for slot in range(HISTORY):
-            here = chosen & (self.next == slot)
-            self.steps[slot] = torch.where(here[..., None], step, self.steps[slot])
-            self.changes[slot] = torch.where(here[..., None], change, self.changes[slot])
-            self.curvature[slot] = torch.where(here, 1 / product, self.curvature[slot])
-        self.next = torch.where(chosen, (self.next + 1) % HISTORY, self.next)
-
-    def _age(self, age: int) -> tuple[Tensor, Tensor, Tensor]:
-        slot = (self.next - 1 - age) % HISTORY
-        wide = slot[None, ..., None].expand(1, *self.steps.shape[1:])
-        return (
-            self.steps.gather(0, wide)[0],
-            self.changes.gather(0, wide)[0],
-            self.curvature.gather(0, slot[None])[0],
-        )
+        every = bool((chosen | ended).all())
+        for kept, new, which in (
+            (self.steps, step, chosen[..., None]),
+            (self.changes, change, chosen[..., None]),
+            (self.curvature, torch.where(chosen, 1 / product, 0.0), chosen),
+        ):
+            if every:  # nothing to copy
+                kept.insert(0, new)
+                del kept[HISTORY:]
+            else:
+                _shift(kept, new, which)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """- H g by the two-loop recursion (Nocedal and Wright, algorithm 7.4)."""
         out, shares = gradient.clone(), []
-        for age in range(HISTORY):
-            step, change, curvature = self._age(age)
+        rows = list(zip(self.steps, self.changes, self.curvature, strict=True))
+        for step, change, curvature in rows:
             share = curvature * (step * out).sum(-1)
             out -= share[..., None] * change
             shares.append(share)
         out *= self.scale[..., None]
-        for age in reversed(range(HISTORY)):
-            step, change, curvature = self._age(age)
+        for (step, change, curvature), share in zip(reversed(rows), reversed(shares), strict=True):
             back = curvature * (change * out).sum(-1)
-            out += (shares[age] - back)[..., None] * step
+            out += (share - back)[..., None] * step
         return -out
+
+
+def _shift(kept: list[Tensor], new: Tensor, chosen: Tensor) -> None:
+    """Put the new row in front of the kept ones where chosen, in place: the others keep theirs."""
+    if len(kept) < HISTORY:
+        kept.append(torch.zeros_like(new))
+    for older in range(len(kept) - 1, 0, -1):
+        torch.where(chosen, kept[older - 1], kept[older], out=kept[older])
+    torch.where(chosen, new, kept[0], out=kept[0])
 
 
 def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: float, rounds: int = ROUNDS) -> Minimum:
@@ -118,7 +122,7 @@ def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: fl
         done += 1
         # near the minimum the decrease is smaller than the value's own rounding
         taken = open_ & (new_value <= value + DESCENT * length * slope + slack * value.abs())
-        history.add(taken, trial - point, new_gradient - gradient)
+        history.add(taken, ~open_, trial - point, new_gradient - gradient)
         point = torch.where(taken[..., None], trial, point)
         value = torch.where(taken, new_value, value)
         gradient = torch.where(taken[..., None], new_gradient, gradient)

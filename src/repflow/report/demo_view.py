@@ -10,19 +10,25 @@ import numpy as np
 
 from repflow.paper_findings import Judged
 from repflow.paper_reading import HYBRID, SSM, TBM, Flow, Probe, Reading
+from repflow.results import Result
 
 WIDTH = 100
 NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}
+WINDOW = 64
+"""Last tokens whose share of all influence is told."""
 LABELS = {"index": "the gold pair's index", "answer": "the answer's first symbol"}
 
 
-def model_verdict(reading: Reading, place: str, answers: Mapping[str, Any] | None = None) -> str:
+def model_verdict(
+    reading: Reading, place: str, answers: Mapping[str, Any] | None = None, reach: Mapping[str, Any] | None = None
+) -> str:
     """A few sentences on one model, each with its numbers.
 
     Args:
         reading: what was measured.
         place: "task/length" to speak of.
         answers: retrieval of held-out prompts as the card has it, by set.
+        reach: how far back its tokens reach, as `reaches` gives it.
     """
     told = []
     if flow := reading.trained.get(place):
@@ -36,7 +42,47 @@ def model_verdict(reading: Reading, place: str, answers: Mapping[str, Any] | Non
         name, entry = asked
         told.append(f"answers {entry['exact'] / entry['of']:.1%} of {entry['of']} held-out prompts ({name}) in full")
     told += [_read_out(label, probe) for label in LABELS if (probe := reading.probes.get(f"{label}/{place}"))]
+    if reach is not None:
+        told.append(_reaches_back(reach))
     return f"{reading.model} ({NAMED[reading.family]}): {'; '.join(told)}."
+
+
+def reaches(results: Sequence[Result], place: str) -> dict[str, dict[str, Any]]:
+    """How far back tokens reach by model, of runs of `repflow recency` on one "task/length".
+
+    `half_within` is the least number of last tokens that hold half of all influence on the last token's output,
+    `last_64` the share that the last 64 hold; `random` the same of the random twin.
+    """
+    found = {}
+    for result in results:
+        if "log_influence" in result and f"{result.config['task']}/{result.config['length']}" == place:
+            told: dict[str, Any] = dict(_reach(result, ""))
+            twin = result.provenance.get("twin")
+            found[str(result.provenance["model"]["name"])] = told | {
+                "samples": len(result["log_influence"]),
+                "random": {"init": twin["init"], **_reach(result, "twin/")} if twin else None,
+            }
+    return found
+
+
+def _reach(result: Result, prefix: str) -> dict[str, float | None]:
+    at = result.provenance["recency"]["windows"].index(WINDOW)
+    values = {
+        "half_within": float(result.mean(f"{prefix}half_reach")),
+        f"last_{WINDOW}": float(result.mean(f"{prefix}recent_share")[at]),
+    }
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+
+
+def _reaches_back(reach: Mapping[str, Any]) -> str:
+    def told(entry: Mapping[str, Any]) -> str:
+        half, share = entry["half_within"], entry[f"last_{WINDOW}"]
+        text = "no number of tokens" if half is None else f"the last {half:.0f} tokens"
+        return text if share is None else f"{text} ({share:.0%} within the last {WINDOW})"
+
+    text = f"half of what moves its last output lies in {told(reach)}"
+    random = reach["random"]
+    return text if random is None else f"{text}, with random weights ({random['init']}) in {told(random)}"
 
 
 def longest_kvpr(answers: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
@@ -93,10 +139,13 @@ def _hanging(text: str, width: int, indent: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False)
 
 
-def demo_json(readings: Sequence[Reading], judged: Sequence[Judged], runs: Sequence[str]) -> dict[str, Any]:
+def demo_json(
+    readings: Sequence[Reading], judged: Sequence[Judged], runs: Sequence[str], reach: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The same as one object."""
     return {
         "runs": list(runs),
+        "reach": dict(reach or {}),
         "readings": [reading.to_json() for reading in readings],
         "findings": [
             {

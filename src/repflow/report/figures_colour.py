@@ -8,7 +8,7 @@ from typing import Any
 
 from repflow.errors import InputError, teach
 from repflow.report.page_model import PageModel
-from repflow.report.palette import INK, colourmap, kind_colour, model_colour
+from repflow.report.palette import INK, colourmap, kind_colour, model_colour, readable_on
 
 RGBA = re.compile(r"rgba?\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(?:,\s*([\d.]+)\s*)?\)")
 HEX = re.compile(r"#[0-9a-fA-F]{6}")
@@ -33,6 +33,8 @@ def resolve(colour: str) -> Colour:
         return _hex(model_colour(int(name[6:])), opacity)
     if name.startswith("kind:"):
         return _hex(kind_colour(name[5:]), opacity)
+    if name.startswith("on:"):
+        return _hex(readable_on(kind_colour(name[3:])), opacity)
     if name in INK:
         return _hex(INK[name][0], opacity)
     if name == "transparent":

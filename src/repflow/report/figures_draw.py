@@ -134,6 +134,7 @@ def _fill(variant: Variant, drawings: Sequence[Drawing], depth: str | None) -> N
         scale(drawing.axes, drawing.panel)
         if depth:
             _depth_title(drawing, depth)
+    _match(drawings)
     _outer_titles(drawings)
     placed = [(drawing.panel, drawing.axes) for drawing in drawings]
     tops = draw_shapes(list(variant.layout.get("shapes") or []), placed, depth)
@@ -160,6 +161,20 @@ def _depth_title(drawing: Drawing, depth: str) -> None:
         drawing.axes.set_xlim(-0.02, max(1.0, float(drawing.axes.dataLim.x1)) + 0.02)
     if drawing.along == {"x", "y"}:
         drawing.axes.set_box_aspect(1)
+
+
+def _match(drawings: Sequence[Drawing]) -> None:
+    """Panels whose axes match one another get one range that holds all of them."""
+    for side, attribute in (("x", "across"), ("y", "up")):
+        groups: dict[str, list[Drawing]] = {}
+        for drawing in drawings:
+            root = getattr(drawing.panel, attribute).get("matches") or getattr(drawing.panel, side)
+            groups.setdefault(str(root), []).append(drawing)
+        for members in groups.values():
+            spans = [getattr(member.axes, f"get_{side}lim")() for member in members]
+            if len(members) > 1 and all(low < high for low, high in spans):
+                for member in members:
+                    getattr(member.axes, f"set_{side}lim")(min(s[0] for s in spans), max(s[1] for s in spans))
 
 
 def _outer_titles(drawings: Sequence[Drawing]) -> None:

@@ -116,6 +116,25 @@ def _sets(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
     return sets
 
 
+def largest_sets(runs: Iterable[StoredRun]) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Of every study, task, length, kind of state and label the runs that compare directly, and those left out.
+
+    Where prompts or number formats differ, the set with most models is taken, the first one of equals.
+    """
+    conditions: dict[tuple[str, ...], list[StoredRun]] = {}
+    for run in runs:
+        label = str(run.result.config.get("label", ""))
+        conditions.setdefault((run.study, task_name(run), run.length, run.states, label), []).append(run)
+    kept: list[StoredRun] = []
+    left: list[StoredRun] = []
+    for mine in conditions.values():
+        sets = _sets(mine)
+        best = max(sets, key=lambda members: len({run.label for run in members}))
+        kept += best
+        left += [run for members in sets if members is not best for run in members]
+    return kept, left
+
+
 def _one_per_model(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The run with most metrics of every model."""
     best: dict[str, StoredRun] = {}

@@ -18,7 +18,7 @@ MAP_DIGITS = 5
 """Significant digits in the CSV of a heat map, of which there are many thousands."""
 EXACT_POWER = 22
 """Largest power of ten that a double holds exactly."""
-STRIP = 0.03
+STRIP = 0.045
 """Height of a strip of kinds, as a share of the chart's."""
 STEP = 1.25 * STRIP
 """From one strip to the next."""
@@ -88,6 +88,24 @@ def after_last(run: StoredRun) -> dict[str, list[float]]:
     return {"relative": [1 + min(0.04, 1 / max(run.layers, 1))], "absolute": [run.layers + 1.0]}
 
 
+def spans(numbers: Sequence[float | int]) -> str:
+    """Numbers in a few words: three or more in a row become a span.
+
+    >>> spans([1, 2, 4, 5, 6]), spans([0.5])
+    ('1, 2, 4 to 6', '0.5')
+    """
+    told: list[str] = []
+    rows: list[list[float | int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    for row in rows:
+        told += [f"{row[0]:g} to {row[-1]:g}"] if len(row) > 2 else [f"{number:g}" for number in row]
+    return ", ".join(told)
+
+
 def gap_note(values: np.ndarray, run: StoredRun, axis: str) -> str:
     """A sentence that names the states or blocks where nothing is finite, "" where there are none."""
     rows = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
@@ -95,7 +113,7 @@ def gap_note(values: np.ndarray, run: StoredRun, axis: str) -> str:
     if not empty:
         return ""
     where = depth(run, axis, len(rows))["absolute"]
-    names = ", ".join(f"{where[place]:g}" for place in empty)
+    names = spans([where[place] for place in empty])
     return f"{run.label}: no finite value at {'state' if axis == 'state' else 'layer'} {names}, drawn as a gap."
 
 
@@ -152,14 +170,13 @@ def strip(
             f"{other}0": low,
             f"{other}1": low + STRIP,
             "fillcolor": f"kind:{kind}",
-            "opacity": 0.85,
             "line": {"width": 0},
             "layer": "above",
             "meta": {"model": model.label, "axis": axis, "relative": relative, "absolute": absolute},
         }
         if axis == "x" and relative[1] - relative[0] >= LABELLED:
             said = f"{model.label}: {kind}" if named and (first, last) == _widest(model.kinds) else kind
-            shape["label"] = {"text": said, "font": {"size": 9, "color": "paper"}}
+            shape["label"] = {"text": said, "font": {"size": 10, "color": f"on:{kind}"}}
         shapes.append(shape)
     return shapes
 
@@ -183,7 +200,7 @@ def with_strips(layout: Mapping[str, Any], shapes: Sequence[Mapping[str, Any]]) 
         return {}
     return {
         "shapes": list(shapes),
-        "annotations": [{**word, "y": ABOVE + 1.5 * STEP} for word in layout["annotations"]],
+        "annotations": [{**word, "y": ABOVE + STEP} for word in layout["annotations"]],
     }
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from repflow.results import Band, bootstrap_band
+
+MOST_DECIMALS = 8
+STEPS = 4
+"""Least number of steps of the last decimal between the ends of an interval."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,18 @@ class Interval:
             return "–"
         shown = [format(scale * part, form) for part in (self.value, self.low, self.high)]
         return f"{shown[0]} [{shown[1]}, {shown[2]}]" if np.isfinite(self.low) else shown[0]
+
+    @property
+    def fitted(self) -> str:
+        """The text with as many decimals as tell the ends apart.
+
+        >>> Interval(0.36941, 0.36862, 0.37031).fitted, Interval(1.97, 1.93, 2.011).fitted, Interval(0.4648).fitted
+        ('0.3694 [0.3686, 0.3703]', '1.97 [1.93, 2.01]', '0.465')
+        """
+        wide = self.high - self.low
+        if not np.isfinite(wide) or wide <= 0:
+            return self.text(".3g")
+        return self.text(f".{min(max(math.ceil(-math.log10(wide / STEPS)), 0), MOST_DECIMALS)}f")
 
     def __str__(self) -> str:
         return self.text()

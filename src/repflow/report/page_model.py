@@ -102,7 +102,8 @@ class Figure:
 class Table:
     """A table; its numbers are shown with four significant digits and downloaded in full.
 
-    With `stacked` the cells of a row stand below each other with their columns' names: for rows of sentences.
+    With `stacked` the cells of a row stand below each other with their columns' names: for rows of sentences; with
+    `narrow` only where the window is narrow: for tables that a reader on a telephone should not have to push about.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
     stacked: bool = False
+    narrow: bool = False
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,16 @@ def kind_colour(kind: str, *, dark: bool = False) -> str:
     return KINDS.get(kind, KINDS["other"])[int(dark)]
 
 
+def readable_on(colour: str) -> str:
+    """Black or white, whichever is read better on a colour: the luminance of equal contrast is about 0.18.
+
+    >>> readable_on("#0072b2"), readable_on("#e69f00")
+    ('#ffffff', '#000000')
+    """
+    red, green, blue = ((int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
+    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
+
+
 def faded(colour: str, opacity: float) -> str:
     """A colour with opacity, for bands.
 

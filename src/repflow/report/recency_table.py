@@ -73,6 +73,21 @@ def summary_table(result: Result) -> FittedTable:
     return FittedTable(headings, 2, _builder(rows, left=("weights",)), caption, folds=("weights",))
 
 
+def reach_table(results: Sequence[Result]) -> FittedTable:
+    """Models one under the other, each above its random twin."""
+    rows = []
+    for result in results:
+        name, twin = result.provenance["model"]["name"], result.provenance.get("twin")
+        rows.append({"model": name} | _summary("trained", result, "", result.provenance["recency"]))
+        if twin:
+            rows.append({"model": ""} | _summary(f"random ({twin['init']})", result, "twin/", twin))
+    caption = "influence of each input on the output at the last token; ½ within: least last tokens with half of it"
+    told = dict.fromkeys(("model", "weights", "½ within", *(key for row in rows for key in row if key[:4] == "last")))
+    order = dict.fromkeys([*told, *(key for row in rows for key in row)])  # reach first: what is narrow shows it
+    headings = [name for name in order if any(row.get(name, ABSENT) != ABSENT for row in rows)]
+    return FittedTable(headings, 3, _builder(rows, left=("model", "weights")), caption, folds=("model", "weights"))
+
+
 def _summary(
     label: str, result: Result, prefix: str, facts: dict[str, Any], target: str | None = None
 ) -> dict[str, str]:

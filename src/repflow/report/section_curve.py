@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from repflow.report.page_depth import spans
 from repflow.results import Band
 
 MOST_POINTS = 400
@@ -170,8 +171,8 @@ def gaps(label: str, values: np.ndarray, what: str, first: int = 0) -> str:
     'gpt2: no finite value at layer 2, drawn as a gap.'
     """
     rows = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
-    empty = [str(i + first) for i in range(len(rows)) if not np.isfinite(rows[i]).any()]
-    return f"{label}: no finite value at {what} {', '.join(empty)}, drawn as a gap." if empty else ""
+    empty = [i + first for i in range(len(rows)) if not np.isfinite(rows[i]).any()]
+    return f"{label}: no finite value at {what} {spans(empty)}, drawn as a gap." if empty else ""
 
 
 def joined(*notes: str) -> str:

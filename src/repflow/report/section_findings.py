@@ -1,18 +1,18 @@
-"""Paper 1's eight findings: claim, our numbers with intervals, verdict."""
+"""Paper 1's eight findings: claim, our numbers with the intervals that belong to them, verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from repflow.paper_findings import Judged, judge, known_readings, merge, read_results
-from repflow.report.finding_numbers import BY_LENGTH, RANDOM, finding_rows
-from repflow.report.page_compare import task_name
-from repflow.report.page_context import Context, measured_runs
+from repflow.paper_findings import Judged, common_place, judge, known_readings, merge, read_results
+from repflow.paper_parts import Clause
+from repflow.paper_reading import SSM, TBM
+from repflow.report.finding_intervals import Key, numbers_of, prompt_intervals
+from repflow.report.page_compare import largest_sets
+from repflow.report.page_context import Context
 from repflow.report.page_depth import exact
-from repflow.report.page_model import Block, Cell, Link, Section, Table
+from repflow.report.page_model import Block, Cell, Link, Section, Table, Text
 from repflow.report.page_runs import StoredRun
-from repflow.report.section_probe import probe_runs, probed_label
-from repflow.report.section_verdict import verdicts_of
 
 TARGETS = {
     "F 3.2.1": "figure-1",
@@ -44,116 +44,132 @@ PLAIN = {
     "before it.",
 }
 """Each finding for readers who have not read the paper."""
-SHOWN = 4
-"""Intervals that the first table shows; the second has all."""
 HOLDS = {True: "yes", False: "no", None: "not settled"}
+ANSWERS = {True: "✓ holds", False: "✗ does not hold", None: "? not settled"}
+GLOSSARY = (
+    "Block, or layer: one step of the model, from bottom to top. State: the vectors of all tokens between two blocks; "
+    "state 0 is the embedding.",
+    "Layer cosine: how little a block turns a token's vector; 1 is not at all. Token similarity: mean cosine between "
+    "the vectors of different tokens of a prompt; at 1 nothing tells them apart, which is called over-smoothing.",
+    "CKA: how alike two states arrange the tokens, from 0 to 1. Sm and St: how much states bend and spread on their "
+    "way through the blocks; low is smooth and steady.",
+    "Probe: a linear read-out, trained to tell the answer from one state. Peak: the state where it does best. Random "
+    "twin: the same model with untrained weights. Training seed: the same model, trained again from another start.",
+)
+"""The words of the findings, for readers new to them."""
 
 
 def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
-    """The eight findings; None where nothing was measured or probed."""
-    if not [run for run in runs if run.study in ("measure", "probe")]:
+    """The eight findings, on runs that compare directly; None where nothing was measured or probed."""
+    runs = [run for run in runs if run.study in ("measure", "probe")]
+    if not runs:
         return None
-    judged = judged_findings(runs)
-    evidence = {finding.code: numbers(finding.code, runs, context) for finding in judged}
-    blocks: list[Block] = [_overview(judged, evidence), _numbers_table(evidence), _clauses(judged)]
+    runs, left = (runs, []) if context.allow_mixed else largest_sets(runs)
+    place, judged = judged_findings(runs)
+    ends = prompt_intervals([run.result for run in runs], place)
+    words = Text("findings-words", "Words used here", GLOSSARY)
+    blocks: list[Block] = [words, _overview(judged, ends), _parts(judged, ends), _numbers(judged, ends)]
+    where = place.rpartition("/")
     lead = (
-        "The paper's eight numbered findings, held against these runs. TBM is a Transformer-based model, SSM a "
-        "state-space model. Agrees: every part of the claim holds in every training seed, of which there are at least "
-        "two. Differs: every part was settled and none holds. Mixed: anything between. Not measurable: these runs "
-        "lack what it needs."
+        "The paper's eight numbered findings, held against these runs"
+        + (f" on {where[0]} prompts of {where[2]} tokens" if place else "")
+        + ". TBM is a Transformer-based model, SSM a state-space model. Agrees: every part of the claim holds in every "
+        "training seed, of which there are at least two. Differs: every part was settled and none holds. Mixed: "
+        "anything between. Not measurable: these runs lack what it needs."
     )
+    if left:
+        names = ", ".join(run.name for run in left)
+        lead += f" Left out, of other prompts or number formats than the rest: {names} (--allow-mixed takes them)."
     return Section("findings", "The eight findings", lead, blocks)
 
 
-def judged_findings(runs: Sequence[StoredRun]) -> list[Judged]:
-    """Verdicts on the eight findings, with what is packaged about further training seeds of the same models."""
+def judged_findings(runs: Sequence[StoredRun]) -> tuple[str, list[Judged]]:
+    """Task and length that these runs share, and the verdicts there, with what is packaged about further seeds."""
     own = read_results([run.result for run in runs])
-    return list(judge(merge(own, known_readings())))
+    place = common_place([reading for reading in own if reading.family in (TBM, SSM)])
+    return place, list(judge(merge(own, known_readings()), place=place))
 
 
-def numbers(code: str, runs: Sequence[StoredRun], context: Context) -> list[list[Cell]]:
-    """Rows of the numbers behind a finding: of the main run of each model, or of all lengths, or of random weights."""
-    if code in BY_LENGTH:
-        flows, probes = measured_runs(runs), probe_runs(runs)
-        flows = [run for run in flows if run.states == "residual"]
-    else:
-        verdicts = verdicts_of(runs, context)
-        flows = [verdict.flow for verdict in verdicts if verdict.flow]
-        probes = [verdict.probe for verdict in verdicts if verdict.probe]
-    if code in RANDOM:
-        flows = flows + [
-            run for run in runs if run.study == "measure" and not run.trained and not run.facts.get("ablate")
-        ]
-    rows: list[list[Cell]] = []
-    seen = set()
-    for run, words, value in finding_rows(code, flows, probes):
-        key = (run.name, words)
-        if key in seen:
-            continue
-        seen.add(key)
-        label = f", {probed_label(run)}" if run.study == "probe" else ""
-        where = f"{task_name(run)}, {run.length} tokens, {run.states}{label}"
-        rows.append(
-            [
-                Link(code, TARGETS[code]),
-                run.label,
-                words,
-                exact(value.value),
-                exact(value.low),
-                exact(value.high),
-                where,
-            ]
-        )
-    return rows
-
-
-def _overview(judged: Sequence[Judged], evidence: dict[str, list[list[Cell]]]) -> Table:
+def _overview(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
     rows: list[list[Cell]] = [
         [
             Link(finding.code, TARGETS.get(finding.code, "findings")),
             finding.words,
-            finding.verdict,
             PLAIN.get(finding.code),
-            finding.reason,
-            finding.ours or None,
-            _intervals(evidence[finding.code]),
+            finding.verdict,
+            _in_short(finding),
+            _asked(finding, ends) or None,
         ]
         for finding in judged
     ]
-    columns = ("finding", "the paper's claim", "verdict", "in plain words", "why", "our numbers", "with 95 % intervals")
-    caption = "The number of a finding leads to its figure. Thresholds are ours, since the paper gives none."
+    columns = ("finding", "the paper's claim", "in plain words", "verdict", "why", "what was asked, and our numbers")
+    caption = (
+        "The number of a finding leads to its figure. Thresholds are ours, since the paper gives none. Brackets: 95 % "
+        "intervals over prompts; where there is none, the last table of this part says why."
+    )
     return Table("findings-table", "Claim by claim", columns, rows, caption, stacked=True)
 
 
-def _intervals(rows: Sequence[Sequence[Cell]]) -> Cell:
-    told = []
-    for _, model, words, value, low, high, _ in rows[:SHOWN]:
-        ends = f" [{_short(low)}, {_short(high)}]" if low is not None else ""
-        told.append(f"{model}, {words}: {_short(value)}{ends}")
-    more = f"; and {len(rows) - SHOWN} more below" if len(rows) > SHOWN else ""
-    return "; ".join(told) + more if told else None
+def _in_short(finding: Judged) -> str:
+    """How many parts hold in every training seed; the whole reason where nothing could be settled."""
+    texts = list(dict.fromkeys(clause.text for clause in finding.clauses))
+    told = [[c.holds for c in finding.clauses if c.text == text and c.holds is not None] for text in texts]
+    if not any(told):
+        return finding.reason
+    count = {
+        "hold": sum(bool(answers) and all(answers) for answers in told),
+        "do not": sum(not all(answers) for answers in told),
+        "not settled": sum(not answers for answers in told),
+    }
+    parts = f"{count['hold']} of {len(texts)} parts hold"
+    parts += "".join(f", {count[words]} {words}" for words in ("do not", "not settled") if count[words])
+    seeds = len(finding.seeds)
+    return f"{parts} ({'one training seed' if seeds == 1 else f'in every one of {seeds} training seeds'})"
 
 
-def _short(value: Cell) -> str:
-    return f"{value:.3g}" if isinstance(value, float | int) else str(value)
+def _asked(finding: Judged, ends: Mapping[Key, tuple[float, float]]) -> str:
+    """A line for every part, as the first training seed answers it."""
+    first = finding.seeds[0] if finding.seeds else None
+    lines = [
+        f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(finding, clause, ends)}."
+        for clause in finding.clauses
+        if finding.seeds and clause.seed == first
+    ]
+    return "\n".join(lines)
 
 
-def _numbers_table(evidence: dict[str, list[list[Cell]]]) -> Table:
-    rows = [row for mine in evidence.values() for row in mine]
-    columns = ("finding", "model", "what", "value", "low", "high", "measured on")
-    caption = (
-        "Late and early: the last and the first third of the blocks. Intervals are 95 % over prompts, each model by "
-        "itself; those of random weights speak of one draw of them."
-    )
-    return Table("findings-numbers", "The numbers with their intervals", columns, rows, caption)
+def _found(finding: Judged, clause: Clause, ends: Mapping[Key, tuple[float, float]]) -> str:
+    """A part's numbers, each with its interval where it has one; or what is missing."""
+    if not clause.values:
+        return clause.found
+    numbers = ", ".join(f"{one.name} {one.interval.fitted}" for one in numbers_of(finding, clause, ends))
+    return f"{clause.what}: {numbers}"
 
 
-def _clauses(judged: Sequence[Judged]) -> Table:
+def _parts(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
     rows: list[list[Cell]] = []
     for finding in judged:
         for clause in finding.clauses:
             seed = "" if clause.seed is None else str(clause.seed)
-            rows.append([finding.code, clause.text, seed, clause.found, HOLDS[clause.holds]])
-    columns = ("finding", "part of the claim", "training seed", "found", "holds")
-    caption = "Each part in every training seed by itself."
+            rows.append([finding.code, clause.text, _found(finding, clause, ends), HOLDS[clause.holds], seed])
+    columns = ("finding", "part of the claim", "found", "holds", "training seed")
+    caption = "Each part in every training seed by itself. Not settled: nothing to ask it of, or too few prompts."
     return Table("findings-parts", "Every part that was asked", columns, rows, caption)
+
+
+def _numbers(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
+    rows: list[list[Cell]] = []
+    for finding in judged:
+        for clause in finding.clauses:
+            for one in numbers_of(finding, clause, ends):
+                value = one.interval
+                seed = "" if clause.seed is None else str(clause.seed)
+                told = [exact(value.value), exact(value.low), exact(value.high), one.over, seed]
+                rows.append([Link(finding.code, TARGETS[finding.code]), clause.what, one.name, *told])
+    columns = ("finding", "number", "model", "value", "low", "high", "interval over", "training seed")
+    caption = (
+        "Prompts are drawn anew with replacement, the same for all models that read equally many, and each number is "
+        "computed from every draw; low and high hold 95 % of them. They speak of these trained models, not of others "
+        "trained alike: that is what training seeds are for."
+    )
+    return Table("findings-numbers", "The numbers with their intervals", columns, rows, caption)

@@ -32,6 +32,8 @@ STUDY, RATIO = "recency", "recency-ratio"
 CURVE = "log_influence"
 Y = "ln ‖∂y_t / ∂x_s‖"
 BESIDE = ("fit and bound", "random twin", "nothing")
+MANY = 3
+"""More models than this open with their curves alone: fits and bounds of all of them hide these."""
 TWIN = "twin/"
 
 
@@ -57,7 +59,7 @@ def when_of(group: Group) -> dict[str, str]:
 def _curve_figure(groups: Sequence[Group]) -> Figure:
     variants = []
     for group in groups:
-        for beside in BESIDE:
+        for beside in BESIDE if len(group.runs) <= MANY else BESIDE[::-1]:
             if beside != "random twin" or any(f"{TWIN}{CURVE}" in run.result for run in group.runs):
                 variants += [_curves(group, beside, scale) for scale in ("linear", "logarithmic")]
     return Figure(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,43 +19,10 @@ from repflow.results import Band, Result, bootstrap_band
 COLUMNS = ("model", "run", "task", "length", "states", "place", "state", "relative depth", "mean", "low", "high")
 
 
-def curves(
-    group: Group,
-    context: Context,
-    metric: str,
-    prefix: str = "",
-    when: dict[str, str] | None = None,
-    *,
-    title: str | None = None,
-    reader: Callable[[Result, str], Band] | None = None,
-) -> Variant | None:
-    """One line with its band per model over depth, final norm behind; None where no run has the metric."""
-    name = f"{prefix}{metric}"
-    runs = [run for run in group.runs if name in run.result]
-    if not runs:
-        return None
-    traces: list[dict[str, Any]] = []
-    rows: list[list[Any]] = []
-    notes = []
-    read = reader or mean_band
-    for run in runs:
-        axis = "layer" if "layer" in run.result.axes[name] else "state"
-        band = read(run.result, name)
-        where = depth(run, axis, len(band.mean))
-        shown = run.label if group.states != MIXED else f"{run.label}, {run.states} states"
-        traces += line(shown, run.label, where, band)
-        rows += band_rows(run, axis, where, band)
-        notes.append(gap_note(band.mean, run, axis))
-        final = f"final_norm/{name}"
-        if final in run.result:
-            last = read(run.result, final)
-            traces.append(_final_marker(run, last))
-            rows += band_rows(run, "final norm", after_last(run), last)
-    models = context.of(runs)
-    layout = {"yaxis": {"title": {"text": title or words_of(metric)}}} | strips(models)
-    traces += kind_keys(models)
-    note = joined(group.note, *notes)
-    return Variant(when if when is not None else group.when, traces, layout, COLUMNS, rows, note)
+Depth = dict[str, list[float]]
+"""Places on the relative and on the absolute depth axis."""
+Drawn = tuple[list[dict[str, Any]], list[list[Any]]]
+"""Traces, and rows of the CSV."""
 
 
 def mean_band(result: Result, name: str) -> Band:
@@ -64,6 +32,87 @@ def mean_band(result: Result, name: str) -> Band:
     values, axes = result[name], result.axes[name]
     place = axes.index("token")
     return bootstrap_band(nan_mean(values, place), tuple(axis for axis in axes if axis != "token"))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a line over depth shows.
+
+    Attributes:
+        title: of the axis; by default the metric in words.
+        read: band of an array of a result.
+        place: what the CSV calls its points; by default `state` or `layer`.
+        beside: what else a run shows at these places.
+        shapes: of the layout, below the strips of hybrids.
+        columns: of the CSV.
+    """
+
+    title: str = ""
+    read: Callable[[Result, str], Band] = mean_band
+    place: str = ""
+    beside: Callable[[StoredRun, Depth], Drawn] | None = None
+    shapes: Sequence[dict[str, Any]] = ()
+    columns: Sequence[str] = COLUMNS
+
+
+def curves(
+    group: Group, context: Context, name: str, when: dict[str, str], curve: Curve | None = None
+) -> Variant | None:
+    """One line with its band per model over depth, final norm behind; None where no run has the metric."""
+    runs = [run for run in group.runs if name in run.result]
+    if not runs:
+        return None
+    curve = curve or Curve()
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    notes = []
+    for run in runs:
+        axis = "layer" if "layer" in run.result.axes[name] else "state"
+        band = curve.read(run.result, name)
+        where = depth(run, axis, len(band.mean))
+        shown = run.label if group.states != MIXED else f"{run.label}, {run.states} states"
+        traces += line(shown, run.label, where, band)
+        rows += band_rows(run, curve.place or axis, where, band)
+        notes.append(gap_note(band.mean, run, axis))
+        for more in (curve.beside, _final_norm(name, curve.read)):
+            extra, told = more(run, where) if more else ([], [])
+            traces += extra
+            rows += told
+    models = context.of(runs)
+    layout: dict[str, Any] = {"yaxis": {"title": {"text": curve.title or words_of(name)}}} | strips(models)
+    if curve.shapes:
+        layout["shapes"] = [*layout.get("shapes", []), *curve.shapes]
+    return Variant(when, traces + kind_keys(models), layout, curve.columns, rows, joined(group.note, *notes))
+
+
+def _final_norm(name: str, read: Callable[[Result, str], Band]) -> Callable[[StoredRun, Depth], Drawn]:
+    """The final norm's output as a marker behind the last layer."""
+
+    def drawn(run: StoredRun, _: Depth) -> Drawn:
+        if f"final_norm/{name}" not in run.result:
+            return [], []
+        last, where = read(run.result, f"final_norm/{name}"), after_last(run)
+        return [marker(run, "final norm", where, last.mean, "circle-open", 10)], band_rows(
+            run, "final norm", where, last
+        )
+
+    return drawn
+
+
+def marker(run: StoredRun, words: str, where: Depth, value: np.ndarray, symbol: str, size: int) -> dict[str, Any]:
+    """One point of a run beside its line."""
+    edge = {"width": 2, **({"color": "ink"} if symbol == "star" else {})}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{run.label}, {words}",
+        "legendgroup": run.label,
+        "showlegend": False,
+        "x": where["relative"],
+        "y": short(value),
+        "marker": {"symbol": symbol, "size": size, "line": edge},
+        "meta": {"model": run.label, "x": where},
+    }
 
 
 def median_band(result: Result, name: str) -> Band:
@@ -99,21 +148,6 @@ def line(name: str, label: str, where: dict[str, list[float]], band: Band, **mor
     return [*traces, {**shared, "mode": "lines+markers", "name": name, "y": short(band.mean), **more}]
 
 
-def _final_marker(run: StoredRun, band: Band) -> dict[str, Any]:
-    where = after_last(run)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": where["relative"],
-        "y": short(band.mean),
-        "name": f"{run.label}, final norm",
-        "legendgroup": run.label,
-        "showlegend": False,
-        "marker": {"symbol": "circle-open", "size": 10, "line": {"width": 2}},
-        "meta": {"model": run.label, "x": where},
-    }
-
-
 def band_rows(run: StoredRun, place: str, where: dict[str, list[float]], band: Band) -> list[list[Any]]:
     """Rows of the CSV: one per state, the numbers in full."""
     about = [run.label, run.name, run.task, run.length, run.states, place]
@@ -131,10 +165,11 @@ def band_rows(run: StoredRun, place: str, where: dict[str, list[float]], band: B
 
 
 def words_of(metric: str) -> str:
-    """A metric's name in words.
+    """A metric's name in words, whatever tokens it left out.
 
-    >>> words_of("token_norm"), words_of("token_similarity_excess")
+    >>> words_of("token_norm"), words_of("sink/token_similarity_excess")
     ('token norm (median)', 'token similarity, excess')
     """
+    metric = metric.rpartition("/")[2]
     known = {"token_norm": "token norm (median)", "token_similarity_excess": "token similarity, excess"}
     return known.get(metric, metric.replace("_", " "))

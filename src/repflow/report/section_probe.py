@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from repflow.report.page_compare import Group, group_runs
 from repflow.report.page_context import Context
-from repflow.report.page_depth import (
-    after_last,
-    depth,
-    exact,
-    gap_note,
-    kind_keys,
-    short,
-    strip_note,
-    strips,
-)
+from repflow.report.page_depth import exact, strip_note
 from repflow.report.page_model import Block, Cell, Figure, Link, Section, Table, Variant
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
-from repflow.report.section_lines import band_rows, line
+from repflow.report.section_lines import Curve, Depth, Drawn, band_rows, curves, line, marker, mean_band
 from repflow.results import Band, Result, bootstrap_band
 
 COLUMNS = ("model", "run", "task", "length", "states", "what", "state", "relative depth", "mean", "low", "high")
@@ -91,73 +83,53 @@ def probed_label(run: StoredRun) -> str:
 def _variant(group: Group, words: str, label: str, context: Context) -> Variant | None:
     name, title = READOUTS[words]
     runs = [run for run in group.runs if name in run.result]
-    if not runs:
-        return None
-    traces: list[dict[str, Any]] = []
-    rows: list[list[Any]] = []
-    notes = [group.note]
-    for run in runs:
-        band = READERS[words](run.result)
-        where = depth(run, "state", len(band.mean))
-        traces += line(run.label, run.label, where, band)
-        rows += band_rows(run, words, where, band)
-        notes.append(gap_note(band.mean, run, "state"))
-        if words == "linear probe":
-            extra, more = _beside(run, where)
-            traces += extra
-            rows += more
-    notes.append(_classes_note(runs))
-    models = context.of(runs)
-    layout: dict[str, Any] = {"yaxis": {"title": {"text": title}}}
-    shapes = [*strips(models).get("shapes", []), *(_chance_lines(runs) if words == "linear probe" else [])]
-    layout |= {"shapes": shapes} if shapes else {}
-    traces += kind_keys(models)
-    when = group.when | {"probed_for": label, "read-out": words}
-    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes))
+    plain = words == "linear probe"
+    curve = Curve(
+        title=title,
+        read=READERS[words],
+        place=words,
+        beside=_beside if plain else None,
+        shapes=_chance_lines(runs) if plain else (),
+        columns=COLUMNS,
+    )
+    found = curves(group, context, name, group.when | {"probed_for": label, "read-out": words}, curve)
+    return replace(found, note=joined(found.note, _classes_note(runs))) if found else None
 
 
-def _accuracy(result: Result) -> Band:
-    return result.bands["probe_accuracy"]
+def _stored(result: Result, name: str) -> Band:
+    return result.bands[name]
 
 
-def _corrected(result: Result) -> Band:
-    mean = np.asarray(result["probe_corrected"], dtype=np.float64)
-    band, chance = result.bands["probe_accuracy"], float(result["probe_chance"])
+def _corrected(result: Result, name: str) -> Band:
+    mean = np.asarray(result[name], dtype=np.float64)
+    band, chance = result.bands[name.replace("corrected", "accuracy")], float(result["probe_chance"])
     return Band(mean, (band.low - chance) / (1 - chance), (band.high - chance) / (1 - chance))
 
 
-def _selectivity(result: Result) -> Band:
-    return result.bands["probe_selectivity"]
-
-
-def _first(result: Result) -> Band:
-    ranks = np.asarray(result["lens_rank"], dtype=np.float64)
+def _first(result: Result, name: str) -> Band:
+    ranks = np.asarray(result[name], dtype=np.float64)
     return bootstrap_band(np.where(np.isfinite(ranks), ranks == 1, np.nan), ("state", "sample"))
 
 
-def _median_rank(result: Result) -> Band:
-    ranks = np.asarray(result["lens_rank"], dtype=np.float64)
+def _median_rank(result: Result, name: str) -> Band:
+    ranks = np.asarray(result[name], dtype=np.float64)
     known = [row[np.isfinite(row)] for row in ranks]
     quartiles = np.array([np.percentile(row, (50, 25, 75)) if row.size else [np.nan] * 3 for row in known])
     return Band(quartiles[:, 0], quartiles[:, 1], quartiles[:, 2])
 
 
-def _log_probability(result: Result) -> Band:
-    return result.band("lens_logprob")
-
-
-READERS: dict[str, Callable[[Result], Band]] = {
-    "linear probe": _accuracy,
+READERS: dict[str, Callable[[Result, str], Band]] = {
+    "linear probe": _stored,
     "linear probe, over chance": _corrected,
-    "linear probe, selectivity": _selectivity,
+    "linear probe, selectivity": _stored,
     "logit lens, answer ranks first": _first,
     "logit lens, median rank": _median_rank,
-    "logit lens, log-probability": _log_probability,
+    "logit lens, log-probability": mean_band,
 }
 
 
-def _beside(run: StoredRun, where: dict[str, list[float]]) -> tuple[list[dict[str, Any]], list[list[Any]]]:
-    """Control task, twin, final norm and peak of one model."""
+def _beside(run: StoredRun, where: Depth) -> Drawn:
+    """Control task, twin and peak of one model."""
     traces: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
     for name, words, dash in (
@@ -171,11 +143,7 @@ def _beside(run: StoredRun, where: dict[str, list[float]]) -> tuple[list[dict[st
             rows += band_rows(run, words, where, band)
     about = run.result.provenance["probe"]
     mean = run.result.bands["probe_accuracy"].mean
-    traces.append(_marker(run, "peak", _at(where, about["peak"]), mean[[about["peak"]]], "star", 13))
-    if "final_norm/probe_accuracy" in run.result:
-        final = run.result.bands["final_norm/probe_accuracy"]
-        traces.append(_marker(run, "final norm", after_last(run), final.mean, "circle-open", 10))
-        rows += band_rows(run, "final norm", after_last(run), final)
+    traces.append(marker(run, "peak", _at(where, about["peak"]), mean[[about["peak"]]], "star", 13))
     return traces, rows
 
 
@@ -183,28 +151,8 @@ def _none(band: Band) -> tuple[np.ndarray, np.ndarray]:
     return np.full_like(band.mean, np.nan), np.full_like(band.mean, np.nan)
 
 
-def _at(where: dict[str, list[float]], place: int) -> dict[str, list[float]]:
+def _at(where: Depth, place: int) -> Depth:
     return {kind: [values[place]] for kind, values in where.items()}
-
-
-def _marker(
-    run: StoredRun, words: str, where: dict[str, list[float]], value: np.ndarray, symbol: str, size: int
-) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"{run.label}, {words}",
-        "legendgroup": run.label,
-        "showlegend": False,
-        "x": where["relative"],
-        "y": short(value),
-        "marker": {
-            "symbol": symbol,
-            "size": size,
-            "line": {"width": 2, **({"color": "ink"} if symbol == "star" else {})},
-        },
-        "meta": {"model": run.label, "x": where},
-    }
 
 
 def _chance_lines(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from repflow.report.page_depth import strip_note
 from repflow.report.page_model import Figure, Section
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
-from repflow.report.section_lines import curves, mean_band, median_band, words_of
+from repflow.report.section_lines import Curve, curves, median_band, words_of
 from repflow.report.section_tokens import figure_1
 from repflow.results import Result
 
@@ -45,7 +45,7 @@ def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
         for words, metric in MEASURES.items():
             for tokens, prefix in _token_sets(group.runs, metric):
                 when = group.when | {"measure": words, "tokens": tokens}
-                found = curves(group, context, metric, prefix, when)
+                found = curves(group, context, f"{prefix}{metric}", when)
                 variants += [found] if found else []
     if not variants:
         return None
@@ -80,9 +80,8 @@ def depth_figure(groups: Sequence[Group], context: Context) -> Figure | None:
     variants = []
     for group in groups:
         for name in names:
-            reader = median_band if name == "token_norm" else mean_band
-            said = words_of(name)
-            found = curves(group, context, name, when=group.when | {"metric": said}, title=said, reader=reader)
+            curve = Curve(read=median_band) if name == "token_norm" else Curve()
+            found = curves(group, context, name, group.when | {"metric": words_of(name)}, curve)
             variants += [found] if found else []
     if not variants:
         return None

@@ -61,7 +61,8 @@ def figure_3(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         return None
     caption = (
         "Token similarity by depth: trained weights with their 95 % interval over prompts, random weights as the mean "
-        "over seeds with a band from the lowest to the highest seed. All weights of a panel read the same prompts."
+        "over seeds with a band from the lowest to the highest seed, or with the interval over prompts where there is "
+        "one seed. All weights of a panel read the same prompts; all panels have one scale."
     )
     alt = "Lines of token similarity over depth for trained and random weights, one panel per model."
     title = "Figure 3: trained weights against random twins"
@@ -133,6 +134,8 @@ def _variant(families: Sequence[Family], metric: str, when: dict[str, str], cont
     layout = small_multiples(
         labels, {"title": {"text": ""}}, {"title": {"text": "token similarity"}}, columns=2, models=labels
     )
+    for place in range(1, len(families)):
+        layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
     layout |= with_strips(layout, shapes)
     return Variant(when, traces, layout, COLUMNS, rows, joined(*notes))
 

@@ -251,7 +251,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
         columns.append("measured on")
         caption += " The models were not all measured on the same: see the last column before comparing rows."
         rows = [[*row, _measured_on(verdict)] for row, verdict in zip(rows, verdicts, strict=True)]
-    return Table("verdict-table", "In numbers", columns, rows, caption)
+    return Table("verdict-table", "In numbers", columns, rows, caption, narrow=True)
 
 
 def _row(verdict: Verdict, prefix: str) -> list[Cell]:
@@ -260,7 +260,7 @@ def _row(verdict: Verdict, prefix: str) -> list[Cell]:
     found = homogenisation(flow) if flow else None
     if flow and found:
         state, value, _ = found
-        row.append(Link(f"{share(flow, state):.0%} (state {state}), similarity {value.text('.2f')}", "figure-2"))
+        row.append(Link(f"{share(flow, state):.0%} (state {state}), similarity {value.fitted}", "figure-2"))
     else:
         row.append(None)
     if probe and probe.result.provenance["probe"]["peak_accuracy"] is not None:
@@ -281,7 +281,7 @@ def _over_depth(run: StoredRun | None, name: str) -> Cell:
     if run is None or name not in run.result:
         return None
     value = at(run.result.band(name))
-    return Link(value.text(".3g"), "over-depth") if np.isfinite(value.value) else None
+    return Link(value.fitted, "over-depth") if np.isfinite(value.value) else None
 
 
 def _measured_on(verdict: Verdict) -> str:

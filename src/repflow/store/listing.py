@@ -21,8 +21,8 @@ class RunSummary:
     Attributes:
         name: Folder name.
         path: The folder.
-        model: `config["model"]`, "" where there is none.
-        task: `config["task"]`, "" where there is none.
+        model: `config["model"]`, or the models or the scale that a reproduction asked for; "" where there is none.
+        task: `config["task"]`, or the recipe of a reproduction; "" where there is none.
         finished: Whether the result is stored.
         done: Samples in stored shards (`meta["samples"]`, a count or a list of ids), None if shards do not say.
         total: Samples of the last `plan` event (`samples`, a count or a list), else `config["samples"]`, else None.
@@ -110,14 +110,26 @@ def _summary(folder: Path) -> RunSummary:
     return RunSummary(
         folder.name,
         folder,
-        str(record.config.get("model", "")),
-        str(record.config.get("task", "")),
+        _model(record.config),
+        str(record.config.get("task") or record.config.get("recipe") or ""),
         finished,
         total if finished and total is not None else _done(reading.good),
         total,
         _visible_fault(folder, reading),
         record.created,
     )
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    """What ran.
+
+    >>> _model({"model": "gpt2"}), _model({"models": ["a", "b"]}), _model({"recipe": "flow-fig1", "scale": "tiny"})
+    ('gpt2', 'a, b', 'tiny models')
+    """
+    asked = config.get("models")
+    several = ", ".join(map(str, asked.values() if isinstance(asked, Mapping) else asked or ()))
+    scale = f"{config['scale']} models" if "recipe" in config and config.get("scale") else ""
+    return str(config.get("model") or several or scale)
 
 
 def _visible_fault(folder: Path, reading: Reading) -> str:

@@ -1,4 +1,7 @@
-"""Demo: the zoo's six models, trained and random, measured and probed; what paper 1 found and what they say to it."""
+"""Demo: the zoo's six models, trained and random, measured and probed; what paper 1 found and what they say to it.
+
+How far back a token reaches (paper 2) is measured too, on a few prompts.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.catalogue import DEFAULT_METRICS
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe_config import ProbeConfig
+from repflow.studies.recency_config import RecencyConfig
 from repflow.zoo import NAMES, PREFIX
 
 if TYPE_CHECKING:
@@ -25,6 +29,10 @@ PROBE_SAMPLES, LABELS = 300, ("index", "answer")
 LENGTHS = (256, 384, 512)
 DOCUMENTS = 512
 FULL_SAMPLES, FULL_PROBE_SAMPLES, FULL_SEEDS = 64, 1000, 3
+REACH_SAMPLES, REACH_PROBES, REACH_TWIN = 2, 2, "default"
+"""Of the influence by distance: a backward pass per prompt and probe, and the random weights of paper 2's Figure 1."""
+FULL_REACH = 8
+"""Prompts, and probes, of the complete tables."""
 PLACE = f"{TASK}/{LENGTH}"
 """Where the findings are judged."""
 
@@ -41,7 +49,7 @@ class Job:
 
     name: str
     label: str
-    config: MeasureConfig | ProbeConfig
+    config: MeasureConfig | ProbeConfig | RecencyConfig
 
     @property
     def probes(self) -> bool:
@@ -58,11 +66,12 @@ def jobs(*, full: bool = False, models: Sequence[str] = NAMES) -> list[Job]:
     """
     made = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
     made += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
+    made += [reach_job(f"{PREFIX}{name}") for name in models]
     return made if not full else _full(models)
 
 
 def _full(models: Sequence[str]) -> list[Job]:
-    """Both tasks, every length, all schemes, branch states, and probes of all models."""
+    """Both tasks, every length, all schemes, branch states, and probes and reach of all models."""
     size = {"samples": FULL_SAMPLES}
     places: list[dict[str, Any]] = [{"task": TASK, "length": length} for length in LENGTHS]
     places.append({"task": "mdqa", "length": DOCUMENTS, "distractors": "random"})
@@ -73,7 +82,8 @@ def _full(models: Sequence[str]) -> list[Job]:
     for spec in specs:
         made += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
         made.append(probe_job(spec, "index", **places[-1], **more))
-    return made
+    reach = {"samples": FULL_REACH, "probes": FULL_REACH}
+    return made + [reach_job(spec, **place, **reach) for place in places for spec in specs]
 
 
 def flow_job(spec: str, init: str, **options: Any) -> Job:
@@ -95,11 +105,18 @@ def probe_job(spec: str, label: str, **options: Any) -> Job:
     return Job(_run_name(f"probe-{label}", config), f"{_name(spec)}, probes for the {label}", config)
 
 
-def _run_name(kind: str, config: MeasureConfig | ProbeConfig) -> str:
+def reach_job(spec: str, **options: Any) -> Job:
+    """How far back tokens reach in one model and its random twin; the options are fields of `RecencyConfig`."""
+    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": REACH_SAMPLES, "probes": REACH_PROBES}
+    config = RecencyConfig(model=spec, twin=REACH_TWIN, **asked | options)
+    return Job(_run_name("reach", config), f"{_name(spec)}, reach of tokens", config)
+
+
+def _run_name(kind: str, config: MeasureConfig | ProbeConfig | RecencyConfig) -> str:
     """Name of a run folder.
 
-    >>> jobs()[6].name, jobs()[-1].name
-    ('gpt-neo-xavier-flow-kvpr-256-8', 'hybrid-probe-answer-kvpr-256-300')
+    >>> jobs()[6].name, jobs()[17].name, jobs()[-1].name
+    ('gpt-neo-xavier-flow-kvpr-256-8', 'hybrid-probe-answer-kvpr-256-300', 'hybrid-mirror-reach-kvpr-256-2')
     """
     parts = [_name(config.model)]
     parts += [config.init] if config.init != "trained" else []
@@ -114,8 +131,10 @@ def _name(spec: str) -> str:
 
 def run_job(job: Job, out: Path | None, progress: Any = None) -> Result:
     """Do one run, or read it where it is stored; without a folder it is kept in memory alone."""
-    from repflow.studies import measure, probe
+    from repflow.studies import measure, probe, recency
 
+    if isinstance(job.config, RecencyConfig):
+        return recency.run(job.config, out=out, name=job.name, progress=progress)
     if isinstance(job.config, ProbeConfig):
         return probe.run(job.config, out=out, name=job.name, progress=progress)
     return measure.run(job.config, out=out, name=job.name, progress=progress)

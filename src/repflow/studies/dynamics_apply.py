@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, UnsupportedModelError, nearest
+from repflow.studies.config_fields import said, same
 from repflow.studies.measure import MeasureConfig, length_option
 
 if TYPE_CHECKING:
@@ -23,36 +24,26 @@ NORMS = "norm:block"
 """What E.4 takes out: the norms at the stream."""
 FALLS, RISES = 0.5, 2.0
 """Last norm over first below which the tokens shrink, and above which they grow, through depth."""
-_measure = MeasureConfig()
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_measure, name), _measure.help(name))
 
 
 @dataclass
 class ApplyConfig:
     """What to look at; the fields are the command line's options."""
 
-    model: str = _same("model")
-    task: str = _same("task")
-    text: list[str] = field(default_factory=list, metadata={"help": _measure.help("text")})
+    model: str = same("model")
+    task: str = same("task")
+    text: list[str] = field(default_factory=list, metadata=said("text"))
     length: int = length_option(256, "tokens per prompt, at most; 1K is 1000")
-    samples: int = _same("samples")
-    seed: int = _same("seed")
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    scan: str = _same("scan")
-    trust_remote_code: bool = _same("trust_remote_code")
+    samples: int = same("samples")
+    seed: int = same("seed")
+    init: str = same("init")
+    init_seed: int | None = same("init_seed")
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    scan: str = same("scan")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def measure(self) -> MeasureConfig:
         """The same request to `repflow measure`, which loads the model and makes the prompts."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, teach
-from repflow.studies.memory_config import MemoryConfig, check_request, run_name, stored_config
+from repflow.studies.memory_config import LEAST_TOKENS, MemoryConfig, check_request, run_name, stored_config
 from repflow.studies.phase import STORED, tell
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ def _check_prompts(model: Model, prompts: Prompts) -> None:
     from repflow.tasks import check_fit
 
     check_fit(prompts, model.max_length, model.vocab_size)
+    if max(prompts.lengths) < LEAST_TOKENS:
+        got = f"{max(prompts.lengths)} at most, so that there is one decay and no range"
+        raise InputError(teach(f"a prompt of at least {LEAST_TOKENS} tokens", got, "use longer prompts"))
 
 
 def _result(
@@ -142,6 +145,9 @@ def _findings(result: Result, model: Model) -> list[Finding]:
     if not read:
         found.append(Finding("no_transition", None, "no layer has a transition: sharpness of mixer and block only"))
         return found
+    if short := sum(length < LEAST_TOKENS for length in result.provenance["lengths"]):
+        text = f"{short} prompts of fewer than {LEAST_TOKENS} tokens have one decay or none, and no range of them"
+        found.append(Finding("short_prompts", None, text))
     ranges = _range_finding(result)
     found += [_contraction_finding(result)] if ranges is None else [ranges, _contraction_finding(result)]
     if model.reading.sublayer_problem is not None:

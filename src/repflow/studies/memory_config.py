@@ -7,57 +7,50 @@ from pathlib import Path
 from typing import Any
 
 from repflow.request import check_least
+from repflow.studies.config_fields import option, said, same
 from repflow.studies.measure import MeasureConfig, ablation_names, length_option
 
-_shared = MeasureConfig()
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_shared, name), _shared.help(name))
+LEAST_TOKENS = 3
+"""Tokens from which a prompt has a range of decays: the first token's multiplies nothing, and one has no range."""
 
 
 @dataclass
 class MemoryConfig:
     """What to look at; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _same("model")
-    task: str = _same("task")
-    text: list[str] = field(default_factory=list, metadata={"help": _shared.help("text")})
+    model: str = same("model")
+    task: str = same("task")
+    text: list[str] = field(default_factory=list, metadata=said("text"))
     length: int = length_option(512, "tokens per prompt, at most; 1K is 1000")
-    samples: int = _option(4, "number of prompts")
-    seed: int = _same("seed")
-    format: str = _same("format")
-    index: int | None = _same("index")
-    classes: int | None = _same("classes")
-    items: int | None = _same("items")
-    documents: str | None = _same("documents")
-    distractors: str = _same("distractors")
-    chat_template: bool = _same("chat_template")
-    match: str = _same("match")
-    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
-    attention: bool = _option(False, "also entropy and mean distance of each layer's (hidden) attention; a second pass")
-    units: int = _option(16, "channels or heads of a layer that --attention and --maps look at, evenly spread")
+    samples: int = option(4, "number of prompts")
+    seed: int = same("seed")
+    format: str = same("format")
+    index: int | None = same("index")
+    classes: int | None = same("classes")
+    items: int | None = same("items")
+    documents: str | None = same("documents")
+    distractors: str = same("distractors")
+    chat_template: bool = same("chat_template")
+    match: str = same("match")
+    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
+    init: str = same("init")
+    init_seed: int | None = same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
+    attention: bool = option(False, "also entropy and mean distance of each layer's (hidden) attention; a second pass")
+    units: int = option(16, "channels or heads of a layer that --attention and --maps look at, evenly spread")
     maps: list[int] = field(
         default_factory=list,
         metadata={"help": "layer, from 0, whose (hidden) attention on the first prompt is stored as a run; repeated"},
     )
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    device_map: str | None = _same("device_map")
-    scan: str = _same("scan")
-    batch_size: int | None = _same("batch_size")
-    allow_float16: bool = _same("allow_float16")
-    trust_remote_code: bool = _same("trust_remote_code")
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    device_map: str | None = same("device_map")
+    scan: str = same("scan")
+    batch_size: int | None = same("batch_size")
+    allow_float16: bool = same("allow_float16")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Ablations in their fixed order, so that the same set makes the same run."""
@@ -73,7 +66,7 @@ def check_request(config: MemoryConfig, name: str | None = None) -> None:
     """Refuse what can be seen to be wrong before a model is loaded."""
     from repflow.studies import measure
 
-    check_least([("--length", config.length, 2), ("--units", config.units, 1)])
+    check_least([("--length", config.length, LEAST_TOKENS), ("--units", config.units, 1)])
     check_least([("--maps", layer, 0) for layer in config.maps])
     measure.check_request(config.measure(), name)
 

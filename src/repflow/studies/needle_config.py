@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from repflow.errors import InputError, nearest, teach
-from repflow.studies.measure import MeasureConfig, ablation_names
+from repflow.studies.config_fields import option, said, same
+from repflow.studies.measure import ablation_names
 from repflow.tasks.length import parse_length
 from repflow.tasks.needle import CANDIDATES, check_count
 from repflow.tasks.needle_prompts import INSTRUCTION, NeedleSweep
@@ -16,23 +17,12 @@ LENGTHS = ("256", "512")
 POSITIONS = ("0", "0.25", "0.5", "0.75", "1")
 MATCHES = ("text", "tokens")
 
-_shared = MeasureConfig()
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_shared, name), _shared.help(name))
-
 
 @dataclass
 class NeedleConfig:
     """What to look for; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _same("model")
+    model: str = same("model")
     lengths: list[str] = field(
         default_factory=lambda: list(LENGTHS),
         metadata={
@@ -48,34 +38,34 @@ class NeedleConfig:
             "aliases": ("--position",),
         },
     )
-    samples: int = _option(16, "needles per cell, the same in every cell")
-    candidates: int = _option(CANDIDATES, "words ranked for each needle: the planted, the true and others")
-    needles: str | None = _option(None, "FILE.jsonl of own needles: statement, question, planted, true, others")
+    samples: int = option(16, "needles per cell, the same in every cell")
+    candidates: int = option(CANDIDATES, "words ranked for each needle: the planted, the true and others")
+    needles: str | None = option(None, "FILE.jsonl of own needles: statement, question, planted, true, others")
     haystack: list[str] = field(
         default_factory=list,
         metadata={"help": "text file to hide needles in, may be given several times; default made-up prose"},
     )
-    skip_told: bool = _option(False, "draw other needles instead of refusing those whose words stand in the haystack")
-    instruction: str = _option(INSTRUCTION, "what stands before the question; '' for nothing")
-    answer_tokens: int | None = _option(
+    skip_told: bool = option(False, "draw other needles instead of refusing those whose words stand in the haystack")
+    instruction: str = option(INSTRUCTION, "what stands before the question; '' for nothing")
+    answer_tokens: int | None = option(
         None, "most tokens of the greedy answer; default 8 more than the longest candidate, 0 for none"
     )
-    seed: int = _option(0, "seed of needles, documents and random weights")
-    chat_template: bool = _same("chat_template")
-    match: str = _option("text", "several models get the same text, or each as many tokens as it may have (tokens)")
-    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    device_map: str | None = _same("device_map")
-    scan: str = _same("scan")
-    batch_size: int | None = _same("batch_size")
-    allow_float16: bool = _same("allow_float16")
-    trust_remote_code: bool = _same("trust_remote_code")
+    seed: int = option(0, "seed of needles, documents and random weights")
+    chat_template: bool = same("chat_template")
+    match: str = option("text", "several models get the same text, or each as many tokens as it may have (tokens)")
+    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
+    init: str = same("init")
+    init_seed: int | None = same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    device_map: str | None = same("device_map")
+    scan: str = same("scan")
+    batch_size: int | None = same("batch_size")
+    allow_float16: bool = same("allow_float16")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""
@@ -122,16 +112,16 @@ def check_request(config: NeedleConfig, name: str | None = None) -> None:
     if name is not None:
         check_name(name)
     check_loading(config)
-    for option, values in (("--lengths", config.lengths), ("--positions", config.positions)):
+    for flag, values in (("--lengths", config.lengths), ("--positions", config.positions)):
         if not values:
-            raise InputError(teach(f"{option} with a value", "none", "leave it out for the default"))
+            raise InputError(teach(f"{flag} with a value", "none", "leave it out for the default"))
     for length in map(int, config.lengths):
         check_size(length, config.samples)
     check_count(config.candidates)
     check_least([("--answer-tokens", config.answer_tokens, 0)])
-    for option, value, known in (("--match", config.match, MATCHES), ("--bos", config.bos, BOS_POLICIES)):
+    for flag, value, known in (("--match", config.match, MATCHES), ("--bos", config.bos, BOS_POLICIES)):
         if value not in known:
-            raise InputError(teach(f"{option} {', '.join(known)}", repr(value), nearest(value, known)))
+            raise InputError(teach(f"{flag} {', '.join(known)}", repr(value), nearest(value, known)))
     if config.skip_told and not config.haystack:
         raise InputError(teach("--haystack FILE with --skip-told", "none", "made-up prose never tells an answer"))
     if config.skip_told and config.needles:
@@ -140,12 +130,23 @@ def check_request(config: NeedleConfig, name: str | None = None) -> None:
 
 
 def run_name(config: NeedleConfig) -> str:
-    """Folder name of a run: model, init, ablations and the largest length, as one safe path component."""
+    """Folder name of a run, as one safe path component: model, weights, parts taken out and the largest length.
+
+    Eight digits stand for all other options that are not at their default: a quick try must not block the real run.
+
+    >>> run_name(NeedleConfig(model="gpt2")), run_name(NeedleConfig(model="gpt2", samples=2, positions=["0", "1"]))
+    ('gpt2-needle-512', 'gpt2-needle-512-51738dd1')
+    """
     from repflow.store import safe_name
+    from repflow.studies.probe_config import option_tag
 
     parts = [Path(config.model.removeprefix("config:")).stem if config.model.startswith("config:") else config.model]
     parts += [config.init] if config.init != "trained" else []
     parts += [f"init{config.init_seed}"] if config.init_seed is not None else []
     parts += ["ablated", *config.ablate] if config.ablate else []
-    parts += ["needle", *config.lengths[-1:]]
-    return safe_name("-".join(parts))
+    parts += ["needle", *config.lengths[-1:], option_tag(config, NAMED)]
+    return safe_name("-".join(filter(None, parts)))
+
+
+NAMED = frozenset(("model", "init", "init_seed", "ablate"))
+"""Options that the name of a run spells out."""

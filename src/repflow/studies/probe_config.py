@@ -10,24 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from repflow.errors import InputError, nearest, teach
-from repflow.studies.measure import MeasureConfig, ablation_names, length_option
+from repflow.studies.config_fields import option, said, same
+from repflow.studies.measure import ablation_names, length_option
 from repflow.studies.prompts import check_task, own_file
 
 RECIPES = ("paper", "robust")
 CONTROLS = ("task", "capacity")
 VARY = ("all", "init")
 LABELLED = ("kvpr", "mdqa", "FILE.jsonl")
-
-_shared = MeasureConfig()
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_shared, name), _shared.help(name))
 
 
 LENGTHS = {"mdqa": 1000}
@@ -45,21 +35,21 @@ def task_length() -> Any:
 class ProbeConfig:
     """What to probe; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _same("model")
-    task: str = _option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
+    model: str = same("model")
+    task: str = option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
     length: int = task_length()
-    samples: int = _option(1000, "prompts per seed: 60 % train, 20 % validate, 20 % test")
-    seeds: int = _option(5, "repetitions of the probe")
-    seeds_vary: str = _option("all", "what a seed redraws: all (prompts, split, initialisation), or init alone")
-    seed: int = _option(0, "first seed")
-    label: str = _option("index", "what is probed for: index of the gold item, or first symbol of the answer")
+    samples: int = option(1000, "prompts per seed: 60 % train, 20 % validate, 20 % test")
+    seeds: int = option(5, "repetitions of the probe")
+    seeds_vary: str = option("all", "what a seed redraws: all (prompts, split, initialisation), or init alone")
+    seed: int = option(0, "first seed")
+    label: str = option("index", "what is probed for: index of the gold item, or first symbol of the answer")
     recipes: list[str] = field(
         default_factory=lambda: list(RECIPES),
         metadata={"help": "how probes are trained, repeated or comma separated: paper, robust"},
     )
-    epochs: int = _option(150, "epochs of the recipe paper")
-    rate: float = _option(0.05, "learning rate of the recipe paper")
-    position: str = _option("last", "token to read: last, mean over all, or a relative position from 0 to 1")
+    epochs: int = option(150, "epochs of the recipe paper")
+    rate: float = option(0.05, "learning rate of the recipe paper")
+    position: str = option("last", "token to read: last, mean over all, or a relative position from 0 to 1")
     sweep: list[str] = field(
         default_factory=list,
         metadata={"help": "further relative positions to read, repeated or comma separated, such as 0,0.5,1"},
@@ -68,36 +58,36 @@ class ProbeConfig:
         default_factory=lambda: list(CONTROLS),
         metadata={"help": "task (labels by the queried key alone), capacity (shuffled labels), none; comma separated"},
     )
-    twin: str | None = _option(None, "also probe the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
-    allow_leak: bool = _option(False, "go on although a sentinel reads the label without the model")
-    answers: int = _option(100, "prompts the model answers greedily, 0 for none")
-    answer_tokens: int | None = _option(None, "most tokens of an answer; default 16 more than the longest right one")
-    lens: int = _option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
-    drop_features: bool = _option(
+    twin: str | None = option(None, "also probe the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
+    allow_leak: bool = option(False, "go on although a sentinel reads the label without the model")
+    answers: int = option(100, "prompts the model answers greedily, 0 for none")
+    answer_tokens: int | None = option(None, "most tokens of an answer; default 16 more than the longest right one")
+    lens: int = option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
+    drop_features: bool = option(
         False, "remove the stored features once the run is finished; given again, also of a finished run"
     )
-    format: str = _same("format")
-    index: int | None = _same("index")
-    classes: int | None = _same("classes")
-    items: int | None = _same("items")
-    documents: str | None = _same("documents")
-    distractors: str = _same("distractors")
-    chat_template: bool = _same("chat_template")
-    match: str = _same("match")
-    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
-    states: str = _same("states")
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    device_map: str | None = _same("device_map")
-    scan: str = _same("scan")
-    batch_size: int | None = _same("batch_size")
-    allow_float16: bool = _same("allow_float16")
-    trust_remote_code: bool = _same("trust_remote_code")
+    format: str = same("format")
+    index: int | None = same("index")
+    classes: int | None = same("classes")
+    items: int | None = same("items")
+    documents: str | None = same("documents")
+    distractors: str = same("distractors")
+    chat_template: bool = same("chat_template")
+    match: str = same("match")
+    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
+    init: str = same("init")
+    init_seed: int | None = same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
+    states: str = same("states")
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    device_map: str | None = same("device_map")
+    scan: str = same("scan")
+    batch_size: int | None = same("batch_size")
+    allow_float16: bool = same("allow_float16")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""

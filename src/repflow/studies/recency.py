@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from repflow.errors import InputError, nearest, teach
 from repflow.studies.loading import identity
 from repflow.studies.phase import STORED, tell
-from repflow.studies.recency_config import FINAL_NORM, RecencyConfig, check_numbers, check_request, run_name
+from repflow.studies.recency_config import (
+    FINAL_NORM,
+    RecencyConfig,
+    check_numbers,
+    check_reach,
+    check_request,
+    run_name,
+)
 
 if TYPE_CHECKING:
     from repflow.capture.influence_run import InfluenceOptions
@@ -31,6 +38,7 @@ def run(
     out: str | Path | None = None,
     name: str | None = None,
     progress: Progress | None = None,
+    compared: bool = False,
 ) -> Result:
     """Measure the influence of a model's inputs on its output.
 
@@ -41,7 +49,9 @@ def run(
         out: folder of runs; None keeps the result in memory only.
         name: name of the run in `out`; by default from model, init and task.
         progress: called after each batch.
+        compared: the ratio to another model comes next: prompts that are too short for it are refused.
     """
+    from repflow.capture.influence_run import token_at
     from repflow.capture.run import MemorySink
     from repflow.store import RunFolder, load_result
     from repflow.studies.sink import RunSink
@@ -55,6 +65,8 @@ def run(
     if prompts is not None:  # what was given is what the config says
         config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
     options = influence_options(config, loaded, made)
+    if compared:
+        check_reach(max(token_at(config.at, length) for length in made.lengths))
     stored, provenance = describe(config, loaded, made)
     if out is None:
         return _measure(config, loaded, made, options, MemorySink(), progress, (stored, provenance))

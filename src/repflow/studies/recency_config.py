@@ -9,67 +9,58 @@ from typing import Any
 
 from repflow.errors import InputError, teach
 from repflow.papers import RATIO_DISTANCES
-from repflow.studies.measure import MeasureConfig, ablation_names, length_option
+from repflow.studies.config_fields import option, said, same
+from repflow.studies.measure import ablation_names, length_option
 from repflow.studies.prompts import check_task, own_file
 
 FINAL_NORM = "final"
 """Word for the final norm's output among the targets."""
-_shared = MeasureConfig()
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_shared, name), _shared.help(name))
 
 
 @dataclass
 class RecencyConfig:
     """How far back tokens reach; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _same("model")
-    task: str = _same("task")
-    text: list[str] = field(default_factory=list, metadata={"help": _shared.help("text")})
-    length: int = length_option(512, _shared.help("length"))
-    samples: int = _same("samples")
-    seed: int = _option(0, "seed of random prompts, random weights and probes")
-    at: int = _option(-1, "token t whose output is looked at, from 0; from the end where negative")
+    model: str = same("model")
+    task: str = same("task")
+    text: list[str] = field(default_factory=list, metadata=said("text"))
+    length: int = length_option(512, "tokens per prompt, at most; 1K is 1000")
+    samples: int = same("samples")
+    seed: int = option(0, "seed of random prompts, random weights and probes")
+    at: int = option(-1, "token t whose output is looked at, from 0; from the end where negative")
     to: list[str] = field(
         default_factory=lambda: [FINAL_NORM],
         metadata={"help": "outputs y_t, repeated or comma separated: final (the final norm's), or numbers of states"},
     )
-    probes: int | None = _option(
+    probes: int | None = option(
         None, "±1 probes per prompt, 0 for exact Jacobian rows; default exact to width 64, else 8"
     )
-    twin: str | None = _option(None, "also measure the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
-    fit_first: int | None = _option(None, "smallest distance of the exponential fit; default 1")
-    fit_last: int | None = _option(None, "largest distance of the exponential fit; default the largest there is")
-    nearest: int = _option(RATIO_DISTANCES, "distances that the ratio of two models is fitted over")
-    format: str = _same("format")
-    index: int | None = _same("index")
-    classes: int | None = _same("classes")
-    items: int | None = _same("items")
-    documents: str | None = _same("documents")
-    distractors: str = _same("distractors")
-    chat_template: bool = _same("chat_template")
-    match: str = _same("match")
-    match_with: list[str] = field(default_factory=list, metadata={"help": _shared.help("match_with")})
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata={"help": _shared.help("ablate")})
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    device_map: str | None = _same("device_map")
-    scan: str = _same("scan")
-    batch_size: int | None = _option(None, "prompts per pass; default by what their activations take")
-    checkpointing: bool = _option(False, "keep block outputs only and compute blocks again in each backward pass")
-    allow_float16: bool = _same("allow_float16")
-    trust_remote_code: bool = _same("trust_remote_code")
+    twin: str | None = option(None, "also measure the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
+    fit_first: int | None = option(None, "smallest distance of the exponential fit; default 1")
+    fit_last: int | None = option(None, "largest distance of the exponential fit; default the largest there is")
+    nearest: int = option(RATIO_DISTANCES, "distances that the ratio of two models is fitted over")
+    format: str = same("format")
+    index: int | None = same("index")
+    classes: int | None = same("classes")
+    items: int | None = same("items")
+    documents: str | None = same("documents")
+    distractors: str = same("distractors")
+    chat_template: bool = same("chat_template")
+    match: str = same("match")
+    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
+    init: str = same("init")
+    init_seed: int | None = same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    device_map: str | None = same("device_map")
+    scan: str = same("scan")
+    batch_size: int | None = option(None, "prompts per pass; default by what their activations take")
+    checkpointing: bool = option(False, "keep block outputs only and compute blocks again in each backward pass")
+    allow_float16: bool = same("allow_float16")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""
@@ -119,6 +110,19 @@ def check_request(config: RecencyConfig, name: str | None = None) -> None:
         expected = f"--fit-first of at most {reach - 2}, which leaves 3 distances to fit"
         remedy = "pass a smaller --fit-first or a larger --length" if reach > 2 else "pass a later --at"
         raise InputError(teach(expected, f"{config.fit_first} with distances up to {reach}", remedy))
+
+
+def check_reach(reach: int) -> None:
+    """Refuse curves that are too short for the ratio of two models, whose decay is fitted.
+
+    Args:
+        reach: the largest distance there is.
+    """
+    from repflow.theory.influence_curve import LEAST_POINTS
+
+    if reach < LEAST_POINTS:
+        expected = f"at least {LEAST_POINTS} tokens before token t, so that the ratio of two models can be fitted"
+        raise InputError(teach(expected, f"{reach}", "use longer prompts, a later --at, or one model at a time"))
 
 
 def check_numbers(config: RecencyConfig) -> None:

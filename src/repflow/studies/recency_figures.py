@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from repflow.capture.run import Progress
-    from repflow.results import Result
+    from repflow.results import Band, Result
     from repflow.studies.reproduce import ReproduceConfig
 
 LENGTHS = {"tiny": 256, "zoo": 512, "paper": 512}
 """Tokens per prompt; Figure 1's axis ends at 500."""
-SAMPLES = {"tiny": 4, "zoo": 16, "paper": 32}
+SAMPLES = {"tiny": 4, "zoo": 8, "paper": 32}
 TASK = "kvpr"
 """The paper does not say what its models read."""
 STRAIGHT = 0.9
@@ -153,6 +154,26 @@ def _kappa(fit: dict[str, Any] | None) -> str:
     return f"κ = {fit['kappa']:.4f}{interval}, R² {fit['r2']:.3f}"
 
 
+def _ends(fit: dict[str, Any]) -> tuple[float, float]:
+    """Interval of a stored κ; NaN where one prompt gives none."""
+    low, high = fit["kappa_low"], fit["kappa_high"]
+    return (math.nan, math.nan) if low is None or high is None else (float(low), float(high))
+
+
+def _shown(band: Band, spec: str) -> str:
+    interval = f" [{float(band.low):{spec}}, {float(band.high):{spec}}]" if math.isfinite(float(band.low)) else ""
+    return f"{float(band.mean):{spec}}{interval}"
+
+
+def above(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool | None:
+    """Whether one interval lies above another; None where they meet, or where there is none.
+
+    >>> above((0.2, 0.4), (0.0, 0.0)), above((-0.1, 0.4), (0.0, 0.0)), above((-0.3, -0.1), (0.0, 0.0))
+    (True, None, False)
+    """
+    return True if a[0] > b[1] else False if a[1] < b[0] else None
+
+
 def _straight(fit: dict[str, Any] | None) -> bool | None:
     """Whether logarithms fall on a straight line, and better than on a power law."""
     if fit is None or fit["r2"] is None:
@@ -168,7 +189,7 @@ def _figure1(found: Mapping[str, Result]) -> list[Line]:
             stated = "“a linear decay rate of influence scores, both at initialization and throughout training” (3.1)"
             lines.append(Line(f"{role}, {weights}", stated, _kappa(fits[key]), _straight(fits[key])))
         trained, twin = fits["trained"], fits["twin"]
-        holds = None if not trained or not twin else bool(twin["kappa"] > trained["kappa"])
+        holds = None if not trained or not twin else above(_ends(twin), _ends(trained))
         stated = "“the adopted initialization scheme further amplifies the locality bias” (3.1)"
         ours = f"without training {_kappa(twin)}; trained {_kappa(trained)}"
         lines.append(Line(f"{role}, initialization", stated, ours, holds))
@@ -187,18 +208,18 @@ def _figure7(found: Mapping[str, Result], ratios: Mapping[str, Result]) -> list[
     for role, result in found.items():
         if not role.startswith("Pythia"):
             continue
-        index = float(result.mean("lost_in_the_middle"))
+        index = result.band("lost_in_the_middle")
         stated = "“lost in the middle” pattern: beginning and end high, middle low (E.1)"
-        ours = f"index {index:+.2f} (both ends over the middle where above 0)"
-        lines.append(Line(f"{role}, shape", stated, ours, index > 0))
+        ours = f"index {_shown(index, '+.2f')} (both ends over the middle where above 0)"
+        lines.append(Line(f"{role}, shape", stated, ours, above((index.low, index.high), (0.0, 0.0))))
     for pair, ratio in ratios.items():
         mamba, pythia = pair.split(" over ")
-        reach = {role: float(found[role].mean("half_reach")) for role in (mamba, pythia)}
+        near, far = (found[role].band("half_reach") for role in (mamba, pythia))
         stated = "“highly influential tokens are more concentrated in the nearest positions” (E.1)"
-        ours = f"half of all influence within the last {reach[mamba]:.1f} tokens, {pythia} {reach[pythia]:.1f}"
-        lines.append(Line(f"{mamba}, concentration", stated, ours, reach[mamba] < reach[pythia]))
+        ours = f"half of all influence within the last {_shown(near, '.1f')} tokens, {pythia} {_shown(far, '.1f')}"
+        holds = above((far.low, far.high), (near.low, near.high))
+        lines.append(Line(f"{mamba}, concentration", stated, ours, holds))
         facts = ratio.provenance["ratio"]
         stated = "“Mamba exhibits an exponentially faster decay speed compared to Pythia” (E.1, Figure 7b)"
-        holds = None if facts["kappa_low"] is None else bool(facts["kappa_low"] > 0)
-        lines.append(Line(f"{pair}, ratio", stated, _kappa(facts), holds))
+        lines.append(Line(f"{pair}, ratio", stated, _kappa(facts), above(_ends(facts), (0.0, 0.0))))
     return lines

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from repflow.results import sample_mean
 
 if TYPE_CHECKING:
     from repflow.results import Finding
@@ -17,6 +19,8 @@ GOOD_FIT = 0.9
 """R² from which a curve counts as an exponential, if no power law is better."""
 SHARP = 2.0
 """Fitted κ over the theorem's below which the bound counts as sharp."""
+NEXT_TO_ONE = 1e-4
+"""1 − A below which an A is told by what it lacks of one."""
 SLOWER = "the theorem bounds one layer up to a constant, and a stack's curve rises before it falls"
 
 
@@ -40,19 +44,18 @@ def findings(
     return [Finding(*entry) for entry in said]
 
 
-def _mean(table: Any, name: str) -> np.ndarray:
-    values = table[name][1]
-    present = np.isfinite(values)
-    return np.where(present.any(0), np.where(present, values, 0.0).sum(0) / np.maximum(present.sum(0), 1), np.nan)
+def _mean(side: Side, name: str) -> np.ndarray:
+    axes, values = side.table[name]
+    return sample_mean(values, axes)
 
 
 def _reach(side: Side) -> str:
     from repflow.theory.influence_curve import WINDOWS
 
-    shares = _mean(side.table, "recent_share")
+    shares = _mean(side, "recent_share")
     told = [f"{100 * share:.0f} % in the last {window}" for window, share in zip(WINDOWS, shares, strict=True)
             if window > 1 and np.isfinite(share)]  # fmt: skip
-    reach, middle = float(_mean(side.table, "half_reach")), float(_mean(side.table, "lost_in_the_middle"))
+    reach, middle = float(_mean(side, "half_reach")), float(_mean(side, "lost_in_the_middle"))
     text = f"half of the influence lies within the last {reach:.0f} tokens"
     text += f" ({', '.join(told)})" if told else ""
     if math.isfinite(middle):
@@ -80,7 +83,8 @@ def _bound(main: Measured, side: Side, fit: ExponentialFit) -> tuple[str, int | 
     least = np.nanmin(np.where(np.isfinite(values), values, np.inf), axis=1)
     layer = int(np.argmin(least))
     kappa = float(least[layer])
-    text = f"Theorem 3.1 allows κ ≥ {kappa:.3g} (layer {layer + 1} has the largest A, {math.exp(-kappa):.6g})"
+    largest = f"1 − {-math.expm1(-kappa):.2g}" if 0 < kappa < NEXT_TO_ONE else f"{math.exp(-kappa):.6g}"
+    text = f"Theorem 3.1 allows κ ≥ {kappa:.3g} (layer {layer + 1} has the largest A, {largest})"
     if kappa <= 0:
         return "loose_bound", layer, f"{text}: no decay is promised"
     if fit.kappa <= 0 or fit.kappa_low <= 0:

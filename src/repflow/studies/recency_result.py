@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repflow.results import sample_mean
 from repflow.theory.influence_curve import (
     WINDOWS,
     ExponentialFit,
@@ -176,7 +177,7 @@ def _numbers(
         "recent_share": (("sample", "window"), recent_share(own, lengths=lengths)),
         "half_reach": (("sample",), half_reach(own)),
         "lost_in_the_middle": (("sample",), lost_in_the_middle(own, lengths=lengths)),
-        f"{DEPTH}log_influence": (("state", "distance"), _log_mean(states)),
+        f"{DEPTH}log_influence": (("state", "distance"), sample_mean(states, ("state", "sample", "distance"))),
         f"{DEPTH}kappa": (("state", "sample"), kappas(states, *window)),
         f"{DEPTH}half_reach": (("state", "sample"), half_reach(states)),
         f"{DEPTH}recent_share": (("state", "sample", "window"), recent_share(states, lengths=lengths)),
@@ -206,9 +207,3 @@ def ragged(rows: list[np.ndarray]) -> np.ndarray:
     for number, row in enumerate(rows):
         whole[number, ..., : row.shape[-1]] = row
     return whole
-
-
-def _log_mean(states: np.ndarray) -> np.ndarray:
-    present = np.isfinite(states)
-    count = present.sum(1)
-    return np.where(count > 0, np.where(present, states, 0.0).sum(1) / np.maximum(count, 1), np.nan)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, teach
+from repflow.studies.config_fields import option, same
 from repflow.studies.measure import MeasureConfig, length_option
 
 if TYPE_CHECKING:
@@ -23,34 +24,24 @@ READING = {
 }
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    entry = next(f for f in fields(MeasureConfig) if f.name == name)
-    return _option(getattr(MeasureConfig(), name), entry.metadata["help"])
-
-
 @dataclass
 class ApplyConfig:
     """What to look at; the fields are the command line's options."""
 
-    model: str = _same("model")
-    task: str = _same("task")
+    model: str = same("model")
+    task: str = same("task")
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
     )
     length: int = length_option(32, "tokens per prompt, at most; closed forms cost its square")
-    samples: int = _option(4, "number of prompts")
-    seed: int = _same("seed")
-    init: str = _same("init")
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    trust_remote_code: bool = _same("trust_remote_code")
+    samples: int = option(4, "number of prompts")
+    seed: int = same("seed")
+    init: str = same("init")
+    bos: str = same("bos")
+    tokenizer: str | None = same("tokenizer")
+    dtype: str | None = same("dtype")
+    device: str | None = same("device")
+    trust_remote_code: bool = same("trust_remote_code")
 
     def measure(self) -> MeasureConfig:
         """The part that loads the model and makes prompts."""

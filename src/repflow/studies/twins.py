@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, RepflowError, teach
+from repflow.studies.config_fields import option, same
 from repflow.studies.loading import identity
-from repflow.studies.measure import MeasureConfig, _option, ablation_names, check_request
+from repflow.studies.measure import MeasureConfig, ablation_names, check_request
 from repflow.studies.twins_verdict import (
     TRAINED,
     CellSign,
@@ -42,19 +43,11 @@ Key = tuple[str, str, int, int]
 AXES = ("ablation", "weights", "length", "seed", "sample")
 
 
-_shared = MeasureConfig()
-
-
-def _same(name: str) -> Any:
-    """An option that means what it means to `repflow measure`."""
-    return _option(getattr(_shared, name), _shared.help(name))
-
-
 @dataclass
 class TwinsConfig:
     """What to hold against each other; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = _option("", "model: zoo:NAME, folder, hub id[@revision], config:FILE.json or FILE.gguf")
+    model: str = option("", "model: zoo:NAME, folder, hub id[@revision], config:FILE.json or FILE.gguf")
     inits: list[str] = field(
         default_factory=lambda: list(INITS),
         metadata={
@@ -69,37 +62,37 @@ class TwinsConfig:
             "aliases": ("--length",),
         },
     )
-    seeds: int = _option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ...")
+    seeds: int = option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ...")
     ablate: list[str] = field(
         default_factory=list,
         metadata={"help": "measure all weights without these parts too (+ joins parts); may be given several times"},
     )
-    share: float = _option(1 / 3, "share of the blocks that counts as early, and as late")
-    task: str = _option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
+    share: float = option(1 / 3, "share of the blocks that counts as early, and as late")
+    task: str = option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
     text: list[str] = field(
         default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
     )
-    samples: int = _option(8, "number of prompts, the same for all weights")
-    seed: int = _option(0, "seed of the prompts, and first seed of random weights")
-    format: str = _same("format")
-    index: int | None = _same("index")
-    classes: int | None = _same("classes")
-    items: int | None = _same("items")
-    documents: str | None = _same("documents")
-    distractors: str = _same("distractors")
-    chat_template: bool = _same("chat_template")
-    states: str = _option("residual", "kind of state: residual or branch")
-    bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
-    tokenizer: str | None = _option(None, "folder or file of a tokenizer, where the model has none")
-    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
-    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
-    device_map: str | None = _option(None, "auto spreads the model over devices (extra: accelerate)")
-    scan: str = _option(
+    samples: int = option(8, "number of prompts, the same for all weights")
+    seed: int = option(0, "seed of the prompts, and first seed of random weights")
+    format: str = same("format")
+    index: int | None = same("index")
+    classes: int | None = same("classes")
+    items: int | None = same("items")
+    documents: str | None = same("documents")
+    distractors: str = same("distractors")
+    chat_template: bool = same("chat_template")
+    states: str = option("residual", "kind of state: residual or branch")
+    bos: str = option("model", "first token: as the model's tokenizer has it (model), always, never")
+    tokenizer: str | None = option(None, "folder or file of a tokenizer, where the model has none")
+    dtype: str | None = option(None, "float32 (default), bfloat16, float16, float64")
+    device: str | None = option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+    device_map: str | None = option(None, "auto spreads the model over devices (extra: accelerate)")
+    scan: str = option(
         "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
     )
-    batch_size: int | None = _option(None, "prompts per forward pass; default by length")
-    allow_float16: bool = _option(False, "measure in float16 although its range is small")
-    trust_remote_code: bool = _option(False, "run Python code that comes with the model")
+    batch_size: int | None = option(None, "prompts per forward pass; default by length")
+    allow_float16: bool = option(False, "measure in float16 although its range is small")
+    trust_remote_code: bool = option(False, "run Python code that comes with the model")
 
     def __post_init__(self) -> None:
         """Take lists apart at their commas; every set of ablations gets its fixed name."""

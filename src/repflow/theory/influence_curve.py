@@ -20,6 +20,7 @@ import numpy as np
 
 from repflow.errors import InputError, teach
 from repflow.papers import RATIO_DISTANCES
+from repflow.results import sample_mean
 
 WINDOWS = (1, 16, 64, 256)
 """Last tokens whose share is reported; the first window is the token itself."""
@@ -312,9 +313,8 @@ def _line(x: np.ndarray, curves: np.ndarray) -> tuple[float, float, float, float
 
 
 def _mean(table: np.ndarray) -> np.ndarray:
-    present = np.isfinite(table)
-    count = present.sum(0)
-    return np.where(count > 0, np.where(present, table, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+    """Mean over curves of what is finite: a logarithm of zero influence is left out too."""
+    return sample_mean(np.where(np.isfinite(table), table, np.nan), ("sample", "distance"))
 
 
 def _linear(curves: np.ndarray) -> np.ndarray:

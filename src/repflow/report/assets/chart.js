@@ -190,6 +190,17 @@ function styledAxis(axis, { log, linear }) {
   return styledOne;
 }
 
+/** On an axis of a few decades Plotly writes every digit from 1 to 9, one over the other: 1, 2 and 5 are enough. */
+function fewDigits(key, axis, traces) {
+  if (axis.type !== "log" || axis.dtick !== undefined) return;
+  const own = traces.filter((trace) => axisKey(trace[key[0] + "axis"] || key[0]) === key);
+  const values = own.flatMap((trace) => (Array.isArray(trace[key[0]]) ? trace[key[0]] : [])).filter((value) => typeof value === "number" && value > 0);
+  let [low, high] = [Infinity, 0];
+  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  const decades = Math.log10(high / low);
+  if (decades > 0.8 && decades < 4) axis.dtick = decades < 2.5 ? "D2" : 1;
+}
+
 /** One colour bar stays where the panel that had it is unchosen or empty. */
 function showScale(traces) {
   const maps = traces.filter((trace) => trace.type === "heatmap" && trace.colorbar && trace.colorbar.title && hasValues({ z: trace.z }));
@@ -211,7 +222,7 @@ function depthAxes(traces, sources, layout) {
       const key = axisKey(traces[at][axis + "axis"] || axis);
       const own = (layout[key] = layout[key] || {});
       delete own.range;
-      if (!own.title || !(own.title.text || typeof own.title === "string")) own.title = { text: (layout.grid ? SHORT_TITLES : DEPTH_TITLES)[state.depth] };
+      if (!own.title || !(own.title.text || typeof own.title === "string")) own.title = { text: (layout.grid || NARROW.matches ? SHORT_TITLES : DEPTH_TITLES)[state.depth] };
       if (state.depth !== "absolute") continue;
       const last = source.meta[axis].absolute;
       own.tickformat = "d";
@@ -233,12 +244,13 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
   for (const key of new Set([...used, ...Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))])) {
     layout[key] = styledAxis(layout[key] || {}, { log: log && key[0] === "y", linear: figure.log && !log && key[0] === "y" });
   }
+  for (const key of Object.keys(layout).filter((name) => /^yaxis\d*$/.test(name))) fewDigits(key, layout[key], traces);
   if (layout.xaxis.type === "category") cutNames(layout.xaxis, traces);
   for (const key of Object.keys(layout).filter((name) => /^coloraxis\d*$/.test(name))) {
     layout[key] = { colorscale: scale("sequential"), ...layout[key], colorbar: colorbar(layout[key].colorbar) };
   }
   showScale(traces);
-  const named = traces.filter((trace) => trace.name && trace.showlegend !== false);
+  const named = traces.filter((trace) => trace.name && (trace.type === "heatmap" ? trace.showlegend : trace.showlegend !== false));
   const legend = layout.showlegend ?? named.length > 1;
   traces.forEach((trace) => trace.name && (trace.name = shortened(trace.name, (width - 90) / LETTER)));
   const height = chartHeight(figure, variant, rows) + (hasBar ? 60 : 0) + (legend ? 19 * (legendRows(named, width) - 1) : 0);
@@ -312,5 +324,8 @@ const CONFIG = { displayModeBar: false, responsive: true, showTips: false, displ
 /** Draw into an element, or draw again what has changed. */
 function draw(element, picture) {
   element.style.minHeight = picture.height + "px";
+  // drawn for another width: Plotly would keep room for colour bars that now lie elsewhere, until no panel is left
+  if (element.data && element.drawnNarrow !== NARROW.matches) Plotly.purge(element);
+  element.drawnNarrow = NARROW.matches;
   return Plotly.react(element, picture.data, picture.layout, CONFIG);
 }

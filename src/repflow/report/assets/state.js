@@ -65,10 +65,17 @@ function modelColour(index) {
   return colours[index % colours.length];
 }
 
-/** A name of the palette (`model:0/0.2`, `kind:ssm`, `ink`) as a colour; any other string as it is. */
+/** Black or white, whichever is read better on a colour. */
+function readableOn(ground) {
+  const light = (at) => (parseInt(ground.slice(at, at + 2), 16) / 255) ** 2.2;
+  return 0.2126 * light(1) + 0.7152 * light(3) + 0.0722 * light(5) > 0.18 ? "#000000" : "#ffffff";
+}
+
+/** A name of the palette (`model:0/0.2`, `kind:ssm`, `on:ssm`, `ink`) as a colour; any other string as it is. */
 function colour(name) {
   const [, base, opacity] = /^(.*?)(?:\/([\d.]+))?$/s.exec(name);
   let found = null;
+  if (base.startsWith("on:")) return readableOn(colour(`kind:${base.slice(3)}`));
   if (/^model:\d+$/.test(base)) found = modelColour(Number(base.slice(6)));
   else if (base.startsWith("kind:")) {
     const kinds = SETTINGS.palette.kinds;

@@ -23,7 +23,7 @@ def made(accuracy, gain, *codes):
     return Result(arrays, axes, {}, {"chance": [0.125]}, findings)
 
 
-FLAT, RISING = [1, 1, 1, 1, 1], [0, 0, 0, 1, 1]
+FLAT, RISING, FALLING = [1, 1, 1, 1, 1], [0, 0, 0, 1, 1], [1, 1, 0, 0, 0]
 
 
 def test_the_papers_picture_holds():
@@ -36,8 +36,13 @@ def test_the_papers_picture_holds():
 
 
 def test_the_opposite_does_not():
-    found = {SSM: made(FLAT, [4, 4, 4, 4, 4]), TRANSFORMER: made(RISING, [0, 1, 2, 3, 4])}
+    found = {SSM: made(FALLING, [4, 3, 2, 1, 0]), TRANSFORMER: made(RISING, [0, 1, 2, 3, 4])}
     assert [line.holds for line in figure_lines(found)] == [False, False, False]
+
+
+def test_a_slope_whose_interval_holds_zero_decides_nothing():
+    found = {SSM: made(FLAT, [4, 4, 4, 4, 4]), TRANSFORMER: made(FLAT, [4, 4, 4, 4, 4])}
+    assert [line.holds for line in figure_lines(found)] == [True, None, None]
 
 
 @pytest.mark.parametrize("code", ["needle_unused", "few_needles"])

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repflow.errors import InputError, teach
 from repflow.results import Band, bootstrap_band
 from repflow.studies.needle_config import NeedleConfig, check_request, run_name
-from repflow.studies.recency_recipes import Line, check_recency, finish_figure, stand_ins
+from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, stand_ins
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -115,19 +115,19 @@ def figure_lines(found: Mapping[str, Result]) -> list[Line]:
         stated = "“the retrieval accuracy of the Transformer remains stable regardless of the needle position” (3.2)"
         score, band = position_slope(found[TRANSFORMER])
         ours = f"{_said(score, band)}; {_overall(found[TRANSFORMER])}"
-        holds = _decided(band, band.low <= 0 <= band.high, found[TRANSFORMER])
+        holds = _decided(band, bool(band.low <= 0 <= band.high), found[TRANSFORMER])
         lines.append(Line(f"{TRANSFORMER}, position", stated, ours, holds))
     if SSM in found:
         stated = "“the SSM achieves higher accuracy when the needle is placed closer to the end of the context” (3.2)"
         score, band = position_slope(found[SSM])
         ours = f"{_said(score, band)}; {_overall(found[SSM])}"
-        lines.append(Line(f"{SSM}, position", stated, ours, _decided(band, band.low > 0, found[SSM])))
+        lines.append(Line(f"{SSM}, position", stated, ours, _decided(band, _rises(band), found[SSM])))
     if len(found) == 2:
         stated = "“a positional bias towards local tokens in the SSM”, and none in the Transformer (3.2)"
         score = "slope_all/answer_correct" if all(_contrast(result) for result in found.values()) else "slope_all/gain"
         band = bootstrap_band(found[SSM][score] - found[TRANSFORMER][score], ("sample",))
         said = _said(score.removeprefix("slope_all/"), band)
-        lines.append(Line(f"{SSM} minus {TRANSFORMER}", stated, said, _decided(band, band.low > 0, *found.values())))
+        lines.append(Line(f"{SSM} minus {TRANSFORMER}", stated, said, _decided(band, _rises(band), *found.values())))
     return lines
 
 
@@ -164,6 +164,11 @@ def _read(result: Result) -> bool:
     return not {"needle_unused", "few_needles"} & {finding.code for finding in result.findings}
 
 
-def _decided(band: Band, holds: Any, *results: Result) -> bool | None:
+def _rises(band: Band) -> bool | None:
+    """Whether a slope is above zero; None where its interval holds zero."""
+    return above((band.low, band.high), (0.0, 0.0))
+
+
+def _decided(band: Band, holds: bool | None, *results: Result) -> bool | None:
     """A verdict; None with too few needles for an interval, or a model that does not read them: it has no bias."""
-    return bool(holds) if np.isfinite(band.low) and all(map(_read, results)) else None
+    return holds if np.isfinite(band.low) and all(map(_read, results)) else None

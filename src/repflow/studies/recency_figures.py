@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.studies.recency_config import RecencyConfig, check_request
-from repflow.studies.recency_recipes import Line, check_recency, finish_figure, stand_ins
+from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, stand_ins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,15 +163,6 @@ def _ends(fit: dict[str, Any]) -> tuple[float, float]:
 def _shown(band: Band, spec: str) -> str:
     interval = f" [{float(band.low):{spec}}, {float(band.high):{spec}}]" if math.isfinite(float(band.low)) else ""
     return f"{float(band.mean):{spec}}{interval}"
-
-
-def above(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool | None:
-    """Whether one interval lies above another; None where they meet, or where there is none.
-
-    >>> above((0.2, 0.4), (0.0, 0.0)), above((-0.1, 0.4), (0.0, 0.0)), above((-0.3, -0.1), (0.0, 0.0))
-    (True, None, False)
-    """
-    return True if a[0] > b[1] else False if a[1] < b[0] else None
 
 
 def _straight(fit: dict[str, Any] | None) -> bool | None:

@@ -94,6 +94,15 @@ class Line:
         return asdict(self)
 
 
+def above(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool | None:
+    """Whether one interval lies above another; None where they meet, or where there is none.
+
+    >>> above((0.2, 0.4), (0.0, 0.0)), above((-0.1, 0.4), (0.0, 0.0)), above((-0.3, -0.1), (0.0, 0.0))
+    (True, None, False)
+    """
+    return True if a[0] > b[1] else False if a[1] < b[0] else None
+
+
 def check_recency(config: ReproduceConfig, roles: Sequence[str]) -> None:
     """Refuse options that mean nothing to these recipes, and roles that the recipe does not show."""
     from repflow.studies.reproduce import ReproduceConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repflow.studies.memory_config import MemoryConfig, check_request, run_name
-from repflow.studies.recency_recipes import Line, check_recency, finish_figure, stand_ins
+from repflow.studies.recency_recipes import Line, check_recency, finish_figure, run_options, stand_ins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,19 +72,7 @@ def requests(config: ReproduceConfig, out: str | Path, *, make: bool = True) -> 
     folder = Path(out) / f"recency-{config.scale}"
     made = {}
     for role, (spec, tokenizer) in stand_ins(config, figure.roles, folder / "models", make=make).items():
-        made[role] = MemoryConfig(
-            model=spec,
-            tokenizer=tokenizer,
-            task=config.tasks[0] if config.tasks else TASK,
-            length=config.lengths[0] if config.lengths else LENGTHS[config.scale],
-            samples=config.samples or SAMPLES[config.scale],
-            seed=config.seed,
-            match="tokens",
-            dtype=config.dtype,
-            device=config.device,
-            scan=config.scan,
-            batch_size=config.batch_size,
-        )
+        made[role] = MemoryConfig(model=spec, tokenizer=tokenizer, **run_options(config, TASK, LENGTHS, SAMPLES))
         check_request(made[role])
     return made
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.studies.recency_config import RecencyConfig, check_request
-from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, stand_ins
+from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, run_options, stand_ins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,16 +75,8 @@ def requests(config: ReproduceConfig, out: str | Path, *, make: bool = True) -> 
         made[role] = RecencyConfig(
             model=spec,
             tokenizer=tokenizer,
-            task=config.tasks[0] if config.tasks else TASK,
-            length=config.lengths[0] if config.lengths else LENGTHS[config.scale],
-            samples=config.samples or SAMPLES[config.scale],
-            seed=config.seed,
             twin="default" if figure.twins else None,
-            match="tokens",
-            dtype=config.dtype,
-            device=config.device,
-            scan=config.scan,
-            batch_size=config.batch_size,
+            **run_options(config, TASK, LENGTHS, SAMPLES),
         )
         check_request(made[role])
     return made

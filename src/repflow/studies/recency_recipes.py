@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.errors import InputError, nearest, teach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from repflow.results import Result
     from repflow.studies.reproduce import ReproduceConfig
@@ -159,6 +159,30 @@ def stand_ins(
     if make:
         make_tiny(folder, list(dict.fromkeys(tiny)))
     return {role: (str(folder / TINY_NAMES[ROLES[role].tiny]), config.tokenizer) for role in roles}
+
+
+def run_options(
+    config: ReproduceConfig, task: str, lengths: Mapping[str, int], samples: Mapping[str, int]
+) -> dict[str, Any]:
+    """Fields that the runs of a figure share, whichever study makes them.
+
+    Args:
+        config: the request.
+        task: where it names none.
+        lengths: tokens per prompt by scale, where it names none.
+        samples: prompts by scale, where it names none.
+    """
+    return {
+        "task": config.tasks[0] if config.tasks else task,
+        "length": config.lengths[0] if config.lengths else lengths[config.scale],
+        "samples": config.samples or samples[config.scale],
+        "seed": config.seed,
+        "match": "tokens",
+        "dtype": config.dtype,
+        "device": config.device,
+        "scan": config.scan,
+        "batch_size": config.batch_size,
+    }
 
 
 def figure_name(config: ReproduceConfig) -> str:

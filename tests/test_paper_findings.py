@@ -9,7 +9,8 @@ import pytest
 
 from repflow import papers
 from repflow.paper_findings import FINDINGS, VERDICTS, judge, merge, read_results
-from repflow.paper_reading import Flow, Probe, Reading, family
+from repflow.paper_parts import Group
+from repflow.paper_reading import Flow, Probe, Reading, Training, family
 from repflow.results import Band, Result
 
 PLACE = "kvpr/256"
@@ -96,7 +97,7 @@ def test_one_seed_does_not_make_agreement():
     for entry in judge(whole(), place=PLACE)[:-1]:
         assert entry.verdict == "mixed", entry
         assert entry.reason == "agrees on the one training seed measured; another may not"
-        assert entry.seeds == (0,)
+        assert [training.seed for training in entry.trainings] == [0]
 
 
 def test_a_seed_that_breaks_a_part_makes_it_mixed():
@@ -104,7 +105,7 @@ def test_a_seed_that_breaks_a_part_makes_it_mixed():
     broken = ssm(2, trained={PLACE: replace(flow, layer_cosine=[0.3] * 16)})
     found = judge([*whole(0), *whole(1), transformer(2), broken], place=PLACE)
     assert found[0].verdict == "mixed"
-    assert "3 of 4 parts hold in every one of 3 training seeds; not: state-space models: mean of the last" in (
+    assert "3 of 4 parts hold in every one of 3 trainings; not: state-space models: mean of the last" in (
         found[0].reason
     )
     assert found[1].verdict == "agrees"
@@ -118,7 +119,7 @@ def test_a_model_that_is_the_opposite_in_all_parts_differs():
     ] + [ssm(seed, trained={PLACE: other}) for seed in (0, 1)]  # fmt: skip
     found = {entry.code: entry for entry in judge(readings, place=PLACE)}
     assert found["F 3.2.1"].verdict == "differs"
-    assert found["F 3.2.1"].reason.startswith("no part holds in every one of 2 training seeds: Transformers: median")
+    assert found["F 3.2.1"].reason.startswith("no part holds in any one of 2 trainings: Transformers: median")
     assert found["F 3.2.2"].verdict == "mixed"  # the last state does lie below the first
 
 
@@ -151,7 +152,7 @@ def test_every_part_can_fail_by_itself(code, which, change):
     flow = replace(models[which].trained[PLACE], **change)
     models[which] = replace(models[which], trained={PLACE: flow})
     found = next(entry for entry in judge([*models.values(), *whole(1)], place=PLACE) if entry.code == code)
-    assert [clause.holds for clause in found.clauses if clause.seed == 0].count(False) == 1
+    assert [clause.holds for clause in found.clauses if clause.training.seed == 0].count(False) == 1
     assert found.verdict == "mixed"
 
 
@@ -211,7 +212,7 @@ def test_what_is_half_settled_does_not_differ():
     entry = judge([transformer(probes=wide), ssm(probes=settled)], place=PLACE)[5]
     assert [clause.holds for clause in entry.clauses] == [None, False, None]
     assert entry.verdict == "mixed"
-    assert entry.reason.startswith("0 of 1 parts hold on the one training seed measured; not: state-space models")
+    assert entry.reason.startswith("0 of 1 parts hold in the one training measured; not: state-space models")
     assert "; not settled: Transformers: an earlier state" in entry.reason
 
 
@@ -272,7 +273,7 @@ def test_the_papers_task_and_the_longest_common_length_are_judged():
     models = [transformer(), ssm()]
     assert any("from n" in c.text for c in judge(models)[6].clauses)
     short = replace(models[0], trained={PLACE: models[0].trained[PLACE], "random/1024": models[0].trained[PLACE]})
-    assert judge([short, models[1]])[0].seeds == (0,)
+    assert len(judge([short, models[1]])[0].trainings) == 1
 
 
 # ---------------------------------------------------------------- the paper's words
@@ -339,8 +340,13 @@ def probed(model="zoo:gpt-neox"):
 
 def test_runs_are_read_by_model_weights_and_place():
     results = [measured(), measured(init="xavier"), probed(), measured("mine/model"), measured(states="branch")]
-    first, second = read_results(results, seed=7)
-    assert (first.model, first.family, first.seed, second.model) == ("gpt-neox", "TBM", 7, "mine/model")
+    first, second = read_results(results, training=Training(7, 2000))
+    assert (first.model, first.family, first.training, second.model) == (
+        "gpt-neox",
+        "TBM",
+        Training(7, 2000),
+        "mine/model",
+    )
     flow = first.trained[PLACE]
     assert flow.token_similarity == pytest.approx([0.2, 0.3, 0.6])
     assert flow.layer_cosine == pytest.approx([0.7, 0.5])  # the padded token is left out
@@ -360,7 +366,7 @@ def test_runs_that_say_nothing_to_the_findings_are_left_aside():
 
 
 def test_readings_survive_json():
-    for reading in (transformer(), read_results([measured(), probed()], seed=1)[0]):
+    for reading in (transformer(), read_results([measured(), probed()], training=Training(1, 50))[0]):
         text = json.dumps(reading.to_json(), allow_nan=False)
         again = Reading.from_json(json.loads(text))
         assert again.to_json() == reading.to_json()
@@ -378,6 +384,45 @@ def test_merging_adds_seeds_and_what_was_not_measured_here():
     assert f"index/{PLACE}" in made[0].probes
     unknown = replace(own, seed=None)
     assert merge([unknown], [transformer(0)]) == [unknown]
+
+
+def test_a_training_of_other_length_is_another_one():
+    """A short training of the same seed is asked by itself: its curves are never joined with those of the long one."""
+    own = transformer(0, steps=8000, trained={PLACE: transformer().trained[PLACE]}, probes={})
+    short = transformer(0, steps=2000)
+    made = merge([own], [short])
+    assert made == [own, short]
+    assert [clause.training for clause in judge(made, place=PLACE)[0].clauses[::4]] == [
+        Training(0, 8000),
+        Training(0, 2000),
+    ]
+
+
+def test_two_trainings_of_one_seed_do_not_make_agreement():
+    models = [replace(reading, steps=steps) for steps in (2000, 8000) for reading in whole(0)]
+    for entry in judge(models, place=PLACE)[:7]:
+        assert entry.verdict == "mixed"
+        assert entry.reason == "agrees on the one training seed measured; another may not"
+        assert entry.ours.startswith("seed 0, 2,000 steps: ")
+
+
+def test_a_part_is_one_part_however_it_is_worded():
+    """A training at one length cannot be asked of two; that leaves no part of the finding open."""
+    one_length = [replace(r, seed=5, trained={PLACE: r.trained[PLACE]}) for r in whole(0)]
+    found = {entry.code: entry for entry in judge([*whole(0), *whole(1), *one_length], place=PLACE)}["F 3.4.2"]
+    assert found.verdict == "agrees"
+    assert [training.seed for training in found.trainings] == [0, 1]
+    assert len(found.parts) == 2
+    assert all("from n = 256 to 512" in part.text for part in found.parts)
+    assert all(len(part.clauses) == 3 for part in found.parts)
+
+
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.code)
+def test_every_training_is_asked_the_same_parts(finding):
+    """Parts are matched by their place."""
+    groups = [whole(0), whole(0)[:1], [replace(r, probes={}, random={}) for r in whole(0)], []]
+    counts = {len(finding.ask(Group(Training(0, None), PLACE, tuple(readings)))) for readings in groups}
+    assert len(counts) == 1
 
 
 def test_families_by_kinds_of_block():

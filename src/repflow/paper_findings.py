@@ -1,12 +1,12 @@
 """Paper 1's eight numbered findings, and what measured models say to each. No torch.
 
-A finding is cut into parts that a number can settle. Each part is asked of every training seed by itself, on the models
-of that seed:
+A finding is cut into parts that a number can settle. Each part is asked of every training by itself, on the models of
+the same seed and number of steps:
 
 | verdict | when |
 |---|---|
-| agrees | every part holds in every training seed, and there are at least two of them |
-| differs | every part could be settled, and none holds in any seed |
+| agrees | every part holds in every training, and they are of at least two seeds |
+| differs | every part could be settled, and none holds in any training |
 | mixed | anything between; also where all holds on the one seed that was measured |
 | not measurable | the runs do not have what it needs, or too few prompts to settle any part |
 
@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from repflow import paper_parts as parts
 from repflow import paper_probe_parts as probe_parts
 from repflow.paper_parts import Clause, Group
-from repflow.paper_reading import SSM, TBM, Reading, known_readings, merge, read_results
+from repflow.paper_reading import SSM, TBM, Reading, Training, known_readings, merge, read_results
 from repflow.papers import FLOW
 
 __all__ = [
@@ -42,6 +43,7 @@ AGREES, MIXED, DIFFERS, NONE = VERDICTS = ("agrees", "mixed", "differs", "not me
 TASKS = ("kvpr", "mdqa", "text")
 """Tasks to judge on where models share several: the paper's first."""
 LEAST_SEEDS = 2
+UNKNOWN = "training not known"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Finding:
     Attributes:
         code: as the paper numbers it.
         words: as printed.
-        ask: its parts, for the models of one training seed.
+        ask: its parts, for the models of one training; always as many, in the same order.
     """
 
     code: str
@@ -120,6 +122,37 @@ FINDINGS: tuple[Finding, ...] = (
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a finding with what every training says to it.
+
+    Attributes:
+        clauses: one of each training.
+    """
+
+    clauses: tuple[Clause, ...]
+
+    @property
+    def text(self) -> str:
+        """What was asked, in the words of the first training that could be asked."""
+        return next((clause for clause in self.clauses if clause.holds is not None), self.clauses[0]).text
+
+    @property
+    def answers(self) -> list[bool]:
+        """Of the trainings that could be asked."""
+        return [clause.holds for clause in self.clauses if clause.holds is not None]
+
+    @property
+    def seeds(self) -> set[int | None]:
+        """Training seeds that could be asked."""
+        return {clause.training.seed for clause in self.clauses if clause.holds is not None}
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds in every training that could be asked."""
+        return bool(self.answers) and all(self.answers)
+
+
+@dataclass(frozen=True)
 class Judged:
     """What our models say to a finding.
 
@@ -127,9 +160,9 @@ class Judged:
         finding: the paper's.
         verdict: one of `VERDICTS`.
         reason: why, in a sentence.
-        ours: our numbers, of the first seed.
-        clauses: every part in every seed.
-        seeds: training seeds that were asked.
+        ours: our numbers, of the first training that could be asked.
+        clauses: every part in every training.
+        trainings: those that could be asked.
     """
 
     finding: Finding
@@ -137,7 +170,12 @@ class Judged:
     reason: str
     ours: str
     clauses: tuple[Clause, ...]
-    seeds: tuple[int | None, ...]
+    trainings: tuple[Training, ...]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Each part with its answers."""
+        return parts_of(self.clauses)
 
     @property
     def code(self) -> str:
@@ -159,15 +197,15 @@ def judge(readings: Sequence[Reading], *, place: str | None = None) -> list[Judg
     """Hold models against the eight findings, in the paper's order.
 
     Args:
-        readings: models, of one or more training seeds.
+        readings: models, of one or more trainings.
         place: "task/length" that curves are read at; by default one that all models have, of the paper's tasks where
             possible and the longest.
     """
     judged = [reading for reading in readings if reading.family in (TBM, SSM)]
     chosen = common_place(judged) if place is None else place
     groups = [
-        Group(seed, chosen, tuple(r for r in judged if r.seed == seed))
-        for seed in sorted({reading.seed for reading in judged}, key=lambda seed: (seed is None, seed or 0))
+        Group(training, chosen, tuple(reading for reading in judged if reading.training == training))
+        for training in dict.fromkeys(reading.training for reading in judged)
     ]
     return [_judged(finding, groups) for finding in FINDINGS]
 
@@ -188,48 +226,59 @@ def common_place(readings: Sequence[Reading]) -> str:
 def _judged(finding: Finding, groups: Sequence[Group]) -> Judged:
     clauses = tuple(clause for group in groups for clause in finding.ask(group))
     asked = [clause for clause in clauses if clause.holds is not None]
-    seeds = tuple(dict.fromkeys(clause.seed for clause in asked))
-    verdict, reason = _verdict(clauses, seeds)
-    first = [clause for clause in asked if clause.seed == seeds[0]] if seeds else []
+    trainings = tuple(dict.fromkeys(clause.training for clause in asked))
+    verdict, reason = _verdict(parts_of(clauses), trainings)
+    first = [clause for clause in asked if clause.training == trainings[0]] if trainings else []
     ours = "; ".join(dict.fromkeys(clause.found for clause in first))
-    return Judged(finding, verdict, reason, ours, clauses, seeds)
+    if ours and len(groups) > 1:
+        ours = f"{str(trainings[0]) or UNKNOWN}: {ours}"
+    return Judged(finding, verdict, reason, ours, clauses, trainings)
 
 
-def _verdict(clauses: Sequence[Clause], seeds: Sequence[int | None]) -> tuple[str, str]:
-    """Verdict and reason; a part that no seed could answer keeps a finding from agreeing."""
-    texts = list(dict.fromkeys(clause.text for clause in clauses))
-    told = {text: [c for c in clauses if c.text == text and c.holds is not None] for text in texts}
-    if not any(told.values()):
-        return NONE, "; ".join(
-            dict.fromkeys(clause.found for clause in clauses)
-        ) if clauses else "no Transformer and no state-space model among the runs"
-    broken = [text for text in texts if any(not clause.holds for clause in told[text])]
-    open_ = [text for text in texts if not told[text]]
-    never = [text for text in texts if told[text] and not any(clause.holds for clause in told[text])]
-    known = [text for text in texts if told[text]]
-    over = _over(seeds)
-    if len(never) == len(texts):
-        return DIFFERS, f"no part holds {over}: {'; '.join(known)}"
+def parts_of(clauses: Sequence[Clause]) -> list[Part]:
+    """The parts of a finding from its clauses, training by training: the first of each, the second of each, ...
+
+    A part may be worded differently where it could not be asked, since its words name what was found.
+    """
+    rows = [[c for c in clauses if c.training == training] for training in dict.fromkeys(c.training for c in clauses)]
+    return [Part(tuple(column)) for column in zip(*rows, strict=True)]
+
+
+def _verdict(parts: Sequence[Part], trainings: Sequence[Training]) -> tuple[str, str]:
+    """Verdict and reason; a part that no training could answer keeps a finding from agreeing."""
+    if not any(part.answers for part in parts):
+        why = dict.fromkeys(clause.found for part in parts for clause in part.clauses)
+        return NONE, "; ".join(why) or "no Transformer and no state-space model among the runs"
+    known, open_ = ([part for part in parts if bool(part.answers) == asked] for asked in (True, False))
+    broken = [part for part in known if not part.holds]
+    over = over_trainings(len(trainings))
+    if len(parts) == sum(not any(part.answers) for part in known):
+        return DIFFERS, f"no part holds {over_trainings(len(trainings), 'any')}: {_texts(known)}"
+    unasked = f"; not settled: {_texts(open_)}" if open_ else ""
     if broken:
-        held = len(known) - len(broken)
-        return MIXED, f"{held} of {len(known)} parts hold {over}; not: {'; '.join(broken)}" + _unasked(open_)
+        not_all = "; ".join(part.text + _sometimes(part) for part in broken)
+        return MIXED, f"{len(known) - len(broken)} of {len(known)} parts hold {over}; not: {not_all}{unasked}"
     if open_:
-        return MIXED, f"all that could be settled holds {over}" + _unasked(open_)
-    if len(seeds) < LEAST_SEEDS or any(len(told[text]) < LEAST_SEEDS for text in texts):
+        return MIXED, f"all that could be settled holds {over}{unasked}"
+    if any(len(part.seeds) < LEAST_SEEDS for part in parts):
         return MIXED, "agrees on the one training seed measured; another may not"
     return AGREES, f"all {len(known)} parts hold {over}"
 
 
-def _over(seeds: Sequence[int | None]) -> str:
+def over_trainings(count: int, quantity: str = "every") -> str:
     """Where it was asked.
 
-    >>> _over([0]), _over([0, 1, 2])
-    ('on the one training seed measured', 'in every one of 3 training seeds')
+    >>> over_trainings(1), over_trainings(3)
+    ('in the one training measured', 'in every one of 3 trainings')
     """
-    if len(seeds) == 1:
-        return "on the one training seed measured"
-    return f"in every one of {len(seeds)} training seeds"
+    return "in the one training measured" if count == 1 else f"in {quantity} one of {count} trainings"
 
 
-def _unasked(texts: Sequence[str]) -> str:
-    return f"; not settled: {'; '.join(texts)}" if texts else ""
+def _sometimes(part: Part) -> str:
+    """In how many trainings a part holds, where it holds in some."""
+    held = sum(part.answers)
+    return f" (holds in {held} of {len(part.answers)})" if held else ""
+
+
+def _texts(parts: Sequence[Part]) -> str:
+    return "; ".join(part.text for part in parts)

@@ -1,4 +1,4 @@
-"""Parts of paper 1's findings, asked of the models of one training seed.
+"""Parts of paper 1's findings, asked of the models of one training.
 
 | name | value | from the paper's text |
 |---|---|---|
@@ -23,7 +23,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from repflow.paper_reading import SSM, TBM, Flow, Reading
+from repflow.paper_reading import SSM, TBM, Flow, Reading, Training
 
 STEADY, SHIFT, ALIKE, APART, MARGIN, FACTOR, STABLE, SIZES = 0.9, 0.1, 0.5, 0.25, 0.05, 1.5, 0.25, 2.0
 FAMILIES = (TBM, SSM)
@@ -37,11 +37,11 @@ Named = Sequence[tuple[str, float]]
 
 @dataclass(frozen=True)
 class Clause:
-    """A part of a finding in one training seed.
+    """A part of a finding in one training.
 
     Attributes:
         text: what was asked, with its threshold.
-        seed: training seed.
+        training: seed and steps.
         found: our numbers, or what is missing.
         holds: None where it could not be asked.
         what: what the numbers are.
@@ -50,7 +50,7 @@ class Clause:
     """
 
     text: str
-    seed: int | None
+    training: Training
     found: str
     holds: bool | None
     what: str = ""
@@ -60,15 +60,15 @@ class Clause:
 
 @dataclass(frozen=True)
 class Group:
-    """Models of one training seed.
+    """Models of one training.
 
     Attributes:
-        seed: the seed.
+        training: its seed and steps.
         place: "task/length" that curves are read at.
         readings: Transformers and state-space models.
     """
 
-    seed: int | None
+    training: Training
     place: str
     readings: tuple[Reading, ...]
 
@@ -97,11 +97,11 @@ class Group:
             ends: intervals of the values, where they are known.
         """
         if not values or not all(np.isfinite(value) for _, value in values):
-            return Clause(text, self.seed, missing, None)
+            return Clause(text, self.training, missing, None)
         answer, found = holds(), f"{what}: {listed(values)}"
         found += ", which too few prompts leave open" if answer is None else ""
         settled = None if answer is None else bool(answer)
-        return Clause(text, self.seed, found, settled, what, tuple(values), dict(ends or {}))
+        return Clause(text, self.training, found, settled, what, tuple(values), dict(ends or {}))
 
 
 def listed(values: Named) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,21 @@ TBM, SSM, HYBRID = "TBM", "SSM", "hybrid"
 """Families as the paper has them: Transformer-based, state-space; and a mixture, of which it speaks last."""
 RECURRENT = ("ssm", "recurrent")
 CURVES = ("token_similarity", "layer_cosine")
+
+
+class Training(NamedTuple):
+    """Which training a model comes from: its seed and its steps, None where they are not known.
+
+    >>> str(Training(1, 2000)), str(Training(None, None))
+    ('seed 1, 2,000 steps', '')
+    """
+
+    seed: int | None
+    steps: int | None
+
+    def __str__(self) -> str:
+        told = ["" if self.seed is None else f"seed {self.seed}", "" if self.steps is None else f"{self.steps:,} steps"]
+        return ", ".join(part for part in told if part)
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,7 @@ class Reading:
         trained: "task/length" → flow of the trained weights.
         random: "scheme/task/length" → flow of random weights.
         probes: "label/task/length" → probes.
+        steps: of its training, None where they are not known.
     """
 
     model: str
@@ -107,6 +123,12 @@ class Reading:
     trained: dict[str, Flow] = field(default_factory=dict)
     random: dict[str, Flow] = field(default_factory=dict)
     probes: dict[str, Probe] = field(default_factory=dict)
+    steps: int | None = None
+
+    @property
+    def training(self) -> Training:
+        """Its training. Models of one belong together: same seed, same batches, same number of steps."""
+        return Training(self.seed, self.steps)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not finite becomes null."""
@@ -124,16 +146,16 @@ class Reading:
         return cls(**plain, **parts)
 
 
-def read_results(results: Sequence[Result], *, seed: int | None = None) -> list[Reading]:
+def read_results(results: Sequence[Result], *, training: Training | None = None) -> list[Reading]:
     """Readings of any mix of runs, in the order in which their models come.
 
     Runs of other studies, of other kinds of state than residual, and with parts taken out are left aside.
 
     Args:
         results: runs, loaded.
-        seed: training seed of all of them; by default that of the zoo's models, and None for any other.
+        training: of all of them; by default that of the zoo's models, and an unknown one for any other.
     """
-    found: dict[tuple[str, int | None], Reading] = {}
+    found: dict[tuple[str, Training], Reading] = {}
     for result in results:
         about = result.provenance.get("model")
         probed = "probe_accuracy" in result
@@ -141,24 +163,33 @@ def read_results(results: Sequence[Result], *, seed: int | None = None) -> list[
             continue
         if result.config.get("states", "residual") != "residual" or "task" not in result.config:
             continue
-        own = _seed(str(about.get("spec", ""))) if seed is None else seed
+        own = _training(str(about.get("spec", ""))) if training is None else training
         key = (str(about["name"]), own)
         reading = found.get(key) or _start(about, own)
         found[key] = _with(reading, result, about)
     return list(found.values())
 
 
-def _seed(spec: str) -> int | None:
-    """Training seed of a built-in model; None for any other."""
-    if not zoo.is_zoo(spec) or spec.removeprefix(zoo.PREFIX) not in zoo.NAMES:
-        return None
-    told = zoo.record(spec)
-    return int(told["config"]["seed"]) if told else None
+def training_of(record: Mapping[str, Any]) -> Training:
+    """Training that a record of `train_zoo` tells of; an unknown one without a record."""
+    config = record.get("config", {})
+    return Training(config.get("seed"), config.get("steps"))
 
 
-def _start(about: Mapping[str, Any], seed: int | None) -> Reading:
+def _training(spec: str) -> Training:
+    """Training of a built-in model; an unknown one of any other."""
+    built_in = zoo.is_zoo(spec) and spec.removeprefix(zoo.PREFIX) in zoo.NAMES
+    return training_of(zoo.record(spec) if built_in else {})
+
+
+def _start(about: Mapping[str, Any], training: Training) -> Reading:
     return Reading(
-        str(about["name"]), family(about["layer_kinds"]), str(about["type"]), seed, about["layers"], about["parameters"]
+        model=str(about["name"]),
+        family=family(about["layer_kinds"]),
+        kind=str(about["type"]),
+        layers=about["layers"],
+        parameters=about["parameters"],
+        **training._asdict(),
     )
 
 
@@ -226,22 +257,41 @@ def _number(value: float | None) -> float:
 
 
 def known_readings() -> list[Reading]:
-    """Packaged readings of the zoo's models: every training seed that was measured."""
+    """Packaged readings of the zoo's models: every further training that was measured."""
     return [Reading.from_json(entry) for entry in zoo.seed_records()]
 
 
 def merge(own: Sequence[Reading], known: Sequence[Reading]) -> list[Reading]:
-    """Own readings, with what else is known of the same models: other lengths and labels, other training seeds.
+    """Own readings, with what else is known of the same models: other lengths and labels, other trainings.
 
     Own values win. A model that was not measured here, or whose training seed is not known, gets nothing.
     """
     here = {reading.model for reading in own if reading.seed is not None}
-    stored = {(reading.model, reading.seed): reading for reading in known if reading.model in here}
+    stored = {(reading.model, reading.training): reading for reading in known if reading.model in here}
     made = []
     for reading in own:
-        other = stored.pop((reading.model, reading.seed), None) if reading.seed is not None else None
+        other = stored.pop((reading.model, reading.training), None) if reading.seed is not None else None
         made.append(reading if other is None else _joined(reading, other))
     return [*made, *stored.values()]
+
+
+def further_trainings(own: Reading, known: Sequence[Reading]) -> list[Reading]:
+    """Readings of the same built-in model from other trainings; none where its own is not known."""
+    if own.seed is None:
+        return []
+    return [reading for reading in known if reading.model == own.model and reading.training != own.training]
+
+
+def further_words(readings: Sequence[Reading]) -> str:
+    """Further trainings in words.
+
+    >>> one = Reading("m", "SSM", "mamba2", 1, 2, 9, steps=2000)
+    >>> further_words([one, replace(one, seed=2)]), further_words([one, replace(one, steps=None)])
+    ('2 further trainings of 2,000 steps', '2 further trainings')
+    """
+    steps = {reading.steps for reading in readings}
+    length = f" of {steps.pop():,} steps" if len(steps) == 1 and None not in steps else ""
+    return f"{len(readings)} further trainings{length}"
 
 
 def _joined(own: Reading, other: Reading) -> Reading:

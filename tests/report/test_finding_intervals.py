@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from stored_runs import keep, measured, probed
 
+from repflow.paper_reading import Training
 from repflow.report.finding_intervals import DRAWS, prompt_intervals
 from repflow.report.page_build import build_page
 from repflow.results import BOOTSTRAP_SEED, Result
@@ -11,6 +12,7 @@ from repflow.results import BOOTSTRAP_SEED, Result
 PLACE = "kvpr/32"
 BEFORE = "Transformers: median layer cosine before the last block ≥ 0.9"
 WITHIN = "within a family Sm or St differs by a factor ≥ 1.5"
+UNKNOWN = Training(None, None)
 
 
 def block(page, wanted):
@@ -31,7 +33,7 @@ def test_a_median_over_blocks_of_ragged_prompts():
     medians = [
         np.median([np.nanmean(values[block][prompts]) for block in range(len(values) - 1)]) for prompts in drawn(5)
     ]
-    assert found["F 3.2.1", BEFORE, None, "gpt"] == pytest.approx(np.quantile(medians, [0.025, 0.975]), rel=1e-9)
+    assert found["F 3.2.1", BEFORE, UNKNOWN, "gpt"] == pytest.approx(np.quantile(medians, [0.025, 0.975]), rel=1e-9)
 
 
 def test_a_ratio_of_two_models_draws_the_same_prompts_of_both():
@@ -40,7 +42,7 @@ def test_a_ratio_of_two_models_draws_the_same_prompts_of_both():
     found = prompt_intervals(list(results.values()), PLACE)
     pairs = [[results[name]["smoothness"][prompts].mean() for name in ("gpt", "neo")] for prompts in drawn(6)]
     factors = [max(pair) / min(pair) for pair in pairs]
-    assert found["F 3.3.2", WITHIN, None, "Sm TBM"] == pytest.approx(np.quantile(factors, [0.025, 0.975]), rel=1e-6)
+    assert found["F 3.3.2", WITHIN, UNKNOWN, "Sm TBM"] == pytest.approx(np.quantile(factors, [0.025, 0.975]), rel=1e-6)
 
 
 def test_a_number_without_an_interval_says_why(tmp_path):

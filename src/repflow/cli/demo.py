@@ -52,10 +52,12 @@ def command(
     if results:
         write_page([out / FOLDER / name for name in results], out / PAGE)
     if as_json:
+        from repflow.paper_findings import known_readings
         from repflow.report.demo_view import demo_json, reaches
 
         folders = [str(out / FOLDER / name) for name in results]
-        told = demo_json(readings, judged, folders, reaches(list(results.values()), PLACE))
+        reach = reaches(list(results.values()), PLACE)
+        told = demo_json(readings, judged, folders, reach, known_readings(), PLACE)
         print(json.dumps({**told, "page": str(out / PAGE) if results else None}, allow_nan=False), flush=True)
     else:
         show(asked, results, readings, judged)
@@ -81,7 +83,7 @@ def run_all(asked: Sequence[Job], out: Path) -> tuple[int, dict[str, Result]]:
 
 
 def judge_all(results: Sequence[Result]) -> tuple[list[Reading], list[Judged]]:
-    """Readings of these runs, and the findings with what the package knows of further training seeds."""
+    """Readings of these runs, and the findings with what the package knows of further trainings."""
     from repflow.paper_findings import judge, known_readings, merge, read_results
 
     own = read_results(results)
@@ -92,6 +94,7 @@ def show(
     asked: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
 ) -> None:
     """Print tables, verdicts and findings."""
+    from repflow.paper_reading import further_trainings, known_readings
     from repflow.report.demo_view import findings_text, model_verdict, reaches, verdict_text
     from repflow.zoo import record
 
@@ -101,9 +104,15 @@ def show(
         if chosen:
             console.print(title, markup=False, highlight=False)
             console.print(table_of(chosen))
-    reach = reaches(list(results.values()), PLACE)
+    reach, known = reaches(list(results.values()), PLACE), known_readings()
     lines = [
-        model_verdict(reading, PLACE, record(reading.model, "evaluation").get("retrieval"), reach.get(reading.model))
+        model_verdict(
+            reading,
+            PLACE,
+            record(reading.model, "evaluation").get("retrieval"),
+            reach.get(reading.model),
+            further_trainings(reading, known),
+        )
         for reading in readings
     ]
     print(verdict_text(lines, console.width))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from repflow.paper_findings import Judged
-from repflow.paper_reading import HYBRID, SSM, TBM, Flow, Probe, Reading
+from repflow.paper_reading import HYBRID, SSM, TBM, Flow, Probe, Reading, further_trainings, further_words
 from repflow.results import Result
 
 WIDTH = 100
@@ -20,7 +20,11 @@ LABELS = {"index": "the gold pair's index", "answer": "the answer's first symbol
 
 
 def model_verdict(
-    reading: Reading, place: str, answers: Mapping[str, Any] | None = None, reach: Mapping[str, Any] | None = None
+    reading: Reading,
+    place: str,
+    answers: Mapping[str, Any] | None = None,
+    reach: Mapping[str, Any] | None = None,
+    others: Sequence[Reading] = (),
 ) -> str:
     """A few sentences on one model, each with its numbers.
 
@@ -29,10 +33,13 @@ def model_verdict(
         place: "task/length" to speak of.
         answers: retrieval of held-out prompts as the card has it, by set.
         reach: how far back its tokens reach, as `reaches` gives it.
+        others: further trainings of it.
     """
     told = []
     if flow := reading.trained.get(place):
         told.append(_shape(flow))
+    if band := end_band(others, place):
+        told.append(f"{band[0]:.2f} to {band[1]:.2f} alike at the end in {further_words(others)}")
     told += [
         f"with random weights ({key.partition('/')[0]}) {twin.token_similarity[-1]:.2f} alike at the end"
         for key, twin in reading.random.items()
@@ -45,6 +52,12 @@ def model_verdict(
     if reach is not None:
         told.append(_reaches_back(reach))
     return f"{reading.model} ({NAMED[reading.family]}): {'; '.join(told)}."
+
+
+def end_band(others: Sequence[Reading], place: str) -> tuple[float, float] | None:
+    """Lowest and highest similarity of the last state's tokens over trainings; None without any."""
+    ends = [other.trained[place].token_similarity[-1] for other in others if place in other.trained]
+    return (min(ends), max(ends)) if ends else None
 
 
 def reaches(results: Sequence[Result], place: str) -> dict[str, dict[str, Any]]:
@@ -140,12 +153,26 @@ def _hanging(text: str, width: int, indent: int) -> list[str]:
 
 
 def demo_json(
-    readings: Sequence[Reading], judged: Sequence[Judged], runs: Sequence[str], reach: Mapping[str, Any] | None = None
+    readings: Sequence[Reading],
+    judged: Sequence[Judged],
+    runs: Sequence[str],
+    reach: Mapping[str, Any],
+    known: Sequence[Reading],
+    place: str,
 ) -> dict[str, Any]:
     """The same as one object."""
+    others = {reading.model: further_trainings(reading, known) for reading in readings}
     return {
         "runs": list(runs),
-        "reach": dict(reach or {}),
+        "reach": dict(reach),
+        "further_trainings": {
+            model: {
+                "trainings": [reading.training._asdict() for reading in found],
+                "last_similarity": dict(zip(("low", "high"), band, strict=True)),
+            }
+            for model, found in others.items()
+            if (band := end_band(found, place))
+        },
         "readings": [reading.to_json() for reading in readings],
         "findings": [
             {
@@ -154,9 +181,9 @@ def demo_json(
                 "ours": entry.ours,
                 "verdict": entry.verdict,
                 "reason": entry.reason,
-                "seeds": list(entry.seeds),
+                "trainings": [training._asdict() for training in entry.trainings],
                 "parts": [
-                    {"text": part.text, "seed": part.seed, "found": part.found, "holds": part.holds}
+                    {"text": part.text, **part.training._asdict(), "found": part.found, "holds": part.holds}
                     for part in entry.clauses
                 ],
             }

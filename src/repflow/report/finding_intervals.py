@@ -14,7 +14,7 @@ import numpy as np
 
 from repflow.paper_findings import FINDINGS, Judged
 from repflow.paper_parts import Clause, Group
-from repflow.paper_reading import SSM, TBM, Flow, Reading, read_results
+from repflow.paper_reading import SSM, TBM, Flow, Reading, Training, read_results
 from repflow.report.page_interval import Interval
 from repflow.results import BOOTSTRAP_SEED, Result
 
@@ -25,8 +25,8 @@ ENOUGH = 0.9
 CURVES = ("token_similarity", "layer_cosine")
 SCALARS = ("smoothness", "stability", "matched/smoothness", "matched/stability")
 POOLED, PROBED = ("F 3.3.1",), ("F 3.4.1", "F 3.4.2", "F 3.4.3")
-Key = tuple[str, str, int | None, str]
-"""Finding, part, training seed, name of a number."""
+Key = tuple[str, str, Training, str]
+"""Finding, part, training, name of a number."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ def prompt_intervals(results: Sequence[Result], place: str, *, draws: int = DRAW
     found: dict[Key, list[float]] = {}
     for draw in range(draws):
         now = [part.at(draw) for part in drawn]
-        for seed in dict.fromkeys(reading.seed for reading in now):
-            group = Group(seed, place, tuple(reading for reading in now if reading.seed == seed))
+        for training in dict.fromkeys(reading.training for reading in now):
+            group = Group(training, place, tuple(reading for reading in now if reading.training == training))
             for finding in FINDINGS:
                 for clause in finding.ask(group):
                     for name, value in clause.values:
-                        found.setdefault((finding.code, clause.text, seed, name), []).append(value)
+                        found.setdefault((finding.code, clause.text, training, name), []).append(value)
     return {
         key: (float(ends[0]), float(ends[1]))
         for key, values in found.items()
@@ -70,7 +70,7 @@ def numbers_of(finding: Judged, clause: Clause, ends: Mapping[Key, tuple[float, 
     for name, value in clause.values:
         if name in clause.ends:
             made.append(Number(name, Interval(value, *clause.ends[name]), "test prompts"))
-        elif span := ends.get((finding.code, clause.text, clause.seed, name)):
+        elif span := ends.get((finding.code, clause.text, clause.training, name)):
             made.append(Number(name, Interval(value, *span), "prompts"))
         else:
             made.append(Number(name, Interval(value), _why_none(finding, clause, ends)))
@@ -83,7 +83,7 @@ def _why_none(finding: Judged, clause: Clause, ends: Mapping[Key, tuple[float, f
         return "none: this CKA is one number of all prompts together"
     if finding.code in PROBED:
         return "none: it joins probes of different prompts"
-    if not any(seed == clause.seed for _, _, seed, _ in ends):
+    if not any(training == clause.training for _, _, training, _ in ends):
         return "none: measured on one prompt, or elsewhere and stored without prompts"
     return "none: all prompts give the same"
 
@@ -107,7 +107,7 @@ def _drawn(reading: Reading, results: Sequence[Result], draws: int) -> _Drawn:
     flows: dict[str, dict[str, Sequence[Flow]]] = {"trained": {}, "random": {}}
     for result in results:
         for single in read_results([result]):
-            if (single.model, single.seed) == (reading.model, reading.seed):
+            if (single.model, single.training) == (reading.model, reading.training):
                 for kind in flows:
                     flows[kind] |= {key: made for key in getattr(single, kind) if (made := draw_flows(result, draws))}
     return _Drawn(reading, **flows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from repflow.paper_findings import Judged, common_place, judge, known_readings, merge, read_results
+from repflow.paper_findings import Judged, common_place, judge, known_readings, merge, over_trainings, read_results
 from repflow.paper_parts import Clause
 from repflow.paper_reading import SSM, TBM
 from repflow.report.finding_intervals import Key, numbers_of, prompt_intervals
@@ -54,7 +54,9 @@ GLOSSARY = (
     "CKA: how alike two states arrange the tokens, from 0 to 1. Sm and St: how much states bend and spread on their "
     "way through the blocks; low is smooth and steady.",
     "Probe: a linear read-out, trained to tell the answer from one state. Peak: the state where it does best. Random "
-    "twin: the same model with untrained weights. Training seed: the same model, trained again from another start.",
+    "twin: the same model with untrained weights.",
+    "Training: a seed and a number of steps. Further trainings are the same models from another start; repflow brings "
+    "their numbers, not their weights.",
 )
 """The words of the findings, for readers new to them."""
 
@@ -74,7 +76,7 @@ def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | N
         "The paper's eight numbered findings, held against these runs"
         + (f" on {where[0]} prompts of {where[2]} tokens" if place else "")
         + ". TBM is a Transformer-based model, SSM a state-space model. Agrees: every part of the claim holds in every "
-        "training seed, of which there are at least two. Differs: every part was settled and none holds. Mixed: "
+        "training, and they are of at least two seeds. Differs: every part was settled and none holds. Mixed: "
         "anything between. Not measurable: these runs lack what it needs."
     )
     if left:
@@ -84,7 +86,7 @@ def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | N
 
 
 def judged_findings(runs: Sequence[StoredRun]) -> tuple[str, list[Judged]]:
-    """Task and length that these runs share, and the verdicts there, with what is packaged about further seeds."""
+    """Task and length that these runs share, and the verdicts there, with what is packaged about further trainings."""
     own = read_results([run.result for run in runs])
     place = common_place([reading for reading in own if reading.family in (TBM, SSM)])
     return place, list(judge(merge(own, known_readings()), place=place))
@@ -111,29 +113,24 @@ def _overview(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]])
 
 
 def _in_short(finding: Judged) -> str:
-    """How many parts hold in every training seed; the whole reason where nothing could be settled."""
-    texts = list(dict.fromkeys(clause.text for clause in finding.clauses))
-    told = [[c.holds for c in finding.clauses if c.text == text and c.holds is not None] for text in texts]
-    if not any(told):
+    """How many parts hold in every training; the whole reason where nothing could be settled."""
+    if not finding.trainings:
         return finding.reason
-    count = {
-        "hold": sum(bool(answers) and all(answers) for answers in told),
-        "do not": sum(not all(answers) for answers in told),
-        "not settled": sum(not answers for answers in told),
-    }
-    parts = f"{count['hold']} of {len(texts)} parts hold"
-    parts += "".join(f", {count[words]} {words}" for words in ("do not", "not settled") if count[words])
-    seeds = len(finding.seeds)
-    return f"{parts} ({'one training seed' if seeds == 1 else f'in every one of {seeds} training seeds'})"
+    held = sum(part.holds for part in finding.parts)
+    left = sum(not part.answers for part in finding.parts)
+    rest = {"do not": len(finding.parts) - held - left, "not settled": left}
+    told = f"{held} of {len(finding.parts)} parts hold"
+    told += "".join(f", {count} {words}" for words, count in rest.items() if count)
+    return f"{told} ({over_trainings(len(finding.trainings))})"
 
 
 def _asked(finding: Judged, ends: Mapping[Key, tuple[float, float]]) -> str:
-    """A line for every part, as the first training seed answers it."""
-    first = finding.seeds[0] if finding.seeds else None
+    """A line for every part, as the first training answers it."""
+    first = finding.trainings[0] if finding.trainings else None
     lines = [
         f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(finding, clause, ends)}."
         for clause in finding.clauses
-        if finding.seeds and clause.seed == first
+        if clause.training == first
     ]
     return "\n".join(lines)
 
@@ -150,10 +147,10 @@ def _parts(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) ->
     rows: list[list[Cell]] = []
     for finding in judged:
         for clause in finding.clauses:
-            seed = "" if clause.seed is None else str(clause.seed)
-            rows.append([finding.code, clause.text, _found(finding, clause, ends), HOLDS[clause.holds], seed])
-    columns = ("finding", "part of the claim", "found", "holds", "training seed")
-    caption = "Each part in every training seed by itself. Not settled: nothing to ask it of, or too few prompts."
+            found = _found(finding, clause, ends)
+            rows.append([finding.code, clause.text, found, HOLDS[clause.holds], str(clause.training)])
+    columns = ("finding", "part of the claim", "found", "holds", "training")
+    caption = "Each part in every training by itself. Not settled: nothing to ask it of, or too few prompts."
     return Table("findings-parts", "Every part that was asked", columns, rows, caption)
 
 
@@ -163,13 +160,12 @@ def _numbers(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) 
         for clause in finding.clauses:
             for one in numbers_of(finding, clause, ends):
                 value = one.interval
-                seed = "" if clause.seed is None else str(clause.seed)
-                told = [exact(value.value), exact(value.low), exact(value.high), one.over, seed]
+                told = [exact(value.value), exact(value.low), exact(value.high), one.over, str(clause.training)]
                 rows.append([Link(finding.code, TARGETS[finding.code]), clause.what, one.name, *told])
-    columns = ("finding", "number", "model", "value", "low", "high", "interval over", "training seed")
+    columns = ("finding", "number", "model", "value", "low", "high", "interval over", "training")
     caption = (
         "Prompts are drawn anew with replacement, the same for all models that read equally many, and each number is "
         "computed from every draw; low and high hold 95 % of them. They speak of these trained models, not of others "
-        "trained alike: that is what training seeds are for."
+        "trained alike: that is what further trainings are for."
     )
     return Table("findings-numbers", "The numbers with their intervals", columns, rows, caption)

@@ -13,6 +13,7 @@ from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
 from repflow.report.section_lines import Curve, curves, median_band, words_of
 from repflow.report.section_tokens import figure_1
+from repflow.report.section_trainings import trainings_figure
 from repflow.results import Result
 
 MEASURES = {"raw": "token_similarity", "excess over other prompts": "token_similarity_excess"}
@@ -24,11 +25,13 @@ def similarity_section(runs: Sequence[StoredRun], context: Context) -> Section |
     """How tokens flow through depth; None where nothing was measured."""
     measured = measured_runs(runs)
     groups = group_runs(measured, allow_mixed=context.allow_mixed)
-    figures = [
-        figure
-        for figure in (figure_1(groups, context.models), figure_2(groups, context), depth_figure(groups, context))
-        if figure
-    ]
+    drawn = (
+        figure_1(groups, context.models),
+        figure_2(groups, context),
+        trainings_figure(groups, context),
+        depth_figure(groups, context),
+    )
+    figures = [figure for figure in drawn if figure]
     if not figures:
         return None
     lead = (

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def _read(network: Any, record: dict[str, Any], given: argparse.Namespace) -> di
 
 def write_seeds(cells: Path, out: Path) -> int:
     """Put the readings of the cells into a file of readings; returns how many."""
-    from repflow.paper_reading import Reading
+    from repflow.paper_reading import Reading, training_of
     from repflow.studies.zoo_seeds import write_readings
 
     found = [cell for cell in read_cells(cells) if "reading" in cell]
@@ -142,7 +143,8 @@ def write_seeds(cells: Path, out: Path) -> int:
     if len(prompts) != 1:
         got = f"{len(found)} readings with {sorted(prompts)} prompts"
         raise InputError(teach("cells with readings of one number of prompts", got, "run the cells alike"))
-    write_readings(out, [Reading.from_json(cell["reading"]) for cell in found], samples=prompts.pop())
+    readings = [replace(Reading.from_json(cell["reading"]), **training_of(cell["record"])._asdict()) for cell in found]
+    write_readings(out, readings, samples=prompts.pop())
     return len(found)
 
 

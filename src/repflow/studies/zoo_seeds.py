@@ -5,8 +5,8 @@ at the demo's settings and at twice its length.
 
     {"format": 1, "task": "kvpr", "lengths": [256, 512], "probe_samples": 1000, "readings": [...]}
 
-A reading is `repflow.paper_reading.Reading.to_json`. One model and seed stands in the file once; measuring it again
-replaces it.
+A reading is `repflow.paper_reading.Reading.to_json`. One model and training (seed and steps) stands in the file once;
+measuring it again replaces it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repflow.errors import InputError, teach
-from repflow.paper_reading import Reading, read_results
+from repflow.paper_reading import Reading, Training, read_results, training_of
 from repflow.studies.demo import INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
 from repflow.zoo import record_in
 
@@ -47,15 +47,15 @@ def measure_seeds(
     known = _stored(path, settings)
     for folder in folders:
         reading = measure_training(folder, samples=samples, device=device)
-        known[reading.model, reading.seed] = reading
-        say(f"{reading.model}, seed {reading.seed}: measured")
+        known[reading.model, reading.training] = reading
+        say(f"{reading.model}, {reading.training}: measured")
         write_readings(path, list(known.values()), samples=samples)
     return list(known.values())
 
 
 def write_readings(path: Path, readings: Sequence[Reading], *, samples: int) -> None:
-    """Write a file of readings whose probes read so many prompts, in the order of seeds and models."""
-    ordered = sorted(readings, key=lambda reading: (reading.seed or 0, reading.model))
+    """Write a file of readings whose probes read so many prompts, in the order of trainings and models."""
+    ordered = sorted(readings, key=lambda reading: (reading.steps or 0, reading.seed or 0, reading.model))
     told = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
     path.write_text(json.dumps(told, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
 
@@ -66,7 +66,7 @@ def measure_training(folder: str, *, samples: int = 1000, device: str | None = N
     if not told:
         raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
     results = [run_job(job, None) for job in seed_jobs(folder, samples, device)]
-    (reading,) = read_results(results, seed=int(told["config"]["seed"]))
+    (reading,) = read_results(results, training=training_of(told))
     return replace(reading, model=str(told["name"]))
 
 
@@ -82,7 +82,7 @@ def _settings(samples: int) -> dict[str, Any]:
     return {"format": FORMAT, "task": TASK, "lengths": list(LENGTHS), "probe_samples": samples}
 
 
-def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int | None], Reading]:
+def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, Training], Reading]:
     """Readings that the file holds already, if they were made in the same way."""
     if not path.is_file():
         return {}
@@ -91,4 +91,4 @@ def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, int | None]
     if made != settings:
         raise InputError(teach(f"a file of readings with {settings}", f"{made}", "write to another file"))
     readings = [Reading.from_json(entry) for entry in told["readings"]]
-    return {(reading.model, reading.seed): reading for reading in readings}
+    return {(reading.model, reading.training): reading for reading in readings}

@@ -11,7 +11,9 @@ from tiny_zoo import make_zoo
 
 from repflow import zoo
 from repflow.errors import InputError, RepflowError
+from repflow.paper_reading import known_readings
 from repflow.studies.demo import PROBED
+from repflow.studies.zoo_architecture import read_cells
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGED = ROOT / "src" / "repflow" / "models" / "zoo"
@@ -182,3 +184,35 @@ def _wheel_files(distribution):
         found = [Path(*package.split("."), file) for package, _, _, files in step._get_data_files() for file in files]
         modules = [Path(path).relative_to("src") for _, _, path in step.find_all_modules()]
     return {str(path) for path in [*found, *modules]}
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_logits_are_those_of_another_machine(shipped, name):
+    """Other Python, torch and transformers, the same numbers to 1e-4: a sample of them, kept in zoo_logits.json."""
+    import numpy as np
+    import torch
+
+    import repflow
+
+    told = json.loads((Path(__file__).parent / "zoo_logits.json").read_text(encoding="utf-8"))
+    rng = np.random.default_rng(told["ids"]["seed"])
+    ids = torch.from_numpy(rng.integers(0, told["ids"]["below"], told["ids"]["shape"]))
+    with torch.inference_mode():
+        logits = repflow.load(f"zoo:{name}", device="cpu").network(input_ids=ids, use_cache=False).logits
+    sample = logits[:, :: told["every token"], :: told["every word"]].float().numpy().ravel()
+    assert np.abs(sample).max() > 5  # not a comparison of zeros
+    assert np.abs(sample - np.asarray(told["logits"][name])).max() <= 1e-4
+
+
+def test_further_trainings_are_those_of_the_study(shipped):
+    """Three seeds of four models, all of the same length, whose probes the study's page shows too."""
+    readings = known_readings()
+    models = ("gpt-neox", "hybrid", "hybrid-mirror", "mamba2")
+    assert sorted((one.model, one.seed) for one in readings) == [(name, seed) for name in models for seed in range(3)]
+    assert {one.steps for one in readings} == {2000}
+    cells = {(cell["variant"], cell["seed"]): cell for cell in read_cells(ROOT / "docs" / "architecture.json")}
+    for one in readings:
+        assert set(one.trained) == {"kvpr/256", "kvpr/512"}
+        shown = cells[one.model, one.seed]["reading"]["probes"]
+        for key, probe in one.probes.items():
+            assert shown[key]["accuracy"] == pytest.approx(probe.accuracy, abs=1e-5)

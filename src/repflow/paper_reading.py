@@ -1,7 +1,7 @@
 """What paper 1's findings need of measured runs, in a form small enough to be packaged. No torch.
 
 A reading is of one model from one training: curves over depth, Sm and St, probes. Runs of `repflow measure` and
-`repflow probe` are read into it; those of further training seeds of the zoo come with the package (seeds.json).
+`repflow probe` are read into it; those of further trainings of the zoo come with the package (seeds.json).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SHAPES = {
     "hybrid-mirror": "Bamba: attention first, Mamba-2 blocks last",
 }
 DIGESTS, SEEDS = "digests.json", "seeds.json"
-"""Files beside the models: SHA-256 of what is loaded; measurements of further training seeds."""
+"""Files beside the models: SHA-256 of what is loaded; measurements of further trainings."""
 DIGESTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Files of a model that have a digest."""
 VARIABLE = "REPFLOW_ZOO"

@@ -10,7 +10,7 @@ import torch
 from repflow.errors import InputError
 from repflow.studies import demo, train_zoo, zoo_architecture_table, zoo_seeds
 from repflow.studies.zoo_architecture import main
-from repflow.studies.zoo_architecture_table import interval, table
+from repflow.studies.zoo_architecture_table import CURVES, flow_differences, interval, read_differences, table
 from repflow.studies.zoo_fast import fast_forward
 from repflow.studies.zoo_models import parameter_count
 from repflow.studies.zoo_variants import VARIANTS, build_variant
@@ -115,6 +115,47 @@ def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
     (tmp_path / "none").mkdir()
     assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
     assert "run the cells alike" in capsys.readouterr().err
+
+
+def cell(variant, seed, similarity, exact=0, nats=2.0, answer=None):
+    """A cell of known numbers, as a summary keeps it."""
+    flow = {task: dict.fromkeys(CURVES, similarity) for task in ("prose", "kvpr")}
+    made = {
+        "variant": variant, "seed": seed, "record": {"flow": [{"step": 0} | flow, {"step": 9} | flow]},
+        "evaluation": {"retrieval": {"kvpr-512": {"exact": exact, "of": 10}}, "prose": {"nats_per_token": nats}},
+    }  # fmt: skip
+    if answer is not None:
+        probes = {f"{label}/kvpr/256": {"accuracy": [0.5, answer]} for label in ("answer", "index")}
+        made["reading"] = {"probes": probes}
+    return made
+
+
+def test_differences_are_taken_seed_by_seed():
+    """Seeds differ by far more than variants do, so that only pairs show it: 0.1 ± Student's 0.0248 over three."""
+    base = [cell("mamba2", seed, [0.0, 0.1, 0.2, 0.3 + seed], nats=2 + seed) for seed in range(3)]
+    rise = (0.09, 0.10, 0.11)
+    deep = [cell("mamba2-deep", s, [0.0, 0.1, 0.2, 0.3 + s + by], nats=2 + s, exact=s) for s, by in enumerate(rise)]
+    (row,) = [line for line in flow_differences([*base, *deep]).splitlines() if line.startswith("| mamba2-deep ")]
+    same, more = "+0.00 ± 0.00", "**+0.10 ± 0.02**"
+    assert row == "| mamba2-deep | mamba2 | " + " | ".join([same, more, more] * 2) + " |"
+    (row,) = [line for line in read_differences([*base, *deep]).splitlines() if line.startswith("| mamba2-deep ")]
+    assert row == "| mamba2-deep | mamba2 | +0.10 ± 0.25 | +0.00 ± 0.00 | not measured | not measured |"
+
+
+def test_the_mirror_is_held_against_the_hybrid_on_seeds_that_both_have():
+    cells = [cell("hybrid", seed, [0.1, 0.2, 0.3], answer=0.7) for seed in (0, 1, 2)]
+    cells += [cell("hybrid-mirror", seed, [0.1, 0.2, 0.3], answer=0.1 + 0.01 * seed) for seed in (1, 2, 5)]
+    (row,) = [line for line in read_differences(cells).splitlines() if line.startswith("| hybrid-mirror ")]
+    half = 12.706 * 0.01 / 2  # two seeds, one apart by 0.01
+    assert row.count(f"**-0.58 ± {half:.2f}**") == 2
+
+
+def test_a_summary_gives_the_same_tables(cells, tmp_path, capsys):
+    folder, _ = cells
+    assert main(["summary", str(folder), "--out", str(tmp_path / "all.json")]) == 0
+    assert "6 cells in" in capsys.readouterr().out
+    assert table(tmp_path / "all.json") == table(folder)
+    assert (tmp_path / "all.json").stat().st_size < 0.2 * sum(file.stat().st_size for file in folder.iterdir())
 
 
 def test_wrong_requests_are_taught(tmp_path, capsys):

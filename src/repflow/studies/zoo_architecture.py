@@ -3,6 +3,7 @@
     python -m repflow.studies.zoo_architecture run --data DATA --to CELLS [--seconds 500]     # resumes
     python -m repflow.studies.zoo_architecture table CELLS
     python -m repflow.studies.zoo_architecture seeds CELLS --out seeds.json                   # for the demo
+    python -m repflow.studies.zoo_architecture summary CELLS --out architecture.json          # for the docs
 
 `run` trains every variant with every seed (`repflow.studies.zoo_variants`), all on the same batches of the same seed,
 and writes one JSON file a cell: flow of representations before and after, retrieval, loss on prose, and for the zoo's
@@ -28,7 +29,7 @@ from repflow.studies.zoo_variants import VARIANTS
 SEEDS = 3
 STEPS = 2000
 READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
-"""Variants whose flow and probes are read as the demo reads them: its further training seeds."""
+"""Variants whose flow and probes are read as the demo reads them: its further trainings."""
 PROBE_PROMPTS = 1000
 
 
@@ -51,10 +52,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--limit", type=int, help="held-out prompts of each set; default all")
     run.add_argument("--device")
     table = steps.add_parser("table", help="means and intervals over seeds, as Markdown")
-    table.add_argument("cells")
-    seeds = steps.add_parser("seeds", help="write the readings of the cells as further training seeds of the demo")
+    table.add_argument("cells", help="folder of the cells, or a summary of them")
+    seeds = steps.add_parser("seeds", help="write the readings of the cells as further trainings of the demo")
     seeds.add_argument("cells")
     seeds.add_argument("--out", required=True)
+    summary = steps.add_parser("summary", help="write what the tables need into one file")
+    summary.add_argument("cells")
+    summary.add_argument("--out", required=True)
     return made
 
 
@@ -66,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run_cells(given)
         elif given.step == "seeds":
             print(f"{write_seeds(Path(given.cells), Path(given.out))} readings in {given.out}")
+        elif given.step == "summary":
+            print(f"{write_summary(Path(given.cells), Path(given.out))} cells in {given.out}")
         else:
             from repflow.studies.zoo_architecture_table import table
 
@@ -148,8 +154,20 @@ def write_seeds(cells: Path, out: Path) -> int:
     return len(found)
 
 
+def write_summary(cells: Path, out: Path) -> int:
+    """Put what the tables need of all cells into one file; returns how many cells."""
+    from repflow.studies.zoo_architecture_table import compact
+
+    made = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
+    out.write_text("[\n" + ",\n".join(made) + "\n]\n", encoding="utf-8")  # a cell a line
+    return len(made)
+
+
 def read_cells(folder: Path) -> list[dict[str, Any]]:
-    """All cells of a folder."""
+    """All cells of a folder, or of a summary."""
+    if folder.is_file():
+        made: list[dict[str, Any]] = json.loads(folder.read_text(encoding="utf-8"))
+        return made
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
 
 

@@ -1,9 +1,13 @@
-"""Tables of the study of what architecture decides: means over seeds with Student's 95 % intervals."""
+"""Tables of the study of what architecture decides: means over seeds with Student's 95 % intervals.
+
+Variants of one seed read the same batches, so that differences are taken seed by seed before their interval is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,11 @@ T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
 TASKS = ("prose", "kvpr")
 PLACE = "kvpr/256"
 """Task and length of the probes that the table shows."""
+CURVES = ("token_similarity", "token_similarity_excess")
+"""Curves of a cell that its summary keeps."""
+PAIRS = (*((name, variant.base) for name, variant in VARIANTS.items() if name != variant.base),
+         ("hybrid-mirror", "hybrid"))  # fmt: skip
+"""Variants and what they are held against."""
 
 
 def interval(values: Sequence[float]) -> str:
@@ -24,16 +33,33 @@ def interval(values: Sequence[float]) -> str:
 
     >>> interval([0.10, 0.20, 0.30])
     '0.20 ± 0.25'
-    >>> interval([0.5])
-    '0.50'
+    >>> interval([0.5]), interval([-0.001])
+    ('0.50', '0.00')
     """
-    known = np.asarray([value for value in values if value is not None and math.isfinite(value)], dtype=float)
+    known = np.asarray([value for value in values if math.isfinite(value)], dtype=float)
     if not len(known):
         return "not measured"
-    mean = f"{known.mean():.2f}"
+    mean = f"{known.mean():z.2f}"
+    return mean if len(known) not in T975 else f"{mean} ± {half_width(known):.2f}"
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half the width of Student's 95 % interval of a mean."""
+    return float(T975[len(values)] * values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def difference(values: Sequence[float]) -> str:
+    """Mean of differences with its interval, marked where that excludes zero.
+
+    >>> difference([0.10, 0.20, 0.30]), difference([0.19, 0.20, 0.21])
+    ('+0.20 ± 0.25', '**+0.20 ± 0.02**')
+    """
+    known = np.asarray(values, dtype=float)
     if len(known) not in T975:
-        return mean
-    return f"{mean} ± {T975[len(known)] * known.std(ddof=1) / math.sqrt(len(known)):.2f}"
+        return "not measured"
+    half = half_width(known)
+    text = f"{known.mean():+z.2f} ± {half:.2f}"
+    return f"**{text}**" if abs(known.mean()) > half else text
 
 
 def late_rise(similarity: Sequence[float]) -> float:
@@ -55,13 +81,34 @@ def homogenised(similarity: Sequence[float]) -> float:
 
 
 def table(folder: Path) -> str:
-    """Flow of every variant, then retrieval and read-out, as Markdown."""
+    """Flow of every variant, then retrieval and read-out, then differences, as Markdown."""
     from repflow.studies.zoo_architecture import read_cells
 
     cells = read_cells(folder)
     if not cells:
         raise InputError(teach(f"cells in {folder}", "none", "make them with `zoo_architecture run`"))
-    return "\n\n".join([_flow_table(cells), _read_table(cells)])
+    parts = (flow_table, flow_differences, read_table, read_differences)
+    return "\n\n".join(part(cells) for part in parts)
+
+
+def compact(cell: dict[str, Any]) -> dict[str, Any]:
+    """What the tables need of a cell, in the cell's own shape: curves before and after, retrieval, loss, probes."""
+    record = cell["record"]
+    kept = {name: record[name] for name in ("parameters", "steps", "tokens", "device_name")}
+    flow = [
+        {"step": entry["step"]} | {task: {name: _short(entry[task][name]) for name in CURVES} for task in TASKS}
+        for entry in (record["flow"][0], record["flow"][-1])
+    ]
+    made = {name: cell[name] for name in ("variant", "factor", "seed", "evaluation")}
+    made["record"] = {**kept, "flow": flow}
+    if "reading" in cell:
+        probes = cell["reading"]["probes"]
+        made["reading"] = {"probes": {name: {"accuracy": _short(probes[name]["accuracy"])} for name in probes}}
+    return made
+
+
+def _short(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -72,14 +119,15 @@ def _of(cells: list[dict[str, Any]], variant: str) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["variant"] == variant]
 
 
-def _similarity(cell: dict[str, Any], task: str, when: int) -> list[float]:
-    found: list[float] = cell["record"]["flow"][when][task]["token_similarity"]
+def _similarity(cell: dict[str, Any], task: str, when: int, name: str = CURVES[0]) -> list[float]:
+    found: list[float] = cell["record"]["flow"][when][task][name]
     return found
 
 
-def _flow_table(cells: list[dict[str, Any]]) -> str:
+def flow_table(cells: list[dict[str, Any]]) -> str:
+    """Similarity between tokens by depth, after and before training."""
     heads = ("variant", "changed", "seeds", "prompts", "first block", "middle", "last block", "late rise",
-             "most alike at depth", "last block before training")  # fmt: skip
+             "most alike at depth", "excess at the last block", "last block before training")  # fmt: skip
     lines = [_row(heads), "|" + "---|" * len(heads)]
     for variant in VARIANTS:
         mine = _of(cells, variant)
@@ -91,6 +139,7 @@ def _flow_table(cells: list[dict[str, Any]]) -> str:
                 [curve[-1] for curve in curves],
                 [late_rise(curve) for curve in curves],
                 [homogenised(curve) for curve in curves],
+                [_similarity(cell, task, -1, "token_similarity_excess")[-1] for cell in mine],
                 [_similarity(cell, task, 0)[-1] for cell in mine],
             ]
             shown = [interval(column) for column in values]
@@ -98,7 +147,8 @@ def _flow_table(cells: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _read_table(cells: list[dict[str, Any]]) -> str:
+def read_table(cells: list[dict[str, Any]]) -> str:
+    """Retrieval of whole values, loss on prose, and probes."""
     sets = sorted({name for cell in cells for name in cell["evaluation"]["retrieval"]})
     heads = ("variant", *sets, "prose, nats", "best probe of the answer", "at the last block",
              "best probe of the index", "at the last block")  # fmt: skip
@@ -120,3 +170,56 @@ def _read_table(cells: list[dict[str, Any]]) -> str:
 def _share(cell: dict[str, Any], name: str) -> float:
     found = cell["evaluation"]["retrieval"][name]
     return float(found["exact"]) / float(found["of"])
+
+
+def flow_differences(cells: list[dict[str, Any]]) -> str:
+    """Similarity between tokens of each variant less that of what it is held against, seed by seed."""
+    numbers: dict[str, Callable[[Sequence[float]], float]] = {
+        "first block": lambda curve: curve[1],
+        "last block": lambda curve: curve[-1],
+        "late rise": late_rise,
+    }
+    return _difference_table(
+        cells,
+        {
+            f"{words}, {task}": partial(_flow_number, task=task, read=read)
+            for task in TASKS
+            for words, read in numbers.items()
+        },
+    )
+
+
+def read_differences(cells: list[dict[str, Any]]) -> str:
+    """Retrieval, loss and probes of each variant less those of what it is held against, seed by seed."""
+    return _difference_table(
+        cells,
+        {
+            **{name: partial(_share, name=name) for name in sorted(cells[0]["evaluation"]["retrieval"])},
+            "prose, nats": lambda cell: float(cell["evaluation"]["prose"]["nats_per_token"]),
+            "answer at the last block": partial(_last_probe, label="answer"),
+            "index at the last block": partial(_last_probe, label="index"),
+        },
+    )
+
+
+def _difference_table(cells: list[dict[str, Any]], columns: Mapping[str, Callable[[dict[str, Any]], float]]) -> str:
+    lines = [_row(["variant", "less", *columns]), "|" + "---|" * (len(columns) + 2)]
+    for variant, base in PAIRS:
+        mine, other = ({cell["seed"]: cell for cell in _of(cells, name)} for name in (variant, base))
+        seeds = sorted(mine.keys() & other.keys())
+        if not seeds:
+            continue
+        found = [[read(mine[seed]) - read(other[seed]) for seed in seeds] for read in columns.values()]
+        shown = [difference([value for value in values if math.isfinite(value)]) for values in found]
+        lines.append(_row([variant, base, *shown]))
+    return "\n".join(lines)
+
+
+def _flow_number(cell: dict[str, Any], task: str, read: Callable[[Sequence[float]], float]) -> float:
+    return float(read(_similarity(cell, task, -1)))
+
+
+def _last_probe(cell: dict[str, Any], label: str) -> float:
+    """Accuracy of the last state's probe; NaN where the cell was not probed."""
+    probes = cell.get("reading", {}).get("probes", {})
+    return float(probes[f"{label}/{PLACE}"]["accuracy"][-1]) if probes else math.nan

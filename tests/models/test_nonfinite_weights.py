@@ -39,7 +39,7 @@ def test_states_before_the_bad_block_stand(model_type):
     assert model.first_bad_state == 3
     (finding,) = model.findings
     assert (finding.code, finding.layer) == ("nonfinite_weight", 2)
-    assert f"block 2's {model.nonfinite[0].parameter} holds 1 non-finite value: states from 3 on" in finding.message
+    assert f"block 3's {model.nonfinite[0].parameter} holds 1 non-finite value: states from 3 on" in finding.message
     states, normed = states_of(model)
     expected, _ = states_of(load(tiny_model(model_type)))
     assert all(torch.equal(a, b) for a, b in zip(states[:3], expected[:3], strict=True))

@@ -73,7 +73,7 @@ def check_served(model: Model, network: nn.Module) -> None:
     for index, block in enumerate(model.blocks):
         attending = [m for m in block.modules() if mixing_kind(m) == "attention"]
         if attending and not any(_is_changed(m) for m in attending):
-            got = f"block {index} ({type(block).__name__}), which computes it in another way"
+            got = f"block {index + 1} ({type(block).__name__}), which computes it in another way"
             raise UnsupportedModelError(
                 teach("attention through transformers' registry in every block", got, "leave the ablation out")
             )

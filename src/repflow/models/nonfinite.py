@@ -121,4 +121,5 @@ def _sentence(bad: NonFinite, layers: int) -> str:
         return f"the embedding's {bad.parameter} holds {count}: no state can be trusted"
     if bad.block == layers:
         return f"{bad.parameter}, after the last block, holds {count}: the states stand, the final norm or head do not"
-    return f"block {bad.block}'s {bad.parameter} holds {count}: states from {bad.block + 1} on cannot be trusted"
+    number = bad.block + 1  # block N makes state N
+    return f"block {number}'s {bad.parameter} holds {count}: states from {number} on cannot be trusted"

@@ -181,7 +181,8 @@ def _check_blocks(reading: Reading, trace: Trace, config: Any, ids: Tensor, tole
     if declared is not None and declared != layers:
         raise fail("number of blocks", f"expected {declared} as configured, got {layers}")
     if trace.order != list(range(layers)):
-        raise fail("block outputs caught", f"expected blocks 0 to {layers - 1} once each in order, got {trace.order}")
+        caught = [index + 1 for index in trace.order]
+        raise fail("block outputs caught", f"expected blocks 1 to {layers} once each in order, got {caught}")
     shape = (*ids.shape, int(config.hidden_size))
     for index, hidden in enumerate([trace.inputs[0], *trace.outputs]):
         if tuple(hidden.shape) != shape:
@@ -189,7 +190,7 @@ def _check_blocks(reading: Reading, trace: Trace, config: Any, ids: Tensor, tole
             raise fail(name, f"expected state {index} of shape {shape}, got {tuple(hidden.shape)}")
     for index in range(1, layers):
         if not close(trace.inputs[index], trace.outputs[index - 1], tolerance):
-            raise fail("blocks follow each other", f"the input of block {index} is not the output of block {index - 1}")
+            raise fail("blocks follow each other", f"the input of block {index + 1} is not the output of block {index}")
 
 
 def _check_final_norm(reading: Reading, trace: Trace, tolerance: float) -> None:
@@ -243,7 +244,7 @@ def _sublayer_problem(reading: Reading, trace: Trace, tolerance: float) -> str |
         # the sum is compared within the stream: there the rounding of the block's own additions is the same
         if not added or not close(before + total, after, tolerance):
             return (
-                f"self-check 'sublayers' failed: expected the known sublayers of block {index} "
+                f"self-check 'sublayers' failed: expected the known sublayers of block {index + 1} "
                 f"({type(reading.blocks[index]).__name__}) to sum up to what it adds; got another sum; "
                 "ask for kind='branch'"
             )

@@ -212,7 +212,7 @@ def _hypothesis_table(runs: Sequence[StoredRun]) -> Table:
         for name in dict.fromkeys(row["name"] for row in found):
             mine = [row for row in found if row["name"] == name]
             broken = [row for row in mine if not row["holds"]]
-            example = f"layer {broken[0]['layer']}: {broken[0]['found']}" if broken else mine[0]["found"]
+            example = f"layer {broken[0]['layer'] + 1}: {broken[0]['found']}" if broken else mine[0]["found"]
             rows.append([run.label, name, f"{len(broken)} of {layers}", example])
     caption = "Where a hypothesis fails, the theorem says nothing about that layer, whatever its numbers."
     return Table(

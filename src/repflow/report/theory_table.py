@@ -93,7 +93,7 @@ def _layer_table(result: Result) -> FittedTable:
         for name in ("layer", *shown):
             table.add_column(name, justify="right", no_wrap=True)
         for layer in range(len(result["sigma"])):
-            table.add_row(str(layer), *(_layer_cell(name, float(columns[name][layer])) for name in shown))
+            table.add_row(str(layer + 1), *(_layer_cell(name, float(columns[name][layer])) for name in shown))
         table.caption = caption
         return table
 
@@ -122,7 +122,7 @@ def _hypothesis_lines(rows: Sequence[Mapping[str, Any]], layers: int) -> list[st
         if not row["holds"]:
             broken.setdefault(row["name"], []).append(row)
     lines = [
-        f"- {name}: {len(found)} of {layers} layers; layer {found[0]['layer']}: {found[0]['found']}"
+        f"- {name}: {len(found)} of {layers} layers; layer {found[0]['layer'] + 1}: {found[0]['found']}"
         for name, found in broken.items()
     ]
     return ["hypotheses not met:", *lines] if lines else ["all hypotheses met"]

@@ -206,7 +206,7 @@ def _findings(arrays: dict[str, np.ndarray], rows: list[dict[str, Any]], layers:
     broken = failing(rows)
     if broken:
         listed = "; ".join(
-            f"{name} ({len(where)} of {layers} layers, such as layer {where[0]['layer']}: {where[0]['found']})"
+            f"{name} ({len(where)} of {layers} layers, such as layer {where[0]['layer'] + 1}: {where[0]['found']})"
             for name, where in broken.items()
         )
         message = f"hypotheses not met: {listed}; no ordering of architectures follows for this model"

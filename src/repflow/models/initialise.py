@@ -198,7 +198,8 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
             pattern = OUTPUT_OF_CLASS.get(type(part.module).__name__, OUTPUT)
             branch = [p for name, p in part.module.named_parameters() if pattern.search(name)]
             if not branch:
-                got = f"the {part.kind} branch of block {index + 1} ({type(part.module).__name__}), which has none we know"
+                where = f"block {index + 1} ({type(part.module).__name__})"
+                got = f"the {part.kind} branch of {where}, which has none we know"
                 remedy = "leave the switch residual out; a norm behind a branch would undo it anyway"
                 raise UnsupportedModelError(teach("an output projection in every residual branch", got, remedy))
             found.append(branch)

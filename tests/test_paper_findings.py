@@ -10,7 +10,7 @@ import pytest
 from repflow import papers
 from repflow.paper_findings import FINDINGS, VERDICTS, judge, merge, read_results
 from repflow.paper_parts import Group
-from repflow.paper_reading import Flow, Probe, Reading, Training, family
+from repflow.paper_reading import Flow, Probe, Reading, Training, family, further_trainings, training_of
 from repflow.results import Band, Result
 
 PLACE = "kvpr/256"
@@ -44,7 +44,7 @@ def transformer(seed=0, **changes):
     made = Reading(
         "gpt-neox", "TBM", "gpt_neox", seed, 8, 4_000_000,
         {PLACE: flow, "kvpr/512": long}, {f"xavier/{PLACE}": random},
-        {f"index/{PLACE}": probe(), "index/kvpr/512": probe(0.8, 0.5)},
+        {f"index/{PLACE}": probe(), "index/kvpr/512": probe(0.8, 0.5)}, data="d",
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -64,6 +64,7 @@ def ssm(seed=0, **changes):
         "mamba2", "SSM", "mamba2", seed, 16, 4_000_000,
         {PLACE: flow, "kvpr/512": long}, {f"xavier/{PLACE}": random},
         {f"index/{PLACE}": probe(0.7, 0.6, 0.05, 0.15), "index/kvpr/512": probe(0.5, 0.4, 0.05, 0.15)},
+        data="d",
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -108,7 +109,23 @@ def test_a_seed_that_breaks_a_part_makes_it_mixed():
     assert "3 of 4 parts hold in every one of 3 trainings; not: state-space models: mean of the last" in (
         found[0].reason
     )
+    assert found[0].reason.endswith("(holds in 2 of 3)")
     assert found[1].verdict == "agrees"
+
+
+def test_models_of_unknown_training_are_no_second_seed():
+    strangers = [replace(reading, seed=None, data="") for reading in whole()]
+    for entry in judge([*whole(0), *strangers], place=PLACE)[:-1]:
+        assert entry.verdict == "mixed", entry
+
+
+def test_a_training_that_cannot_be_asked_keeps_a_finding_from_agreeing():
+    bare = [replace(reading, random={}) for reading in whole(2)]
+    entry = judge([*whole(0), *whole(1), *bare], place=PLACE)[2]
+    assert entry.verdict == "mixed"
+    assert entry.reason.startswith("all that could be settled holds; not settled in every training: random Trans")
+    assert entry.reason.count("(asked in 2 of 3)") == 3  # the part on trained weights was asked in all
+    assert entry.where == "in every training that could be asked"
 
 
 def test_a_model_that_is_the_opposite_in_all_parts_differs():
@@ -178,7 +195,7 @@ def test_families_that_part_in_smoothness_contradict():
     first, state = transformer(), ssm()
     entry = judge([first, state, *second], place=PLACE)[4]
     assert [clause.holds for clause in entry.clauses] == [False, True, True]  # Sm 0.3, 0.35 against 0.2, 0.21
-    assert "Sm: gpt-neox 0.3, gpt-neo 0.35, mamba2 0.2, mamba 0.21" in entry.ours
+    assert "as the paper has it: gpt-neox 0.3, gpt-neo 0.35, mamba2 0.2, mamba 0.21; St from block" in entry.ours
     alone = judge([first, state], place=PLACE)[4]
     assert alone.verdict == "not measurable"
     assert "two Transformers and two state-space models" in alone.reason
@@ -267,6 +284,26 @@ def test_values_that_are_not_finite_are_not_asked():
     flow = replace(transformer().trained[PLACE], layer_cosine=[math.nan] * 8)
     entry = judge([transformer(trained={PLACE: flow}), ssm()], place=PLACE)[0]
     assert [clause.holds for clause in entry.clauses] == [None, None, None, True]
+
+
+@pytest.mark.parametrize("at", [0, 5, 12, 16])
+def test_a_state_without_a_value_is_not_passed_over(at):
+    """It may have been the highest: what asks for a highest state has no answer then."""
+    curve = [math.nan if state == at else value for state, value in enumerate(ssm().trained[PLACE].token_similarity)]
+    holed = ssm(trained={PLACE: replace(ssm().trained[PLACE], token_similarity=curve)})
+    found = judge([transformer(), holed], place=PLACE)
+    assert [clause.holds for clause in found[1].clauses] == [True, True, None, None]
+    assert [clause.holds for clause in found[2].clauses] == [True, True, True, None]
+    twin = replace(ssm().random[f"xavier/{PLACE}"], token_similarity=[*curve[:1], math.nan, *curve[2:]])
+    assert judge([transformer(), ssm(random={f"xavier/{PLACE}": twin})], place=PLACE)[2].clauses[2].holds is None
+    curve = [0.1, 0.7, math.nan, 0.9, 0.9, 0.9, 0.9, 0.9, 0.3]
+    holed = transformer(trained={PLACE: replace(transformer().trained[PLACE], token_similarity=curve)})
+    assert [clause.holds for clause in judge([holed, ssm()], place=PLACE)[1].clauses] == [None] * 4
+
+
+def test_a_contrast_of_families_needs_both():
+    assert [clause.holds for clause in judge([transformer()], place=PLACE)[0].clauses] == [True, True, None, None]
+    assert [clause.holds for clause in judge([ssm()], place=PLACE)[0].clauses] == [None, None, None, True]
 
 
 def test_the_papers_task_and_the_longest_common_length_are_judged():
@@ -386,6 +423,40 @@ def test_merging_adds_seeds_and_what_was_not_measured_here():
     assert merge([unknown], [transformer(0)]) == [unknown]
 
 
+@pytest.mark.parametrize("other", [{"layers": 9}, {"parameters": 1}, {"data": "e"}, {"model": "gpt-neo"}])
+def test_another_model_of_the_same_name_is_no_further_training(other):
+    """A zoo of one's own has the packaged names."""
+    own, stranger = transformer(0), transformer(1, **other)
+    assert merge([own], [stranger]) == [own]
+    assert further_trainings(own, [stranger], PLACE) == []
+
+
+def test_further_trainings_are_others_at_the_same_place():
+    own = transformer(0, steps=8000)
+    known = [transformer(0, steps=8000), transformer(0, steps=2000), transformer(1), transformer(2, trained={})]
+    assert further_trainings(own, known, PLACE) == known[1:3]
+    assert further_trainings(replace(own, seed=None), known, PLACE) == []
+    assert further_trainings(replace(own, data=""), [replace(r, data="") for r in known], PLACE) == []
+
+
+def test_a_training_is_told_by_the_steps_that_were_done():
+    """`train_zoo train --seconds` stops before the steps that were asked for."""
+    digests = {"prose.npy": "1", "valid.npy": "2"}
+    record = {"config": {"seed": 3, "steps": 400}, "steps": 50, "data": {"digests": digests}}
+    found = training_of(record)
+    assert found[:2] == (3, 50)
+    assert found == training_of(record | {"data": {"digests": dict(reversed(digests.items()))}})
+    assert found != training_of(record | {"data": {"digests": digests | {"prose.npy": "3"}}})
+    assert training_of({}) == Training(None, None)
+
+
+def test_runs_tell_their_training():
+    result = measured()
+    assert read_results([result])[0].training == Training(None, None)  # a name and a spec do not make a training
+    result.provenance["model"]["training"] = {"seed": 4, "steps": 7, "data": "d"}
+    assert read_results([result])[0].training == Training(4, 7, "d")
+
+
 def test_a_training_of_other_length_is_another_one():
     """A short training of the same seed is asked by itself: its curves are never joined with those of the long one."""
     own = transformer(0, steps=8000, trained={PLACE: transformer().trained[PLACE]}, probes={})
@@ -393,8 +464,8 @@ def test_a_training_of_other_length_is_another_one():
     made = merge([own], [short])
     assert made == [own, short]
     assert [clause.training for clause in judge(made, place=PLACE)[0].clauses[::4]] == [
-        Training(0, 8000),
-        Training(0, 2000),
+        Training(0, 8000, "d"),
+        Training(0, 2000, "d"),
     ]
 
 
@@ -407,10 +478,11 @@ def test_two_trainings_of_one_seed_do_not_make_agreement():
 
 
 def test_a_part_is_one_part_however_it_is_worded():
-    """A training at one length cannot be asked of two; that leaves no part of the finding open."""
+    """A training at one length cannot be asked of two: the same two parts, answered in two of three trainings."""
     one_length = [replace(r, seed=5, trained={PLACE: r.trained[PLACE]}) for r in whole(0)]
     found = {entry.code: entry for entry in judge([*whole(0), *whole(1), *one_length], place=PLACE)}["F 3.4.2"]
-    assert found.verdict == "agrees"
+    assert found.verdict == "mixed"
+    assert found.reason.count("(asked in 2 of 3)") == 2
     assert [training.seed for training in found.trainings] == [0, 1]
     assert len(found.parts) == 2
     assert all("from n = 256 to 512" in part.text for part in found.parts)

@@ -5,9 +5,9 @@ the same seed and number of steps:
 
 | verdict | when |
 |---|---|
-| agrees | every part holds in every training, and they are of at least two seeds |
+| agrees | every part was settled and holds in every training, and they are of at least two seeds |
 | differs | every part could be settled, and none holds in any training |
-| mixed | anything between; also where all holds on the one seed that was measured |
+| mixed | anything between; also where all holds on the one seed that was measured, or one training could not be asked |
 | not measurable | the runs do not have what it needs, or too few prompts to settle any part |
 
 The thresholds are `repflow.paper_parts`; the paper gives none, so they are ours, taken from the numbers of its text
@@ -43,7 +43,7 @@ AGREES, MIXED, DIFFERS, NONE = VERDICTS = ("agrees", "mixed", "differs", "not me
 TASKS = ("kvpr", "mdqa", "text")
 """Tasks to judge on where models share several: the paper's first."""
 LEAST_SEEDS = 2
-UNKNOWN = "training not known"
+NOT_KNOWN = "training not known"
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,10 @@ class Part:
         return [clause.holds for clause in self.clauses if clause.holds is not None]
 
     @property
-    def seeds(self) -> set[int | None]:
-        """Training seeds that could be asked."""
-        return {clause.training.seed for clause in self.clauses if clause.holds is not None}
+    def seeds(self) -> set[int]:
+        """Training seeds that could be asked; models of which none is known do not count."""
+        asked = (clause.training.seed for clause in self.clauses if clause.holds is not None)
+        return {seed for seed in asked if seed is not None}
 
     @property
     def holds(self) -> bool:
@@ -176,6 +177,11 @@ class Judged:
     def parts(self) -> list[Part]:
         """Each part with its answers."""
         return parts_of(self.clauses)
+
+    @property
+    def where(self) -> str:
+        """In which trainings a part has to hold."""
+        return _where([part for part in self.parts if part.answers])
 
     @property
     def code(self) -> str:
@@ -227,11 +233,11 @@ def _judged(finding: Finding, groups: Sequence[Group]) -> Judged:
     clauses = tuple(clause for group in groups for clause in finding.ask(group))
     asked = [clause for clause in clauses if clause.holds is not None]
     trainings = tuple(dict.fromkeys(clause.training for clause in asked))
-    verdict, reason = _verdict(parts_of(clauses), trainings)
+    verdict, reason = _verdict(parts_of(clauses))
     first = [clause for clause in asked if clause.training == trainings[0]] if trainings else []
     ours = "; ".join(dict.fromkeys(clause.found for clause in first))
     if ours and len(groups) > 1:
-        ours = f"{str(trainings[0]) or UNKNOWN}: {ours}"
+        ours = f"{str(trainings[0]) or NOT_KNOWN}: {ours}"
     return Judged(finding, verdict, reason, ours, clauses, trainings)
 
 
@@ -244,31 +250,42 @@ def parts_of(clauses: Sequence[Clause]) -> list[Part]:
     return [Part(tuple(column)) for column in zip(*rows, strict=True)]
 
 
-def _verdict(parts: Sequence[Part], trainings: Sequence[Training]) -> tuple[str, str]:
+def _verdict(parts: Sequence[Part]) -> tuple[str, str]:
     """Verdict and reason; a part that no training could answer keeps a finding from agreeing."""
     if not any(part.answers for part in parts):
         why = dict.fromkeys(clause.found for part in parts for clause in part.clauses)
         return NONE, "; ".join(why) or "no Transformer and no state-space model among the runs"
     known, open_ = ([part for part in parts if bool(part.answers) == asked] for asked in (True, False))
     broken = [part for part in known if not part.holds]
-    over = over_trainings(len(trainings))
     if len(parts) == sum(not any(part.answers) for part in known):
-        return DIFFERS, f"no part holds {over_trainings(len(trainings), 'any')}: {_texts(known)}"
+        return DIFFERS, f"no part holds {_where(known, 'any')}: {_texts(known)}"
     unasked = f"; not settled: {_texts(open_)}" if open_ else ""
     if broken:
         not_all = "; ".join(part.text + _sometimes(part) for part in broken)
-        return MIXED, f"{len(known) - len(broken)} of {len(known)} parts hold {over}; not: {not_all}{unasked}"
+        return MIXED, f"{len(known) - len(broken)} of {len(known)} parts hold {_where(known)}; not: {not_all}{unasked}"
     if open_:
-        return MIXED, f"all that could be settled holds {over}{unasked}"
+        return MIXED, f"all that could be settled holds {_where(known)}{unasked}"
     if any(len(part.seeds) < LEAST_SEEDS for part in parts):
         return MIXED, "agrees on the one training seed measured; another may not"
-    return AGREES, f"all {len(known)} parts hold {over}"
+    if some := [part for part in parts if len(part.answers) < len(part.clauses)]:
+        left = "; ".join(f"{part.text} (asked in {len(part.answers)} of {len(part.clauses)})" for part in some)
+        return MIXED, f"all that could be settled holds; not settled in every training: {left}"
+    return AGREES, f"all {len(known)} parts hold {_where(known)}"
 
 
-def over_trainings(count: int, quantity: str = "every") -> str:
+def _where(parts: Sequence[Part], quantity: str = "every") -> str:
+    """In which trainings parts hold that were settled in one at least."""
+    asked, trainings = {len(part.answers) for part in parts}, len(parts[0].clauses)
+    if asked == {trainings}:
+        return over_trainings(trainings, quantity)
+    of = f" ({asked.pop()} of {trainings})" if len(asked) == 1 else ""
+    return f"in {quantity} training that could be asked{of}"
+
+
+def over_trainings(count: int, quantity: str) -> str:
     """Where it was asked.
 
-    >>> over_trainings(1), over_trainings(3)
+    >>> over_trainings(1, "any"), over_trainings(3, "every")
     ('in the one training measured', 'in every one of 3 trainings')
     """
     return "in the one training measured" if count == 1 else f"in {quantity} one of {count} trainings"

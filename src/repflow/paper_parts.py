@@ -177,8 +177,8 @@ def token_evolution(group: Group) -> list[Clause]:
         group.clause(
             f"state-space models: median before the last quarter ≥ {MARGIN} below every Transformer's",
             "median layer cosine",
-            [*varied, *before] if before else [],
-            lambda: bool(varied) and max(values_of(varied)) <= min(values_of(before)) - MARGIN,
+            [*varied, *before] if varied and before else [],
+            lambda: max(values_of(varied)) <= min(values_of(before)) - MARGIN,
             NO_FLOW,
         ),
         group.clause(
@@ -194,16 +194,22 @@ def token_evolution(group: Group) -> list[Clause]:
 def _first_half(flow: Flow) -> float:
     """Highest similarity behind a block of the first half."""
     values = flow.token_similarity
-    return max(values[1 : 1 + len(values) // 2])
+    return float(np.max(values[1 : 1 + len(values) // 2]))
+
+
+def _highest(flow: Flow) -> float:
+    """Highest similarity of all states; NaN where one is, as numpy's maximum has it and Python's has not."""
+    return float(np.max(flow.token_similarity))
 
 
 def _fall(flow: Flow) -> float:
-    return max(flow.token_similarity) - flow.token_similarity[-1]
+    return _highest(flow) - flow.token_similarity[-1]
 
 
 def _deepest(flow: Flow) -> float:
-    """Relative depth of the highest similarity."""
-    return int(np.argmax(flow.token_similarity)) / (len(flow.token_similarity) - 1)
+    """Relative depth of the highest similarity; NaN where a state has none, which may have been the highest."""
+    values = flow.token_similarity
+    return int(np.argmax(values)) / (len(values) - 1) if np.isfinite(values).all() else float("nan")
 
 
 def token_uniqueness(group: Group) -> list[Clause]:
@@ -263,9 +269,9 @@ def random_weights(group: Group) -> list[Clause]:
     """F 3.2.3, on trained weights beside random ones."""
     missing = "no random twin of a Transformer and a state-space model at one task and length"
     ends = _random(group, TBM, lambda flow: flow.token_similarity[-1])
-    high = _random(group, SSM, lambda flow: max(flow.token_similarity))
+    high = _random(group, SSM, _highest)
     trained = _each(group, TBM, lambda flow: float(np.median(flow.token_similarity)))
-    tops = dict(_each(group, SSM, lambda flow: max(flow.token_similarity)))
+    tops = dict(_each(group, SSM, _highest))
     gain = [(name, tops[name.split(" (")[0]] - value) for name, value in high if name.split(" (")[0] in tops]
     return [
         group.clause(
@@ -363,7 +369,7 @@ def smoothness(group: Group) -> list[Clause]:
         clauses.append(
             group.clause(
                 f"{letters} of the two families overlaps",
-                letters,
+                f"{letters} from block to block, as the paper has it",
                 both(found) if enough else [],
                 partial(_overlap, found),
                 missing,

@@ -6,6 +6,8 @@ A reading is of one model from one training: curves over depth, Sm and St, probe
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,10 +22,12 @@ TBM, SSM, HYBRID = "TBM", "SSM", "hybrid"
 """Families as the paper has them: Transformer-based, state-space; and a mixture, of which it speaks last."""
 RECURRENT = ("ssm", "recurrent")
 CURVES = ("token_similarity", "layer_cosine")
+SAME = ("model", "layers", "parameters", "data")
+"""What trainings of one built-in model share; a zoo of one's own may use the packaged names."""
 
 
 class Training(NamedTuple):
-    """Which training a model comes from: its seed and its steps, None where they are not known.
+    """Which training a model comes from: its seed, its steps and a digest of its data; None and "" where not known.
 
     >>> str(Training(1, 2000)), str(Training(None, None))
     ('seed 1, 2,000 steps', '')
@@ -31,10 +35,14 @@ class Training(NamedTuple):
 
     seed: int | None
     steps: int | None
+    data: str = ""
 
     def __str__(self) -> str:
         told = ["" if self.seed is None else f"seed {self.seed}", "" if self.steps is None else f"{self.steps:,} steps"]
         return ", ".join(part for part in told if part)
+
+
+UNKNOWN = Training(None, None)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Flow:
         matched_smoothness: Sm on a grid of relative depth that models of other depths share; NaN without one.
         matched_stability: St on it.
         cka: by state and state; empty where it was not measured.
+        prompts: digest of the prompts that were read.
     """
 
     token_similarity: list[float]
@@ -58,6 +67,7 @@ class Flow:
     matched_smoothness: float = math.nan
     matched_stability: float = math.nan
     cka: list[list[float]] = field(default_factory=list)
+    prompts: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,7 @@ class Reading:
         random: "scheme/task/length" → flow of random weights.
         probes: "label/task/length" → probes.
         steps: of its training, None where they are not known.
+        data: digest of what it was trained on.
     """
 
     model: str
@@ -124,11 +135,17 @@ class Reading:
     random: dict[str, Flow] = field(default_factory=dict)
     probes: dict[str, Probe] = field(default_factory=dict)
     steps: int | None = None
+    data: str = ""
 
     @property
     def training(self) -> Training:
         """Its training. Models of one belong together: same seed, same batches, same number of steps."""
-        return Training(self.seed, self.steps)
+        return Training(self.seed, self.steps, self.data)
+
+    def again(self, other: Reading) -> bool:
+        """Whether another reading is of the same built-in model, be it from another training on the same data."""
+        known = self.seed is not None and self.data != ""
+        return known and all(getattr(self, name) == getattr(other, name) for name in SAME)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not finite becomes null."""
@@ -153,7 +170,7 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
 
     Args:
         results: runs, loaded.
-        training: of all of them; by default that of the zoo's models, and an unknown one for any other.
+        training: of all of them; by default what the runs tell, which those of the zoo's models do.
     """
     found: dict[tuple[str, Training], Reading] = {}
     for result in results:
@@ -163,7 +180,7 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
             continue
         if result.config.get("states", "residual") != "residual" or "task" not in result.config:
             continue
-        own = _training(str(about.get("spec", ""))) if training is None else training
+        own = Training(**(about.get("training") or UNKNOWN._asdict())) if training is None else training
         key = (str(about["name"]), own)
         reading = found.get(key) or _start(about, own)
         found[key] = _with(reading, result, about)
@@ -171,15 +188,10 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
 
 
 def training_of(record: Mapping[str, Any]) -> Training:
-    """Training that a record of `train_zoo` tells of; an unknown one without a record."""
-    config = record.get("config", {})
-    return Training(config.get("seed"), config.get("steps"))
-
-
-def _training(spec: str) -> Training:
-    """Training of a built-in model; an unknown one of any other."""
-    built_in = zoo.is_zoo(spec) and spec.removeprefix(zoo.PREFIX) in zoo.NAMES
-    return training_of(zoo.record(spec) if built_in else {})
+    """Training that a record of `train_zoo` tells of, with the steps that were done; an unknown one of none."""
+    files = record.get("data", {}).get("digests")
+    data = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16] if files else ""
+    return Training(record.get("config", {}).get("seed"), record.get("steps"), data)
 
 
 def _start(about: Mapping[str, Any], training: Training) -> Reading:
@@ -224,7 +236,8 @@ def _flow(result: Result) -> Flow:
         for name in ("smoothness", "stability", "matched/smoothness", "matched/stability")
     }
     cka = result["cka_pooled"].tolist() if "cka_pooled" in result else []
-    return Flow(**curves, **scalars, cka=cka)
+    prompts = str(result.provenance.get("digests", {}).get("prompts", ""))
+    return Flow(**curves, **scalars, cka=cka, prompts=prompts)
 
 
 def _by_depth(values: np.ndarray) -> list[float]:
@@ -264,34 +277,34 @@ def known_readings() -> list[Reading]:
 def merge(own: Sequence[Reading], known: Sequence[Reading]) -> list[Reading]:
     """Own readings, with what else is known of the same models: other lengths and labels, other trainings.
 
-    Own values win. A model that was not measured here, or whose training seed is not known, gets nothing.
+    Own values win. A model that was not measured here, or whose training is not known, gets nothing.
     """
-    here = {reading.model for reading in own if reading.seed is not None}
-    stored = {(reading.model, reading.training): reading for reading in known if reading.model in here}
+    stored = {(other.model, other.training): other for other in known if any(reading.again(other) for reading in own)}
     made = []
     for reading in own:
-        other = stored.pop((reading.model, reading.training), None) if reading.seed is not None else None
+        other = stored.pop((reading.model, reading.training), None)
         made.append(reading if other is None else _joined(reading, other))
     return [*made, *stored.values()]
 
 
-def further_trainings(own: Reading, known: Sequence[Reading]) -> list[Reading]:
-    """Readings of the same built-in model from other trainings; none where its own is not known."""
-    if own.seed is None:
-        return []
-    return [reading for reading in known if reading.model == own.model and reading.training != own.training]
+def further_trainings(own: Reading, known: Sequence[Reading], place: str) -> list[Reading]:
+    """Readings of the same built-in model from other trainings that have a flow at "task/length"."""
+    return [
+        other for other in known
+        if own.again(other) and other.training != own.training and place in other.trained
+    ]  # fmt: skip
 
 
 def further_words(readings: Sequence[Reading]) -> str:
     """Further trainings in words.
 
     >>> one = Reading("m", "SSM", "mamba2", 1, 2, 9, steps=2000)
-    >>> further_words([one, replace(one, seed=2)]), further_words([one, replace(one, steps=None)])
-    ('2 further trainings of 2,000 steps', '2 further trainings')
+    >>> further_words([one]), further_words([one, replace(one, seed=2)]), further_words([one, replace(one, steps=9)])
+    ('1 further training of 2,000 steps', '2 further trainings of 2,000 steps', '2 further trainings')
     """
     steps = {reading.steps for reading in readings}
     length = f" of {steps.pop():,} steps" if len(steps) == 1 and None not in steps else ""
-    return f"{len(readings)} further trainings{length}"
+    return f"{len(readings)} further training{'s' if len(readings) > 1 else ''}{length}"
 
 
 def _joined(own: Reading, other: Reading) -> Reading:

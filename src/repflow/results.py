@@ -34,8 +34,8 @@ class Finding:
 
     Attributes:
         code: Short name of the kind of finding, such as `nonfinite_weight` or `sink_tokens`.
-        layer: State or block it concerns, None for the whole run.
-        message: One sentence with the numbers behind it.
+        layer: Index from 0 of the state or block it concerns, None for the whole run.
+        message: One sentence with the numbers behind it; it says which state or block, blocks counted from 1.
     """
 
     code: str

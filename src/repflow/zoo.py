@@ -26,6 +26,8 @@ SHAPES = {
 }
 DIGESTS, SEEDS = "digests.json", "seeds.json"
 """Files beside the models: SHA-256 of what is loaded; measurements of further trainings."""
+SEEDS_FORMAT = 1
+"""Of the file of further trainings."""
 DIGESTED = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Files of a model that have a digest."""
 VARIABLE = "REPFLOW_ZOO"
@@ -35,6 +37,11 @@ def zoo_folder() -> Path:
     """Folder that holds the models."""
     given = os.environ.get(VARIABLE)
     return Path(given).expanduser() if given else Path(__file__).parent / "models" / "zoo"
+
+
+def _elsewhere() -> bool:
+    """Whether the models are in a folder of the user's own."""
+    return bool(os.environ.get(VARIABLE))
 
 
 def available() -> tuple[str, ...]:
@@ -86,7 +93,7 @@ def model_folder(name: str) -> Path:
     """
     folder = zoo_folder() / check_zoo_name(name)
     if not (folder / "model.safetensors").is_file():
-        remedy = f"check {VARIABLE}" if os.environ.get(VARIABLE) else "install repflow again"
+        remedy = f"check {VARIABLE}" if _elsewhere() else "install repflow again"
         raise InputError(teach(f"the built-in model {folder.name}", f"no weights in {folder}", remedy))
     return folder
 
@@ -97,7 +104,10 @@ def checked_folder(name: str) -> Path:
     wrong = damaged_files(folder.name)
     if wrong:
         expected = f"{wrong[0]} of zoo:{folder.name} as it was made"
-        raise RepflowError(teach(expected, f"other bytes in {folder}", "install repflow again"))
+        remedy = (
+            f"check {VARIABLE}, or run train_zoo digests if you changed it" if _elsewhere() else "install repflow again"
+        )
+        raise RepflowError(teach(expected, f"other bytes in {folder}", remedy))
     return folder
 
 
@@ -116,16 +126,25 @@ def file_digest(path: Path) -> str:
 
 
 def write_digests(folder: Path) -> dict[str, dict[str, str]]:
-    """Write the digests of all models in a folder."""
+    """Write the digests of all models in a folder.
+
+    Raises:
+        InputError: there is no model, or one that lacks a file; digests of nothing would end the check at load.
+    """
+    from repflow.store.disk import write_atomic
+
     made = {
         name: {file: file_digest(folder / name / file) for file in DIGESTED}
         for name in NAMES
         if (folder / name / "model.safetensors").is_file()
     }
+    if not made:
+        remedy = "name the folder that train_zoo train wrote the models to"
+        raise InputError(teach(f"models of the zoo in {folder}", "none", remedy))
     for name, files in made.items():
         if missing := [file for file, digest in files.items() if not digest]:
             raise InputError(teach(f"{missing[0]} in {folder / name}", "none", "run train_zoo card first"))
-    (folder / DIGESTS).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    write_atomic(folder / DIGESTS, (json.dumps(made, indent=1) + "\n").encode())
     return made
 
 
@@ -154,5 +173,12 @@ def seed_records() -> list[dict[str, Any]]:
     file = zoo_folder() / SEEDS
     if not file.is_file():
         return []
-    made: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["readings"]
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        made: list[dict[str, Any]] = told["readings"]
+        if told["format"] != SEEDS_FORMAT:
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        remedy = "measure it again with train_zoo seeds, or take it away"
+        raise InputError(teach(f"readings of format {SEEDS_FORMAT} in {file}", "other content", remedy)) from None
     return made

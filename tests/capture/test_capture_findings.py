@@ -160,12 +160,21 @@ def test_values_that_float32_changes_are_named():
         {
             "float32_change/token_similarity": np.array([0.01, 0.2, 0.3, 0.0]),
             "float32_change/stability": np.array(0.07),
+            "float32_change/turn": np.array([0.2, 0.3, 0.0]),
+            "float32_change/pairs": np.array([[0.0, 0.0], [0.1, 0.0]]),
         },
-        {"float32_change/token_similarity": ("state",), "float32_change/stability": ()},
+        {
+            "float32_change/token_similarity": ("state",),
+            "float32_change/stability": (),
+            "float32_change/turn": ("layer",),
+            "float32_change/pairs": ("state", "state"),
+        },
     )
     found = precision(result)
-    assert [(f.code, f.layer) for f in found] == [("precision", 1), ("precision", None)]
+    assert [(f.code, f.layer) for f in found] == [("precision", place) for place in (1, None, 0, 1)]
     assert found[0].message == (
         "token_similarity moves by up to 30.0% when the first batch is rerun in float32 (at states 1-2)"
     )
     assert found[1].message == "stability moves by up to 7.0% when the first batch is rerun in float32"
+    assert found[2].message.endswith("rerun in float32 (at blocks 1-2)")
+    assert found[3].message.endswith("rerun in float32 (at states 1)")

@@ -130,6 +130,14 @@ def test_kinds_of_state(cli, checkpoints, kind, states):
     assert found["provenance"]["states"] == kind
 
 
+def test_branches_are_listed_by_block(cli, checkpoints):
+    lines = cli(
+        "measure", checkpoints / "gpt_neox", *SMALL, "--states", "branch", "--metrics", "token_norm"
+    ).out.splitlines()
+    head = next(i for i, words in enumerate(lines) if words.split()[:1] == ["block"])
+    assert [words.split()[0] for words in lines[head + 2 : head + 6]] == ["1", "2", "3", "4"]
+
+
 def test_metrics_repeated_comma_separated_and_default(cli, checkpoints, tmp_path):
     done = cli(
         "measure",

@@ -13,6 +13,8 @@ def test_a_transformer_beside_an_ssm(cli, checkpoints, tmp_path):
     for words in ("mamba2: memory by layer", "gpt_neox: memory by layer", "share of units with A_max − A_min",
                   "Sharpness through depth, and memory", "no_transition", "decay_range", "entropy"):  # fmt: skip
         assert words in flat
+    first = [cells[0] for words in done.out.splitlines() if len(cells := words.split()) > 2 and cells[1] == "ssd"]
+    assert first == ["1", "2", "3", "4"]
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(runs) == 2
     assert all(name.endswith("random-24-memory-attention") for name in runs)

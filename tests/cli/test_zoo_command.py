@@ -10,6 +10,7 @@ import pytest
 from tiny_zoo import make_zoo
 
 from repflow import load, load_result, measure, probe, zoo
+from repflow.errors import InputError
 from repflow.paper_findings import FINDINGS
 from repflow.studies import demo
 from repflow.studies.recency_config import RecencyConfig
@@ -179,14 +180,59 @@ def test_demo(cli, tmp_path):
 
 
 @pytest.mark.usefixtures("short")
+def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
+    """Beside the zoo lie readings of two more trainings of Mamba-2; the demo's words, JSON and page have them."""
+    monkeypatch.setattr(demo, "PROBED", ())
+    first = json.loads(cli("demo", "--out", "d", "--json").out)
+    assert first["further_trainings"] == {}
+    (own,) = [entry for entry in first["readings"] if entry["model"] == "mamba2"]
+    assert (own["seed"], own["steps"], len(own["data"])) == (0, 0, 16)
+    others = [own | {"seed": seed, "steps": 9} for seed in (1, 2)]
+    (tmp_path / "three" / zoo.SEEDS).write_text(json.dumps({"format": 1, "readings": others}))
+    end = own["trained"]["kvpr/256"]["token_similarity"][-1]
+    words = " ".join(cli("demo", "--out", "d").out.split())
+    assert f"{end:.2f} to {end:.2f} alike at the end in 2 further trainings of 9 steps" in words
+    told = json.loads(cli("demo", "--out", "d", "--json").out)
+    assert [entry["seed"] for entry in told["further_trainings"]["mamba2"]["trainings"]] == [1, 2]
+    assert {part["seed"] for part in told["findings"][0]["parts"]} == {0, 1, 2}
+    assert "The same models, trained again" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    monkeypatch.delenv(zoo.VARIABLE)  # a reader with the packaged zoo, whose trainings are not of these models
+    done = cli("report", str(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2"), "--out", "page.html")
+    assert done.code == 0, done.err
+    assert "The same models, trained again" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("short")
 def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "PROBED", ())
     (tmp_path / "three" / "hybrid" / "config.json").write_text("{}")
     done = cli("demo", "--out", "d")
     assert done.code == 1
     assert "error: hybrid, trained: expected config.json of zoo:hybrid as it was made" in done.err
+    assert "check REPFLOW_ZOO, or run train_zoo digests" in done.err
     assert "\nF 3.2.1: " in done.out
     assert "- hybrid (" not in done.out
+    lost = ["hybrid, trained", "hybrid, random (xavier)", "hybrid, reach of tokens"]
+    assert f"3 of 9 runs failed and are not in these results: {'; '.join(lost)}" in done.out
+    again = cli("demo", "--out", "d", "--json")
+    assert again.code == 1
+    assert json.loads(again.out)["failed"] == lost
+
+
+@pytest.mark.usefixtures("short")
+def test_a_demo_that_cannot_write_says_so_once(cli):
+    done = cli("demo", "--out", "/proc/none")
+    assert done.code == 1
+    assert len(done.err.strip().splitlines()) == 1
+    assert "/proc/none" in done.err
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"format": 99, "readings": []}'])
+def test_damaged_further_trainings_are_told(tmp_path, monkeypatch, text):
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path))
+    (tmp_path / zoo.SEEDS).write_text(text)
+    with pytest.raises(InputError, match=r"expected readings of format 1 in .*seeds.json; got other content; measure"):
+        zoo.seed_records()
 
 
 def test_an_empty_zoo_is_told(cli, tmp_path, monkeypatch):

@@ -185,6 +185,8 @@ def test_apply_table_says_where_norms_are_needed():
         console.print(part)
     text = console.export_text()
     assert "25 %" in text
+    first = [words.split()[0] for words in text.splitlines() if " %" in words]
+    assert first == ["1", "2"]
     assert "–" in text
 
 

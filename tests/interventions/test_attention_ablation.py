@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from repflow.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.interventions.ablate import shared_copy
+from repflow.interventions.attention import check_served
 from repflow.models import load, twin
 
 WITH_ATTENTION = [
@@ -163,6 +164,16 @@ def test_the_window_holds_with_a_cache(model, ids):
 def test_models_without_attention_are_refused(model, name):
     with pytest.raises(UnsupportedModelError, match=r"expected a model with attention; got .*, whose layers are"):
         ablate(model, name)
+
+
+@pytest.mark.parametrize("model", ["bamba"], indirect=True)
+def test_a_block_that_attends_in_another_way_is_named(model):
+    place = model.layer_kinds.index("attention")
+    assert place > 0
+    with pytest.raises(
+        UnsupportedModelError, match=rf"got block {place + 1} \(\w+\), which computes it in another way"
+    ):
+        check_served(model, model.network)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

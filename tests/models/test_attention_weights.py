@@ -79,7 +79,7 @@ def test_a_fused_kernel_that_hides_them_is_refused(ids):
         collect(model, ids)
     text = str(caught.value)
     assert text.startswith(
-        "expected attention weights from GPTNeoXAttention in layer 0 of gpt_neox; got none: repflow_"
+        "expected attention weights from GPTNeoXAttention in block 1 of gpt_neox; got none: repflow_"
     )
     assert "hides them in a fused kernel" in text
     assert "attn_implementation='eager'" in text

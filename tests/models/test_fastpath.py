@@ -98,7 +98,8 @@ def test_wrong_fast_scan_is_found_at_load(monkeypatch, ids):
     finding = model.findings[-1]
     assert finding.code == "slow_scan"
     assert finding.message.startswith(
-        "4 layers ran the transformers scan: the fast scan differs from transformers' by 1.0e-02"
+        "4 layers, the first of them block 1, ran the transformers scan: the fast scan differs from transformers' by "
+        "1.0e-02"
     )
 
 

@@ -130,5 +130,5 @@ def test_unreadable_scan_is_refused():
     layer = fastpath.LayerScan("s6", 2, "auto", watchers=[lambda *_: None])
     function = scan_function("mamba", "mamba_selective_scan")
     parts = [torch.ones(1, 4, 6, device="meta") for _ in range(2)]
-    with pytest.raises(InputError, match="a scan in layer 2 whose quantities can be read; got tensors on the device"):
+    with pytest.raises(InputError, match="a scan in block 3 whose quantities can be read; got tensors on the device"):
         layer.answer("s6", function, (*parts, -torch.ones(4, 3), torch.ones(1, 3, 6), torch.ones(1, 3, 6)), {})

@@ -287,7 +287,7 @@ def test_measure_and_compare_take_a_stack(tmp_path):
         ({"mlp": ["gelu", None]}, "expected mlp for each of 1 layers; got 2"),
         ({"norm": "batch"}, "expected norm among rms, layer, none; got 'batch'"),
         ({"pooling": "max"}, "expected pooling among mean, last; got 'max'"),
-        ({"share": [0, 0], "mixers": ["s6", "ssd"]}, r"layers 0 \(s6\) and 1 \(ssd\) in group 0"),
+        ({"share": [0, 0], "mixers": ["s6", "ssd"]}, r"blocks 1 \(s6\) and 2 \(ssd\) in group 0"),
         ({"input_channels": 3, "tie_word_embeddings": True}, "tie_word_embeddings with 3 input channels"),
         ({"hidden_size": 0}, "expected hidden_size of at least 1; got 0"),
         ({"norm_eps": -1.0}, "norm_eps and initializer_range of at least 0; got -1.0"),

@@ -8,7 +8,7 @@ from stored_runs import keep, measured
 
 from repflow.paper_findings import judge, merge, read_results
 from repflow.paper_reading import Training
-from repflow.report import section_trainings
+from repflow.report import section_findings, section_trainings
 from repflow.report.demo_view import demo_json, model_verdict
 from repflow.report.page_build import build_page
 
@@ -18,8 +18,11 @@ OWN = {"gpt-neox": "attention", "mamba2": "ssm", "hybrid": "ssm"}
 
 @pytest.fixture
 def runs():
-    """Runs of packaged models, whose records tell their trainings."""
-    return [measured(name, spec=f"zoo:{name}", kinds=[kind] * 4) for name, kind in OWN.items()]
+    """Runs of packaged models, which tell their training."""
+    made = [measured(name, spec=f"zoo:{name}", kinds=[kind] * 4) for name, kind in OWN.items()]
+    for result in made:
+        result.provenance["model"]["training"] = {"seed": 0, "steps": 8000, "data": "d"}
+    return made
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def known(runs):
 
 def test_the_verdict_and_the_json_tell_how_far_they_lie_apart(runs, known):
     own = read_results(runs)
-    assert own[0].training == Training(0, 8000)
+    assert own[0].training == Training(0, 8000, "d")
     end = own[0].trained[PLACE].token_similarity[-1]
     words = f"{end + 0.1:.2f} to {end + 0.3:.2f} alike at the end in 3 further trainings of 50 steps"
     assert words in model_verdict(own[0], PLACE, others=known[:3])
@@ -44,12 +47,12 @@ def test_the_verdict_and_the_json_tell_how_far_they_lie_apart(runs, known):
     told = demo_json(own, judge(merge(own, known), place=PLACE), [], {}, known, PLACE)
     assert set(told["further_trainings"]) == {"gpt-neox", "mamba2"}
     assert told["further_trainings"]["gpt-neox"] == {
-        "trainings": [{"seed": seed, "steps": 50} for seed in range(3)],
+        "trainings": [{"seed": seed, "steps": 50, "data": "d"} for seed in range(3)],
         "last_similarity": {"low": pytest.approx(end + 0.1), "high": pytest.approx(end + 0.3)},
     }
-    assert told["findings"][0]["trainings"] == [{"seed": 0, "steps": 8000}] + [
-        {"seed": seed, "steps": 50} for seed in range(3)
-    ]
+    assert [(entry["seed"], entry["steps"]) for entry in told["findings"][0]["trainings"]] == [
+        (0, 8000), (0, 50), (1, 50), (2, 50),
+    ]  # fmt: skip
     assert {(part["seed"], part["steps"]) for part in told["findings"][0]["parts"]} == {
         (0, 8000), (0, 50), (1, 50), (2, 50),
     }  # fmt: skip
@@ -78,3 +81,55 @@ def test_models_from_elsewhere_get_no_band(known, tmp_path, monkeypatch):
     monkeypatch.setattr(section_trainings, "known_readings", lambda: known)
     page = build_page([keep(tmp_path, "run", measured("gpt-neox"))])
     assert "trainings" not in {block.id for section in page.sections for block in section.blocks}
+
+
+def trainings_figure(page):
+    return {block.id: block for section in page.sections for block in section.blocks}.get("trainings")
+
+
+def test_a_run_without_a_curve_has_no_band_of_it(runs, known, tmp_path, monkeypatch):
+    """`repflow measure --metrics token_similarity`, while the packaged readings have both curves."""
+    monkeypatch.setattr(section_trainings, "known_readings", lambda: known)
+    for result in runs:
+        for name in [name for name in result.arrays if name.endswith("layer_cosine")]:
+            del result.arrays[name], result.axes[name]
+    figure = trainings_figure(build_page([keep(tmp_path, f"run{at}", result) for at, result in enumerate(runs)]))
+    assert {variant.when["measure"] for variant in figure.variants} == {"token similarity"}
+
+
+def test_a_band_needs_the_same_prompts_and_two_trainings(runs, known, tmp_path, monkeypatch):
+    stored = [keep(tmp_path, "run", runs[0])]
+    mine = known[:3]
+    flow = mine[0].trained[PLACE]
+    elsewhere = [replace(reading, trained={"kvpr/64": flow}) for reading in mine]
+    other_prompts = [replace(reading, trained={PLACE: replace(flow, prompts="others")}) for reading in mine]
+    for found, drawn in ((mine, True), (mine[:2], True), (mine[:1], False), (elsewhere, False), (other_prompts, False)):
+        monkeypatch.setattr(section_trainings, "known_readings", lambda found=found: found)
+        assert (trainings_figure(build_page(stored)) is not None) is drawn
+
+
+def test_findings_name_the_training_of_their_numbers(runs, known, tmp_path, monkeypatch):
+    monkeypatch.setattr(section_findings, "known_readings", lambda: known)
+    page = build_page([keep(tmp_path, f"run{at}", result) for at, result in enumerate(runs)])
+    (section,) = [section for section in page.sections if section.id == "findings"]
+    assert "and against further trainings of the built-in models that repflow brings" in section.lead
+    (table,) = [block for block in section.blocks if block.id == "findings-table"]
+    head, *parts = table.rows[0][-1].splitlines()
+    assert head == "seed 0, 8,000 steps:"
+    finding = judge(merge(read_results(runs), known))[0]
+    for part, text in zip(finding.parts, parts, strict=True):
+        assert text.endswith(f"It holds in {sum(part.answers)} of 4 trainings.")
+    monkeypatch.setattr(section_findings, "known_readings", list)
+    page = build_page([keep(tmp_path, f"own{at}", result) for at, result in enumerate(runs)])
+    (section,) = [section for section in page.sections if section.id == "findings"]
+    assert "further trainings" not in section.lead
+
+
+def test_a_band_with_a_gap_is_not_told(runs, known):
+    own = read_results(runs)[0]
+    flow = known[0].trained[PLACE]
+    holed = replace(known[0], trained={PLACE: replace(flow, token_similarity=[*flow.token_similarity[:-1], np.nan])})
+    for others in ([holed, *known[1:3]], [*known[1:3], holed], known[:1]):
+        assert "further" not in model_verdict(own, PLACE, others=others)
+    gone = replace(own, trained={PLACE: holed.trained[PLACE]})
+    assert "token similarity has no value at 1 of 5 states" in model_verdict(gone, PLACE)

@@ -220,7 +220,7 @@ def test_names_and_prompts_stay_text(tmp_path):
     page = build_page([tmp_path])
     assert page.models[0].label == HOSTILE
     assert block(page, "prompts-explorer").samples[0].tokens[0] == HOSTILE
-    assert block(page, "made-findings").rows[0][4] == HOSTILE
+    assert block(page, "made-findings").rows[0][3] == HOSTILE
     assert HOSTILE in block(page, "figure-2").variants[0].rows[0]
     html = render(page)
     assert "<img src=x" not in html

@@ -111,7 +111,24 @@ def test_layer_by_token_is_a_heat_map_with_positions():
     (heat,) = result.plot("layer_cosine").data
     np.testing.assert_allclose(heat.z, values.mean(1))
     assert list(heat.x) == [0, 8, 16, 24]
+    assert list(heat.y) == [1, 2, 3]  # blocks, of which N makes state N
     assert heat.colorscale[0][1] == "#00224e"
+
+
+@pytest.mark.parametrize(
+    ("axis", "about", "places", "title"),
+    [
+        ("state", {}, [0, 1, 2], "state"),
+        ("layer", {}, [1, 2, 3], "layer"),
+        ("ssm_layer", {"ssm_layers": [0, 2, 3]}, [1, 3, 4], "block"),
+        ("state", {"branch_layers": [0, 2, 3]}, [1, 3, 4], "block"),
+        ("layer", {"branch_layers": [0, 1, 2, 4]}, [2, 3, 5], "layer"),
+    ],
+)
+def test_blocks_are_counted_from_1_and_states_from_the_embedding(axis, about, places, title):
+    figure = plain({"x": [0.1, 0.2, 0.3]}, {"x": (axis,)}, about).plot("x")
+    assert list(figure.data[0].x) == places
+    assert figure.layout.xaxis.title.text == title
 
 
 def test_state_by_state_and_what_stands_before_it_is_a_menu():

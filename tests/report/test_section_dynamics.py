@@ -70,6 +70,10 @@ def test_what_real_layers_do(runs, section):
     (signs,) = block(section, "dynamics-signs").variants
     for trace, sign in zip(signs.traces, ("negative", "zero", "positive"), strict=True):
         assert trace["y"] == result[sign].tolist()
+    blocks = [layer + 1 for layer in result.provenance["ssm_layers"]]  # block N makes state N
+    assert all(trace["x"] == [str(number) for number in blocks] for trace in signs.traces)
+    assert [row[0] for row in signs.rows] == signs.traces[0]["x"]
     (form,) = block(section, "dynamics-form").variants
+    assert [row[1] for row in form.rows] == form.traces[-1]["meta"]["x"]["absolute"] == blocks
     np.testing.assert_allclose(form.traces[-1]["y"], result["form_positive"].mean(1))
     assert len(block(section, "dynamics-applied").paragraphs) == len(result.findings)

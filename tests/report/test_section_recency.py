@@ -80,6 +80,9 @@ def test_depth_map_shares_and_ratio(runs, section):
     assert "gpt_neox: no finite value at state 4" in kappa.note
     assert "Coloured strip" in kappa.note
     assert {shape["fillcolor"] for shape in kappa.layout["shapes"]} == {"kind:ssm", "kind:attention"}
+    bound = line(kappa, "mamba2: Theorem 3.1")
+    told = [row[2] for row in kappa.rows if row[:2] == ["mamba2", "Theorem 3.1, layer"]]
+    assert told == bound["meta"]["x"]["absolute"]
     (maps,) = block(section, "recency-map").variants
     whole = run["depth/log_influence"]
     drawn = next(t for t in maps.traces if t["meta"]["model"] == "gpt_neox")

@@ -1,12 +1,16 @@
 """The page on theory: every number is the stored one, and what is right to compare is compared."""
 
+import copy
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 from study_runs import block, line, one, read, theory_runs
 
 from repflow.report.page_model import Page
 from repflow.report.section_theory import LEAST, NOISE, theory_section
-from repflow.report.theory_table import short_verdict
+from repflow.report.theory_table import apply_view, short_verdict
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +68,11 @@ def test_layers_are_drawn_where_their_output_stands(runs, section):
         count = len(result[form])
         assert trace["meta"]["x"]["absolute"] == list(range(1, count + 1))
         assert trace["meta"]["x"]["relative"][-1] == 1.0
-    rows = {(row[0], row[1], row[2]): row[3] for row in variant.rows}
-    assert rows["mamba2", 0, "measured"] == pytest.approx(result["measured"][0], rel=1e-8)
+    told = [row[1] for row in variant.rows if row[0] == "mamba2" and row[2] == "measured"]
+    assert told == trace["meta"]["x"]["absolute"]
+    (cost,) = block(section, "theory-linearisation").variants
+    told = [row[1] for row in cost.rows if row[0] == "mamba2"]
+    assert told == line(cost, "mamba2")["meta"]["x"]["absolute"] == list(range(1, count + 1))
 
 
 def test_stack_and_hypotheses(runs, section):
@@ -79,6 +86,20 @@ def test_stack_and_hypotheses(runs, section):
     broken = sum(entry["name"] == name and not entry["holds"] for entry in found)
     wanted = next(row for row in table.rows if row[:2] == ["gpt_neox", name])
     assert wanted[2] == f"{broken} of {len(result['sigma'])}"
+
+
+def test_the_layer_that_breaks_a_hypothesis_is_counted_from_1(runs):
+    run = copy.deepcopy(one(runs, "gpt_neox"))
+    run.result.provenance["hypotheses"] = [{"layer": 2, "name": "one head", "holds": False, "found": "4 heads"}]
+    (row,) = block(theory_section([run]), "theory-hypotheses").rows
+    assert row[3] == "layer 3: 4 heads"
+    shown = Console(width=120, record=True, file=io.StringIO())
+    for part in apply_view(run.result):
+        shown.print(part)
+    text = shown.export_text()
+    assert "- one head: 1 of 4 layers; layer 3: 4 heads" in text
+    table = [cells[0] for words in text.splitlines() if (cells := words.split()) and cells[0].isdigit()]
+    assert table == ["1", "2", "3", "4"]
 
 
 def test_the_page_takes_it(section):

@@ -120,7 +120,8 @@ def test_a_layer_that_was_read_wrongly_is_found(kind, monkeypatch):
     monkeypatch.setattr(recurrence_readers, name, Wrong)
     result = repflow.hidden_attention(load(lively(kind) if kind == "rwkv" else tiny_model(kind)), 0, IDS[:1])
     assert result["error"][0, 0] > 1e-3
-    assert any(finding.code == "map_error" for finding in result.findings)
+    (said,) = [finding for finding in result.findings if finding.code == "map_error"]
+    assert said.message.startswith(f"block {said.layer + 1}: P x differs from the layer's own term")
 
 
 def test_a_stack_of_all_kinds():
@@ -168,7 +169,7 @@ def test_a_term_that_is_not_finite_is_no_exact_map(monkeypatch):
     result = repflow.hidden_attention(load(lively("mamba")), 0, IDS[:1], curves=False)
     assert result["error"][0, 0] == np.inf
     (said,) = [finding for finding in result.findings if finding.code == "map_error"]
-    assert "not finite" in said.message
+    assert said.message == "block 1: P x, or the layer's own term, is not finite"
 
 
 def test_both_parts_of_a_layer():
@@ -216,18 +217,18 @@ REFUSED = {
     "no map": (
         "nemotron_h",
         {"layer": 1},
-        "expected a layer with attention or a diagonal transition that can be read; got layer 1 of nemotron_h, whose "
-        "kind is mlp; choose one of 0, 2, 4",
+        "expected a layer with attention or a diagonal transition that can be read; got layer 1 (from 0) of "
+        "nemotron_h, whose kind is mlp; choose one of 0, 2, 4",
     ),
     "no transition": (
         "gpt_neox",
         {"layer": 0, "part": "recurrence"},
-        "expected a layer with a diagonal transition that can be read; got layer 0 of gpt_neox, whose kind is "
-        "attention; this model has none; choose another",
+        "expected a layer with a diagonal transition that can be read; got layer 0 (from 0) of gpt_neox, whose "
+        "kind is attention; this model has none; choose another",
     ),
-    "channel beyond": ("mamba", {"layer": 0, "channels": [2, 64]}, "expected channels of layer 0 from 0 to 63; got 64"),
-    "head beyond": ("gpt_neox", {"layer": 0, "heads": 4}, "expected heads of layer 0 from 0 to 3; got 4"),
-    "heads of channels": ("mamba", {"layer": 0, "heads": 0}, "expected channels of layer 0, whose units they are"),
+    "channel beyond": ("mamba", {"layer": 0, "channels": [2, 64]}, "expected channels of block 1 from 0 to 63; got 64"),
+    "head beyond": ("gpt_neox", {"layer": 0, "heads": 4}, "expected heads of block 1 from 0 to 3; got 4"),
+    "heads of channels": ("mamba", {"layer": 0, "heads": 0}, "expected channels of block 1, whose units they are"),
     "channels of heads": (
         "mamba2",
         {"layer": 0, "channels": 0},

@@ -96,7 +96,7 @@ def test_the_a_of_one_state_never_meets_the_hypothesis():
 def test_a_recurrence_that_cannot_be_read_is_said():
     result = run(SMALL, model=load(tiny_model("xlstm")))
     assert (
-        "4 recurrent layers have no diagonal transition"
+        "4 recurrent layers have no diagonal transition that can be read (blocks 1-4): mixer and block only"
         in {f.code: f.message for f in result.findings}["unread_transition"]
     )
     assert np.isfinite(result["sharpness/block"]).all()
@@ -210,7 +210,7 @@ def test_a_kernel_that_hides_the_scan_is_refused():
     for look in (lambda: run(SMALL, model=model), lambda: hidden_attention(model, 0, [[1, 2, 3]])):
         with pytest.raises(InputError) as caught:
             look()
-        assert "a transformers whose scan in layer 0 can be read; got one that computes it inside the layer" in str(
+        assert "a transformers whose scan in block 1 can be read; got one that computes it inside the layer" in str(
             caught.value
         )
         assert "install transformers 5.22 or later" in str(caught.value)

@@ -105,7 +105,7 @@ def test_result_of_a_transformer(tmp_path):
     assert float(result["depth_lower"]) <= float(result["depth_stability"]) <= float(result["depth_upper"])
     assert [f.code for f in result.findings] == ["linearisation", "hypotheses"]
     message = result.findings[1].message
-    assert message.startswith("hypotheses not met: no norm before the mixer (4 of 4 layers")
+    assert message.startswith("hypotheses not met: no norm before the mixer (4 of 4 layers, such as layer 1: ")
     assert message.endswith("no ordering of architectures follows for this model")
     assert "one head" in failing(result.provenance["hypotheses"])
     stored = load_result(next((tmp_path / "runs").iterdir()))

@@ -13,7 +13,7 @@ from repflow.paper_findings import judge, known_readings, merge
 from repflow.paper_reading import Reading
 from repflow.studies import demo
 from repflow.studies.train_zoo import main
-from repflow.studies.zoo_seeds import measure_seeds, measure_training
+from repflow.studies.zoo_seeds import measure_seeds, measure_training, seed_jobs
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +64,35 @@ def test_the_file_is_written_once_per_model_and_seed(trainings, tmp_path, monkey
     assert (stored["format"], stored["lengths"], stored["probe_samples"]) == (1, [200, 256], 40)
     with pytest.raises(InputError, match=r"expected a file of readings with .*'probe_samples': 50.*write to another"):
         measure_seeds(trainings[:1], out, samples=50)
+    longer = replace(reading, steps=9, seed=1)
+    monkeypatch.setattr("repflow.studies.zoo_seeds.measure_training", lambda folder, **options: longer)
+    measure_seeds(trainings[:1], out, samples=40)  # another training of a seed that is there
+    stored = json.loads(out.read_text())
+    assert [(entry["seed"], entry["steps"]) for entry in stored["readings"]] == [(1, 0), (1, 0), (2, 0), (1, 9)]
     monkeypatch.setenv(zoo.VARIABLE, str(tmp_path))
     known = known_readings()
     assert [entry.to_json() for entry in known] == stored["readings"]
-    own = [Reading.from_json({**entry.to_json(), "seed": 0}) for entry in known if entry.seed == 1]
+    own = [Reading.from_json({**entry.to_json(), "seed": 0}) for entry in known if entry.training[:2] == (1, 0)]
     found = judge(merge(own, known), place="kvpr/256")[0]
     assert {clause.training.seed for clause in found.clauses} == {0, 1, 2}
+
+
+def test_random_twins_are_drawn_from_the_trainings_seed(trainings):
+    jobs = seed_jobs(trainings[0], 40, init_seed=5)
+    assert [job.config.init_seed for job in jobs if not job.probes] == [None, 5, None, 5]
+    first, again, other = (
+        measure_training(folder, samples=40, device="cpu").random["xavier/kvpr/200"].token_similarity
+        for folder in (trainings[0], trainings[0], trainings[1])
+    )
+    assert first == again != other
+
+
+def test_a_file_that_holds_something_else_is_kept(trainings, tmp_path):
+    for text in ("precious", "[1, 2]", "{}"):
+        (tmp_path / "mine").write_text(text)
+        with pytest.raises(InputError, match=r"expected a file of readings.*write to another file"):
+            measure_seeds(trainings[:1], tmp_path / "mine", samples=40)
+        assert (tmp_path / "mine").read_text() == text
 
 
 def test_a_folder_without_a_training_is_refused(tmp_path):

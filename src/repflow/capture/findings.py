@@ -116,25 +116,26 @@ def precision(result: Result) -> list[Finding]:
         if not name.startswith("float32_change/"):
             continue
         change = np.atleast_1d(result[name])
-        over = np.flatnonzero(change > PRECISION_LIMIT)
+        over = np.flatnonzero((change > PRECISION_LIMIT).any(tuple(range(1, change.ndim))))
         if len(over):
-            state = int(over[0]) if "state" in result.axes[name] or "layer" in result.axes[name] else None
+            axis = (*result.axes[name], "")[0]
+            where = {"state": _spans(over), "layer": _spans(over + 1, "blocks")}.get(axis)
             text = (
                 f"{name.removeprefix('float32_change/')} moves by up to {np.nanmax(change):.1%} when the first batch is"
-                f" rerun in float32{f' (at {_spans(over)})' if state is not None else ''}"
+                f" rerun in float32{f' (at {where})' if where else ''}"
             )
-            found.append(Finding("precision", state, text))
+            found.append(Finding("precision", int(over[0]) if where else None, text))
     return found
 
 
-def _spans(states: np.ndarray) -> str:
-    """Name runs of consecutive states.
+def _spans(states: np.ndarray, noun: str = "states") -> str:
+    """Name runs of consecutive states, or blocks.
 
     >>> _spans(np.array([1, 2, 3, 7]))
     'states 1-3, 7'
     """
     runs = np.split(states, np.flatnonzero(np.diff(states) > 1) + 1)
-    return "states " + ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
+    return f"{noun} " + ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
 
 
 def _few(places: list[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, Progress, complain, note, quiet, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.report import write_page
-from repflow.store.disk import check_place
+from repflow.store.disk import check_place, make_folder
 from repflow.studies.demo import PLACE, Job, jobs, run_job
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.recency_config import RecencyConfig
@@ -31,7 +32,7 @@ FOLDER, PAGE = "demo", "demo.html"
 def command(
     full: Annotated[
         bool,
-        typer.Option("--full", help="Complete tables: both tasks, all lengths, schemes and models; an hour or so."),
+        typer.Option("--full", help="Complete tables: both tasks, all lengths, schemes and models; hours."),
     ] = False,
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; the demo's are in its folder demo.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
@@ -42,12 +43,14 @@ def command(
     where it was.
     """
     check_place(out)
+    make_folder(out / FOLDER)  # one error where nothing can be written, not one of every run
     models = shown_models()
     if missing := [name for name in NAMES if name not in models]:
         note(f"warning: not in the zoo here, and so not shown: {', '.join(missing)}")
     asked = jobs(full=full, models=models)
     note(f"demo: {len(asked)} runs of {len(models)} small models trained by repflow, into {out / FOLDER}")
-    code, results = run_all(asked, out / FOLDER)
+    results = run_all(asked, out / FOLDER)
+    failed = [job.label for job in asked if job.name not in results]
     readings, judged = judge_all(list(results.values()))
     if results:
         write_page([out / FOLDER / name for name in results], out / PAGE)
@@ -58,28 +61,33 @@ def command(
         folders = [str(out / FOLDER / name) for name in results]
         reach = reaches(list(results.values()), PLACE)
         told = demo_json(readings, judged, folders, reach, known_readings(), PLACE)
-        print(json.dumps({**told, "page": str(out / PAGE) if results else None}, allow_nan=False), flush=True)
+        told |= {"failed": failed, "page": str(out / PAGE) if results else None}
+        print(json.dumps(told, allow_nan=False), flush=True)
     else:
         show(asked, results, readings, judged)
-        print(f"\nwrote {out / FOLDER}\nnext: repflow list {out / FOLDER}; repflow zoo card mamba2; repflow diagnose")
+        if failed:
+            print(f"\n{len(failed)} of {len(asked)} runs failed and are not in these results: {'; '.join(failed)}")
+        print(f"\nwrote {out / FOLDER}")
+        name = "hybrid" if "hybrid" in models else models[0]
+        print(f"next: repflow list {shlex.quote(str(out / FOLDER))}; repflow zoo card {name}", end="; ")
+        print(f"repflow diagnose zoo:{name} --samples 300 --seeds 1")
         if results:
             print(f"open {out / PAGE} in a browser: the same results as figures, with the findings explained")
-    raise typer.Exit(code)
+    raise typer.Exit(FAILED if failed else DONE)
 
 
-def run_all(asked: Sequence[Job], out: Path) -> tuple[int, dict[str, Result]]:
-    """All runs, one after the other; one that fails is reported and the others go on."""
-    code, results = DONE, {}
+def run_all(asked: Sequence[Job], out: Path) -> dict[str, Result]:
+    """All runs by name, one after the other; one that fails is reported and left out, and the others go on."""
+    results = {}
     for place, job in enumerate(asked, start=1):
         try:
             with quiet(), Progress(f"{place}/{len(asked)} {job.label}") as progress:
                 results[job.name] = run_job(job, out, progress)
         except Exception as error:  # noqa: BLE001  one run must not take the others down
             complain(error, job.label)
-            code = FAILED
         finally:
             gc.collect()  # the model is free before the next one is loaded
-    return code, results
+    return results
 
 
 def judge_all(results: Sequence[Result]) -> tuple[list[Reading], list[Judged]]:
@@ -111,7 +119,7 @@ def show(
             PLACE,
             record(reading.model, "evaluation").get("retrieval"),
             reach.get(reading.model),
-            further_trainings(reading, known),
+            further_trainings(reading, known, PLACE),
         )
         for reading in readings
     ]

@@ -92,6 +92,6 @@ def _weights_of(model: Model, layer: int, module: nn.Module, output: Any) -> Ten
         if isinstance(part, Tensor) and part.ndim == 4 and part.shape[-1] == part.shape[-2]:
             return part
     kind = getattr(getattr(module, "config", None), "_attn_implementation", None) or "its own code"
-    expected = f"attention weights from {type(module).__name__} in layer {layer} of {model.name}"
+    expected = f"attention weights from {type(module).__name__} in block {layer + 1} of {model.name}"
     remedy = "load the transformers model with attn_implementation='eager' (before ablating it) and pass that"
     raise InputError(teach(expected, f"none: {kind} hides them in a fused kernel", remedy))

@@ -102,7 +102,7 @@ class LayerScan:
 
     def _show(self, call: ScanCall | None, reason: str | None) -> None:
         if call is None and self.watchers:
-            expected = f"a scan in layer {self.layer} whose quantities can be read"
+            expected = f"a scan in block {self.layer + 1} whose quantities can be read"
             raise InputError(teach(expected, str(reason), "run the model on plain right-padded batches"))
         for watch in self.watchers:
             watch(self, call)  # type: ignore[arg-type]
@@ -176,7 +176,11 @@ class Scans:
                 if path == "transformers" or reason.startswith("no Triton kernel"):
                     slow.setdefault((path, reason), []).append(layer)
         return [
-            Finding("slow_scan", held[0].layer, f"{len(held)} layers ran the {path} scan: {reason}")
+            Finding(
+                "slow_scan",
+                held[0].layer,
+                f"{len(held)} layers, the first of them block {held[0].layer + 1}, ran the {path} scan: {reason}",
+            )
             for (path, reason), held in sorted(slow.items())
         ]
 

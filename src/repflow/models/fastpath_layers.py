@@ -92,7 +92,7 @@ def _run_layer(
     mixer: Any, layer: LayerScan, original: Callable[..., Any], hidden: Tensor, args: tuple, kwargs: dict[str, Any]
 ) -> Any:
     if layer.watchers and not layer.readable:
-        expected = f"a transformers whose scan in layer {layer.layer} can be read"
+        expected = f"a transformers whose scan in block {layer.layer + 1} can be read"
         raise InputError(teach(expected, "one that computes it inside the layer", "install transformers 5.22 or later"))
     reason = _why_not(mixer, layer, hidden, args, kwargs)
     if reason is not None:

@@ -156,6 +156,7 @@ def _groups(share: bool | Sequence[int], mixers: list[dict[str, Any]], mlps: lis
     for index, group in enumerate(groups):
         first = groups.index(group)
         if built[first] != built[index]:
-            got = f"layers {first} ({mixers[first]['name']}) and {index} ({mixers[index]['name']}) in group {group}"
+            pair = " and ".join(f"{at + 1} ({mixers[at]['name']})" for at in (first, index))
+            got = f"blocks {pair} in group {group}"
             raise InputError(teach("layers that share weights to be equal", got, "give them different numbers"))
     return groups

@@ -33,7 +33,7 @@ def model_verdict(
         place: "task/length" to speak of.
         answers: retrieval of held-out prompts as the card has it, by set.
         reach: how far back its tokens reach, as `reaches` gives it.
-        others: further trainings of it.
+        others: further trainings of it that have a flow there.
     """
     told = []
     if flow := reading.trained.get(place):
@@ -55,9 +55,9 @@ def model_verdict(
 
 
 def end_band(others: Sequence[Reading], place: str) -> tuple[float, float] | None:
-    """Lowest and highest similarity of the last state's tokens over trainings; None without any."""
-    ends = [other.trained[place].token_similarity[-1] for other in others if place in other.trained]
-    return (min(ends), max(ends)) if ends else None
+    """Lowest and highest similarity of the last state's tokens over trainings; None of one, or where one is NaN."""
+    ends = [other.trained[place].token_similarity[-1] for other in others]
+    return (min(ends), max(ends)) if len(ends) > 1 and np.isfinite(ends).all() else None
 
 
 def reaches(results: Sequence[Result], place: str) -> dict[str, dict[str, Any]]:
@@ -107,6 +107,8 @@ def longest_kvpr(answers: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | 
 
 def _shape(flow: Flow) -> str:
     values = flow.token_similarity
+    if gone := sum(not np.isfinite(value) for value in values):
+        return f"token similarity has no value at {gone} of {len(values)} states"
     last, top = len(values) - 1, int(np.argmax(values))
     if top == last:
         return f"tokens grow from {values[0]:.2f} to {values[-1]:.2f} alike and are most alike at the end"
@@ -118,8 +120,8 @@ def _read_out(label: str, probe: Probe) -> str:
     if not probe.decodable:
         return f"{what} is not shown to be decodable ({probe.peak_accuracy:.2f}, chance {probe.chance:.2f})"
     return (
-        f"{what} is read best at state {probe.peak} of {last} ({probe.peak_accuracy:.2f}, chance {probe.chance:.2f}), "
-        f"{probe.last_accuracy:.2f} at the last"
+        f"{what} is read at state {probe.peak} of {last}, which validation prompts chose ({probe.peak_accuracy:.2f}, "
+        f"chance {probe.chance:.2f}), {probe.last_accuracy:.2f} at the last"
     )
 
 
@@ -161,7 +163,7 @@ def demo_json(
     place: str,
 ) -> dict[str, Any]:
     """The same as one object."""
-    others = {reading.model: further_trainings(reading, known) for reading in readings}
+    others = {reading.model: further_trainings(reading, known, place) for reading in readings}
     return {
         "runs": list(runs),
         "reach": dict(reach),

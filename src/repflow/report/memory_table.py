@@ -41,7 +41,7 @@ def layer_table(result: Result) -> FittedTable:
     means = {heading: result.mean(name) for heading, name in (COLUMNS | CURVES).items() if name in result}
     rows = []
     for layer in shown:
-        row = {"layer": str(layer), "kind": transitions[layer]["kind"] or _kind(result, layer)}
+        row = {"layer": str(layer + 1), "kind": transitions[layer]["kind"] or _kind(result, layer)}
         row |= {heading: number(float(values[layer])) for heading, values in means.items()}
         if "A_range" in result:
             row |= {"range": number(_median(result["A_range"][layer]))}

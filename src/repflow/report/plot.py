@@ -9,7 +9,7 @@ import numpy as np
 
 from repflow.errors import InputError, teach
 from repflow.report.palette import SEQUENTIAL, faded, model_colour
-from repflow.report.plot_axis import WORDS, axis_values, line_names, menu_names, shown
+from repflow.report.plot_axis import axis_values, axis_word, line_names, menu_names, shown
 from repflow.report.plot_study import study_figure
 from repflow.report.tables import label
 from repflow.results import Band, Result, sample_mean
@@ -191,7 +191,7 @@ def _add_lines(figure: Any, result: Result, name: str, axes: tuple[str, ...]) ->
             figure.add_annotation(text=note, xref="paper", yref="paper", x=0, y=1.06, showarrow=False)
     if name.endswith("probe_accuracy"):
         _add_chance(figure, result)
-    figure.update_layout(xaxis_title=WORDS.get(running, running), yaxis_title=name.replace("_", " "))
+    figure.update_layout(xaxis_title=axis_word(result, running), yaxis_title=name.replace("_", " "))
     if running in DEPTH and len(band.mean.T) <= 25:
         figure.update_xaxes(dtick=1)
 
@@ -236,7 +236,7 @@ def _add_maps(figure: Any, result: Result, name: str, axes: tuple[str, ...]) -> 
     for place, part in enumerate(maps):
         figure.add_trace(_heat_map(part, result, name, axes[-2:]).update(visible=place == 0))
     across, up = axes[-1], axes[-2]
-    figure.update_layout(xaxis_title=WORDS.get(across, across), yaxis_title=WORDS.get(up, up))
+    figure.update_layout(xaxis_title=axis_word(result, across), yaxis_title=axis_word(result, up))
     if up == "token":
         figure.update_yaxes(autorange="reversed")
     if len(maps) > 1:

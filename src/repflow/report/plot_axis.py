@@ -26,18 +26,21 @@ def shown(text: object) -> str:
 
 
 def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
-    """Places along an axis of a metric, as the run stored them; 0, 1, 2 ... where it stored none."""
+    """Places along an axis of a metric, as the run stored them, blocks from 1; 0, 1, 2 ... where it stored none."""
     prefix = name[: name.rfind("/") + 1]
     about = result.provenance
     probe = about.get("probe") or {}
     recency = about.get("recency") or {}
+    branches = about.get("branch_layers")
     found: dict[str, Any] = {
         "token": about.get("positions"),
         "threshold": about.get("thresholds"),
         "window": recency.get("windows"),
         "length": about.get("lengths"),
         "position": probe.get("sweep") or about.get("positions"),
-        "ssm_layer": about.get("ssm_layers"),
+        "ssm_layer": _blocks(about.get("ssm_layers")),
+        "state": _blocks(branches),
+        "layer": _blocks(range(count) if branches is None else branches[1:]),  # a step stands where it ends
         "step": about.get("steps"),
         "time": result.arrays.get(f"{prefix}t"),
         "moment": result.arrays.get(f"{prefix}moments"),
@@ -51,6 +54,21 @@ def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
     if values is None or len(values) != count:
         return list(range(count))
     return [shown(value) if isinstance(value, str) else value for value in np.asarray(values, dtype=object).tolist()]
+
+
+def _blocks(indices: Sequence[int] | None) -> list[int] | None:
+    """Numbers of blocks as words count them."""
+    return None if indices is None else [index + 1 for index in indices]
+
+
+def axis_word(result: Result, axis: str) -> str:
+    """What a reader calls an axis; what a block adds to the stream is no state.
+
+    >>> axis_word(Result({}, {}, {}, {"branch_layers": [0, 1]}), "state"), axis_word(Result({}, {}), "state")
+    ('block', 'state')
+    """
+    branches = axis == "state" and result.provenance.get("branch_layers") is not None
+    return "block" if branches else WORDS.get(axis, axis)
 
 
 def cell_names(result: Result) -> list[str]:
@@ -74,7 +92,7 @@ def line_names(result: Result, name: str, axis: str, count: int) -> list[str]:
         return [shown(value) if not isinstance(value, str) else value for value in values]
     if axis == "position":
         return [f"at {value}" for value in values]
-    return [f"{WORDS.get(axis, axis)} {value}" for value in values]
+    return [f"{axis_word(result, axis)} {value}" for value in values]
 
 
 def menu_names(result: Result, name: str, axes: Sequence[str], shape: Sequence[int]) -> list[str]:

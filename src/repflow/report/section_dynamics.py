@@ -194,7 +194,7 @@ def _sign_figure(runs: Sequence[StoredRun]) -> Figure:
     """Counts of eigenvalue signs by layer, one variant per model."""
     variants = []
     for run in runs:
-        layers = [str(layer) for layer in run.result.provenance["ssm_layers"]]
+        layers = [str(layer + 1) for layer in run.result.provenance["ssm_layers"]]
         traces = [
             {"type": "bar", "x": layers, "y": [float(v) for v in run.result[sign]], "name": f"{sign} eigenvalues",
              "marker": {"color": colour}, "meta": {"model": None}}
@@ -224,7 +224,7 @@ def _form_figure(runs: Sequence[StoredRun]) -> Figure:
         depth = {name: [places[block] for block in blocks] for name, places in whole.items()}
         traces += band_traces(depth["absolute"], band, name=run.label, model=run.label, depth=depth)
         parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
-        rows += [[run.label, block, *part] for block, part in zip(blocks, parts, strict=True)]
+        rows += [[run.label, block + 1, *part] for block, part in zip(blocks, parts, strict=True)]
     layout = {"yaxis": {"title": {"text": "tokens with xᵀMx > 0"}, "tickformat": ".0%", "range": [0, 1]}}
     return Figure(
         "dynamics-form",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from repflow.paper_findings import Judged, common_place, judge, known_readings, merge, over_trainings, read_results
+from repflow.paper_findings import (
+    NOT_KNOWN,
+    Judged,
+    common_place,
+    judge,
+    known_readings,
+    merge,
+    read_results,
+)
 from repflow.paper_parts import Clause
 from repflow.paper_reading import SSM, TBM
 from repflow.report.finding_intervals import Key, numbers_of, prompt_intervals
@@ -55,8 +63,9 @@ GLOSSARY = (
     "way through the blocks; low is smooth and steady.",
     "Probe: a linear read-out, trained to tell the answer from one state. Peak: the state where it does best. Random "
     "twin: the same model with untrained weights.",
-    "Training: a seed and a number of steps. Further trainings are the same models from another start; repflow brings "
-    "their numbers, not their weights.",
+    "Training: a seed and a number of steps. Further trainings are of the same models, with other seeds or steps; "
+    "repflow brings the numbers of some, not the weights. A part that speaks of all Transformers or all state-space "
+    "models is asked of those that a training has.",
 )
 """The words of the findings, for readers new to them."""
 
@@ -75,9 +84,10 @@ def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | N
     lead = (
         "The paper's eight numbered findings, held against these runs"
         + (f" on {where[0]} prompts of {where[2]} tokens" if place else "")
-        + ". TBM is a Transformer-based model, SSM a state-space model. Agrees: every part of the claim holds in every "
-        "training, and they are of at least two seeds. Differs: every part was settled and none holds. Mixed: "
-        "anything between. Not measurable: these runs lack what it needs."
+        + (", and against further trainings of the built-in models that repflow brings" if _more(runs, judged) else "")
+        + ". TBM is a Transformer-based model, SSM a state-space model. Agrees: every part of the claim was settled "
+        "and holds in every training, and they are of at least two seeds. Differs: every part was settled and none "
+        "holds in any training. Mixed: anything between. Not measurable: these runs lack what it needs."
     )
     if left:
         names = ", ".join(run.name for run in left)
@@ -90,6 +100,12 @@ def judged_findings(runs: Sequence[StoredRun]) -> tuple[str, list[Judged]]:
     own = read_results([run.result for run in runs])
     place = common_place([reading for reading in own if reading.family in (TBM, SSM)])
     return place, list(judge(merge(own, known_readings()), place=place))
+
+
+def _more(runs: Sequence[StoredRun], judged: Sequence[Judged]) -> bool:
+    """Whether a verdict rests on trainings that these runs are not of."""
+    own = {reading.training for reading in read_results([run.result for run in runs])}
+    return any(training not in own for finding in judged for training in finding.trainings)
 
 
 def _overview(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
@@ -119,19 +135,18 @@ def _in_short(finding: Judged) -> str:
     held = sum(part.holds for part in finding.parts)
     left = sum(not part.answers for part in finding.parts)
     rest = {"do not": len(finding.parts) - held - left, "not settled": left}
-    told = f"{held} of {len(finding.parts)} parts hold"
-    told += "".join(f", {count} {words}" for words, count in rest.items() if count)
-    return f"{told} ({over_trainings(len(finding.trainings))})"
+    told = f"{held} of {len(finding.parts)} parts hold {finding.where}"
+    return told + "".join(f", {count} {words}" for words, count in rest.items() if count)
 
 
 def _asked(finding: Judged, ends: Mapping[Key, tuple[float, float]]) -> str:
-    """A line for every part, as the first training answers it."""
+    """A line for every part, as the first training answers it; named where there are several."""
     first = finding.trainings[0] if finding.trainings else None
-    lines = [
-        f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(finding, clause, ends)}."
-        for clause in finding.clauses
-        if clause.training == first
-    ]
+    several = len({clause.training for clause in finding.clauses}) > 1
+    lines = [f"{str(first) or NOT_KNOWN}:"] if first and several else []
+    for part, clause in zip(finding.parts, (c for c in finding.clauses if c.training == first), strict=False):
+        held = f" It holds in {sum(part.answers)} of {len(part.answers)} trainings." if several and part.answers else ""
+        lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(finding, clause, ends)}.{held}")
     return "\n".join(lines)
 
 

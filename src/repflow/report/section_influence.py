@@ -121,9 +121,9 @@ def _at(band: Band, at: np.ndarray) -> Band:
     return Band(*(np.asarray(part)[at] for part in (band.mean, band.low, band.high)))
 
 
-def _rows(label: str, what: str, band: Band) -> list[list[Any]]:
+def _rows(label: str, what: str, band: Band, first: int = 0) -> list[list[Any]]:
     parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
-    return [[label, what, distance, *part] for distance, part in enumerate(parts)]
+    return [[label, what, place, *part] for place, part in enumerate(parts, first)]
 
 
 def _lines(run: StoredRun, band: Band) -> list[tuple[str, str, np.ndarray]]:
@@ -196,7 +196,7 @@ def _kappa_figure(groups: Sequence[Group]) -> list[Figure]:
                     "dash": "dot",
                 }
                 traces += band_traces(places["absolute"], bound, **said)
-                rows += _rows(run.label, "Theorem 3.1, layer", bound)
+                rows += _rows(run.label, "Theorem 3.1, layer", bound, first=1)
         if runs:
             layout = {"yaxis": {"title": {"text": "κ per token"}}}
             table = (["model", "what", "state or layer", "kappa", "low", "high"], rows)

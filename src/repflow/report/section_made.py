@@ -54,7 +54,8 @@ def made_section(runs: Sequence[StoredRun], warnings: Sequence[str] = ()) -> Sec
     blocks += [Text("made-warnings", "What is missing or not compared", list(warnings))] if warnings else []
     lead = (
         f"Made by repflow {__version__} from {len(runs)} stored run{'s' if len(runs) != 1 else ''}, whose digests were "
-        "checked as they were read. Every number on this page comes from them."
+        "checked as they were read. Every number on this page comes from them, but for further trainings of "
+        "built-in models: their numbers come with repflow."
     )
     return Section("made", "How this was made", lead, blocks)
 
@@ -93,11 +94,11 @@ def machine_table(runs: Sequence[StoredRun]) -> Table:
 def findings_table(runs: Sequence[StoredRun]) -> Table:
     """What the runs themselves found worth a reader's attention."""
     rows: list[list[Cell]] = [
-        [run.label or run.name, run.name, finding.code, finding.layer, finding.message]
+        [run.label or run.name, run.name, finding.code, finding.message]  # which says where: a state or a block
         for run in runs
         for finding in run.result.findings
     ]
-    columns = ("model", "run", "finding", "layer", "what")
+    columns = ("model", "run", "finding", "what")
     return Table("made-findings", "Findings of the runs", columns, rows)
 
 

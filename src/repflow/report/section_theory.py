@@ -149,7 +149,7 @@ def _layer_figure(runs: Sequence[StoredRun]) -> Figure:
                 layer_depth(count)["absolute"], exact(values), name=f"{run.label}: {name}", model=run.label, dash=dash,
                 depth=layer_depth(count),
             )  # fmt: skip
-            rows += [[run.label, layer, name, value] for layer, value in enumerate(plain(values))]
+            rows += [[run.label, layer, name, value] for layer, value in enumerate(plain(values), 1)]
             notes.append(gaps(f"{run.label} ({name})", values, "layer", 1))
     layout = {"yaxis": {"title": {"text": "St² of one layer"}, "type": "log", "exponentformat": "power"}}
     names = ", ".join(run.label for run in runs)
@@ -171,7 +171,7 @@ def _linearisation_figure(runs: Sequence[StoredRun]) -> Figure:
         values = np.asarray(run.result["linearisation"], dtype=np.float64)
         depth = layer_depth(len(values))
         traces += band_traces(depth["absolute"], exact(values), name=run.label, model=run.label, depth=depth)
-        rows += [[run.label, layer, value] for layer, value in enumerate(plain(values))]
+        rows += [[run.label, layer, value] for layer, value in enumerate(plain(values), 1)]
     layout = {"yaxis": {"title": {"text": "linearisation error"}, "tickformat": ".0%", "rangemode": "tozero"}}
     return Figure(
         "theory-linearisation",

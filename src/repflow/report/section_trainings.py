@@ -38,15 +38,17 @@ def trainings_figure(groups: Sequence[Group], context: Context) -> Figure | None
     known = known_readings()
     variants = []
     for group in groups:
-        found = [again for run in group.runs if (again := _again(run, known))]
-        for words, (curve, axis) in MEASURES.items() if found else ():
-            variants.append(_variant(found, group.when | {"measure": words}, words, curve, axis, context))
+        for words, (curve, axis) in MEASURES.items():
+            found = [again for run in group.runs if (again := _again(run, known, curve))]
+            if found:
+                variants.append(_variant(found, group.when | {"measure": words}, words, curve, axis, context))
     if not variants:
         return None
     caption = (
         "Solid: the model of this page. Band: from the lowest to the highest of further trainings of it from several "
-        "seeds, for as many steps as the legend says, on the same prompts; dashed: their mean. The width of a band is "
-        "what a seed does. Where the line leaves a band of fewer steps, longer training did it."
+        "seeds, for as many steps as the legend says, on the same prompts; dashed: their mean. A line outside its band "
+        "lies outside what these seeds gave: another number of steps can do that, and so can one more seed. Models "
+        "without further trainings on these prompts are not shown."
     )
     alt = "Lines of a measure over depth, one panel per model, with a band over further trainings."
     title = "The same models, trained again"
@@ -54,11 +56,18 @@ def trainings_figure(groups: Sequence[Group], context: Context) -> Figure | None
     return Figure("trainings", title, told, alt, variants, depth_axis=True)
 
 
-def _again(run: StoredRun, known: Sequence[Reading]) -> Again | None:
+def _again(run: StoredRun, known: Sequence[Reading], curve: str) -> Again | None:
+    """The run with further trainings that have its curve on the very same prompts; None where they make no band."""
     place = f"{run.result.config.get('task')}/{run.result.config.get('length')}"
     for own in read_results([run.result]):
-        others = [other for other in further_trainings(own, known) if place in other.trained]
-        if place in own.trained and len(others) >= LEAST:
+        mine = own.trained.get(place)
+        if mine is None or not getattr(mine, curve):  # a twin, or a run without this metric
+            continue
+        others = [
+            other for other in further_trainings(own, known, place)
+            if other.trained[place].prompts == mine.prompts and getattr(other.trained[place], curve)
+        ]  # fmt: skip
+        if len(others) >= LEAST:
             return Again(run, own, others)
     return None
 

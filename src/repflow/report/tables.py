@@ -149,7 +149,7 @@ def _state_table(result: Result, columns: list[Column]) -> FittedTable:
         for name in ("block" if blocks else "state", *names):
             table.add_column(name, justify="right", no_wrap=True)
         for state in rows:
-            table.add_row(str(blocks[state] if blocks else state), *(cells[name](state) for name in names))
+            table.add_row(str(blocks[state] + 1 if blocks else state), *(cells[name](state) for name in names))
         if final in result:
             table.add_row("norm", *(_with_band(result, final)(0) if name == "similarity" else "" for name in names))
         return table

@@ -139,7 +139,7 @@ def _layers(model: Model, layer: int | Sequence[int], part: str | None) -> list[
             raise InputError(teach(expected, f"{index}", f"{model.name} has {model.n_layers} blocks, counted from 0"))
         if index not in readable:
             expected = f"a layer with {_what(part)}"
-            got = f"layer {index} of {model.name}, whose kind is {model.layer_kinds[index]}"
+            got = f"layer {index} (from 0) of {model.name}, whose kind is {model.layer_kinds[index]}"
             listed = ", ".join(map(str, readable[:8])) + (", ..." if len(readable) > 8 else "")
             remedy = f"choose one of {listed}" if readable else "this model has none; choose another"
             raise InputError(teach(expected, got, remedy))
@@ -198,7 +198,7 @@ def _read(
         if asked is not None:
             total = reader.totals[layer]
             if beyond := [index for index in asked[1] if not 0 <= index < total]:
-                expected = f"{asked[0]}s of layer {layer} from 0 to {total - 1}"
+                expected = f"{asked[0]}s of block {layer + 1} from 0 to {total - 1}"
                 raise InputError(teach(expected, f"{beyond[0]}", "name others, counted from 0"))
     return reader.found
 
@@ -222,7 +222,8 @@ def _chooser(
         if asked[0] != unit:
             got = f"{asked[0]}s"
             why = "all channels of a head share one map" if unit == "head" else "each channel has a map of its own"
-            raise InputError(teach(f"{unit}s of layer {layer}, whose units they are", got, f"pass {unit}s=...: {why}"))
+            expected = f"{unit}s of block {layer + 1}, whose units they are"
+            raise InputError(teach(expected, got, f"pass {unit}s=...: {why}"))
         return [index for index in asked[1] if index in units]
 
     return choose
@@ -300,7 +301,7 @@ def _findings(error: np.ndarray) -> list[Finding]:
     layer = int(worst.argmax())
     text = f"P x differs from the layer's own term by up to {worst[layer]:.1e} of its largest value"
     text = text if np.isfinite(worst[layer]) else "P x, or the layer's own term, is not finite"
-    return [Finding("map_error", layer, text)]
+    return [Finding("map_error", layer, f"block {layer + 1}: {text}")]
 
 
 def _store(result: Result, model: Model, prompts: Prompts, out: str | Path, name: str | None) -> Result:

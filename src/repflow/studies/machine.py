@@ -7,7 +7,9 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from repflow.paper_reading import training_of
 from repflow.version import __version__
+from repflow.zoo import is_zoo, record
 
 if TYPE_CHECKING:
     from repflow.models import Model
@@ -32,7 +34,10 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def model_facts(model: Model) -> dict[str, Any]:
-    """What a Result says about a model."""
+    """What a Result says about a model.
+
+    The training of a built-in one is told here, since a reader of the run may have another zoo (`REPFLOW_ZOO`).
+    """
     return {
         "name": model.name,
         "spec": model.spec,
@@ -45,4 +50,5 @@ def model_facts(model: Model) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "revision": model.revision,
         "scan": model.scans.at_load,
+        "training": training_of(record(model.spec))._asdict() if is_zoo(model.spec) else None,
     }

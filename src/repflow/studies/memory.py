@@ -133,6 +133,7 @@ def _result(
 
 def _findings(result: Result, model: Model) -> list[Finding]:
     from repflow.results import Finding
+    from repflow.studies.diagnose_readout import spans
 
     found: list[Finding] = []
     read = {entry["layer"] for entry in result.provenance["transitions"] if entry["kind"]}
@@ -140,7 +141,9 @@ def _findings(result: Result, model: Model) -> list[Finding]:
         i for i, kind in enumerate(model.layer_kinds) if i not in read and {"ssm", "recurrent"} & {*kind.split("+")}
     ]
     if hidden:
-        text = f"{len(hidden)} recurrent layers have no diagonal transition that can be read: mixer and block only"
+        where = spans([layer + 1 for layer in hidden], "block")
+        text = f"{len(hidden)} recurrent layers have no diagonal transition that can be read ({where})"
+        text += ": mixer and block only"
         found.append(Finding("unread_transition", hidden[0], text))
     if not read:
         found.append(Finding("no_transition", None, "no layer has a transition: sharpness of mixer and block only"))

@@ -237,13 +237,14 @@ class ProbeTable:
         for fit in self._fits:
             lost = np.flatnonzero(~np.isfinite(fit.accuracy_test).all(1))
             if lost.size and fit is self._fits[0]:
-                text = f"{lost.size} of {fit.n_states} states are not finite and were not probed"
+                text = f"{lost.size} of {fit.n_states} states, the first of them {lost[0]}, are not finite"
+                text += " and were not probed"
                 text += ": there is nothing to compare with the last one" if found.last in lost else ""
                 items.append(Finding("nonfinite_state", int(lost[0]), text))
             open_ = np.flatnonzero(~fit.converged.all(1) & np.isfinite(fit.accuracy_test).all(1))
             if open_.size:
-                text = f"recipe {fit.recipe}: {open_.size} of {fit.n_states} states did not converge"
-                items.append(Finding("unconverged", int(open_[0]), text))
+                text = f"{open_.size} of {fit.n_states} states, the first of them {open_[0]}, did not converge"
+                items.append(Finding("unconverged", int(open_[0]), f"recipe {fit.recipe}: {text}"))
         return items
 
 

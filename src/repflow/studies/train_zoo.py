@@ -10,7 +10,7 @@
 
 `prepare` needs the corpus and writes a folder of some 35 MB; the other steps need that folder alone. Each model goes to
 MODELS/NAME. A model is trained in one piece: a run that was stopped is started again from its first step. `digests` and
-`seeds` make what lies beside the packaged models: SHA-256 of their files, and measurements of every training seed, each
+`seeds` make what lies beside the packaged models: SHA-256 of their files, and measurements of further trainings, each
 FOLDER a trained model with its tokenizer.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from repflow.errors import RepflowError
+from repflow.studies.zoo_arguments import check_file, check_folder, check_numbers
 from repflow.studies.zoo_batches import BatchConfig
 from repflow.studies.zoo_card import write_card
 from repflow.studies.zoo_data import DataConfig, prepare
@@ -36,7 +37,7 @@ from repflow.studies.zoo_train import TrainConfig, train
 from repflow.zoo import DIGESTS, write_digests
 
 NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
-SHARED = ("name", "data", "out", "corpus", "size", "device", "graph", "measure", "batches", "seed")
+SHARED = ("name", "data", "out", "corpus", "size", "device", "graph", "measure", "batches", "seed", "licences")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,6 +47,9 @@ def parser() -> argparse.ArgumentParser:
     first = steps.add_parser("prepare", help="write tokenizer, ids and held-out prompts")
     first.add_argument("--corpus", required=True, help="folder with train.txt.xz and valid.txt.xz")
     first.add_argument("--out", required=True, help="folder to write")
+    first.add_argument(
+        "--licence", action="append", default=[], metavar="SOURCE=LICENCE", help="of a part of the corpus, for the card"
+    )
     _numbers(first, DataConfig)
     second = steps.add_parser("train", help="train one or more models")
     second.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
@@ -102,10 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> None:
+    check_numbers(given)
     if given.step == "prepare":
-        facts = prepare(DataConfig(corpus=given.corpus, out=given.out, **_taken(given, DataConfig)))
+        check_folder(Path(given.out), "--out")
+        facts = prepare(
+            DataConfig(corpus=given.corpus, out=given.out, licences=tuple(given.licence), **_taken(given, DataConfig))
+        )
         print(json.dumps(facts, indent=1))
     elif given.step == "train":
+        for name in given.names:  # all of them before the first is trained
+            check_folder(Path(given.out) / name, "--out")
         for name in given.names:
             out = Path(given.out) / name
             train(_train_config(given, name, out), say=_say)
@@ -115,6 +125,7 @@ def _run(given: argparse.Namespace) -> None:
         write_digests(Path(given.folder))
         _say(f"{given.folder}/{DIGESTS}")
     elif given.step == "seeds":
+        check_file(Path(given.out), "--out")
         measure_seeds(given.folders, given.out, samples=given.samples, device=given.device, say=_say)
     else:
         for folder in given.folders:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.paper_reading import training_of
 from repflow.studies.zoo_variants import VARIANTS
 
 T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
@@ -52,13 +52,13 @@ def difference(values: Sequence[float]) -> str:
     """Mean of differences with its interval, marked where that excludes zero.
 
     >>> difference([0.10, 0.20, 0.30]), difference([0.19, 0.20, 0.21])
-    ('+0.20 ± 0.25', '**+0.20 ± 0.02**')
+    ('+0.200 ± 0.248', '**+0.200 ± 0.025**')
     """
     known = np.asarray(values, dtype=float)
     if len(known) not in T975:
         return "not measured"
     half = half_width(known)
-    text = f"{known.mean():+z.2f} ± {half:.2f}"
+    text = f"{known.mean():+z.3f} ± {half:.3f}"
     return f"**{text}**" if abs(known.mean()) > half else text
 
 
@@ -69,6 +69,15 @@ def late_rise(similarity: Sequence[float]) -> float:
     0.4
     """
     return float(similarity[-1]) - float(similarity[len(similarity) // 2])
+
+
+def last_quarter(similarity: Sequence[float]) -> float:
+    """Similarity after the last block less that after three quarters of them: a rise behind a fall in the middle.
+
+    >>> round(last_quarter([0.1, 0.9, 0.3, 0.4, 0.7]), 2)
+    0.3
+    """
+    return float(similarity[-1]) - float(similarity[round(0.75 * (len(similarity) - 1))])
 
 
 def homogenised(similarity: Sequence[float]) -> float:
@@ -85,8 +94,6 @@ def table(folder: Path) -> str:
     from repflow.studies.zoo_architecture import read_cells
 
     cells = read_cells(folder)
-    if not cells:
-        raise InputError(teach(f"cells in {folder}", "none", "make them with `zoo_architecture run`"))
     parts = (flow_table, flow_differences, read_table, read_differences)
     return "\n\n".join(part(cells) for part in parts)
 
@@ -105,6 +112,50 @@ def compact(cell: dict[str, Any]) -> dict[str, Any]:
         probes = cell["reading"]["probes"]
         made["reading"] = {"probes": {name: {"accuracy": _short(probes[name]["accuracy"])} for name in probes}}
     return made
+
+
+def fault(cell: Any) -> str:
+    """What keeps a cell from its tables and its summary; "" where nothing does.
+
+    >>> fault(3), fault({"seed": 0})
+    ('3', "no 'variant'")
+    """
+    if not isinstance(cell, dict):
+        return f"{cell!r:.40}"
+    try:
+        if cell["variant"] not in VARIANTS:
+            return f"the unknown variant {cell['variant']!r}"
+        if not isinstance(cell["seed"], int):
+            return f"the seed {cell['seed']!r}"
+        compact(cell), settings(cell), flow_table([cell]), read_table([cell])
+    except KeyError as error:
+        return f"no {error}"
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"what cannot be read ({error})"
+    return ""
+
+
+def settings(cell: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name of a cell, and by words what cells of one table share; a summary keeps fewer of them."""
+    record, told = cell["record"], {"steps": cell["record"]["steps"]}
+    if config := record.get("config"):
+        told |= {"batch": config["batches"]["batch"], "size": config["size"], "data": training_of(record).data}
+    told["tokens"] = record["tokens"]
+    told[f"parameters of {cell['variant']}"] = record["parameters"]
+    held = cell["evaluation"]["retrieval"]
+    told["held-out prompts"] = prompt_counts({name: found["of"] for name, found in held.items()})
+    if "prompts" in cell:
+        told["prompts of the probes"] = cell["prompts"]
+    return f"{cell['variant']} with seed {cell['seed']}", told
+
+
+def prompt_counts(sets: Mapping[str, int]) -> str:
+    """Numbers of held-out prompts in words.
+
+    >>> prompt_counts({"kvpr-512": 200, "kvpr-256": 100})
+    '100 of kvpr-256, 200 of kvpr-512'
+    """
+    return ", ".join(f"{count} of {name}" for name, count in sorted(sets.items()))
 
 
 def _short(values: Sequence[float]) -> list[float]:
@@ -127,7 +178,8 @@ def _similarity(cell: dict[str, Any], task: str, when: int, name: str = CURVES[0
 def flow_table(cells: list[dict[str, Any]]) -> str:
     """Similarity between tokens by depth, after and before training."""
     heads = ("variant", "changed", "seeds", "prompts", "first block", "middle", "last block", "late rise",
-             "most alike at depth", "excess at the last block", "last block before training")  # fmt: skip
+             "last quarter", "most alike at depth", "excess at the last block",
+             "last block before training")  # fmt: skip
     lines = [_row(heads), "|" + "---|" * len(heads)]
     for variant in VARIANTS:
         mine = _of(cells, variant)
@@ -138,6 +190,7 @@ def flow_table(cells: list[dict[str, Any]]) -> str:
                 [curve[len(curve) // 2] for curve in curves],
                 [curve[-1] for curve in curves],
                 [late_rise(curve) for curve in curves],
+                [last_quarter(curve) for curve in curves],
                 [homogenised(curve) for curve in curves],
                 [_similarity(cell, task, -1, "token_similarity_excess")[-1] for cell in mine],
                 [_similarity(cell, task, 0)[-1] for cell in mine],
@@ -178,6 +231,7 @@ def flow_differences(cells: list[dict[str, Any]]) -> str:
         "first block": lambda curve: curve[1],
         "last block": lambda curve: curve[-1],
         "late rise": late_rise,
+        "last quarter": last_quarter,
     }
     return _difference_table(
         cells,

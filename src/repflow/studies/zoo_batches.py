@@ -72,7 +72,7 @@ def draw_chunk(data: ZooData, config: BatchConfig, number: int) -> Chunk:
     prose, pairs = counts["prose"], counts["kvpr"]
     if pairs and data.template.most(window) < 2:
         need = data.template.size(2)
-        raise InputError(teach(f"a window of at least {need} tokens", str(window), "prepare with a larger --window"))
+        raise InputError(teach(f"a window of at least {need} tokens", str(window), "prepare with a larger --length"))
     ids = np.full((steps, batch, window), data.template.end, dtype=np.uint16)
     roles = np.full((steps, batch, window), FREE, dtype=np.uint8)
     if prose:

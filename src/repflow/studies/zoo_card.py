@@ -31,6 +31,8 @@ def write_card(folder: str | Path, data: str | Path | None = None) -> str:
         raise InputError(teach(f"{missing} in {path}", "none", "run train_zoo train and evaluate first"))
     if data is not None:
         for name in FILES:
+            if not (Path(data) / name).is_file():
+                raise InputError(teach(f"{name} in {data}", "none", "name the folder that train_zoo prepare wrote"))
             shutil.copyfile(Path(data) / name, path / name)
     parts = [
         _head(training),

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from repflow.store.disk import write_atomic
+
 RECORD = "training.json"
+OF_WEIGHTS = ("evaluation.json", "probe.json", "README.md")
+"""What was measured of a folder's weights: gone with them."""
 
 
 def save_model(network: Any, folder: Path, record: dict[str, Any]) -> None:
@@ -17,6 +21,8 @@ def save_model(network: Any, folder: Path, record: dict[str, Any]) -> None:
     record["digest"] = digest(network := network.to("cpu").to(torch.bfloat16).eval())
     network.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)  # greedy unless asked otherwise, as without it
+    for name in OF_WEIGHTS:
+        (folder / name).unlink(missing_ok=True)
     write_json(folder / RECORD, record)
 
 
@@ -34,8 +40,8 @@ def digest(network: Any) -> str:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a record; a number that is not finite becomes null."""
-    path.write_text(json.dumps(_finite(content), indent=1) + "\n", encoding="utf-8")
+    """Write a record as a whole; a number that is not finite becomes null."""
+    write_atomic(path, (json.dumps(_finite(content), indent=1) + "\n").encode())
 
 
 def _finite(value: Any) -> Any:

@@ -19,10 +19,10 @@ from typing import Any
 
 from repflow.errors import InputError, teach
 from repflow.paper_reading import Reading, Training, read_results, training_of
+from repflow.store.disk import make_folder, write_atomic
 from repflow.studies.demo import INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
-from repflow.zoo import record_in
+from repflow.zoo import SEEDS_FORMAT, record_in
 
-FORMAT = 1
 LENGTHS = (LENGTH, 2 * LENGTH)
 
 
@@ -57,7 +57,8 @@ def write_readings(path: Path, readings: Sequence[Reading], *, samples: int) -> 
     """Write a file of readings whose probes read so many prompts, in the order of trainings and models."""
     ordered = sorted(readings, key=lambda reading: (reading.steps or 0, reading.seed or 0, reading.model))
     told = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
-    path.write_text(json.dumps(told, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
+    make_folder(path.parent)
+    write_atomic(path, (json.dumps(told, indent=None, separators=(",", ":")) + "\n").encode())
 
 
 def measure_training(folder: str, *, samples: int = 1000, device: str | None = None) -> Reading:
@@ -65,30 +66,36 @@ def measure_training(folder: str, *, samples: int = 1000, device: str | None = N
     told = record_in(Path(folder))
     if not told:
         raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
-    results = [run_job(job, None) for job in seed_jobs(folder, samples, device)]
-    (reading,) = read_results(results, training=training_of(told))
+    training = training_of(told)
+    results = [run_job(job, None) for job in seed_jobs(folder, samples, device, init_seed=training.seed)]
+    (reading,) = read_results(results, training=training)
     return replace(reading, model=str(told["name"]))
 
 
-def seed_jobs(folder: str, samples: int, device: str | None = None) -> list[Job]:
-    """Runs of one trained model."""
-    made = [flow_job(folder, init, length=n, device=device) for n in LENGTHS for init in ("trained", INIT)]
-    return made + [
-        probe_job(folder, label, length=n, samples=samples, device=device) for n in LENGTHS for label in LABELS
-    ]
+def seed_jobs(folder: str, samples: int, device: str | None = None, *, init_seed: int | None = None) -> list[Job]:
+    """Runs of one trained model; its random twin is drawn from the training's seed, so that twins differ as it does."""
+    made = []
+    for length in LENGTHS:
+        size: dict[str, Any] = {"length": length, "device": device}
+        made += [flow_job(folder, "trained", **size), flow_job(folder, INIT, init_seed=init_seed, **size)]
+        made += [probe_job(folder, label, samples=samples, **size) for label in LABELS]
+    return made
 
 
 def _settings(samples: int) -> dict[str, Any]:
-    return {"format": FORMAT, "task": TASK, "lengths": list(LENGTHS), "probe_samples": samples}
+    return {"format": SEEDS_FORMAT, "task": TASK, "lengths": list(LENGTHS), "probe_samples": samples}
 
 
 def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, Training], Reading]:
     """Readings that the file holds already, if they were made in the same way."""
     if not path.is_file():
         return {}
-    told = json.loads(path.read_text(encoding="utf-8"))
-    made = {name: told.get(name) for name in settings}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        made = {name: told.get(name) for name in settings}
+        readings = [Reading.from_json(entry) for entry in told.get("readings", ())]
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise InputError(teach("a file of readings", f"{path}, which is none", "write to another file")) from None
     if made != settings:
         raise InputError(teach(f"a file of readings with {settings}", f"{made}", "write to another file"))
-    readings = [Reading.from_json(entry) for entry in told["readings"]]
     return {(reading.model, reading.training): reading for reading in readings}

@@ -217,9 +217,13 @@ class Trainer:
 
 def train(config: TrainConfig, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Train a model, write its folder, and return what training.json says."""
+    from repflow.models.devices import resolve_device
+    from repflow.store.disk import make_folder
     from repflow.studies.zoo_save import save_model
 
     data = open_data(config.data)
+    resolve_device(config.device)
+    make_folder(Path(config.out))  # a place that cannot be written to is refused now, not once all is trained
     network = build(config.name, config.size, data.vocabulary, data.window, config.seed)
     record = train_network(network, config, data, say)
     save_model(network, Path(config.out), record)
@@ -231,9 +235,9 @@ def train_network(
     network: Any, config: TrainConfig, data: ZooData, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
     """Train a network where it is moved to, and return the record of the training."""
-    import torch
+    from repflow.models.devices import resolve_device
 
-    device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = resolve_device(config.device)
     network.to(device)
     record = _begin(config, data, network, device)
     say(f"{config.name}: {record['parameters']:,} parameters, {config.steps} steps on {record['device']}")

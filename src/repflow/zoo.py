@@ -131,8 +131,6 @@ def write_digests(folder: Path) -> dict[str, dict[str, str]]:
     Raises:
         InputError: there is no model, or one that lacks a file; digests of nothing would end the check at load.
     """
-    from repflow.store.disk import write_atomic
-
     made = {
         name: {file: file_digest(folder / name / file) for file in DIGESTED}
         for name in NAMES
@@ -144,7 +142,9 @@ def write_digests(folder: Path) -> dict[str, dict[str, str]]:
     for name, files in made.items():
         if missing := [file for file, digest in files.items() if not digest]:
             raise InputError(teach(f"{missing[0]} in {folder / name}", "none", "run train_zoo card first"))
-    write_atomic(folder / DIGESTS, (json.dumps(made, indent=1) + "\n").encode())
+    part = folder / f"{DIGESTS}.part"
+    part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / DIGESTS)
     return made
 
 

@@ -31,5 +31,10 @@ def test_the_picture_is_there(maker):
     assert maker["PICTURE"].read_bytes()[:4] == b"\x89PNG"
 
 
+def test_every_maker_of_a_page_is_known():
+    makers = {file.stem for file in DOCS.glob("make_*.py") if "PAGE" in file.read_text(encoding="utf-8")}
+    assert makers == set(MADE)
+
+
 def test_every_maker_has_its_page(maker):
     assert str(maker["PAGE"].relative_to(DOCS)) in MADE.values()

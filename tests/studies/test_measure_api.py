@@ -91,6 +91,7 @@ def test_provenance_says_with_what_it_was_made():
         "parameters": sum(p.numel() for p in loaded.network.parameters()),
         "revision": None,
         "scan": {"asked": "auto"},
+        "training": None,
     }
     assert said["digests"]["weights"] == loaded.digest()
     assert (said["dtype"], said["init"], said["states"]) == ("float32", "trained", "branch:mlp")

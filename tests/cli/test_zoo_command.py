@@ -33,6 +33,7 @@ def _here(tiny, monkeypatch):
 def test_list(cli):
     done = cli("zoo", "list")
     assert done.code == 0, done.err
+    assert "use: repflow measure zoo:gpt-neox zoo:mamba2 --task" in done.out
     for name in zoo.NAMES:
         row = next(line for line in done.out.splitlines() if line.split()[:1] == [name])
         assert row.split()[1] == f"{zoo.record(name)['parameters']:,}"
@@ -136,6 +137,14 @@ def short(monkeypatch, tiny, tmp_path):
     small |= {"REACH_PROBES": 1}
     for name, value in small.items():
         monkeypatch.setattr(demo, name, value)
+
+
+@pytest.mark.usefixtures("short")
+def test_the_list_suggests_models_that_are_there(cli, tmp_path):
+    shutil.rmtree(tmp_path / "three" / "gpt-neox")
+    assert "use: repflow measure zoo:mamba2 --task kvpr" in cli("zoo", "list").out
+    shutil.rmtree(tmp_path / "three" / "mamba2")
+    assert "use: repflow measure zoo:hybrid --task kvpr" in cli("zoo", "list").out
 
 
 @pytest.mark.usefixtures("short")

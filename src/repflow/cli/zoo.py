@@ -25,9 +25,9 @@ def list_command(
         return
     console = stdout_console()
     console.print(zoo_table())
-    console.print(
-        "use: repflow measure zoo:gpt-neox zoo:mamba2 --task kvpr --length 256", markup=False, highlight=False
-    )
+    there = [row["spec"] for row in zoo_rows()]  # a folder of one's own may hold fewer than six
+    models = [spec for spec in ("zoo:gpt-neox", "zoo:mamba2") if spec in there] or there[:2]
+    console.print(f"use: repflow measure {' '.join(models)} --task kvpr --length 256", markup=False, highlight=False)
 
 
 def card_command(name: NAME) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.hooks import hook, register_hook
+from repflow.intervals import Band
 
 __all__ = [
     "Band",
@@ -41,15 +42,6 @@ class Finding:
     code: str
     layer: int | None
     message: str
-
-
-@dataclass(frozen=True)
-class Band:
-    """Mean over samples and the bootstrap 95 % interval around it; arrays without the sample axis."""
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(repr=False)

@@ -9,7 +9,10 @@ from typing import Literal
 from repflow.errors import InputError, nearest
 
 PAPER_1 = "A Comparative Analysis of Contextual Representation Flow, arXiv 2510.06640"
-PAPER_2 = "Bottlenecks of State Space Models through Recency and Over-smoothing"
+PAPER_2 = (
+    "Understanding and Mitigating Bottlenecks of State Space Models through the Lens of Recency and Over-smoothing, "
+    "arXiv 2501.00658"
+)
 
 Invariance = Literal["rotation", "scale", "token_scale", "token_order", "depth_reversal", "shift"]
 """What may change without changing the metric.
@@ -78,7 +81,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         _facts(
             "layer_cosine", "layer sample token", (-1, 1), "higher is steadier",
-            "rotation scale token_scale token_order", f"{PAPER_1}, Eq. 1",
+            "rotation scale token_scale token_order", f"{PAPER_1}, section 3.2",
             "cosine of a token between one state and the next",
         ),
         _facts(
@@ -115,6 +118,16 @@ METRICS: dict[str, Metric] = {
         _facts(
             "stability", "sample", (0, _INF), "lower is steadier", "token_order depth_reversal shift",
             f"{PAPER_1}, Eq. 4", "mean standard deviation over depth", scales=1,
+        ),
+        _facts(
+            "paper_smoothness", "sample", (0, _INF), "lower is steadier", "token_order depth_reversal shift",
+            f"{PAPER_1}, Eq. 3 as printed", "second differences over depth, summed and divided by blocks - 2",
+            default=False, scales=1,
+        ),
+        _facts(
+            "paper_stability", "sample", (0, _INF), "lower is steadier", "token_order shift",
+            f"{PAPER_1}, Eq. 4 as printed", "mean standard deviation over the blocks' outputs, without the embedding",
+            default=False, scales=1,
         ),
         _facts(
             "relative_smoothness", "sample", (0, _INF), "lower is steadier", "scale token_order depth_reversal",

@@ -19,7 +19,7 @@ from repflow.models import load
 from repflow.tasks import Prompts
 
 FAMILIES = ["gpt_neox", "mamba2", "bamba", "rwkv"]
-EVERY = (*DEFAULT_METRICS, "direction_smoothness", "direction_stability")
+EVERY = (*DEFAULT_METRICS, "direction_smoothness", "direction_stability", "paper_smoothness", "paper_stability")
 PER_STATE = ("token_similarity", "token_similarity_excess", "common_share", "sharpness")
 PER_SAMPLE = tuple(name for name in EVERY if METRICS[name].axes == ("sample",))
 DROP = "norm>10"
@@ -55,10 +55,11 @@ def test_values_do_not_depend_on_batches_or_order(kind, dtype, rtol, atol):
     assert_close(other, alone, rtol=rtol, atol=atol, order=order)
 
 
-def assert_pure(result, hidden, mask, *, prefix="", names=PER_STATE + PER_SAMPLE, rtol=1e-9, atol=1e-9):
+def assert_pure(result, hidden, mask, *, prefix="", names=PER_STATE + PER_SAMPLE, embedding=True, rtol=1e-9, atol=1e-9):
     for name in names:
+        extra = {"embedding": embedding} if name.startswith("paper_") else {}
         for drop in ("none", DROP):
-            want = getattr(m, name)(hidden, mask=mask, drop=drop).numpy()
+            want = getattr(m, name)(hidden, mask=mask, drop=drop, **extra).numpy()
             key = f"{prefix}{name}" if drop == "none" else f"{prefix}{drop}/{name}"
             np.testing.assert_allclose(result[key], want, rtol=rtol, atol=atol, err_msg=key)
     np.testing.assert_allclose(result[f"{prefix}token_norm"], m.token_norm(hidden, mask=mask), rtol=rtol)
@@ -109,13 +110,24 @@ def test_final_norm_is_the_output_of_the_models_own_norm():
 )
 def test_other_kinds_of_state(family, kind):
     hidden, mask, _ = collect_states(model(family, "float64"), prompts(), kind=kind)
-    result = measured(family, "float64", kind=kind, batch_size=4)
+    every = tuple(n for n in EVERY if hidden.shape[0] > 2 or n != "paper_smoothness")
+    result = measured(family, "float64", kind=kind, batch_size=4, metrics=every)
     some = tuple(n for n in PER_SAMPLE if hidden.shape[0] > 2 or "smoothness" not in n)
     tolerance = {"rtol": 1e-5, "atol": 1e-7} if family in ("mamba2", "bamba") else {}
-    assert_pure(result, hidden, mask, names=PER_STATE + some, **tolerance)
+    embedding = not kind.startswith("branch")
+    assert_pure(result, hidden, mask, names=PER_STATE + some, embedding=embedding, **tolerance)
     assert not any(name.startswith("final_norm/") for name in result), "the final norm belongs to the residual stream"
     count = {"branch": 4, "hf-tuple": 5, "branch:mlp": 4, "branch:attention": 4}.get(kind)
     assert hidden.shape[0] == model(family).state_count(kind) == (count or hidden.shape[0])
+
+
+def test_printed_smoothness_needs_three_blocks():
+    config = tiny_config("gpt_neox")
+    config.num_hidden_layers = 2
+    loaded = load(AutoModelForCausalLM.from_config(config))
+    with pytest.raises(InputError, match=r"at least 3 blocks for .*paper_smoothness.*; got 2; use mode='mean'"):
+        measure_prompts(loaded, prompts(), MeasureOptions(metrics=("paper_smoothness",)))
+    assert "paper_stability" in measure_prompts(loaded, prompts(), MeasureOptions(metrics=("paper_stability",)))
 
 
 def test_kinds_are_not_mixed_up():
@@ -268,7 +280,7 @@ def test_one_prompt_has_every_metric_but_the_excess():
     result = measure_prompts(model(), prompts((12,)), MeasureOptions())
     missing = set(measured("gpt_neox")) - set(result)
     names = {name.rsplit("/", 1)[-1] for name in missing}
-    assert names == {"token_similarity_excess", "direction_smoothness", "direction_stability"}
+    assert names == {"token_similarity_excess", *EVERY[len(DEFAULT_METRICS) :]}
     band = result.band("token_similarity")
     np.testing.assert_allclose(band.mean, result["token_similarity"][:, 0])
     assert np.isnan(band.low).all()

@@ -65,6 +65,28 @@ def test_equals_the_pure_functions_for_any_split(seed, lengths, n_states, group,
     assert not got["gram_share_error"].any(), "exact up to 32 tokens"
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    n_states=st.integers(2, 6),
+    group=st.integers(1, 7),
+    embedding=st.booleans(),
+    drop=st.sampled_from(["norm>10", "norm>2"]),
+)
+def test_printed_forms_equal_the_pure_functions_for_any_split(seed, lengths, n_states, group, embedding, drop):
+    samples = sample_states(seed, lengths, n_states=n_states)
+    meter = FlowMeter(n_states, max(lengths), drop=drop, group=group, printed=True, embedding=embedding)
+    got = values(feed(meter, samples, splits(np.random.default_rng(seed), len(samples))))
+    hidden, mask = pad(samples, garbage=0.5)
+    blocks = n_states - embedding
+    assert ("paper_smoothness" in got, "paper_stability" in got) == (blocks >= 3, blocks >= 2)
+    for name in [name for name in ("paper_smoothness", "paper_stability") if name in got]:
+        for prefix, rule in (("", "none"), (f"{drop}/", drop)):
+            want = getattr(m, name)(hidden, mask=mask, drop=rule, embedding=embedding)
+            np.testing.assert_allclose(got[f"{prefix}{name}"], want, rtol=1e-9, atol=1e-10, err_msg=name)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), group=st.integers(1, 4), shift=st.sampled_from([0.0, 30.0]))
 def test_float32_does_not_depend_on_batches(seed, group, shift):

@@ -21,6 +21,8 @@ SMOOTH = {
     "stability": m.stability,
     "relative_smoothness": m.relative_smoothness,
     "relative_stability": m.relative_stability,
+    "paper_smoothness": m.paper_smoothness,
+    "paper_stability": m.paper_stability,
     "direction_smoothness": m.direction_smoothness,
     "direction_stability": m.direction_stability,
     "depth_stability": m.depth_stability,
@@ -41,7 +43,7 @@ def real_values(function, hidden, mask):
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradcheck_with_padding(name):
-    hidden, mask = pad(sample_states(3, (6, 4), n_states=3, width=3, sinks=False), garbage=0.7, extra=1)
+    hidden, mask = pad(sample_states(3, (6, 4), n_states=4, width=3, sinks=False), garbage=0.7, extra=1)
     assert torch.autograd.gradcheck(
         lambda h: real_values(SMOOTH[name], h, mask), hidden.requires_grad_(), atol=1e-6, rtol=1e-4
     )

@@ -90,6 +90,10 @@ def test_drop_bos_leaves_out_the_marked_positions():
             lambda h, mask=None: m.stability(h, mask=mask, include_embedding=False),
             lambda h: oracle.stability(h, include_embedding=False),
         ),
+        (m.paper_smoothness, lambda h: oracle.smoothness(h, mode="paper")),
+        (m.paper_stability, lambda h: oracle.stability(h, include_embedding=False)),
+        (lambda h, mask=None: m.paper_smoothness(h, mask=mask, embedding=False), oracle.smoothness),
+        (lambda h, mask=None: m.paper_stability(h, mask=mask, embedding=False), oracle.stability),
         (m.relative_smoothness, lambda h: oracle.smoothness(h) / oracle.scale(h)),
         (m.relative_stability, lambda h: oracle.stability(h) / oracle.scale(h)),
         (

@@ -85,6 +85,8 @@ ON_STATES = [
     m.stability,
     m.relative_smoothness,
     m.relative_stability,
+    m.paper_smoothness,
+    m.paper_stability,
     m.direction_smoothness,
     m.direction_stability,
     m.depth_stability,

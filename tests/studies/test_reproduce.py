@@ -123,7 +123,7 @@ def test_table_of_small_checkpoints_end_to_end(local, tmp_path):
         if (row["model"], row["task"], row["quantity"]) == ("Pythia-2.8B", "kvpr", "stability")
     )
     cell = next(c["run"] for c in result.provenance["cells"] if "measure-Pythia-2.8B-kvpr-240-branch" in c["run"])
-    assert result["ours"][i, 1] == pytest.approx(load_result(tmp_path / cell).mean("stability"))
+    assert result["ours"][i, 1] == pytest.approx(load_result(tmp_path / cell).mean("paper_stability"))
     assert result["printed_low"][i] == papers.TABLE_2["kvpr", "Pythia-2.8B", 300].stability
     codes = [finding.code for finding in result.findings]
     assert "stand_in" in codes

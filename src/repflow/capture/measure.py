@@ -21,6 +21,7 @@ from repflow.metrics import effective_rank
 from repflow.metrics.centre import CentredSimilarity, MeanState
 from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
+from repflow.metrics.depth import check_printed
 from repflow.metrics.drop import DEFAULT_DROP
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
@@ -90,6 +91,7 @@ def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
         meter_memory=options.meter_memory,
         direction=_directions(options),
         grid=options.grid is not None,
+        printed=_printed(options) and _embedded(options),
         grouped=model.device.type == "cuda",
     )
 
@@ -124,6 +126,15 @@ def _directions(options: MeasureOptions) -> bool:
     return any(name.startswith("direction_") for name in options.metrics)
 
 
+def _printed(options: MeasureOptions) -> bool:
+    return bool({"paper_smoothness", "paper_stability"} & set(options.metrics))
+
+
+def _embedded(options: MeasureOptions) -> bool:
+    """Whether the first state is the embedding, or stands in its place in transformers' tuple."""
+    return not options.kind.startswith("branch")
+
+
 def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> MeasureOptions:
     """Refuse what cannot be measured before anything runs; resolve metric names and files."""
     check_fit(prompts, model.max_length, model.vocab_size)
@@ -148,6 +159,8 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
             teach(f"--grid between 1 and {states - 1}", f"{options.grid}", "use the shallowest model's blocks")
         )
     names = _resolve_metrics(options.metrics)
+    if "paper_smoothness" in names:
+        check_printed(states - _embedded(options))
     if options.keep_samples < 0 or not names:
         got = f"--keep-samples {options.keep_samples}, {len(names)} metrics"
         raise InputError(teach("--keep-samples of 0 or more and at least one metric", got, "see --help"))
@@ -237,8 +250,10 @@ def meter_factory(
 
     def make() -> Sequence[Meter]:
         meters: list[Meter] = []
-        if _directions(options) or any(name in METRICS and METRICS[name].default for name in options.metrics):
-            meters.append(FlowMeter(states, longest, options.drop, keep, options.grid, group, _directions(options)))
+        default = any(name in METRICS and METRICS[name].default for name in options.metrics)
+        if default or _directions(options) or _printed(options):
+            extra = (_directions(options), _printed(options), _embedded(options))
+            meters.append(FlowMeter(states, longest, options.drop, keep, options.grid, group, *extra))
         if "cka_matrix" in options.metrics:
             meters.append(CkaMeter(unbiased=options.cka_form == "unbiased"))
         if held:

@@ -52,6 +52,7 @@ def make_plan(
     meter_memory: int | None = None,
     direction: bool = False,
     grid: bool = False,
+    printed: bool = False,
     grouped: bool = False,
 ) -> Plan:
     """Group samples of like length and choose a batch size that respects the meter's memory.
@@ -64,10 +65,11 @@ def make_plan(
         meter_memory: bytes the meters may take beside the model; None means six float32 states of one batch.
         direction: whether the direction metrics are measured.
         grid: whether the metrics over matched depth are.
+        printed: whether Eq. 3 and 4 as printed are.
         grouped: whether to reduce as many states together as the memory allows; pays on a GPU.
     """
     longest = max(lengths)
-    extra = {"direction": direction, "grid": grid}
+    extra = {"direction": direction, "grid": grid, "printed": printed}
     size = batch_size if batch_size is not None else max(1, min(len(lengths), BATCH_TOKENS // longest))
     if size < 1:
         raise InputError(teach("a batch size of at least 1", f"{size}", "pass --batch-size 1 or more"))

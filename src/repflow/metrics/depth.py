@@ -2,7 +2,8 @@ r"""How a token's vector moves from state to state: smoothness, stability and th
 
 Glossary: H[s, t, k] state s = 0..L (S = L + 1 states), token t of n, channel k of d; Sm and St are paper 1's Eq. 3 and
 4, St_L² its appendix A.3. The printed Eq. 3 divides L - 1 terms by L - 2 (`mode="paper"`), Eq. 4 leaves the embedding
-out (`include_embedding=False`); the defaults are the plain mean and all states.
+out (`include_embedding=False`); the defaults are the plain mean and all states. `paper_smoothness` and
+`paper_stability` are the printed forms under names of their own, to be measured beside the defaults.
 """
 
 from __future__ import annotations
@@ -46,12 +47,7 @@ def smoothness_factor(mode: str, n_layers: int) -> float:
         return 1.0
     if mode != "paper":
         raise InputError(teach("mode 'mean' or 'paper'", repr(mode), "see repflow.metrics.smoothness"))
-    if n_layers < 3:
-        raise InputError(
-            teach(
-                "at least 3 blocks for mode='paper' (Eq. 3 divides by L - 2)", f"{n_layers}", "use mode='mean' instead"
-            )
-        )
+    check_printed(n_layers)
     return (n_layers - 1) / (n_layers - 2)
 
 
@@ -72,6 +68,43 @@ def stability(
     """
     batch = as_batch(hidden, mask, min_states=2 if include_embedding else 3)
     return _over_tokens(_spread(batch.hidden, include_embedding), batch, drop, bos)
+
+
+def paper_smoothness(
+    hidden: Hidden, *, embedding: bool = True, mask: Mask | None = None, drop: str = "none", bos: Mask | None = None
+) -> PerSample:
+    """Sm as paper 1 prints it: Eq. 3 divides the sum over depth by L - 2, L the number of blocks.
+
+    With the embedding there are L - 1 second differences, so that it is (L - 1) / (L - 2) of `smoothness`; without
+    it (branch outputs) there are L - 2 and the two are the same. Needs at least 3 blocks.
+
+    Shapes: (state, *batch, token, width) → (*batch). `embedding` says whether the first state is the embedding.
+
+    >>> paper_smoothness(torch.tensor([[[0.0]], [[2.0]], [[0.0]], [[2.0]]]))
+    tensor(4.)
+    """
+    mode: Literal["mean", "paper"] = "paper" if embedding else "mean"
+    return smoothness(hidden, mode=mode, mask=mask, drop=drop, bos=bos)
+
+
+def paper_stability(
+    hidden: Hidden, *, embedding: bool = True, mask: Mask | None = None, drop: str = "none", bos: Mask | None = None
+) -> PerSample:
+    """St as paper 1 prints it: Eq. 4 sums over l = 1 .. L and leaves the embedding out.
+
+    Shapes: (state, *batch, token, width) → (*batch). `embedding` says whether the first state is the embedding.
+
+    >>> paper_stability(torch.tensor([[[9.0]], [[0.0]], [[2.0]]]))
+    tensor(1.)
+    """
+    return stability(hidden, include_embedding=not embedding, mask=mask, drop=drop, bos=bos)
+
+
+def check_printed(n_layers: int) -> None:
+    """Refuse Eq. 3 for a model too shallow for it."""
+    if n_layers < 3:
+        expected = "at least 3 blocks for mode='paper' and paper_smoothness (Eq. 3 divides by L - 2)"
+        raise InputError(teach(expected, f"{n_layers}", "use mode='mean' (smoothness) instead"))
 
 
 def relative_smoothness(

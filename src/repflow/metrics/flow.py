@@ -36,7 +36,15 @@ TOKEN_BYTES = 512
 
 
 def meter_bytes(
-    batch: int, token: int, width: int, itemsize: int, group: int, *, direction: bool = False, grid: bool = False
+    batch: int,
+    token: int,
+    width: int,
+    itemsize: int,
+    group: int,
+    *,
+    direction: bool = False,
+    grid: bool = False,
+    printed: bool = False,
 ) -> int:
     """Memory the meter takes for a batch when it handles `group` states at a time.
 
@@ -48,8 +56,9 @@ def meter_bytes(
         group: states reduced together; the two before them are held as well, but for the newest the model holds itself.
         direction: whether the direction metrics' sums are kept beside those of the states.
         grid: whether those of the matched depth are, with the three points interpolated last.
+        printed: whether those without the embedding are, for Eq. 4 as printed.
     """
-    sums = 2 + (2 if direction else 0) + (5 if grid else 0)
+    sums = 2 + (2 if direction else 0) + (5 if grid else 0) + (2 if printed else 0)
     return batch * token * (width * (sums * 4 + (group + 1) * itemsize) + group * TOKEN_BYTES)
 
 
@@ -65,6 +74,8 @@ class FlowMeter(Meter):
         grid: steps of the matched relative-depth grid; None leaves the `matched/` values out.
         group: states reduced together; more means fewer passes over the running sums and more states held.
         direction: also measure `direction_smoothness` and `direction_stability`.
+        printed: also measure `paper_smoothness` and `paper_stability`.
+        embedding: the first state is the embedding, which Eq. 4 as printed leaves out.
     """
 
     deferrable: ClassVar[bool] = True
@@ -76,6 +87,8 @@ class FlowMeter(Meter):
     grid: int | None = None
     group: int = 1
     direction: bool = False
+    printed: bool = False
+    embedding: bool = True
 
     def begin(self, batch: BatchInfo) -> None:
         """Start a batch."""
@@ -106,6 +119,7 @@ class FlowMeter(Meter):
         self._raw = DepthSums.start(like)
         self._direction = DepthSums.start(like) if self.direction else None
         self._matched = MatchedDepth.start(self.grid, self.n_states, like)
+        self._blocks = DepthSums.start(like) if self.printed and self.embedding else None
 
     def _reduce(self, *, last: bool) -> None:
         if self._raw is None:
@@ -119,6 +133,7 @@ class FlowMeter(Meter):
         if self._matched is not None:
             for state in newest:
                 self._matched.add(state)
+        self._add_blocks(newest, last=last)
         self._window = self._window[-2:]
         self._new = 0
         if last:  # what is large goes now; `end` may come when the next batch is already running
@@ -128,6 +143,18 @@ class FlowMeter(Meter):
                 self._direction.release()
             if self._matched is not None:
                 self._matched.release()
+
+    def _add_blocks(self, newest: list[Tensor], *, last: bool) -> None:
+        """Sums over the blocks' outputs alone; `_seen` already counts the newest states."""
+        if self._blocks is None:
+            return
+        first = self._seen - len(newest)
+        for state in newest[1:] if first == 0 else newest:
+            reduce.add_state([state], [], self._blocks, None)
+        if last:
+            if self._blocks.count:
+                self._blocks.close()
+            self._blocks.release()
 
     def _keep(self, steps: list[StepNorms], part: TokenSums) -> None:
         if self._read is None or self._inner is None:
@@ -189,9 +216,23 @@ class FlowMeter(Meter):
         }
         for name, keep in (("", self._about.mask), (f"{self.drop}/", stats.kept.all(0))):
             out |= {f"{name}{key}": value for key, value in _depth_values(self._raw, self._direction, keep).items()}
+            if self.printed:
+                out |= {f"{name}{key}": value for key, value in self._printed_values(keep).items()}
             if self._matched is not None:
                 values = _depth_values(self._matched.sums, None, keep)
                 out |= {f"{name}matched/{key}": values[key] for key in ("smoothness", "stability") if key in values}
+        return out
+
+    def _printed_values(self, keep: Tensor) -> dict[str, Tensor]:
+        """Sm and St as Eq. 3 and 4 print them, of the kept tokens of each sample."""
+        assert self._raw is not None
+        blocks, width = self.n_states - self.embedding, self._raw.width
+        spread = self._raw.spread if self._blocks is None else self._blocks.spread
+        out = {}
+        if blocks >= 2 and spread is not None:
+            out["paper_stability"] = _mean_over(keep, spread) / width
+        if blocks >= 3:
+            out["paper_smoothness"] = _mean_over(keep, self._raw.bend) / ((blocks - 2) * width)
         return out
 
     def _kept_columns(self, stats: TokenStats) -> dict[str, Tensor]:
@@ -266,13 +307,18 @@ class MatchedDepth:
         self.norms = [*self.norms[-1:], step.norm]
 
 
+def _mean_over(keep: Tensor, value: Tensor) -> Tensor:
+    """Mean over the kept tokens of each sample: (batch, token) → (batch,)."""
+    return torch.where(keep, value, 0).sum(-1) / keep.sum(-1)
+
+
 def _depth_values(raw: DepthSums, direction: DepthSums | None, keep: Tensor) -> dict[str, Tensor]:
     """Metrics over depth, averaged over the kept tokens of each sample."""
     width, states = raw.width, raw.count
     count = keep.sum(-1)
 
     def over_tokens(value: Tensor) -> Tensor:
-        return torch.where(keep, value, 0).sum(-1) / count
+        return _mean_over(keep, value)
 
     out = {}
     scale = token_median(raw.size / (states * width), keep)

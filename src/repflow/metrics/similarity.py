@@ -1,7 +1,7 @@
 r"""Similarity of tokens, within a state and from one state to the next.
 
 Glossary: h_t token vector of width d, u_t = h_t / ‖h_t‖, n number of tokens that count (real and not dropped).
-Paper 1 is arXiv 2510.06640, paper 2 is "Bottlenecks of State Space Models through Recency and Over-smoothing".
+Paper 1 is arXiv 2510.06640, paper 2 is arXiv 2501.00658; docs/theory.md has their titles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Mask = Tensor
 
 
 def layer_cosine(hidden: Hidden, *, mask: Mask | None = None) -> Float[Tensor, "layer *batch token"]:
-    """Cosine of each token between one state and the next (paper 1, Eq. 1).
+    """Cosine of each token between one state and the next (paper 1, section 3.2).
 
     Shapes: (state, *batch, token, width) → (state - 1, *batch, token). NaN at padding and where a vector is zero.
 

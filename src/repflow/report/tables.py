@@ -23,6 +23,8 @@ LARGE = 1e6
 SUMMARY = {
     "smoothness": "smoothness Sm",
     "stability": "stability St",
+    "paper_smoothness": "Sm as printed",
+    "paper_stability": "St as printed",
     "relative_smoothness": "relative Sm",
     "relative_stability": "relative St",
     "direction_smoothness": "direction Sm",
@@ -30,7 +32,10 @@ SUMMARY = {
     "matched/smoothness": "matched Sm",
     "matched/stability": "matched St",
 }
-"""Values over depth, in the order of the table; direction: of per-token normalised states; matched: on the grid."""
+"""Values over depth, in the order of the table.
+
+as printed: paper 1's Eq. 3 and 4; direction: of per-token normalised states; matched: on the grid.
+"""
 
 Column = tuple[str, Callable[[int], str]]
 

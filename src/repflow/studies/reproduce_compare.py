@@ -5,7 +5,7 @@
 | layer_cosine, token_similarity, cka | percent at the named layers; mean of a span, median of most layers | 10 points |
 | accuracy, drop | last state's test accuracy, and what it loses against the peak, percent | 5 points |
 | peak_layer | state of the best validation accuracy, in layers of the paper's model | a tenth of the depth |
-| smoothness, stability | mean over prompts | a factor of 1.1 |
+| smoothness, stability | paper_smoothness, paper_stability (Eq. 3 and 4 as printed), prompts' mean | a factor of 1.1 |
 
 The distance is that from the printed interval, for smoothness and stability the absolute logarithm of the ratio. The
 text rounds what it reads off figures to tens.
@@ -22,7 +22,7 @@ import numpy as np
 
 from repflow import papers
 from repflow.results import Result
-from repflow.studies.reproduce_recipes import Row
+from repflow.studies.reproduce_recipes import PRINTED, Row
 
 POINTS = 10.0
 PROBE_POINTS = 5.0
@@ -189,7 +189,7 @@ def _cka(row: Row, kind: str, result: Result) -> float:
 
 
 def _mean(row: Row, kind: str, result: Result) -> float:
-    return float(result.mean(row.quantity))
+    return float(result.mean(PRINTED[row.quantity]))
 
 
 def _peak(result: Result) -> int:

@@ -19,6 +19,8 @@ SCALES = ("tiny", "zoo", "paper")
 LARGE = tuple(model for model in papers.MODELS if model != "Mamba2-130M")
 PAIR = ("GPT-Neo-2.7B", "Mamba2-2.7B")
 BOTH_TASKS = tuple(papers.TASKS)
+PRINTED = {"smoothness": "paper_smoothness", "stability": "paper_stability"}
+"""Sm and St of the tables → metrics in the paper's own form: Eq. 3 divides by L - 2, Eq. 4 leaves the embedding out."""
 TWINS = ("gaussian", "xavier", "he")
 """Random schemes of section 3.2."""
 
@@ -62,7 +64,7 @@ class Recipe:
     @property
     def metrics(self) -> list[str]:
         """Metrics that its cells measure; those of most recipes are the same, so that they share cells."""
-        return ["cka_matrix"] if "cka" in self.quantities else ["default"]
+        return ["cka_matrix"] if "cka" in self.quantities else ["default", *PRINTED.values()]
 
     def has(self, model: str, length: int) -> bool:
         """Whether the paper measured a model at a length; Transformers stop at their 2048 positions."""

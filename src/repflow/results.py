@@ -12,6 +12,7 @@ import numpy as np
 from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.hooks import hook, register_hook
 from repflow.intervals import Band
+from repflow.seconds import timed
 
 __all__ = [
     "Band",
@@ -91,6 +92,7 @@ class Result(Mapping[str, np.ndarray]):
         """Average a metric over samples, leaving out samples where it is undefined (NaN)."""
         return sample_mean(self[name], self.axes[name])
 
+    @timed("intervals")
     def band(self, name: str) -> Band:
         """Mean over samples with a bootstrap 95 % interval; the stored one where the run made it."""
         if name not in self.bands:

@@ -8,14 +8,15 @@ import torch
 from capture_inputs import prompts
 from tiny_configs import tiny_model
 
-from repflow.capture import MemorySink, run_batch
+from repflow.capture import MemorySink
 from repflow.capture import precision as precision_module
 from repflow.capture.measure import MeasureOptions, measure_prompts, meter_factory
-from repflow.capture.precision import CHECK, in_float32, precision_changes
-from repflow.capture.run import batch_name
+from repflow.capture.precision import FULL, HALF, PrecisionCheck, in_float32
+from repflow.capture.run import start_batch
 from repflow.errors import InputError
 from repflow.models import load
 from repflow.models.devices import probe_dtype
+from repflow.tasks import id_prompts
 
 pytestmark = pytest.mark.skipif(probe_dtype(torch.float16) is not None, reason="this CPU cannot run float16")
 LENGTHS = (9, 12, 6)
@@ -79,37 +80,50 @@ def test_float32_is_not_checked(wide):
     assert not any(name.startswith("float32_change/") for name in result)
 
 
-def changes(model, sink, batch=(0, 1, 2)):
-    given = prompts(LENGTHS)
-    factory = meter_factory(model, given, MeasureOptions(), 1)
-    sink.write(batch_name(batch), run_batch(model, given, batch, factory()))
-    return precision_changes(model, given, batch, factory, sink, "residual")
+def changes(model, sink, lengths=LENGTHS):
+    given = prompts(lengths)
+    check = PrecisionCheck(model, given, meter_factory(model, given, MeasureOptions(), 1), sink, "residual")
+    check.start()
+    return check.changes()
 
 
 def test_the_check_is_kept_like_a_batch(half, monkeypatch):
     sink = MemorySink()
     first = changes(half, sink)
-    assert sorted(sink.read(CHECK)) == [0, 1, 2]
-    monkeypatch.setattr(precision_module, "run_batch", lambda *_, **__: pytest.fail("it is stored"))
+    assert sorted(sink.read(HALF)) == sorted(sink.read(FULL)) == [0, 1]
+    monkeypatch.setattr(precision_module, "start_batch", lambda *_, **__: pytest.fail("it is stored"))
     again = changes(half, sink)
     for name, (_, value) in first.items():
         np.testing.assert_array_equal(again[name][1], value)
 
 
-def test_without_room_for_the_whole_batch_its_first_samples_do(half, monkeypatch):
+def test_long_prompts_are_rerun_from_their_beginning(half, wide, monkeypatch):
+    """As if the two prompts had been measured cut, in both precisions."""
+    monkeypatch.setattr(precision_module, "LEAST_TOKENS", 12)
+    lengths = (40, 20, 30)
+    got = changes(half, MemorySink(), lengths)
+    cut = id_prompts([list(p.ids[:12]) for p in prompts(lengths)[:2]], half.vocab_size)
+    own = measure_prompts(half, cut, MeasureOptions(allow_float16=True, check_precision=False))
+    full = measure_prompts(wide, cut, MeasureOptions())
+    for name in ("token_similarity", "stability", "final_norm/token_similarity"):
+        want = np.abs(own[name] - full[name]).mean(-1) / np.abs(full[name]).mean(-1)
+        np.testing.assert_allclose(got[f"float32_change/{name}"][1], want, rtol=1e-3, atol=1e-7, err_msg=name)
+
+
+def test_without_room_for_two_prompts_the_first_does(half, monkeypatch):
     sizes = []
 
     def tight(model, given, batch, meters, **options):
         sizes.append(len(batch))
         if len(batch) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return run_batch(model, given, batch, meters, **options)
+        return start_batch(model, given, batch, meters, **options)
 
-    monkeypatch.setattr(precision_module, "run_batch", tight)
+    monkeypatch.setattr(precision_module, "start_batch", tight)
     sink = MemorySink()
     got = changes(half, sink)
-    assert sizes == [3, 1]
-    assert sorted(sink.read(CHECK)) == [0]
+    assert sizes == [2, 1, 1]
+    assert sorted(sink.read(FULL)) == [0]
     assert np.isfinite(got["float32_change/token_similarity"][1]).all()
     assert half.dtype == torch.float16
 
@@ -118,12 +132,16 @@ def test_a_value_that_moves_is_a_finding(half, monkeypatch):
     """A float32 rerun that differs by half: planted, since a tiny model is not that sensitive."""
 
     def other(model, given, batch, meters, **options):
-        records = run_batch(model, given, batch, meters, **options)
-        for per_meter in records.values():
-            per_meter[0]["token_similarity"] = per_meter[0]["token_similarity"] * [1, 1, 1.5, 1, 1]
-        return records
+        running = start_batch(model, given, batch, meters, **options)
+        if model.dtype == torch.float32:
+            running.finish()
+            for record in running.meters[0].records.values():
+                record["token_similarity"] = record["token_similarity"] * [1, 1, 1.5, 1, 1]
+        return running
 
-    monkeypatch.setattr(precision_module, "run_batch", other)
+    monkeypatch.setattr(precision_module, "start_batch", other)
     result = measure_prompts(half, prompts(LENGTHS), MeasureOptions(allow_float16=True))
     found = [f for f in result.findings if f.code == "precision"]
-    assert ("token_similarity moves by up to" in found[0].message, found[0].layer) == (True, 2)
+    assert "token_similarity moves by up to" in found[0].message
+    assert "when the first 12 tokens of 2 prompts are rerun in float32" in found[0].message
+    assert found[0].layer == 2

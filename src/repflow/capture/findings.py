@@ -121,11 +121,20 @@ def precision(result: Result) -> list[Finding]:
             axis = (*result.axes[name], "")[0]
             where = {"state": _spans(over), "layer": _spans(over + 1, "blocks")}.get(axis)
             text = (
-                f"{name.removeprefix('float32_change/')} moves by up to {np.nanmax(change):.1%} when the first batch is"
-                f" rerun in float32{f' (at {where})' if where else ''}"
+                f"{name.removeprefix('float32_change/')} moves by up to {np.nanmax(change):.1%} when {_rerun(result)}"
+                f" in float32{f' (at {where})' if where else ''}"
             )
             found.append(Finding("precision", int(over[0]) if where else None, text))
     return found
+
+
+def _rerun(result: Result) -> str:
+    """Which part of the run was repeated; runs stored before it was cut repeated their first batch."""
+    tokens = result.provenance.get("precision_check", {}).get("tokens", [])
+    if not tokens:
+        return "the first batch is rerun"
+    beginnings = f"the first {max(tokens)} tokens of {len(tokens)} prompt{'s' if len(tokens) > 1 else ''}"
+    return f"{beginnings} {'are' if max(tokens) > 1 else 'is'} rerun"
 
 
 def _spans(states: np.ndarray, noun: str = "states") -> str:

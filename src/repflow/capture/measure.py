@@ -13,7 +13,7 @@ import torch
 
 from repflow.capture.findings import precision, table_findings
 from repflow.capture.plan import Plan, make_plan
-from repflow.capture.precision import precision_changes
+from repflow.capture.precision import PrecisionCheck
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
 from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
 from repflow.errors import InputError, UnsupportedModelError, nearest, teach
@@ -68,18 +68,22 @@ def measure_prompts(
     plan = sink.plan(lambda: _plan(model, prompts, options))
     center = None if options.calibration is None else _center(model, options.calibration, options, sink)
     factory = meter_factory(model, prompts, options, plan.group, center)
-    plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress)
+    check = None
+    if _needs_precision_check(model, options):
+        check = PrecisionCheck(model, prompts, factory, sink, options.kind)
+    at_last = None if check is None else check.start
+    plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress, at_last=at_last)
     meters = factory()
     for batch in plan.batches:
         gather(meters, sink.read(batch_name(batch)))
     table: Table = {}
     for meter in meters:
         table |= meter.compute()
-    if _needs_precision_check(model, options):
-        table |= precision_changes(model, prompts, plan.batches[0], factory, sink, options.kind)
+    if check is not None:
+        table |= check.changes()
     if "cka_matrix" in options.metrics and options.cka_pool == "rows":
         table |= _row_pooled(model, prompts, plan, options)
-    return _result(table, model, prompts, options)
+    return _result(table, model, prompts, options, check)
 
 
 def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
@@ -284,7 +288,9 @@ def _needs_precision_check(model: Model, options: MeasureOptions) -> bool:
     return model.dtype in (torch.bfloat16, torch.float16) and options.check_precision
 
 
-def _result(table: Table, model: Model, prompts: Prompts, options: MeasureOptions) -> Result:
+def _result(
+    table: Table, model: Model, prompts: Prompts, options: MeasureOptions, check: PrecisionCheck | None = None
+) -> Result:
     # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
     asked = {name: table[name] for name in sorted(table) if _wanted(name, options.metrics)}
     result = Result(
@@ -293,6 +299,8 @@ def _result(table: Table, model: Model, prompts: Prompts, options: MeasureOption
     for name, axes in result.axes.items():
         if "sample" in axes and "token" not in axes and "rank" not in axes and not name.startswith("kept/"):
             result.band(name)
+    if check is not None:
+        result.provenance["precision_check"] = {"tokens": check.tokens()}
     # sinks and non-finite states concern every metric, so they are looked for in all that was measured
     states = table_findings(table, prompts.lengths, model.width)
     result.findings = [*model.findings, *prompts.findings, *states, *precision(result)]

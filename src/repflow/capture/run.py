@@ -15,6 +15,7 @@ from repflow.capture.plan import Plan
 from repflow.errors import RepflowError, teach
 from repflow.metrics.meter import BatchInfo, Meter, Record
 from repflow.models import Model
+from repflow.seconds import phase, timed
 from repflow.tasks import Prompts
 
 Progress = Callable[[int, int, int], None]
@@ -83,10 +84,12 @@ def run_plan(
     *,
     kind: str = "residual",
     progress: Progress | None = None,
+    at_last: Callable[[], None] | None = None,
 ) -> Plan:
     """Run every batch that the sink does not hold yet; returns the plan with its splits.
 
-    On a GPU the records of a batch are brought in and written while the next batch already runs.
+    On a GPU the records of a batch are brought in and written while the next batch already runs. `at_last` is called
+    when the last batch is launched and before its records are waited for.
     """
     waiting: list[RunningBatch] = []
 
@@ -116,6 +119,8 @@ def run_plan(
         if progress is not None:
             done = [sample for b in plan.batches[:at] for sample in b]
             progress(len(done), len(prompts), sum(prompts.lengths[sample] for sample in done))
+    if at_last is not None:
+        at_last()
     settle(0)
     return plan
 
@@ -148,6 +153,7 @@ class RunningBatch:
     meters: Sequence[Meter]
     _finished: bool = False
 
+    @timed("meters")
     def finish(self) -> None:
         """Let the meters make their records; waits for the device."""
         try:
@@ -185,12 +191,14 @@ def start_batch(
         meter.begin(info)
 
     def on_state(state: int, hidden: Tensor) -> None:
-        for meter in meters:
-            meter.update(state, hidden)
+        with phase("meters"):
+            for meter in meters:
+                meter.update(state, hidden)
 
     def on_final_norm(hidden: Tensor) -> None:
-        for meter in meters:
-            meter.final_norm(hidden)
+        with phase("meters"):
+            for meter in meters:
+                meter.final_norm(hidden)
 
     final = on_final_norm if kind == "residual" else None
     model.stream(ids, mask, kind=kind, on_state=on_state, on_final_norm=final)

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import typer
 
 from repflow.errors import InputError, RepflowError
+from repflow.seconds import CLOCK, phase
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
 PLAIN_WIDTH = 110
@@ -54,6 +55,20 @@ def complain(error: Exception, about: str = "") -> int:
 def note(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def import_torch() -> None:
+    """Import what every study of a model needs, so that its seconds stand under their own name."""
+    with phase("imports"):
+        import repflow.capture.run
+        import repflow.models  # noqa: F401
+
+
+def show_seconds() -> None:
+    """Print where this command's time went, on stderr; for `repflow --timings`."""
+    spent = CLOCK.seconds()
+    parts = ", ".join(f"{name} {value:.2f}" for name, value in spent.items())
+    note(f"seconds: {parts}; {sum(spent.values()):.2f} in all")
 
 
 def stdout_console() -> Any:
@@ -113,6 +128,7 @@ class Progress:
             self._bar.start()
             self._task = self._bar.add_task(self.label, total=None, count="", rate="")
         self.phase("loading")
+        import_torch()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,7 +26,7 @@ from repflow.cli import (
     twins,
     zoo,
 )
-from repflow.cli.console import guarded
+from repflow.cli.console import guarded, show_seconds
 from repflow.version import __version__
 
 app = typer.Typer(
@@ -115,11 +115,17 @@ def _version(asked: bool) -> bool:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print on stderr, at the end, where the time went; before the command.")
+    ] = False,
 ) -> None:
     """Measure how representations flow through the layers and tokens of sequence models."""
+    if timings:
+        context.call_on_close(show_seconds)
 
 
 def main() -> None:

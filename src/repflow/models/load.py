@@ -42,6 +42,7 @@ from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
 from repflow.request import check_device_map, check_scan, check_seed
 from repflow.scheme import parse_scheme
+from repflow.seconds import timed
 from repflow.zoo import checked_folder, is_zoo
 
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
@@ -64,6 +65,7 @@ class Source:
     revision: str | None = None
 
 
+@timed("load")
 def load(
     spec: str | Path | PreTrainedModel,
     *,

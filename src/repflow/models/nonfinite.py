@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from repflow.results import Finding
+from repflow.seconds import timed
 
 CHUNK = 1 << 24
 
@@ -50,6 +51,7 @@ def stored_buffers(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, buffer.detach()
 
 
+@timed("checks")
 def scan(network: nn.Module, blocks: Sequence[nn.Module]) -> list[NonFinite]:
     """Count the non-finite entries of every parameter and say which block each one belongs to."""
     owner = {

@@ -26,6 +26,7 @@ from repflow.models.self_check import check
 from repflow.models.streaming import OnFinalNorm, OnState, stream_states
 from repflow.request import sublayer_kind
 from repflow.results import Finding
+from repflow.seconds import timed
 
 DIGEST_CHUNK = 1 << 24
 
@@ -209,6 +210,7 @@ class Model:
         arguments = self.reading.arguments(on_device(ids, self.device), mask)
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 
+    @timed("digest")
     def digest(self) -> str:
         """SHA-256 of every parameter and stored buffer (name, dtype, shape, bytes) by name, and of ablations."""
         state = hashlib.sha256()
@@ -231,6 +233,7 @@ def _head(network: PreTrainedModel) -> nn.Module | None:
     return network.get_output_embeddings() if network.base_model is not network else None
 
 
+@timed("checks")
 def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None:
     try:
         check(network, reading, doubtful=doubtful)

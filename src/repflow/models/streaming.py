@@ -14,11 +14,13 @@ from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.models.anatomy import Sublayer, layers_with
 from repflow.models.reading import Reading, hidden_of, input_of
 from repflow.request import sublayer_kind
+from repflow.seconds import timed
 
 OnState = Callable[[int, Tensor], Any]
 OnFinalNorm = Callable[[Tensor], Any]
 
 
+@timed("forward")
 def stream_states(
     reading: Reading, arguments: dict[str, Any], kind: str, on_state: OnState, on_final_norm: OnFinalNorm | None
 ) -> None:

@@ -26,6 +26,7 @@ from repflow.probes.product import PRECISIONS, RowMatrix, tf32_products
 from repflow.probes.robust import PENALTIES, TOLERANCE, fit_robust, masks, standardise
 from repflow.probes.rows import RowPlan, plan_rows
 from repflow.probes.split import PARTS, Split
+from repflow.seconds import timed
 
 RECIPES = ("paper", "robust")
 CHUNK_ROWS = {"cpu": 1024, "cuda": 8192}
@@ -93,6 +94,7 @@ class _Options:
     seeds: tuple[int, ...]
 
 
+@timed("fits")
 def fit_probes(
     features: Features,
     labels: Sequence[int] | np.ndarray,

@@ -18,6 +18,7 @@ from repflow.errors import InputError, teach
 from repflow.probes.bootstrap import DRAWS, SEED, bootstrap_accuracy, count_units, interval
 from repflow.probes.chance import chance_level, corrected, prior_log_likelihood
 from repflow.probes.fit import ProbeFit
+from repflow.seconds import timed
 
 LEAST_UNITS = 10
 """Test prompts, or groups of them, that an interval needs."""
@@ -78,6 +79,7 @@ class ProbeSummary:
     test_units: int
 
 
+@timed("intervals")
 def summarise(
     fits: ProbeFit | Sequence[ProbeFit] | Mapping[str, ProbeFit],
     *,

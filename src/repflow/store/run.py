@@ -12,6 +12,7 @@ import numpy as np
 
 from repflow.errors import DamagedRunError, InputError, RepflowError, StoreError, nearest, teach
 from repflow.results import Result
+from repflow.seconds import timed
 from repflow.store.canonical import plain
 from repflow.store.disk import TMP, make_folder, write_atomic
 from repflow.store.lock import LOCK_FILE, Lock
@@ -58,6 +59,7 @@ class RunFolder:
         self._fresh = False
 
     @classmethod
+    @timed("writing")
     def open(
         cls, parent: Path | str, name: str, *, config: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> RunFolder:
@@ -147,6 +149,7 @@ class RunFolder:
         """Whether the shard is stored; reading it checks its digest."""
         return name in self._manifest.shards
 
+    @timed("writing")
     def write_shard(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
         """Store arrays under a name; they count once this returns.
 
@@ -204,6 +207,7 @@ class RunFolder:
         with suppress(OSError):  # a file without a line is ignored, wherever it lies
             shard_path(self.path, name).unlink()
 
+    @timed("writing")
     def finish(self, result: Result) -> None:
         """Store the result; the run is finished once this returns."""
         self._check_open()

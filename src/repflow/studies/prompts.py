@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from repflow.errors import InputError, nearest, teach
+from repflow.seconds import timed
 
 if TYPE_CHECKING:
     from repflow.models import Model
@@ -117,6 +118,7 @@ def _given(config: Any) -> list[str]:
     return [name for name in APPLIES if getattr(config, name, getattr(plain, name)) != getattr(plain, name)]
 
 
+@timed("prompts")
 def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -> Prompts:
     """Make the prompts the config names, for this model's tokenizer.
 
@@ -168,6 +170,7 @@ def task_name(task: Any) -> str | None:
     return None
 
 
+@timed("prompts")
 def given_task(task: Any, config: PromptConfig, model: Model) -> Prompts:
     """Prompts from what stands for a task in Python: a Task, ready Prompts, texts or token ids."""
     from repflow.studies.states import given_prompts

@@ -42,7 +42,7 @@ def test_weights_make_the_layers_output(kind, ids):
     """W V through the output projection is what the attention module returns, whichever kernel ran."""
     model = load(tiny_model(kind))
     values, outputs = {}, {}
-    modules = [attention_modules(block)[0] for block in model.blocks]
+    modules = [attention_modules(model, block)[0] for block in model.blocks]
     for layer, module in enumerate(modules):
         inner = module.v_proj if kind == "gpt_neo" else module.query_key_value
         inner.register_forward_hook(lambda m, i, o, layer=layer: values.__setitem__(layer, o))

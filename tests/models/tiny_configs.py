@@ -4,6 +4,9 @@ Every model has at least four layers, a vocabulary of 128 and a width of 32 (64 
 the hybrids mix their kinds of layer.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,18 +136,109 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi": ATTENTION,
     "gemma2": {**ATTENTION, "head_dim": 8, "sliding_window": 8, "final_logit_softcapping": 5.0},
 }
+DELTA: dict[str, Any] = {
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4,
+}
+EXPERTS: dict[str, Any] = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+LATENT: dict[str, Any] = {  # latent attention beside Kimi's delta rule
+    **ATTENTION,
+    "num_key_value_heads": 4,
+    "linear_head_dim": 8,
+    "linear_num_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "moe_intermediate_size": 16,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "layer_types": MIXED,
+}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "kimi_linear": LATENT,
+    "bailing_hybrid": {**LATENT, "head_dim": 8, "num_mtp_layers": 0},
+    "minimax": {**ATTENTION, "head_dim": 8, "num_local_experts": 2, "block_size": 8, "layer_types": MIXED},
+    "olmo_hybrid": {**ATTENTION, **DELTA, "layer_types": MIXED},
+    "qwen3_5_text": {**ATTENTION, **DELTA, "head_dim": 8, "layer_types": MIXED},
+    "qwen3_5_moe_text": {
+        **ATTENTION,
+        **DELTA,
+        **EXPERTS,
+        "head_dim": 8,
+        "shared_expert_intermediate_size": 16,
+        "layer_types": MIXED,
+    },
+    "qwen4_exp_text": {  # several residual streams: its states cannot be read yet, its layers can be named
+        **ATTENTION,
+        **DELTA,
+        **EXPERTS,
+        "head_dim": 8,
+        "shared_expert_intermediate_size": 16,
+        "hc_count": 2,
+        "hc_lowrank": 4,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+        "layer_types": ["linear_attention", "indexed_attention"] * 2,
+    },
+    "zamba": {
+        **ATTENTION,
+        "num_key_value_heads": 4,
+        "mamba_d_state": 8,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+    },
+    "lfm2_moe": {**ATTENTION, **EXPERTS, "num_dense_layers": 2, "layer_types": ["conv", "full_attention"] * 2},
+    "zaya": {**ATTENTION, **EXPERTS, "head_dim": 8, "router_hidden_size": 8, "layer_types": ["hybrid"] * 4},
+    "inkling_text": {  # divides by a factor before its head, so that it is refused; its layers can be named
+        **ATTENTION,
+        "head_dim": 8,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 2,
+        "swa_head_dim": 8,
+        "sliding_window_size": 8,
+        "d_rel": 4,
+        "rel_extent": 16,
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+    },
+}
+"""Further hybrids, for tests of kinds of layers alone."""
 NAMED = list(CONFIGS)[:18]
 UNLISTED = list(CONFIGS)[18:]
 
 
 def tiny_config(model_type: str, **changes: Any) -> Any:
     """Configuration of the tiny model of one architecture, with fields changed where another size is wanted."""
-    return AutoConfig.for_model(model_type, **{**COMMON, **CONFIGS[model_type], **changes})
+    return AutoConfig.for_model(model_type, **{**COMMON, **(CONFIGS | HYBRIDS)[model_type], **changes})
+
+
+@contextmanager
+def without_fla() -> Iterator[None]:
+    """Hide flash-linear-attention: a delta-rule model looks for it once, when imported, and its kernels need a GPU."""
+    absent = object()
+    here: Any = sys.modules.get("fla", absent)
+    sys.modules["fla"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["fla"]
+        if here is not absent:
+            sys.modules["fla"] = here
 
 
 def tiny_model(model_type: str, *, seed: int = 0, spread: float = 4.0, **changes: Any) -> PreTrainedModel:
     """Random model of one architecture in eval mode; `spread` scales matrices so that every branch matters."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), without_fla():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes))
         with torch.no_grad():

@@ -29,7 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from repflow.errors import UnsupportedModelError, teach
 from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models import Model
-from repflow.models.anatomy import mixing_kind
+from repflow.models.anatomy import token_mixers
 from repflow.models.families import OWN_ATTENTION
 
 SERVED = "_repflow_served"
@@ -43,7 +43,8 @@ def restrict_attention(model: Model, network: PreTrainedModel, *, window: int | 
     Raises:
         UnsupportedModelError: The model has no attention, or computes it where it cannot be reached.
     """
-    modules = {name: m for name, m in network.named_modules() if mixing_kind(m) == "attention"}
+    mixers = token_mixers(network)
+    modules = {name: m for name, m in network.named_modules() if mixers.get(m) == "attention"}
     if not modules:
         kinds = ", ".join(dict.fromkeys(model.layer_kinds))
         got = f"{model.model_type}, whose layers are {kinds}"
@@ -71,7 +72,7 @@ def restrict_attention(model: Model, network: PreTrainedModel, *, window: int | 
 def check_served(model: Model, network: nn.Module) -> None:
     """Every block that attends must have asked for our function in the self-check's passes."""
     for index, block in enumerate(model.blocks):
-        attending = [m for m in block.modules() if mixing_kind(m) == "attention"]
+        attending = [m for m in block.modules() if model.reading.mixers.get(m) == "attention"]
         if attending and not any(_is_changed(m) for m in attending):
             got = f"block {index + 1} ({type(block).__name__}), which computes it in another way"
             raise UnsupportedModelError(

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from repflow.ablation import Ablation
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.models import Model
-from repflow.models.anatomy import Sublayer, find_blocks, find_sublayers
+from repflow.models.anatomy import Sublayer, find_blocks, find_sublayers, token_mixers
 from repflow.models.reading import hidden_of, input_of
 
 
@@ -37,12 +37,14 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
         got = f"{ablation} of {model.name}"
         raise InputError(teach(f"a block from 1 to {len(blocks)}", got, "state s is the output of block s"))
     if ablation.kind == "block":
-        return _silence_block(model, blocks, numbers[0])
+        return _silence_block(model, network, blocks, numbers[0])
     if model.reading.sublayer_problem is not None:
         raise UnsupportedModelError(f"{ablation}: {model.reading.sublayer_problem}")
-    found = {number: [p for p in find_sublayers(blocks[number - 1]) if p.kind == ablation.part] for number in numbers}
+    mixers = token_mixers(network)
+    parts_of = {number: find_sublayers(blocks[number - 1], mixers) for number in numbers}
+    found = {number: [part for part in parts if part.kind == ablation.part] for number, parts in parts_of.items()}
     if not any(found.values()):
-        present = sorted({part.kind for number in numbers for part in find_sublayers(blocks[number - 1])})
+        present = sorted({part.kind for some in parts_of.values() for part in some})
         got = f"{ablation} in {model.name}"
         raise InputError(teach("a kind of branch that is there", got, f"there are {', '.join(present)}"))
     parts = [part for some in found.values() for part in some]
@@ -52,9 +54,9 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
     return [f"block {number} {part.kind}" for number, some in found.items() for part in some]
 
 
-def _silence_block(model: Model, blocks: list[nn.Module], number: int) -> list[str]:
+def _silence_block(model: Model, network: PreTrainedModel, blocks: list[nn.Module], number: int) -> list[str]:
     block = blocks[number - 1]
-    parts = find_sublayers(block)
+    parts = find_sublayers(block, token_mixers(network))
     others = {id(m) for place, other in enumerate(blocks) if place != number - 1 for m in other.modules()}
     if model.reading.sublayer_problem is None and parts and not any(id(part.module) in others for part in parts):
         for part in parts:

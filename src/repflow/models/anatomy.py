@@ -1,13 +1,13 @@
 """Anatomy of a decoder: its blocks, what kind each one is, and the sublayers that add to the residual stream.
 
-Everything here is read from the modules themselves, so that a decoder nobody listed works as well; whether the
-reading is right is decided by `repflow.models.self_check`, which runs the model.
+Everything here is read from the configuration's `layer_types` and the modules themselves, so that a decoder nobody
+listed works as well; whether the reading is right is decided by `repflow.models.self_check`, which runs the model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,19 @@ from transformers import PreTrainedModel
 from repflow.errors import UnsupportedModelError, teach
 from repflow.mixers.base import Mixer
 
-RECURRENT = re.compile(r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|LinearAttention|Retention")
+RECURRENT = re.compile(
+    r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|DeltaAttention|Lightning\w*Attention"
+    r"|LinearAttention|Retention"
+)
 SSM_FAMILIES = frozenset({"s4d", "h3", "s6", "ssd"})
 """Families of `repflow.mixers` that discretise a state-space model."""
 MIXTURE = re.compile(r"M[oO]E|Moe|Experts")
-SUBLAYER_NAMES = (
+MIXER_NAMES = (
     *("attn", "attention", "self_attn", "self_attention", "temporal_block", "linear_attn", "mlstm_layer"),
     *("mamba", "mixer", "conv"),
+)
+SUBLAYER_NAMES = (
+    *MIXER_NAMES,
     *("mlp", "feed_forward", "mlp_block", "ffn", "moe", "block_sparse_moe", "shared_mlp"),
 )
 LAYER_COUNT_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -92,9 +98,52 @@ def _holds(module: nn.Module, part: nn.Module) -> bool:
     return any(inner is part for inner in module.modules())
 
 
-def layer_kind(block: nn.Module) -> str:
+def token_mixers(network: PreTrainedModel) -> dict[nn.Module, str]:
+    """Modules of the blocks that mix tokens, and how: attention, ssm, recurrent or conv.
+
+    The configuration's `layer_types` says whether a block attends; names of classes alone mislead, since
+    KimiLinearAttention is full attention and MiniMaxLightningAttention is not. transformers calls every layer with a
+    state of fixed size `linear_attention`; whether it is a state-space model is read from the module.
+    """
+    blocks = find_blocks(network.base_model, network.config)
+    family = type(text_config(network.config)).__name__.removesuffix("Config").removesuffix("Text")
+    found: dict[nn.Module, str] = {}
+    for block, declared in zip(blocks, declared_types(network.config, len(blocks)), strict=True):
+        kinds = {module: kind for module in block.modules() if (kind := mixing_kind(module, family))}
+        if not kinds and (module := _unknown_mixer(block)) is not None:
+            kinds = {module: ""}
+        found |= {module: kind for module, said in kinds.items() if (kind := _settled(said, declared))}
+    return found
+
+
+def declared_types(config: Any, n_blocks: int) -> list[str | None]:
+    """Type of each block as the configuration has it; None where it does not say, or speaks of another number."""
+    types = getattr(text_config(config), "layer_types", None)
+    if not isinstance(types, list | tuple) or len(types) != n_blocks:
+        return [None] * n_blocks
+    return list(types)
+
+
+def _unknown_mixer(block: nn.Module) -> nn.Module | None:
+    return next((child for name, child in block.named_children() if name in MIXER_NAMES), None)
+
+
+def _settled(kind: str, declared: str | None) -> str:
+    """Kind of a module by what the configuration says of its block, where that decides; "" for no mixing at all.
+
+    >>> _settled("attention", "linear_attention"), _settled("ssm", "linear_attention"), _settled("ssm", "hybrid")
+    ('recurrent', 'ssm', 'ssm')
+    """
+    if declared == "linear_attention":
+        return kind if kind in ("ssm", "recurrent", "conv") else "recurrent"
+    if declared is not None and (declared.endswith("_attention") or declared == "minimax_m3_sparse"):
+        return kind if kind == "conv" else "attention"
+    return kind
+
+
+def layer_kind(block: nn.Module, mixers: Mapping[nn.Module, str]) -> str:
     """Kind of a block by how it mixes tokens: attention, ssm, recurrent, conv, joined by + ; else moe or mlp."""
-    found = {kind for module in block.modules() if (kind := mixing_kind(module))}
+    found = {mixers[module] for module in block.modules() if module in mixers}
     if "ssm" in found or "recurrent" in found:
         found.discard("conv")  # their short convolution is part of the mixer
     if found:
@@ -102,14 +151,19 @@ def layer_kind(block: nn.Module) -> str:
     return "moe" if any(MIXTURE.search(type(module).__name__) for module in block.modules()) else "mlp"
 
 
-def mixing_kind(module: nn.Module) -> str | None:
-    """Kind of token mixing that one module does by itself; None for everything that acts on single tokens."""
+def mixing_kind(module: nn.Module, family: str = "") -> str | None:
+    """Kind of token mixing that one module seems to do by itself; None for everything that acts on single tokens.
+
+    Args:
+        module: any module of a block.
+        family: what the names of an architecture's classes begin with: KimiLinear says nothing of KimiLinearAttention.
+    """
     if isinstance(module, Mixer):
         return "ssm" if module.family in SSM_FAMILIES else "recurrent" if module.recurrent else "attention"
     name = type(module).__name__
     if hasattr(module, "A_log") and hasattr(module, "D"):
         return "ssm"
-    if RECURRENT.search(name):
+    if RECURRENT.search(name.removeprefix(family) if family.endswith("Linear") else name):
         return "recurrent"
     if name.endswith("ShortConv"):
         return "conv"
@@ -118,7 +172,7 @@ def mixing_kind(module: nn.Module) -> str | None:
     return None
 
 
-def find_sublayers(block: nn.Module) -> list[Sublayer]:
+def find_sublayers(block: nn.Module, mixers: Mapping[nn.Module, str]) -> list[Sublayer]:
     """List the sublayers that add to the stream, as far as their names are known; the self-check verifies the sum."""
     # Zamba 2: the shared transformer only feeds the mixer, it adds nothing itself
     block = dict(block.named_children()).get("mamba_decoder", block)
@@ -126,11 +180,11 @@ def find_sublayers(block: nn.Module) -> list[Sublayer]:
     names = [name for name in children if name in SUBLAYER_NAMES]
     if {"fc1", "fc2"} <= children.keys():  # OPT keeps its MLP as two loose matrices
         names.append("fc2")
-    return [_sublayer(block, children[name]) for name in names]
+    return [_sublayer(block, children[name], mixers) for name in names]
 
 
-def _sublayer(block: nn.Module, module: nn.Module) -> Sublayer:
-    kinds = {kind for part in module.modules() if (kind := mixing_kind(part))}
+def _sublayer(block: nn.Module, module: nn.Module, mixers: Mapping[nn.Module, str]) -> Sublayer:
+    kinds = {mixers[part] for part in module.modules() if part in mixers}
     kind = next((k for k in ("ssm", "recurrent", "attention", "conv") if k in kinds), "mlp")
     scale = float(getattr(block, "residual_multiplier", 1.0))
     if kind == "ssm":

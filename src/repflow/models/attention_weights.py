@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from repflow.errors import InputError, teach
 from repflow.mixers.softmax_attention import SoftmaxAttention
-from repflow.models.anatomy import mixing_kind
 from repflow.models.families import OWN_ATTENTION
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def attention_weights(model: Model, on_weights: OnWeights) -> Iterator[None]:
         else:
             on_weights(current[0], _weights_of(model, current[0], module, output))
 
-    modules = {id(module): module for block in model.blocks for module in attention_modules(block)}
+    modules = {id(module): module for block in model.blocks for module in attention_modules(model, block)}
     with ExitStack() as stack:
         stack.enter_context(_eager(model.network))
         for index, block in enumerate(model.blocks):
@@ -58,15 +57,15 @@ def attention_weights(model: Model, on_weights: OnWeights) -> Iterator[None]:
         yield
 
 
-def attention_modules(block: nn.Module) -> list[nn.Module]:
+def attention_modules(model: Model, block: nn.Module) -> list[nn.Module]:
     """Modules of a block that attend; of one inside the other (GPT-Neo) the inner one."""
-    found = [module for module in block.modules() if mixing_kind(module) == "attention"]
+    found = [module for module in block.modules() if model.reading.mixers.get(module) == "attention"]
     return [m for m in found if not any(inner is not m and inner in found for inner in m.modules())]
 
 
 def attention_layers(model: Model) -> list[int]:
     """Blocks that attend."""
-    return [index for index, block in enumerate(model.blocks) if attention_modules(block)]
+    return [index for index, block in enumerate(model.blocks) if attention_modules(model, block)]
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
-from repflow.models.anatomy import find_blocks, find_sublayers
+from repflow.models.anatomy import find_blocks, find_sublayers, token_mixers
 from repflow.models.stack import auto_class
 from repflow.scheme import Scheme, parse_scheme
 
@@ -189,9 +189,9 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
     Raises:
         UnsupportedModelError: A branch has none that is known, or a norm behind it undoes its scale.
     """
-    found = []
+    found, mixers = [], token_mixers(network)
     for index, block in enumerate(find_blocks(network.base_model, network.config)):
-        for part in find_sublayers(block):
+        for part in find_sublayers(block, mixers):
             if isinstance(part.module, nn.Linear):  # OPT's second matrix is the sublayer itself
                 found.append(list(part.module.parameters()))
                 continue

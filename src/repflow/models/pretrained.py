@@ -18,7 +18,15 @@ from transformers import PreTrainedModel
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.metrics.meter import on_device
 from repflow.models import fastpath, nonfinite
-from repflow.models.anatomy import find_blocks, find_sublayers, innermost, layer_kind, layers_with, text_config
+from repflow.models.anatomy import (
+    find_blocks,
+    find_sublayers,
+    innermost,
+    layer_kind,
+    layers_with,
+    text_config,
+    token_mixers,
+)
 from repflow.models.families import prepare
 from repflow.models.nonfinite import NonFinite
 from repflow.models.reading import Reading
@@ -68,8 +76,10 @@ class Model:
         prepare(network)
         blocks = find_blocks(network.base_model, network.config)
         base = innermost(network, blocks)
-        self.reading = Reading(base, blocks, [find_sublayers(block) for block in blocks], head=_head(network))
-        self.layer_kinds = [layer_kind(block) for block in blocks]
+        mixers = token_mixers(network)
+        parts = [find_sublayers(block, mixers) for block in blocks]
+        self.reading = Reading(base, blocks, parts, mixers, head=_head(network))
+        self.layer_kinds = [layer_kind(block, mixers) for block in blocks]
         self.nonfinite: list[NonFinite] = nonfinite.scan(network, blocks)
         self.findings: list[Finding] = nonfinite.findings(self.nonfinite, len(blocks))
         self.scans = fastpath.install(network, blocks, scan)

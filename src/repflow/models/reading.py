@@ -19,6 +19,7 @@ class Reading:
         base: The model without its head, run to get the states.
         blocks: Residual blocks in order.
         parts: Sublayers of each block that add to the stream.
+        mixers: Modules that mix tokens, and how.
         final_norm: Norm behind the last block; an Identity where the model has none.
         head: Matrix that turns the final norm's output into logits, None for a bare base model.
         head_scale: Factor between the head's output and the logits.
@@ -34,6 +35,7 @@ class Reading:
     base: nn.Module
     blocks: list[nn.Module]
     parts: list[list[Sublayer]]
+    mixers: dict[nn.Module, str]
     final_norm: nn.Module = field(default_factory=nn.Identity)
     head: nn.Module | None = None
     head_scale: float = 1.0

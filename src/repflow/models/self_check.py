@@ -3,8 +3,8 @@
 Two forward passes over eight tokens. The first runs two prompts that differ in their last token only and records
 every block's input and output; the second disturbs a middle block.
 
-What passing does not promise: that `layer_kinds` are right (see `repflow.models.anatomy.token_mixers`), or anything about
-lengths, masks and dtypes other than those of the check.
+What passing does not promise: that `layer_kinds` are right (see `repflow.models.anatomy.token_mixers`), or anything
+about lengths, masks and dtypes other than those of the check.
 """
 
 from __future__ import annotations

@@ -39,6 +39,20 @@ SHAPES = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
         },
     ),
+    # both keep their stream in float32, whatever the weights' dtype
+    "mamba-2.8b": ("mamba", {"hidden_size": 2560, "num_hidden_layers": 64, "state_size": 16, "time_step_rank": 160}),
+    "mamba2-2.7b": (
+        "mamba2",
+        {
+            "hidden_size": 2560,
+            "num_hidden_layers": 64,
+            "head_dim": 64,
+            "num_heads": 80,
+            "state_size": 128,
+            "n_groups": 1,
+            "vocab_size": 50280,
+        },
+    ),
 }
 
 
@@ -127,17 +141,19 @@ def check(device):
     generator = torch.Generator().manual_seed(seed)
     lengths = (700, 333, 2)
     mask = torch.arange(700) < torch.tensor(lengths)[:, None]
-    for dtype in (torch.float32, torch.bfloat16):
+    full, brain, half = torch.float32, torch.bfloat16, torch.float16
+    for embedding, stream in ((full, full), (brain, brain), (half, half), (brain, full), (half, full)):
         for width, group in ((96, 1), (96, 3), (1000, 2), (2560, 7), (2560, 4)):
             hidden = torch.randn(7, 3, 700, width, generator=generator).cumsum(0) + 0.3
             hidden[4, 0, 5] *= 40
-            hidden = hidden.to(dtype)
-            exact = hidden.double()
-            hidden[:, ~mask] = torch.nan
+            states = [state.to(stream if at else embedding) for at, state in enumerate(hidden)]
+            exact = torch.stack([state.double() for state in states])
+            for state in states:
+                state[~mask] = torch.nan
             meter = FlowMeter(7, positions=700, keep=frozenset([0, 1]), group=group, direction=group % 2 == 0)
             meter.begin(BatchInfo((0, 1, 2), lengths))
-            for state in range(7):
-                meter.update(state, hidden[state].to(device))
+            for at, state in enumerate(states):
+                meter.update(at, state.to(device))
             meter.end()
             table = meter.compute()
             for name in ("token_similarity", "token_similarity_excess", "common_share", "sharpness", "smoothness",

@@ -19,9 +19,13 @@ from repflow.metrics.reduce import DepthSums
 
 WIDTHS = (5, 48, 96, 130)
 DTYPES = (torch.float32, torch.float16)
-# The interpreter cannot do bfloat16: float16 stands for it here, with values that its smaller range holds.
-SHIPPED = fused.PRECISIONS
-fused.PRECISIONS = (*SHIPPED, torch.float16)
+MIXTURES = {
+    "one half-precision embedding": [torch.float16, *[torch.float32] * 5],
+    "all in half precision": [torch.float16] * 6,
+    "all in float32": [torch.float32] * 6,
+    "by turns": [torch.float32, torch.float16] * 3,
+}
+"""The interpreter cannot do bfloat16: test_gpu_compile.py and benchmarks/overhead.py see to it."""
 
 
 def states_of(seed, dtype, *, count=6, batch=2, token=5, width=48):
@@ -217,6 +221,70 @@ def check_meter_against_the_pure_functions():
         np.testing.assert_allclose(got["channel_share"], m.channel_share(hidden, mask=mask)[0], rtol=2e-4)
 
 
+def mixed_states(kinds, seed, **sizes):
+    """States of the kinds given, and the same numbers in float64."""
+    states = states_of(seed, torch.float32, count=len(kinds), **sizes)
+    mixed = [state.to(kind) for state, kind in zip(states, kinds, strict=True)]
+    return mixed, torch.stack([state.double() for state in mixed])
+
+
+def check_sums_over_depth_of_mixed_dtypes():
+    for name, kinds in MIXTURES.items():
+        mixed, wide = mixed_states(kinds, 20)
+        for groups in ([6], [1, 5], [4, 2], [1] * 6):
+            got, got_turned, got_steps = run_depth(fused, mixed, groups, True)
+            want, want_turned, want_steps = run_depth(reduce, wide, [1] * 6, True)
+            for field in ("bend", "step", "size", "spread", "variance"):
+                same(getattr(got, field).double(), getattr(want, field), f"{field}, {name}, {groups}")
+            for field in ("bend", "spread"):
+                same(getattr(got_turned, field).double(), getattr(want_turned, field), f"direction {field}, {name}")
+            for a, b in zip(got_steps, want_steps, strict=True):
+                same(a.norm.double(), b.norm, f"norm, {name}")
+                if b.inner is not None:
+                    same(a.inner.double(), b.inner, f"inner, {name}", atol=1e-3)
+
+
+def check_column_sums_and_products_of_mixed_dtypes():
+    lengths = torch.tensor([5, 3], dtype=torch.int32)
+    weights, signs, others = column_inputs(21, 2, 5, states=6)
+    given = product_inputs(21, 48, 5, states=6)
+    real = torch.arange(5) < lengths[:, None]
+    for name, kinds in MIXTURES.items():
+        mixed, wide = mixed_states(kinds, 21)
+        got = fused.column_sums(mixed, weights, signs, others, lengths)
+        want = reduce.column_sums(list(wide), weights.double(), signs.double(), others, lengths)
+        for a, b, field in zip(got, want, ("sums", "energy"), strict=True):
+            same(a.double(), b, f"{field}, {name}", rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+        made = fused.token_products(mixed, *given, lengths)
+        *vectors, seen = given
+        exact = reduce.token_products(list(wide), *(v.double() for v in vectors), seen, lengths)
+        for field, a, b in zip(made._fields, made, exact, strict=True):
+            if field == "last":
+                a, b = (torch.where(real, x, 0) for x in (a, b))
+            same(a.double(), b, f"{field}, {name}", rtol=1e-4, atol=1e-5 * float(b.abs().max()))
+
+
+def check_meter_of_mixed_dtypes_against_the_pure_functions():
+    """A half-precision embedding before a float32 stream, as `residual_in_fp32` makes it."""
+    names = ("token_similarity", "common_share", "sharpness", "stability", "smoothness", "path_energy")
+    for kinds in ([torch.float16, *[torch.float32] * 3], [torch.float32, torch.float16, torch.float32, torch.float16]):
+        for group in (1, 3, 4):
+            samples = sample_states(96, (4, 1, 6), n_states=4, width=96, dtype=torch.float32)
+            rounded = [
+                torch.stack([state.to(kind).double() for state, kind in zip(sample, kinds, strict=True)])
+                for sample in samples
+            ]
+            meter = FlowMeter(4, 6, group=group, direction=True, keep=frozenset({0}), grid=2)
+            got = values(feed(meter, samples, [[0, 1], [2]], kinds=kinds))
+            hidden, mask = pad(rounded, garbage=0.5)
+            for name in (*names, "direction_smoothness", "direction_stability", "relative_stability"):
+                want = getattr(m, name)(hidden, mask=mask).numpy()
+                np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5, err_msg=f"{name} group {group}")
+            share, top = m.gram_share(hidden, mask=mask)
+            np.testing.assert_allclose(got["gram_share"], share, rtol=2e-4)
+            np.testing.assert_array_equal(got["top_tokens"], top)
+
+
 def check_zero_token_in_the_meter():
     samples = sample_states(73, (6, 4), width=48, dtype=torch.float32)
     samples[0][1, 2] = 0
@@ -229,8 +297,8 @@ def check_what_the_kernels_do_not_take():
     assert fused.usable(torch.zeros(1, 2, fused.MAX_WIDTH))
     assert not fused.usable(torch.zeros(1, 2, fused.MAX_WIDTH + 1))
     assert not fused.usable(torch.zeros(1, 2, 8, dtype=torch.float64))
-    assert torch.float16 not in SHIPPED, "its range is too small to split a float32 number into parts"
-    assert torch.bfloat16 in SHIPPED
+    assert not fused.usable(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8, dtype=torch.float64))
+    assert fused.usable(*(torch.zeros(1, 2, 8, dtype=kind) for kind in fused.PRECISIONS))
 
 
 def outcomes():

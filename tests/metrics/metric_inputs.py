@@ -31,14 +31,17 @@ def pad(samples, garbage=float("nan"), extra=0):
     return hidden, mask
 
 
-def feed(meter, samples, batches, *, final=None, garbage=float("nan"), extra=0, bos=()):
-    """Run the meter over batches, each a list of indices into `samples`; the sample id is the index."""
+def feed(meter, samples, batches, *, final=None, garbage=float("nan"), extra=0, bos=(), kinds=()):
+    """Run the meter over batches, each a list of indices into `samples`; the sample id is the index.
+
+    `kinds` gives each state a dtype of its own.
+    """
     for batch in batches:
         hidden, _ = pad([samples[i] for i in batch], garbage, extra)
         lengths = tuple(samples[i].shape[1] for i in batch)
         meter.begin(BatchInfo(tuple(batch), lengths, tuple(bos[i] for i in batch) if bos else ()))
         for state in range(hidden.shape[0]):
-            meter.update(state, hidden[state])
+            meter.update(state, hidden[state].to(kinds[state]) if kinds else hidden[state])
         if final is not None:
             meter.final_norm(pad([final[i] for i in batch], garbage, extra)[0][0])
         meter.end()

@@ -1,6 +1,7 @@
 """Triton kernels in Triton's interpreter, which runs them on the CPU.
 
 bfloat16 is broken there: float16 stands for it, and benchmarks/overhead.py checks bfloat16 on a GPU.
+That the compiler takes them is seen by tests/mixers/test_gpu_compile.py.
 """
 
 import importlib.util

@@ -125,7 +125,7 @@ class FlowMeter(Meter):
         if self._raw is None:
             self._start(self._window[-1])
         assert self._raw is not None
-        ops = fused if fused.usable(self._window[-1]) else reduce
+        ops = fused if fused.usable(*self._window) else reduce
         norms = [] if self._read is None else list(self._read.norm[max(0, self._seen - 2) : self._seen])
         steps = ops.add_states(self._window, self._new, norms, self._raw, self._direction, last=last)
         newest = self._window[-self._new :]

@@ -10,30 +10,33 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from repflow.metrics import reduce
 from repflow.metrics.reduce import DepthSums, StepNorms, TokenProducts
 
 MAX_WIDTH = 16_384
 """A token's row is held in registers; wider models take the plain path."""
 MAX_NEW = 8
 """States one kernel takes in, beside the two before them."""
-PRECISIONS = (torch.float32, torch.bfloat16)
-"""float16 takes the plain path: its range cannot hold the parts that a float32 weight is split into."""
+PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
+EXACT = "tf32x3"
+"""How the matrix units multiply float32 numbers: each as two TF32 numbers, three products, right to float32's own
+rounding. "ieee" leaves the matrix units idle."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton's own switch: kernels then run on CPU tensors, slowly, which is how the tests check them without a GPU."""
 
 _found: Any = None
 
 
-def usable(state: Tensor) -> bool:
-    """True when the fused kernels can take this tensor."""
-    if not (state.is_cuda or INTERPRETED) or state.dtype not in PRECISIONS or state.shape[-1] > MAX_WIDTH:
-        return False
+def usable(*states: Tensor) -> bool:
+    """True when the fused kernels can take these tensors together; their dtypes may differ."""
+    for state in states:
+        if not (state.is_cuda or INTERPRETED) or state.dtype not in PRECISIONS or state.shape[-1] > MAX_WIDTH:
+            return False
     return importlib.util.find_spec("triton") is not None
 
 
@@ -124,24 +127,46 @@ SINGLES = 16
 """Columns of the products that are wanted token by token; the matrix units take no fewer."""
 
 
+def _runs(states: list[Tensor]) -> list[slice]:
+    """Neighbouring states of one dtype, at most MAX_NEW: a kernel chooses among pointers, which must be of one type.
+
+    A model's stream is wide (`residual_in_fp32`) while its embedding is not, so a batch has at most two dtypes.
+
+    >>> half, full = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1)
+    >>> _runs([half, full, full])
+    [slice(0, 1, None), slice(1, 3, None)]
+    """
+    starts = [0]
+    for at in range(1, len(states)):
+        if states[at].dtype != states[at - 1].dtype or at - starts[-1] == MAX_NEW:
+            starts.append(at)
+    return [slice(start, end) for start, end in pairwise([*starts, len(states)])]
+
+
+def _table_dtype(states: list[Tensor]) -> torch.dtype:
+    """Dtype in which the matrix units take these states; float16 has too small a range for parts of a float32."""
+    return torch.bfloat16 if states[0].dtype == torch.bfloat16 else torch.float32
+
+
 def column_sums(
     states: list[Tensor], weights: Tensor, probes: Tensor, others: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `reduce.column_sums`, on the matrix units.
+    """As `reduce.column_sums`, on the matrix units, for states of any mixture of dtypes.
 
-    Half-precision states meet each float32 weight as three half-precision parts, which together carry all its bits;
-    products of half-precision numbers are exact in float32, and probes are -1, 0 or 1.
+    bfloat16 states meet each float32 weight as three bfloat16 parts, which together carry all its bits; products of
+    such numbers are exact in float32, and probes are -1, 0 or 1. Other states meet the float32 weight itself.
     """
-    if len(states) > MAX_NEW:
-        parts = [
-            column_sums(
-                states[at : at + MAX_NEW], weights[at : at + MAX_NEW], probes, others[at : at + MAX_NEW], lengths
-            )
-            for at in range(0, len(states), MAX_NEW)
-        ]
-        return torch.cat([sums for sums, _ in parts]), torch.cat([energy for _, energy in parts])
+    parts = [_column_run(states[run], weights[run], probes, others[run], lengths) for run in _runs(states)]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([sums for sums, _ in parts]), torch.cat([energy for _, energy in parts])
+
+
+def _column_run(
+    states: list[Tensor], weights: Tensor, probes: Tensor, others: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
     batch, token, width = states[0].shape
-    pairs, exact, dtype = len(states) * batch, weights.shape[2], states[0].dtype
+    pairs, exact, dtype = len(states) * batch, weights.shape[2], _table_dtype(states)
     table, count = _weight_table(weights, probes, others, dtype), exact + probes.shape[1]
     columns = 128 if width >= 128 else 64
     split = max(1, min(8, token // 512))
@@ -160,7 +185,8 @@ def column_sums(
         -(-token // split),
         ROWS=rows,
         COLUMNS=columns,
-        TOKENS=64,
+        TOKENS=64 if dtype == torch.bfloat16 else 32,  # as many bytes
+        PRECISION=EXACT,
         num_warps=4,
     )
     total = sums[:, :, :, : 3 * exact + probes.shape[1]].sum(0)
@@ -187,19 +213,22 @@ def _weight_table(weights: Tensor, probes: Tensor, others: Tensor, dtype: torch.
 def token_products(
     states: list[Tensor], tops: Tensor, probes: Tensor, last: Tensor, mean: Tensor, others: Tensor, lengths: Tensor
 ) -> TokenProducts:
-    """As `reduce.token_products`; for half-precision states each vector is taken as two half-precision parts.
+    """As `reduce.token_products`, for states of any mixture of dtypes.
 
-    The parts carry 16 bits of a bfloat16 vector between them, so a product is right to about 1e-5 of its terms.
+    bfloat16 states meet each vector as two bfloat16 parts, which carry 16 of its bits between them, so a product is
+    right to about 1e-5 of its terms. Other states meet the float32 vector itself.
     """
-    dtype, count = states[0].dtype, len(states)
-    if dtype == torch.float32:
-        return reduce.token_products(states, tops, probes, last, mean, others, lengths)
-    if count > MAX_NEW:
-        groups = [slice(at, at + MAX_NEW) for at in range(0, count, MAX_NEW)]
-        made = [
-            token_products(states[g], tops[g], probes[g], last[g], mean[g], others[g], lengths) for g in groups
-        ]  # fmt: skip
-        return TokenProducts(*(torch.cat(part) for part in zip(*made, strict=True)))
+    made = [
+        _product_run(states[run], tops[run], probes[run], last[run], mean[run], others[run], lengths)
+        for run in _runs(states)
+    ]
+    return made[0] if len(made) == 1 else TokenProducts(*(torch.cat(part) for part in zip(*made, strict=True)))
+
+
+def _product_run(
+    states: list[Tensor], tops: Tensor, probes: Tensor, last: Tensor, mean: Tensor, others: Tensor, lengths: Tensor
+) -> TokenProducts:
+    dtype, count = _table_dtype(states), len(states)
     batch, token, width = states[0].shape
     top, mixed = tops.shape[2], probes.shape[2]
     few = torch.nn.functional.pad(torch.cat([tops, last[:, :, None]], 2), (0, 0, 0, SINGLES - top - 1))
@@ -209,10 +238,11 @@ def token_products(
     blocks = -(-token // rows)
     singles = torch.empty(count, batch, token, SINGLES, dtype=torch.float32, device=mean.device)
     table = torch.empty(count, batch, blocks, mixed, mixed, dtype=torch.float32, device=mean.device)
+    whole = dtype == torch.float32
     _kernels().product_kernel[(count * batch, blocks)](
         *_pointers(states),
-        _two_parts(few, dtype),
-        _two_parts(probes, dtype),
+        few if whole else _two_parts(few, dtype),
+        probes.contiguous() if whole else _two_parts(probes, dtype),
         few_off,
         (probes @ mean[..., None])[..., 0].contiguous(),
         others,
@@ -225,7 +255,9 @@ def token_products(
         SINGLES=SINGLES,
         PROBES=mixed,
         ROWS=rows,
-        CHUNK=64,
+        CHUNK=32 if whole else 64,  # as many bytes
+        PARTS=1 if whole else 2,
+        PRECISION=EXACT,
         num_warps=4,
     )
     return TokenProducts(singles[..., :top], table.sum(2), singles[..., top])

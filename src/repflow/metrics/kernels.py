@@ -168,8 +168,10 @@ def _state(which, x0, x1, x2, x3, x4, x5, x6, x7):
 @triton.jit
 def column_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, weights, sums, energy, lengths, batch, token, width, span,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    # states of one dtype: the compiler cannot choose between pointers of two; what is narrower than the weights widens
+    # in registers
     pair = tl.program_id(0).to(tl.int64)  # of state and sample
     sample = pair % batch
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -188,7 +190,7 @@ def column_kernel(
         real = at < end
         x = tl.load(x_base + at[:, None].to(tl.int64) * width, mask=real[:, None] & inside[None, :], other=0.0)
         w = tl.load(w_base + at[None, :], mask=real[None, :], other=0.0)
-        mixed = tl.dot(w, x, mixed, input_precision="ieee")
+        mixed = tl.dot(w, x.to(w.dtype), mixed, input_precision=PRECISION)
         wide = x.to(tl.float32)
         square += wide * wide
 
@@ -200,9 +202,11 @@ def column_kernel(
 @triton.jit
 def product_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, few, many, few_off, many_off, others, lengths, singles, table, batch, token, width,
-    SINGLES: tl.constexpr, PROBES: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    SINGLES: tl.constexpr, PROBES: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # few (pair, part, SINGLES, width) and many (pair, part, PROBES, width): each vector as two half-precision parts
+    # few (pair, part, SINGLES, width) and many (pair, part, PROBES, width): each vector whole in float32, or as two
+    # bfloat16 parts; states of one dtype, as in column_kernel
     pair = tl.program_id(0).to(tl.int64)
     sample = pair % batch
     at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -211,8 +215,8 @@ def product_kernel(
     probe = tl.arange(0, PROBES)
     state = _state(pair // batch, x0, x1, x2, x3, x4, x5, x6, x7)
     x_base = state + (sample * token + at[:, None]) * width
-    few_base = few + pair * 2 * SINGLES * width + single[None, :] * width
-    many_base = many + pair * 2 * PROBES * width + probe[None, :] * width
+    few_base = few + pair * PARTS * SINGLES * width + single[None, :] * width
+    many_base = many + pair * PARTS * PROBES * width + probe[None, :] * width
 
     one = tl.zeros((ROWS, SINGLES), tl.float32)
     mixed = tl.zeros((ROWS, PROBES), tl.float32)
@@ -220,11 +224,11 @@ def product_kernel(
         k = start + tl.arange(0, CHUNK)
         inside = k < width
         x = tl.load(x_base + k[None, :], mask=real[:, None] & inside[None, :], other=0.0)
-        for part in tl.static_range(2):
+        for part in tl.static_range(PARTS):
             f = tl.load(few_base + part * SINGLES * width + k[:, None], mask=inside[:, None], other=0.0)
             m = tl.load(many_base + part * PROBES * width + k[:, None], mask=inside[:, None], other=0.0)
-            one = tl.dot(x, f, one)
-            mixed = tl.dot(x, m, mixed)
+            one = tl.dot(x.to(f.dtype), f, one, input_precision=PRECISION)
+            mixed = tl.dot(x.to(m.dtype), m, mixed, input_precision=PRECISION)
 
     one = tl.where(real[:, None], one - tl.load(few_off + pair * SINGLES + single)[None, :], 0.0)
     place = (pair * token + at[:, None]) * SINGLES + single[None, :]

@@ -109,7 +109,7 @@ class TokenSums:
     @classmethod
     def of(cls, states: list[Tensor], norm: Tensor, about: BatchContext, drop: str) -> TokenSums:
         """Read states (batch, token, width) with their token norms (state, batch, token)."""
-        ops = fused if fused.usable(states[0]) else reduce
+        ops = fused if fused.usable(*states) else reduce
         mask = about.mask
         # one sort serves both: ties at the top, which rank_key makes, lie far from any median that would drop a token
         order = rank_key(torch.where(mask, norm, -1).nan_to_num_(nan=-1.0)).sort(dim=-1, descending=True, stable=True)

@@ -97,7 +97,8 @@ def _shape(mixer: Any, tiles: triton_ssd.Tiles | None) -> Shape:
 def _stream_dtype(weight: Tensor) -> torch.dtype:
     """Dtype the next product wants: autocast's where it is on, the weights' otherwise."""
     kind = weight.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else weight.dtype
 
 
 def _block_forward(block: Any, tiles: Any, usual: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -1,0 +1,123 @@
+"""Compiles every Triton kernel of the package for sm_90 through its own host code, in a process of its own.
+
+Prints a JSON object: `checks` → check → None or what failed; `left` → kernels that nothing here compiled.
+Each check is a function whose name starts with `check_`. The interpreter must be off.
+"""
+
+import importlib
+import json
+import pkgutil
+import sys
+import traceback
+from itertools import product
+from pathlib import Path
+
+import torch
+from gpu_compiler import compiling, launched_kernels
+
+import repflow
+from repflow.metrics.flow import FlowMeter
+from repflow.metrics.meter import BatchInfo
+from repflow.mixers.triton_loss import cross_entropy_in_place
+from repflow.models.fastpath_gpu import gpu_blocks
+
+KINDS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def empty(*shape, dtype):
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def run_meter(kinds, *, group, direction=False, width=256, token=70):
+    """A meter over states of these dtypes, up to where its numbers would go to the CPU."""
+    meter = FlowMeter(len(kinds), token, group=group, direction=direction, grid=3, keep=frozenset({0}))
+    meter.begin(BatchInfo((0, 1), (token, token - 5)))
+    for state, kind in enumerate(kinds):
+        meter.update(state, empty(2, token, width, dtype=kind))
+    meter.final_norm(empty(2, token, width, dtype=kinds[-1]))
+
+
+def check_meters_of_every_mixture():
+    """Embedding of one dtype, stream of another; the first group holds both."""
+    for embedding, stream in product(KINDS, KINDS):
+        run_meter([embedding, *[stream] * 4], group=3)
+
+
+def check_meters_of_directions():
+    run_meter([torch.bfloat16, *[torch.float32] * 2], group=3, direction=True)
+
+
+def check_meters_of_odd_sizes():
+    run_meter([torch.bfloat16, *[torch.float32] * 2], group=1, width=100, token=7)
+
+
+def model(config, dtype, **more):
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        return AutoModel.from_config(type(config)(**config.to_dict() | more), dtype=dtype)
+
+
+def configs():
+    from transformers import FalconMambaConfig, Mamba2Config, MambaConfig
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "state_size": 16, "vocab_size": 32}
+    yield MambaConfig(**sizes)
+    yield FalconMambaConfig(**sizes)
+    yield Mamba2Config(**sizes, head_dim=32, num_heads=4, n_groups=2)
+
+
+def check_blocks_of_every_dtype():
+    """Forward passes as `repflow.load` runs them: the first block meets the embedding, the second the stream."""
+    for config in configs():
+        for dtype, wide in product(KINDS, (True, False)):
+            network = model(config, dtype, residual_in_fp32=wide, num_hidden_layers=2).eval()
+            with gpu_blocks(network) as blocks, torch.no_grad():
+                assert len(blocks) == 2, blocks
+                for tokens in (40, 300):  # one chunk, several
+                    network(torch.zeros(1, tokens, dtype=torch.long, device="meta"), use_cache=False)
+
+
+def check_gradients():
+    for config in configs():
+        for dtype, wide in ((torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)):
+            network = model(config, dtype, residual_in_fp32=wide).train()
+            with gpu_blocks(network):
+                ids = torch.zeros(1, 300, dtype=torch.long, device="meta")
+                made = network(ids, use_cache=False).last_hidden_state
+                made.sum().backward()
+
+
+def check_loss():
+    for dtype in KINDS:
+        logits = empty(3, 5000, dtype=dtype).requires_grad_()
+        cross_entropy_in_place(logits * 1, torch.zeros(3, dtype=torch.long, device="meta")).backward()
+
+
+def kernel_modules():
+    """Every module of the package that defines kernels."""
+    found = []
+    for info in pkgutil.walk_packages(repflow.__path__, "repflow."):
+        spec = info.module_finder.find_spec(info.name, None)
+        if spec.origin and "@triton.jit" in Path(spec.origin).read_text(encoding="utf-8"):
+            found.append(importlib.import_module(info.name))
+    return found
+
+
+def main():
+    torch.set_num_threads(1)
+    outcome = {}
+    with compiling() as made:
+        for name, check in list(globals().items()):
+            if name.startswith("check_"):
+                try:
+                    check()
+                    outcome[name] = None
+                except Exception:  # noqa: BLE001 - reported by the test
+                    outcome[name] = traceback.format_exc(limit=-6)[-3000:]
+    left = sorted(launched_kernels(*kernel_modules()) - made.keys())
+    json.dump({"checks": outcome, "left": left, "compiled": sum(map(len, made.values()))}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

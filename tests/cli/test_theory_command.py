@@ -60,7 +60,7 @@ def test_apply_prints_the_linearisation_error_first(cli, checkpoints, monkeypatc
     # the folder's own name may be longer
     assert max(len(line) for line in done.out.splitlines() if not line.startswith("wrote ")) <= 80
     text = " ".join(done.out.split())
-    assert text.index("linearisation error") < text.index("layer") < text.index("hypotheses not met:")
+    assert text.index("linearisation error") < text.index("block") < text.index("hypotheses not met:")
     assert "no ordering of architectures follows" in text
     assert "St_L² of the stack" in text
     assert ("single-head reading" in text) is (kind == "gpt_neox")
@@ -72,7 +72,7 @@ def test_apply_as_json(cli, checkpoints):
     found = json.loads(done.out)
     assert found["run"] == "runs/mine"
     assert found["metrics"]["constants/rho"]["axes"] == ["layer"]
-    assert {"layer", "name", "holds", "found"} == set(found["provenance"]["hypotheses"][0])
+    assert {"layer", "block", "name", "holds", "found"} == set(found["provenance"]["hypotheses"][0])
 
 
 @pytest.mark.parametrize(

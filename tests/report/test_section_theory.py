@@ -92,12 +92,12 @@ def test_the_layer_that_breaks_a_hypothesis_is_counted_from_1(runs):
     run = copy.deepcopy(one(runs, "gpt_neox"))
     run.result.provenance["hypotheses"] = [{"layer": 2, "name": "one head", "holds": False, "found": "4 heads"}]
     (row,) = block(theory_section([run]), "theory-hypotheses").rows
-    assert row[3] == "layer 3: 4 heads"
+    assert row[3] == "block 3: 4 heads"
     shown = Console(width=120, record=True, file=io.StringIO())
     for part in apply_view(run.result):
         shown.print(part)
     text = shown.export_text()
-    assert "- one head: 1 of 4 layers; layer 3: 4 heads" in text
+    assert "- one head: 1 of 4 blocks; block 3: 4 heads" in text
     table = [cells[0] for words in text.splitlines() if (cells := words.split()) and cells[0].isdigit()]
     assert table == ["1", "2", "3", "4"]
 

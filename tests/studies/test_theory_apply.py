@@ -12,7 +12,16 @@ from repflow import load_result
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.studies.theory_apply import ApplyConfig, check_request, failing, run
 from repflow.studies.theory_layer import channel_block
-from repflow.studies.theory_reading import MAMBAS, TRANSFORMERS, Seen, attention_of, check_readable, numpy_of, watching
+from repflow.studies.theory_reading import (
+    MAMBAS,
+    TRANSFORMERS,
+    Seen,
+    attention_of,
+    check_readable,
+    mamba_of,
+    numpy_of,
+    watching,
+)
 from repflow.theory.channel import channel_output
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -84,7 +93,7 @@ def test_channel_block_is_the_mixer(kind):
         hook.remove()
     assert sorted(seen) == [0, 1, 2, 3]
     for index, layer in seen.items():
-        block, u, gate, skip = channel_block(model.blocks[index].mixer, layer)
+        block, u, gate, skip = channel_block(mamba_of(model.blocks[index].mixer), layer)
         scanned = layer.arrays["scan_x"].reshape(len(u), -1)
         np.testing.assert_allclose(silu(u), scanned, atol=1e-6)
         out = channel_output(block, silu(u)) + skip * silu(u)
@@ -105,7 +114,7 @@ def test_result_of_a_transformer(tmp_path):
     assert float(result["depth_lower"]) <= float(result["depth_stability"]) <= float(result["depth_upper"])
     assert [f.code for f in result.findings] == ["linearisation", "hypotheses"]
     message = result.findings[1].message
-    assert message.startswith("hypotheses not met: no norm before the mixer (4 of 4 layers, such as layer 1: ")
+    assert message.startswith("hypotheses not met: no norm before the mixer (4 of 4 blocks, such as block 1: ")
     assert message.endswith("no ordering of architectures follows for this model")
     assert "one head" in failing(result.provenance["hypotheses"])
     stored = load_result(next((tmp_path / "runs").iterdir()))

@@ -78,7 +78,7 @@ def apply_view(result: Result) -> list[RenderableType]:
     for i, layer in enumerate(result.provenance["ssm_layers"]):
         rows.append(
             {
-                "layer": str(layer + 1),
+                "block": str(layer + 1),
                 "− eig": str(int(result["negative"][i])),
                 "+ eig": str(int(result["positive"][i])),
                 "x'Mx > 0": f"{100 * float(result['form_positive'][i].mean()):.0f} %",

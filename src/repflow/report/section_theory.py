@@ -150,7 +150,7 @@ def _layer_figure(runs: Sequence[StoredRun]) -> Figure:
                 depth=layer_depth(count),
             )  # fmt: skip
             rows += [[run.label, layer, name, value] for layer, value in enumerate(plain(values), 1)]
-            notes.append(gaps(f"{run.label} ({name})", values, "layer", 1))
+            notes.append(gaps(f"{run.label} ({name})", values, "block", 1))
     layout = {"yaxis": {"title": {"text": "St² of one layer"}, "type": "log", "exponentformat": "power"}}
     names = ", ".join(run.label for run in runs)
     return Figure(
@@ -159,7 +159,7 @@ def _layer_figure(runs: Sequence[StoredRun]) -> Figure:
         "St² is the size of a layer's update, ‖update‖² over 4 · tokens · width. Predicted is the corrected form with "
         "this layer's weights and the measured variance of its input; printed is the paper's form.",
         f"Measured and predicted St² by layer for {names}.",
-        [Variant({}, traces, layout, ["model", "layer", "form", "St2"], rows, joined(*notes))],
+        [Variant({}, traces, layout, ["model", "block", "form", "St2"], rows, joined(*notes))],
         depth_axis=True,
         log_axis=True,
     )
@@ -179,7 +179,7 @@ def _linearisation_figure(runs: Sequence[StoredRun]) -> Figure:
         "The theorems take the activation for x/2. Shown is the size of what that changes, as a share of the update: "
         "near 100 % the linear theory says nothing about this layer.",
         "Linearisation error by layer.",
-        [Variant({}, traces, layout, ["model", "layer", "linearisation error"], rows)],
+        [Variant({}, traces, layout, ["model", "block", "linearisation error"], rows)],
         depth_axis=True,
     )
 
@@ -212,9 +212,9 @@ def _hypothesis_table(runs: Sequence[StoredRun]) -> Table:
         for name in dict.fromkeys(row["name"] for row in found):
             mine = [row for row in found if row["name"] == name]
             broken = [row for row in mine if not row["holds"]]
-            example = f"layer {broken[0]['layer'] + 1}: {broken[0]['found']}" if broken else mine[0]["found"]
+            example = f"block {broken[0]['layer'] + 1}: {broken[0]['found']}" if broken else mine[0]["found"]
             rows.append([run.label, name, f"{len(broken)} of {layers}", example])
     caption = "Where a hypothesis fails, the theorem says nothing about that layer, whatever its numbers."
     return Table(
-        "theory-hypotheses", "Hypotheses", ["model", "hypothesis", "layers that break it", "such as"], rows, caption
+        "theory-hypotheses", "Hypotheses", ["model", "hypothesis", "blocks that break it", "such as"], rows, caption
     )

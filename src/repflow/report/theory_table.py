@@ -90,14 +90,14 @@ def _layer_table(result: Result) -> FittedTable:
 
     def build(shown: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, caption_justify="left", padding=(0, 1, 0, 0))
-        for name in ("layer", *shown):
+        for name in ("block", *shown):
             table.add_column(name, justify="right", no_wrap=True)
         for layer in range(len(result["sigma"])):
             table.add_row(str(layer + 1), *(_layer_cell(name, float(columns[name][layer])) for name in shown))
         table.caption = caption
         return table
 
-    return FittedTable(list(columns), 4, build, "St²: ‖update‖² / (4 tokens · width) of one layer, St_L² with L = 1")
+    return FittedTable(list(columns), 4, build, "St²: ‖update‖² / (4 tokens · width) of one block, St_L² with L = 1")
 
 
 def _layer_cell(column: str, value: float) -> str:
@@ -122,7 +122,7 @@ def _hypothesis_lines(rows: Sequence[Mapping[str, Any]], layers: int) -> list[st
         if not row["holds"]:
             broken.setdefault(row["name"], []).append(row)
     lines = [
-        f"- {name}: {len(found)} of {layers} layers; layer {found[0]['layer'] + 1}: {found[0]['found']}"
+        f"- {name}: {len(found)} of {layers} blocks; block {found[0]['layer'] + 1}: {found[0]['found']}"
         for name, found in broken.items()
     ]
     return ["hypotheses not met:", *lines] if lines else ["all hypotheses met"]

@@ -124,7 +124,11 @@ def _result(
     depth = _depth(hidden)
     arrays |= {name: np.asarray(value) for name, value in depth.items()}
     axes |= dict.fromkeys(depth, ())
-    rows = [{"layer": index, **entry._asdict()} for index, layer in enumerate(layers) for entry in layer.hypotheses]
+    rows = [
+        {"layer": index, "block": index + 1, **entry._asdict()}
+        for index, layer in enumerate(layers)
+        for entry in layer.hypotheses
+    ]
     about = {"reading": READING[kind], "kind": kind, "hypotheses": rows, "model": model_facts(model)}
     return Result(arrays, axes, config, {**provenance, **about}, _findings(arrays, rows, len(layers)))
 
@@ -200,13 +204,14 @@ def _findings(arrays: dict[str, np.ndarray], rows: list[dict[str, Any]], layers:
         Finding(
             "linearisation",
             worst,
-            f"taking the activation for x/2 changes the update by {error.min():.0%} to {error.max():.0%}",
+            f"taking the activation for x/2 changes the update by {error.min():.0%} to {error.max():.0%}, most in "
+            f"block {worst + 1}",
         )
     ]
     broken = failing(rows)
     if broken:
         listed = "; ".join(
-            f"{name} ({len(where)} of {layers} layers, such as layer {where[0]['layer'] + 1}: {where[0]['found']})"
+            f"{name} ({len(where)} of {layers} blocks, such as block {where[0]['layer'] + 1}: {where[0]['found']})"
             for name, where in broken.items()
         )
         message = f"hypotheses not met: {listed}; no ordering of architectures follows for this model"

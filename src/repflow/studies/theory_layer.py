@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit
 
 from repflow import theory
-from repflow.studies.theory_reading import Attention, Seen, linear_of, numpy_of
+from repflow.studies.theory_reading import Attention, MambaMixer, Seen, linear_of, mamba_of, numpy_of
 from repflow.theory.channel import (
     ChannelBlock,
     channel_contractivity,
@@ -102,12 +102,13 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
     The update is F = o ∘ z without the skip D, before a gated norm and the output projection: the theorems leave them
     out.
     """
+    read = mamba_of(mixer)
     inputs = [s.arrays["x"] for s in seen]
     s2 = float(np.mean([np.mean(x**2) for x in inputs]))
     printed, predicted, measured, bounds, gains = [], [], [], [], []
     linear, true, constants, skipped = [], [], [], []
     for s in seen:
-        block, u, gate, skip = channel_block(mixer, s)
+        block, u, gate, skip = channel_block(read, s)
         rows, size = channel_mean(block, s2), 4 * u.size
         predicted.append((channel_trace(block, s2) + float((rows**2).sum())) / size)
         printed.append((channel_trace(block, s2, printed=True) + float((rows.mean(0) ** 2).sum())) / size)
@@ -127,58 +128,50 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
         *_input_hypotheses(inputs, entering, error, "SiLU"),
         _selective(gains),
         Hypothesis("‖A_t‖₂ ≤ ρ < 1", bool(worst[0] < 1), f"ρ is {worst[0]:.6g}"),
-        *_structure(mixer, seen, float(np.mean(skipped))),
+        *_structure(read, seen, float(np.mean(skipped))),
     ]
     before, after, seen_step, bound = (float(np.mean(part)) for part in (printed, predicted, measured, bounds))
     norms_by_name = dict(zip(theory.Contractivity._fields, map(float, worst), strict=True))
     return LayerFacts(math.sqrt(s2), error, before, after, seen_step, bound, norms_by_name, found)
 
 
-def channel_block(mixer: Any, seen: Seen) -> tuple[ChannelBlock, np.ndarray, np.ndarray, np.ndarray]:
+def channel_block(mixer: MambaMixer, seen: Seen) -> tuple[ChannelBlock, np.ndarray, np.ndarray, np.ndarray]:
     """The mixer on one prompt by channel; the convolution's output u, the gate before SiLU, and the skip D."""
-    weight, projected = numpy_of(mixer.in_proj.weight), seen.arrays["projected"]
-    taps, bias = numpy_of(mixer.conv1d.weight)[:, 0].T[::-1], mixer.conv1d.bias
-    size = int(mixer.intermediate_size)
+    weight, projected, size = numpy_of(mixer.in_proj.weight), seen.arrays["projected"], mixer.channels
+    delta, read_in, read_out = (seen.arrays[f"scan_{name}"] for name in ("delta", "B", "C"))
+    decay = _decay(seen)
     if seen.facts["kind"] == "s6":
-        parts, at, gate_at = (
-            (seen.arrays["scan_delta"], seen.arrays["scan_B"][:, None], seen.arrays["scan_C"][:, None]),
-            0,
-            size,
-        )
-        decay = np.exp(parts[0][..., None] * seen.facts["A"])
+        read_in, read_out, at, gate_at = read_in[:, None], read_out[:, None], 0, size
     else:
-        heads = seen.arrays["scan_delta"].shape[1]
-        dim, groups = size // heads, seen.arrays["scan_B"].shape[1]
-        delta = seen.arrays["scan_delta"].repeat(dim, 1)
-        read_in, read_out = (seen.arrays[f"scan_{name}"].repeat(size // groups, 1) for name in "BC")
-        parts = (delta, read_in, read_out)
+        dim, groups = size // delta.shape[1], read_in.shape[1]
+        delta, decay = delta.repeat(dim, 1), decay.repeat(dim, 1)
+        read_in, read_out = (part.repeat(size // groups, 1) for part in (read_in, read_out))
         at, gate_at = size, 0
-        decay = np.exp(delta * seen.facts["A"].repeat(dim))[..., None]
     rows, gates = slice(at, at + size), slice(gate_at, gate_at + size)
-    block = ChannelBlock(decay, *parts, taps[:, :size], weight[rows], weight[gates])
-    u = np.zeros((len(projected), size)) + (0.0 if bias is None else numpy_of(bias)[:size])
-    for lag in range(min(len(taps), len(u))):
-        u[lag:] += taps[lag, :size] * projected[: len(u) - lag, rows]
-    skip = np.zeros(size) if seen.facts["D"] is None else seen.facts["D"].repeat(size // len(seen.facts["D"]))
-    return block, u, projected[:, gates], skip
+    block = ChannelBlock(decay, delta, read_in, read_out, mixer.taps, weight[rows], weight[gates])
+    u = np.zeros((len(projected), size)) + mixer.bias
+    for lag in range(min(len(mixer.taps), len(u))):
+        u[lag:] += mixer.taps[lag] * projected[: len(u) - lag, rows]
+    return block, u, projected[:, gates], mixer.skip
 
 
-def _structure(mixer: Any, seen: list[Seen], skipped: float) -> list[Hypothesis]:
-    bias = mixer.conv1d.bias
-    shift = 0.0 if bias is None else float(np.abs(numpy_of(bias)).max())
-    over = float(np.mean([np.mean(_decay_and_step(s) > 1 + 1e-12) for s in seen]))
+def _decay(seen: Seen) -> np.ndarray:
+    """exp(Δ_t A) (token, channel or head, state or 1); rates of −inf, polarized to a decay of 0, give 0."""
+    rates = seen.facts["A"] if seen.facts["A"].ndim == 2 else seen.facts["A"][:, None]
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isneginf(rates), 0.0, np.exp(seen.arrays["scan_delta"][..., None] * rates))
+
+
+def _structure(mixer: MambaMixer, seen: list[Seen], skipped: float) -> list[Hypothesis]:
+    shift = float(np.abs(mixer.bias).max())
+    over = float(np.mean([np.mean(_decay(s) + s.arrays["scan_delta"][..., None] > 1 + 1e-12) for s in seen]))
+    share = f"‖skip‖², left out here, is {skipped:.0%} of ‖update‖² with it"
     return [
-        Hypothesis("no skip D", skipped == 0, f"the skip, left out here, has {skipped:.0%} of the update's energy"),
+        Hypothesis("no skip D", skipped == 0, share),
         Hypothesis("no bias in the convolution", shift == 0, f"largest is {shift:.3g}"),
-        Hypothesis("no norm behind the gate", not hasattr(mixer, "norm"), "a gated norm follows o ∘ z"),
+        Hypothesis("no norm behind the gate", not mixer.normed, "a gated norm follows o ∘ z"),
         Hypothesis("A + Δ ≤ 1 (paper 2, Theorem 4.2)", over == 0, f"broken in {over:.0%} of states and tokens"),
     ]
-
-
-def _decay_and_step(seen: Seen) -> np.ndarray:
-    delta = seen.arrays["scan_delta"][..., None]
-    rate = seen.facts["A"] if seen.facts["kind"] == "s6" else seen.facts["A"][:, None]
-    return np.asarray(np.exp(delta * rate) + delta)
 
 
 def _selective(gains: list[np.ndarray]) -> Hypothesis:

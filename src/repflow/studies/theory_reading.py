@@ -1,4 +1,4 @@
-"""Where the letters of paper 1's theorems stand in a transformers model, and what flows there on real prompts.
+"""Where the letters of paper 1's theorems stand in a model, and what flows there on real prompts.
 
 Single-head reading: W_V is W_O W_V of all heads together, exact where all heads attend alike. Weights come out in the
 column convention, in float64. Architectures without a reading are refused.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = ("gpt2", "gpt_neo", "gpt_neox", "opt", "phi")
 MAMBAS = ("mamba", "falcon_mamba", "mamba2")
+STACK = "repflow_stack"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,27 @@ class Attention:
     parallel: bool
 
 
+@dataclass(frozen=True)
+class MambaMixer:
+    """Parts of one Mamba mixer, of transformers or of repflow, by the theorem's letters.
+
+    Attributes:
+        in_proj: module of W_h and W_z; its rows are u, z in Mamba, z, u, B, C, Δ in Mamba-2.
+        taps: W_c (lag, channel), newest token first; a row of ones where there is no convolution.
+        bias: of the convolution (channel,).
+        channels: number of channels of u.
+        skip: D (channel,).
+        normed: whether a gated norm stands behind o ∘ z.
+    """
+
+    in_proj: Any
+    taps: np.ndarray
+    bias: np.ndarray
+    channels: int
+    skip: np.ndarray
+    normed: bool
+
+
 @dataclass
 class Seen:
     """What one layer saw on one prompt: named arrays (token, ...), the batch axis gone."""
@@ -56,7 +78,7 @@ def check_readable(model: Model) -> str:
     """`transformer` or `mamba`; architectures without a reading get an error that says which have one."""
     if model.model_type in TRANSFORMERS:
         return "transformer"
-    if model.model_type in MAMBAS:
+    if model.model_type in MAMBAS or (model.model_type == STACK and all(map(_is_mamba, model.blocks))):
         return "mamba"
     kinds = ", ".join(sorted(set(model.layer_kinds)))
     why = f"{model.model_type} (layers: {kinds})"
@@ -64,8 +86,25 @@ def check_readable(model: Model) -> str:
         "the theorems are about blocks of attention and an ungated feed-forward part, or of one Mamba mixer; "
         "gated feed-forward parts, hybrids and other recurrences have no such reading"
     )
-    expected = f"an architecture that Theorems 1 to 5 can be read in ({', '.join([*TRANSFORMERS, *MAMBAS])})"
+    known = ", ".join([*TRANSFORMERS, *MAMBAS, "stacks of s6 or ssd alone"])
+    expected = f"an architecture that Theorems 1 to 5 can be read in ({known})"
     raise UnsupportedModelError(teach(expected, why, remedy))
+
+
+def _is_mamba(block: Any) -> bool:
+    """Whether a block of a stack is one gated S6 or SSD mixer and no more."""
+    return block.mixer.family in ("s6", "ssd") and block.mixer.gate and not block.has_mlp
+
+
+def mamba_of(mixer: Any) -> MambaMixer:
+    """Parts of one Mamba mixer; repflow's own calls its channels `inner` and may have neither convolution nor skip."""
+    channels = int(mixer.inner if hasattr(mixer, "inner") else mixer.intermediate_size)
+    conv, skip = mixer.conv1d, mixer.D
+    taps = np.ones((1, channels)) if conv is None else numpy_of(conv.weight)[:channels, 0].T[::-1]
+    bias = np.zeros(channels) if conv is None or conv.bias is None else numpy_of(conv.bias)[:channels]
+    given = np.zeros(1) if skip is None else numpy_of(skip)
+    normed = getattr(mixer, "norm", None) is not None
+    return MambaMixer(mixer.in_proj, taps, bias, channels, given.repeat(channels // len(given)), normed)
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
@@ -156,8 +195,8 @@ def _keep(seen: dict[int, Seen], index: int, name: str, *, output: bool) -> Call
 
 
 def _keep_scan(seen: dict[int, Seen], index: int, found: Any) -> None:
-    call = found.call
+    call = found.recurrence.call if found.call is None else found.call  # repflow's own mixers call no such function
     here = seen.setdefault(index, Seen())
     for name in ("x", "delta", "B", "C"):
         here.arrays[f"scan_{name}"] = numpy_of(getattr(call, name))[0]
-    here.facts = {"kind": call.kind, "A": numpy_of(call.A), "D": None if call.D is None else numpy_of(call.D)}
+    here.facts = {"kind": call.kind, "A": numpy_of(call.A)}

@@ -105,7 +105,7 @@ def test_paper_form_and_its_null():
 
 def test_samples_do_not_depend_on_each_other():
     a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
-    whole = compare(a, b, [TEXTS[0], TEXTS[2]])
+    whole = compare(a, b, [TEXTS[0], TEXTS[2]], batch_size=1)  # to the bit; in one pass to rounding, see below
     alone = compare(a, b, [TEXTS[2]])
     np.testing.assert_array_equal(whole["cka_cross"][..., 1], alone["cka_cross"][..., 0])
 
@@ -184,32 +184,74 @@ class Stopped(Exception):
 def test_resumes_where_it_was(tmp_path, monkeypatch):
     a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
     done = []
-    original = compare_pair.pair_record
+    original = compare_pair.pair_records
 
-    def counting(config, a, b, paired, sample):
+    def counting(config, a, b, paired, batch):
         if len(done) == 1:
             raise Stopped
-        done.append(sample)
-        return original(config, a, b, paired, sample)
+        done.append(batch)
+        return original(config, a, b, paired, batch)
 
-    monkeypatch.setattr(compare_pair, "pair_record", counting)
+    monkeypatch.setattr(compare_pair, "pair_records", counting)
+    two = {"out": tmp_path, "batch_size": 2}  # the longest text and the next run together
     with pytest.raises(Stopped):
-        compare(a, b, TEXTS, out=tmp_path, name="run")
+        compare(a, b, TEXTS, name="run", **two)
     seen = []
-    monkeypatch.setattr(compare_pair, "pair_record", lambda *args: (seen.append(args[-1]), original(*args))[1])
-    resumed = compare(a, b, TEXTS, out=tmp_path, name="run")
-    assert (done, seen) == ([0], [1, 2])
-    again = compare(a, b, TEXTS, out=tmp_path, name="run")
-    assert seen == [1, 2]  # a finished run is read, not made
-    compare(a, b, TEXTS, out=tmp_path, name="whole")
+    monkeypatch.setattr(compare_pair, "pair_records", lambda *args: (seen.append(args[-1]), original(*args))[1])
+    resumed = compare(a, b, TEXTS, name="run", **two)
+    assert (len(done[0]), len(seen), len(seen[0])) == (2, 1, 1)
+    again = compare(a, b, TEXTS, name="run", **two)
+    assert len(seen) == 1  # a finished run is read, not made
+    compare(a, b, TEXTS, name="whole", **two)
     for file in ("result.json", "result.safetensors"):
         assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     for name in resumed:
         np.testing.assert_array_equal(resumed[name], again[name])
     with pytest.raises(ConfigChangedError, match="neighbours"):
-        compare(a, b, TEXTS, out=tmp_path, name="run", neighbours=5)
+        compare(a, b, TEXTS, name="run", neighbours=5, **two)
+    with pytest.raises(ConfigChangedError, match="batch_size"):
+        compare(a, b, TEXTS, out=tmp_path, name="run")
     with pytest.raises(ConfigChangedError):
-        compare(b, a, TEXTS, out=tmp_path, name="run")
+        compare(b, a, TEXTS, name="run", **two)
+
+
+def double(kind, tokenizer):
+    return load(network(kind), tokenizer=tokenizer(), dtype="float64")
+
+
+@pytest.mark.parametrize("states", ["residual", "branch"])
+def test_results_do_not_depend_on_the_batch_size(states):
+    a, b = double("gpt2", bytes_tokenizer), double("llama", words_tokenizer)
+    alone = compare(a, b, TEXTS, batch_size=1, states=states)
+    for size in (2, 3, 8, None):
+        other = compare(a, b, TEXTS, batch_size=size, states=states)
+        assert list(other) == list(alone)
+        for name in alone:
+            np.testing.assert_allclose(other[name], alone[name], rtol=1e-9, atol=1e-10, err_msg=f"{name}, {size}")
+
+
+def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
+    a, b = double("gpt2", bytes_tokenizer), double("llama", words_tokenizer)
+    whole, original, sizes = compare(a, b, TEXTS, batch_size=1), compare_pair.pair_records, []
+
+    def small(config, a, b, paired, batch):
+        sizes.append(len(batch))
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("no memory")
+        return original(config, a, b, paired, batch)
+
+    monkeypatch.setattr(compare_pair, "pair_records", small)
+    halved = compare(a, b, TEXTS, batch_size=3)
+    assert sizes == [3, 1, 2, 1, 1]
+    np.testing.assert_array_equal(halved["cka_cross"], whole["cka_cross"])
+
+
+def test_a_run_stored_before_batches_were_an_option_is_read(tmp_path):
+    a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
+    made = compare(a, b, TEXTS, out=tmp_path, name="run")
+    assert "batch_size" not in made.config
+    with pytest.raises(InputError, match="--batch-size of at least 1"):
+        compare(a, b, TEXTS, batch_size=0)
 
 
 def run(*args):

@@ -40,6 +40,15 @@ def result(folder):
     return compare(str(folder), None, "random", **SMALL)
 
 
+def test_results_do_not_depend_on_the_batch_size(folder):
+    alone, together = (
+        compare(str(folder), None, "random", length=24, samples=3, dtype="float64", batch_size=size) for size in (1, 3)
+    )
+    assert list(alone) == list(together)
+    for name in alone:
+        np.testing.assert_allclose(together[name], alone[name], rtol=1e-8, atol=1e-9, err_msg=name)
+
+
 def test_order_is_by_number(folder):
     labels = [step.label for step in find_checkpoints(str(folder))]
     assert labels == ["checkpoint-50", "checkpoint-200", "checkpoint-1000", "checkpoint-2000"]

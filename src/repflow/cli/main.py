@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,11 @@ from repflow.cli import (
 )
 from repflow.cli.console import guarded, show_seconds
 from repflow.version import __version__
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    Context = typer.Context.__base__  # what typer passes; its own Context is a name to annotate with, never made
 
 app = typer.Typer(
     name="repflow",
@@ -115,7 +120,7 @@ def _version(asked: bool) -> bool:
 
 @app.callback()
 def _root(
-    context: typer.Context,
+    context: Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from repflow.store import RunFolder
 
 TWIN = "twin"
+HELD_BYTES = 1 << 30
+"""Memory for the states of prompts that run together, where no batch size is named; a prompt alone may take more."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ class CompareConfig:
     scan: str = _option(
         "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
     )
+    batch_size: int | None = _option(None, "prompts per forward pass; default by length and by what their states take")
     reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
     allow_float16: bool = _option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = _option(False, "run Python code that comes with a model")
@@ -183,7 +187,38 @@ def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, A
     shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
     if Path(config.task).name == task:  # a file keeps its folder, so that the request can be given again
         task = config.task
-    return identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+    stored = identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+    if config.batch_size is None:  # runs that were stored before it was an option have no such entry
+        del stored["batch_size"]
+    return stored
+
+
+def batches(config: CompareConfig, lengths: Sequence[int], state_bytes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Prompts that run together, the same however often a run is resumed.
+
+    Args:
+        config: what to do.
+        lengths: tokens of each prompt, of the longer side.
+        state_bytes: what the states of each prompt take while they are held.
+    """
+    from repflow.capture.plan import BATCH_TOKENS, make_plan
+
+    size = config.batch_size or max(1, min(BATCH_TOKENS // max(lengths), HELD_BYTES // max(state_bytes)))
+    return list(make_plan(lengths, width=1, itemsize=4, batch_size=size).batches)
+
+
+def in_batches(batch: Sequence[int], work: Callable[[Sequence[int]], list[Any]]) -> list[Any]:
+    """What `work` gives for each prompt of a batch, which is halved where memory runs out."""
+    from repflow.capture.run import out_of_memory
+
+    try:
+        return work(batch)
+    except (RuntimeError, MemoryError) as error:
+        if len(batch) == 1 or not out_of_memory(error):
+            raise
+    gc.collect()
+    half = len(batch) // 2
+    return [*in_batches(batch[:half], work), *in_batches(batch[half:], work)]
 
 
 def equal_weights(digests: Mapping[str, str]) -> list[Finding]:

@@ -1,11 +1,12 @@
 """Two models on the same text: CKA and shared nearest neighbours of every state of A with every state of B.
 
-One prompt at a time: the matched rows of all states of both models are held together, so memory grows with depth, width
-and the length of one prompt, never with the number of prompts. Each prompt is a shard, so a killed run goes on.
+The matched rows of all states of both models are held together for the prompts of one batch: memory grows with depth,
+width and the tokens of a batch, never with the number of prompts. Each prompt is a shard, so a killed run goes on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ from repflow.studies import measure
 from repflow.studies.compare_config import (
     CompareConfig,
     as_measure,
+    batches,
     equal_weights,
+    in_batches,
     kept_shard,
     run_name,
     stored_config,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from repflow.store import RunFolder
     from repflow.tasks import Encoder, Prompts, Task
 
+STATE_BYTES = 4
 BANDS = ("cka_cross", "neighbours_cross", "kept_share")
 
 
@@ -101,29 +105,51 @@ def _records(
     folder: RunFolder | None,
     progress: Progress | None,
 ) -> list[Record]:
-    records: list[Record] = []
+    """Records of all prompts; a batch runs whole, so that a resumed run repeats its numbers to the last bit."""
+    records: dict[int, Record] = {}
     tokens = 0
-    for sample in range(len(paired)):
-        make = partial(pair_record, config, a, b, paired, sample)
-        records.append(kept_shard(folder, f"sample-{sample:06d}", make, {"samples": [sample]}))
-        tokens += paired.a.lengths[sample] + paired.b.lengths[sample]
+    for batch in pair_batches(config, a, b, paired):
+        names = {sample: f"sample-{sample:06d}" for sample in batch}
+        fresh: dict[int, Record] = {}
+        if folder is None or not all(map(folder.has_shard, names.values())):
+            work = partial(pair_records, config, a, b, paired)
+            fresh = dict(zip(batch, in_batches(batch, work), strict=True))
+        for sample in batch:
+            make = partial(fresh.__getitem__, sample)
+            records[sample] = kept_shard(folder, names[sample], make, {"samples": [sample]})
+        tokens += sum(paired.a.lengths[sample] + paired.b.lengths[sample] for sample in batch)
         if progress is not None:
-            progress(sample + 1, len(paired), tokens)
-    return records
+            progress(len(records), len(paired), tokens)
+    return [records[sample] for sample in range(len(paired))]
 
 
-def pair_record(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts, sample: int) -> Record:
+def pair_batches(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> list[tuple[int, ...]]:
+    """Prompts that run together."""
+    wide = sum(model.state_count(config.states) * model.width for model in (a, b))
+    longer = [max(pair) for pair in zip(paired.a.lengths, paired.b.lengths, strict=True)]
+    return batches(config, longer, [int(count) * wide * STATE_BYTES for count in paired.matched])
+
+
+def pair_records(
+    config: CompareConfig, a: Model, b: Model, paired: PairedPrompts, batch: Sequence[int]
+) -> list[Record]:
+    """What each prompt of a batch gives; every model reads them in one pass."""
+    rows = [paired.rows[sample] for sample in batch]
+    states_a = matched_states(a, paired.a, batch, [first for first, _ in rows], config.states)
+    states_b = matched_states(b, paired.b, batch, [second for _, second in rows], config.states)
+    return [pair_record(config, *states) for states in zip(batch, states_a, states_b, strict=True)]
+
+
+def pair_record(config: CompareConfig, sample: int, states_a: list[Tensor], states_b: list[Tensor]) -> Record:
     """What one prompt gives: HSIC of all pairs of states of both models, its null, and the shared neighbours."""
     from repflow.metrics.cka_meter import CkaMeter
     from repflow.metrics.meter import BatchInfo
     from repflow.metrics.neighbours import mutual_neighbours
 
-    rows_a, rows_b = paired.rows[sample]
-    states_a = matched_states(a, paired.a, sample, rows_a, config.states)
-    states_b = [rows.to(states_a[0].device) for rows in matched_states(b, paired.b, sample, rows_b, config.states)]
+    states_b = [rows.to(states_a[0].device) for rows in states_b]
     # One meter over the states of both: the blocks of its matrix are A with A, A with B and B with B
     meter = CkaMeter(unbiased=config.cka_form == "unbiased")
-    meter.begin(BatchInfo((sample,), (len(rows_a),)))
+    meter.begin(BatchInfo((sample,), (len(states_a[0]),)))
     for state, rows in enumerate([*states_a, *states_b]):
         meter.update(state, rows[None])
     meter.end()
@@ -131,19 +157,25 @@ def pair_record(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts
     return {**meter.records[sample], "neighbours": shared.cpu().numpy()}
 
 
-def matched_states(model: Model, prompts: Prompts, sample: int, rows: np.ndarray, kind: str) -> list[Tensor]:
-    """States of one prompt at some positions, each (token, width), float32 or wider."""
+def matched_states(
+    model: Model, prompts: Prompts, batch: Sequence[int], rows: Sequence[np.ndarray], kind: str
+) -> list[list[Tensor]]:
+    """States of each prompt of a batch at some positions, each (token, width), float32 or wider."""
     import torch
 
-    index = torch.from_numpy(rows)
-    states: list[Tensor] = []
+    from repflow.capture.run import pad
+
+    index = [torch.from_numpy(chosen) for chosen in rows]
+    states: list[list[Tensor]] = [[] for _ in batch]
 
     def keep(_: int, hidden: Tensor) -> None:
-        chosen = hidden[0].index_select(0, index.to(hidden.device))
-        states.append(chosen.to(torch.promote_types(chosen.dtype, torch.float32)))
+        for place, mine in enumerate(states):
+            chosen = hidden[place].index_select(0, index[place].to(hidden.device))
+            mine.append(chosen.to(torch.promote_types(chosen.dtype, torch.float32)))
 
-    model.stream(torch.tensor([prompts[sample].ids]), kind=kind, on_state=keep)
-    return [state.to(states[0].device) for state in states]
+    ids, mask = pad(prompts, batch)
+    model.stream(ids, mask, kind=kind, on_state=keep)
+    return [[state.to(mine[0].device) for state in mine] for mine in states]
 
 
 def _finish(

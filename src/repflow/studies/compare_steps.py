@@ -1,8 +1,8 @@
 """Checkpoints of one model along a `step` axis: how its flow changes, and how far each is from the last.
 
 Checkpoints are loaded one at a time, the last one first: its states for all prompts are kept in memory (float32,
-states x tokens x width, refused over `--reference-memory`), and each of the others is held against them, one prompt at
-a time. A checkpoint reads its prompts twice, once for the flow and once for CKA. Each checkpoint is a shard, so a
+states x tokens x width, refused over `--reference-memory`), and each of the others is held against them, batch by
+batch. A checkpoint reads its prompts twice, once for the flow and once for CKA. Each checkpoint is a shard, so a
 killed run goes on; checkpoints that are stored already are not loaded again, so a change of their files goes unnoticed.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,15 @@ from repflow.errors import InputError, teach
 from repflow.studies.compare_config import (
     CompareConfig,
     as_measure,
+    batches,
     equal_weights,
+    in_batches,
     kept_shard,
     load_one,
     run_name,
     stored_config,
 )
-from repflow.studies.compare_pair import check_dtype, matched_states
+from repflow.studies.compare_pair import STATE_BYTES, check_dtype, matched_states
 from repflow.studies.measure import make_prompts, measure_options
 
 if TYPE_CHECKING:
@@ -216,10 +219,11 @@ class StepWork:
         """Take the reference's states if that is still to do, then hold one checkpoint only."""
         last, self.last = self.last, None
         if last is not None:
-            self.reference = [
-                [state.cpu() for state in _all_states(self.config, last, self.prompts, sample)]
-                for sample in range(len(self.prompts))
-            ]
+            made = {
+                sample: [state.cpu() for state in states]
+                for sample, states in _all_states(self.config, last, self.prompts)
+            }
+            self.reference = [made[sample] for sample in range(len(self.prompts))]
             if index == len(self.steps) - 1:
                 return last
         del last
@@ -272,10 +276,9 @@ def distance_record(config: CompareConfig, model: Model, prompts: Prompts, refer
     from repflow.metrics.meter import BatchInfo
 
     meters = [CkaMeter(unbiased=config.cka_form == "unbiased") for _ in reference[0]]
-    for sample, length in enumerate(prompts.lengths):
-        states = _all_states(config, model, prompts, sample)
+    for sample, states in _all_states(config, model, prompts):
         for meter, own, other in zip(meters, states, reference[sample], strict=True):
-            meter.begin(BatchInfo((sample,), (length,)))
+            meter.begin(BatchInfo((sample,), (prompts.lengths[sample],)))
             meter.update(0, own[None])
             meter.update(1, other.to(own.device)[None])
             meter.end()
@@ -293,8 +296,16 @@ def distance_record(config: CompareConfig, model: Model, prompts: Prompts, refer
     return record
 
 
-def _all_states(config: CompareConfig, model: Model, prompts: Prompts, sample: int) -> list[Tensor]:
-    return matched_states(model, prompts, sample, np.arange(prompts.lengths[sample]), config.states)
+def _all_states(config: CompareConfig, model: Model, prompts: Prompts) -> Iterator[tuple[int, list[Tensor]]]:
+    """Every prompt's number and its states, batch by batch."""
+    wide = model.state_count(config.states) * model.width * STATE_BYTES
+
+    def work(batch: Sequence[int]) -> list[list[Tensor]]:
+        rows = [np.arange(prompts.lengths[sample]) for sample in batch]
+        return matched_states(model, prompts, batch, rows, config.states)
+
+    for batch in batches(config, prompts.lengths, [length * wide for length in prompts.lengths]):
+        yield from zip(batch, in_batches(batch, work), strict=True)
 
 
 def _provenance(last: Model, prompts: Prompts, steps: list[Checkpoint]) -> dict[str, Any]:

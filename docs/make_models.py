@@ -24,8 +24,10 @@ from typing import Any
 
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
+
+from repflow.models.transformers_own import config_class
 
 TEXT = Path(__file__).resolve().parents[1] / "LICENSE"
 STEPS = (0, 20, 60)
@@ -71,7 +73,7 @@ def make_tokenizer(text: Path, vocabulary: int) -> PreTrainedTokenizerFast:
 def make_network(kind: str, options: dict[str, Any], tokenizer: Any, seed: int = 0) -> PreTrainedModel:
     """Build a model of seeded random weights whose vocabulary is the tokenizer's."""
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=len(tokenizer), **options))
+    return AutoModelForCausalLM.from_config(config_class(kind)(vocab_size=len(tokenizer), **options))
 
 
 def train(network: PreTrainedModel, tokenizer: Any, text: str, folder: Path) -> None:

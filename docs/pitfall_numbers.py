@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
@@ -19,6 +18,7 @@ from transformers import (
 
 import repflow
 from repflow import metrics
+from repflow.models.transformers_own import config_class
 
 SMALL: dict[str, object] = {"vocab_size": 128, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 WIDE: dict[str, object] = {"hidden_size": 64, "num_hidden_layers": 4, **SMALL}
@@ -55,7 +55,7 @@ def left_padding() -> None:
     """Compare 12 real tokens alone with the same tokens behind 4 padding tokens and a mask."""
     for kind, options in PADDED.items():
         torch.manual_seed(0)
-        network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval()
+        network = AutoModelForCausalLM.from_config(config_class(kind)(**options)).eval()
         with torch.no_grad():
             for parameter in network.parameters():
                 if parameter.ndim == 2:
@@ -140,7 +140,7 @@ def best_of_many() -> None:
 
 def xlstm_gate() -> None:
     """What xLSTM's feed-forward layers add at default and at xavier initialisation; 4 layers, width 64."""
-    config = AutoConfig.for_model("xlstm", num_heads=4, chunk_size=16, **WIDE)
+    config = config_class("xlstm")(num_heads=4, chunk_size=16, **WIDE)
     ids = torch.randint(0, 128, (1, 16), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(config)
@@ -152,7 +152,7 @@ def xlstm_gate() -> None:
 def rwkv_scale() -> None:
     """Norm of RWKV's last block with transformers' rescaling at inference and without; 4 layers, width 64."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model("rwkv", attention_hidden_size=64, rescale_every=2, **WIDE)
+    config = config_class("rwkv")(attention_hidden_size=64, rescale_every=2, **WIDE)
     network = AutoModelForCausalLM.from_config(config).eval()
     ids = torch.randint(0, 128, (1, 16), generator=torch.Generator().manual_seed(0))
     caught: list[Tensor] = []

@@ -11,11 +11,12 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 import repflow
 from repflow.capture.influence import FINAL, fast_layers, influence_squares
 from repflow.mixers import triton_ssd
+from repflow.models.transformers_own import config_class
 
 triton_ssd.TRAINING = triton_ssd.TILES = triton_ssd.Tiles(chunk=16, rows=16)
 IDS = torch.tensor([[5, 3, 8, 1]])
@@ -36,7 +37,7 @@ def load(model_type, scan):
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         network = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(model_type, vocab_size=16, pad_token_id=0, **SIZES[model_type])
+            config_class(model_type)(vocab_size=16, pad_token_id=0, **SIZES[model_type])
         )
         with torch.no_grad():
             for name, parameter in network.named_parameters():

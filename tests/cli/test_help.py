@@ -1,51 +1,76 @@
-"""Help, version and `import repflow` need no torch."""
+"""Help, version and `import repflow` need no torch. How quick that makes them: benchmarks/help.py."""
 
-import resource
+import json
 import subprocess
 import sys
 
-import pytest
+import typer
 
-HEAVY = ("torch", "transformers", "plotly", "pandas")
-CODE = """
-import sys
-sys.argv = ["repflow", *{args!r}]
-from repflow.cli.main import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code, stop.code
-print("LOADED", *[name for name in {heavy!r} if name in sys.modules])
+HEAVY = ("torch", "transformers", "plotly", "pandas", "matplotlib")
+EVERY_HELP = f"""
+import json, sys
+import typer
+from typer.testing import CliRunner
+from repflow.cli.main import app
+
+def loaded():
+    return [name for name in {HEAVY!r} if name in sys.modules]
+
+def ask(words, group):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, (words, result.output)
+    asked[" ".join(words)] = loaded()
+    for name, command in getattr(group, "commands", {{}}).items():
+        ask([*words[:-1], name, "--help"], command)
+
+asked = {{"the import": loaded()}}
+ask(["--version"], None)
+ask(["--help"], typer.main.get_command(app))
+print(json.dumps(asked))
 """
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["--help"],
-        ["measure", "--help"],
-        ["--version"],
-        ["verify", "--help"],
-        ["theory", "apply", "--help"],
-        ["zoo", "--help"],
-    ],
-)
-def test_help_loads_nothing_heavy(args):
-    done = run(CODE.format(args=args, heavy=HEAVY))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "LOADED"
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_help_is_quick():
-    """Under a second of processor time; the clock on the wall depends on what else the machine does."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "repflow", "measure", "--help"], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+def words_of(group, before=()):
+    """Words of every command and group."""
+    for name, command in group.commands.items():
+        yield " ".join([*before, name])
+        if hasattr(command, "commands"):
+            yield from words_of(command, (*before, name))
+
+
+def test_help_of_every_command_loads_nothing_heavy():
+    from repflow.cli.main import app
+
+    asked = run(EVERY_HELP)
+    assert asked.keys() >= {f"{words} --help" for words in words_of(typer.main.get_command(app))}
+    assert {words: names for words, names in asked.items() if names} == {}
+
+
+def test_a_heavy_import_would_be_seen():
+    """The first question asked behind it names it."""
+    asked = run("import pandas\n" + EVERY_HELP)
+    assert asked["the import"] == ["pandas"]
+
+
+def test_the_entry_point_loads_nothing_heavy():
+    code = f"""
+import json, sys
+sys.argv = ["repflow", "measure", "--help"]
+from repflow.__main__ import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print()
+print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+"""
+    assert run(code) == []
 
 
 def test_help_names_every_field_with_its_text(cli, monkeypatch):

@@ -4,13 +4,14 @@ import pytest
 import torch
 from ablation_inputs import calls, mean_over, states
 from tiny_configs import COMMON, CONFIGS, VOCAB
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from repflow.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.interventions.ablate import shared_copy
 from repflow.interventions.attention import check_served
 from repflow.models import load, twin
+from repflow.models.transformers_own import config_class
 
 WITH_ATTENTION = [
     *("gpt2", "gpt_neo", "gpt_neox", "llama", "bamba", "jamba", "falcon_h1", "recurrent_gemma"),
@@ -88,14 +89,12 @@ def test_window_as_long_as_the_prompt_changes_nothing(model, ids):
 def test_window_equals_transformers_own(ids):
     """Mistral's sliding window and GPT-Neo's local layers are the same thing, made by other code."""
     config = {**COMMON, **CONFIGS["llama"], "sliding_window": None}
-    whole = AutoModelForCausalLM.from_config(AutoConfig.for_model("mistral", **config)).eval()
-    sliding = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model("mistral", **{**config, "sliding_window": 3})
-    ).eval()
+    whole = AutoModelForCausalLM.from_config(config_class("mistral")(**config)).eval()
+    sliding = AutoModelForCausalLM.from_config(config_class("mistral")(**{**config, "sliding_window": 3})).eval()
     sliding.load_state_dict(whole.state_dict())
     assert torch.allclose(states(ablate(load(whole), "attention-window:3"), ids), states(load(sliding), ids), atol=1e-6)
     kinds = {"global": [[["global"], 4]], "local": [[["local"], 4]]}
-    neo = {kind: AutoConfig.for_model("gpt_neo", **{**COMMON, **CONFIGS["gpt_neo"], "attention_types": types})
+    neo = {kind: config_class("gpt_neo")(**{**COMMON, **CONFIGS["gpt_neo"], "attention_types": types})
            for kind, types in kinds.items()}  # fmt: skip
     free, local = (AutoModelForCausalLM.from_config(neo[kind]).eval() for kind in ("global", "local"))
     local.load_state_dict(free.state_dict())

@@ -4,11 +4,12 @@ import pytest
 import torch
 from ablation_inputs import states
 from tiny_configs import COMMON, CONFIGS
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from repflow.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.models import load
+from repflow.models.transformers_own import config_class
 
 GPTJ = {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
 ONE_LAYER = {
@@ -25,7 +26,7 @@ ONE_LAYER = {
 
 def one_layer(model_type):
     torch.manual_seed(1)
-    network = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**COMMON, **ONE_LAYER[model_type]}))
+    network = AutoModelForCausalLM.from_config(config_class(model_type)(**{**COMMON, **ONE_LAYER[model_type]}))
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.ndim >= 2:
@@ -44,7 +45,7 @@ def test_last_token_ignores_the_order_of_earlier_ones(model_type, ids):
 
 
 def test_the_attention_factor_of_rotary_positions_is_kept(ids):
-    config = AutoConfig.for_model("llama", **{**COMMON, **CONFIGS["llama"]})
+    config = config_class("llama")(**{**COMMON, **CONFIGS["llama"]})
     config.rope_parameters = {
         "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "attention_factor": 1.5,
         "original_max_position_embeddings": 16,
@@ -62,7 +63,7 @@ def test_families_without_positions_are_refused(model):
 
 
 def test_biases_are_refused():
-    config = AutoConfig.for_model("bloom", vocab_size=128, hidden_size=32, n_layer=2, n_head=4)
+    config = config_class("bloom")(vocab_size=128, hidden_size=32, n_layer=2, n_head=4)
     model = load(AutoModelForCausalLM.from_config(config))
     with pytest.raises(UnsupportedModelError, match="bloom with ALiBi"):
         ablate(model, "positions")

@@ -123,6 +123,37 @@ def test_underflow_is_zero_and_nan_stays(kind):
     assert bool(torch.isfinite(y[1]).all())
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", ["x", "delta", "B", "C"])
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_token_that_is_not_finite_leaves_earlier_ones_alone(kind, place, value):
+    """As in the sequential form: two such tokens in one chunk, in parts of their own, spoil what is behind them."""
+    make, form, chunked, _ = FORMS[kind]
+    x, delta, A, B, C, D, initial = make(21, seed=7)
+    given = {"x": x, "delta": delta, "B": B, "C": C}
+    given[place][0, 12, 0] = value
+    given[place][1, 9, ..., -1] = value
+    want = form(x, delta, A, B, C, D=D, initial=initial, path="reference")
+    got, _ = chunked(x, delta, A, B, C, D, initial, chunk=8)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    assert bool(want[:, :9].isfinite().all())
+    torch.testing.assert_close(got[got.isfinite()], want[want.isfinite()], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("place", ["b", "c", "delta"])
+def test_the_matrix_form_leaves_tokens_before_nan_alone(place):
+    draw = drawer(3)
+    parts = {
+        "A": torch.rand(2, 21, 1, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
+        "b": draw(2, 21, 1, 5), "c": draw(2, 21, 1, 5), "delta": draw(2, 21, 3, 1),
+    }  # fmt: skip
+    parts[place][0, 12, 0, 0] = torch.nan
+    want = recurrence(Transition(**parts))
+    got = fast_recurrence(Transition(**parts), chunk=8)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    torch.testing.assert_close(got[got.isfinite()], want[want.isfinite()], rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("kind", FORMS)
 def test_autocast_rounds_nothing(kind):
     make, form, _, _ = FORMS[kind]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny_configs import COMMON, CONFIGS, NAMED, tiny_config, tiny_model
 from torch import nn
-from transformers import AutoConfig
 
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.models import load, twin
 from repflow.models.initialise import generator_seed, parameter_groups, random_model, redraw, residual_outputs
+from repflow.models.transformers_own import config_class
 from repflow.scheme import REDRAWN, parse_scheme
 
 
@@ -216,7 +216,7 @@ def test_residual_by_depth_is_gpt2s_rule():
 
 
 def test_residual_behind_a_norm_is_refused():
-    config = AutoConfig.for_model("gemma2", **{**COMMON, **CONFIGS["gemma2"]})
+    config = config_class("gemma2")(**{**COMMON, **CONFIGS["gemma2"]})
     got = r"the attention branch of block 1 \(\w+\), which has none we know"
     with pytest.raises(UnsupportedModelError, match=f"output projection in every residual branch; got {got}"):
         random_model(config, "xavier+residual", seed=0)

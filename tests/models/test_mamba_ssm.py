@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from tiny_configs import COMMON
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.models import load
+from repflow.models.transformers_own import config_class
 
 SHAPES = {
     "mamba": {"hidden_size": 32, "num_hidden_layers": 4, "state_size": 4, "time_step_rank": 3, "conv_kernel": 3},
@@ -28,7 +29,7 @@ SHAPES = {
 
 def reference(model_type, tied=True):
     torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **{**COMMON, **SHAPES[model_type]}, tie_word_embeddings=tied)
+    config = config_class(model_type)(**{**COMMON, **SHAPES[model_type]}, tie_word_embeddings=tied)
     network = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():

@@ -4,14 +4,13 @@ Every model has at least four layers, a vocabulary of 128 and a width of 32 (64 
 the hybrids mix their kinds of layer.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from repflow.models.transformers_own import config_class
 
 VOCAB = 128
 COMMON: dict[str, Any] = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -219,26 +218,12 @@ UNLISTED = list(CONFIGS)[18:]
 
 def tiny_config(model_type: str, **changes: Any) -> Any:
     """Configuration of the tiny model of one architecture, with fields changed where another size is wanted."""
-    return AutoConfig.for_model(model_type, **{**COMMON, **(CONFIGS | HYBRIDS)[model_type], **changes})
-
-
-@contextmanager
-def without_fla() -> Iterator[None]:
-    """Hide flash-linear-attention: a delta-rule model looks for it once, when imported, and its kernels need a GPU."""
-    absent = object()
-    here: Any = sys.modules.get("fla", absent)
-    sys.modules["fla"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["fla"]
-        if here is not absent:
-            sys.modules["fla"] = here
+    return config_class(model_type)(**{**COMMON, **(CONFIGS | HYBRIDS)[model_type], **changes})
 
 
 def tiny_model(model_type: str, *, seed: int = 0, spread: float = 4.0, **changes: Any) -> PreTrainedModel:
     """Random model of one architecture in eval mode; `spread` scales matrices so that every branch matters."""
-    with torch.random.fork_rng(devices=[]), without_fla():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes))
         with torch.no_grad():

@@ -4,9 +4,10 @@ import functools
 
 import torch
 from tiny_configs import COMMON, CONFIGS
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from repflow.capture.continuation import Continuation
+from repflow.models.transformers_own import config_class
 
 ARCHITECTURES = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "rwkv", "recurrent_gemma", "bamba")
 POSITIONS = 256
@@ -26,7 +27,7 @@ def needle_network(kind, *, spread=4.0, seed=0):
         options["max_position_embeddings"] = POSITIONS
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval()
+        network = AutoModelForCausalLM.from_config(config_class(kind)(**options)).eval()
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 if parameter.ndim >= 2 and name.endswith(("weight", "proj")) and "embed" not in name:

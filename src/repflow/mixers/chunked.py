@@ -9,6 +9,7 @@ from torch import Tensor
 
 from repflow.errors import InputError, teach
 from repflow.mixers.base import Transition
+from repflow.mixers.nonfinite_tokens import cleaned, from_here_on, is_finite
 from repflow.mixers.precision import without_autocast
 from repflow.mixers.preference import current
 
@@ -104,6 +105,17 @@ def _state_form(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
 
 
 def _matrix_form(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
+    """One matrix product per chunk, whose tokens that are not finite leave earlier ones alone."""
+    y = _products(decay, b, c, delta)
+    if is_finite(y):
+        return y
+    bad = ~(decay.isfinite() & b.isfinite().all(-1, keepdim=True) & delta.isfinite())[..., 0]
+    chunks = bad.shape[1:3]
+    spoiled = torch.unflatten(from_here_on(bad.flatten(1, 2)), 1, chunks)
+    return torch.where(spoiled, y, _products(cleaned(decay), cleaned(b), c, cleaned(delta)))
+
+
+def _products(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
     """One matrix product per chunk: y = (C Bᵀ ∘ Γ) Δ + (γ C) h_start, Γ_ts = Π_{s<r≤t} A_r."""
     gamma = decay[..., 0, 0]
     size = gamma.shape[-1]

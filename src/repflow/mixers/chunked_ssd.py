@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from repflow.mixers.nonfinite_tokens import cleaned, from_here_on, is_finite
 from repflow.mixers.precision import without_autocast
 
 CHUNK = 64
@@ -63,17 +64,34 @@ def _ssd_scan_chunked(
     entry = x * delta[..., None]
     # In float64: the differences of these sums are exponents, and float32 sums lose a digit of y.
     exponent = delta.double() * A.double()
+    y, last = _slabs(entry, exponent, B, C, h, size)
+    if not is_finite(y):
+        y = torch.where(
+            _spoiled(entry, exponent, B), y, _slabs(cleaned(entry), cleaned(exponent), cleaned(B), C, h, size)[0]
+        )
+    if D is not None:
+        y = torch.addcmul(y, x, (D if D.ndim == 2 else D[:, None]).to(wide))
+    final = torch.unflatten(last, 3, (-1, dim)).permute(0, 1, 3, 4, 2).flatten(1, 2)
+    return y.to(given), final
+
+
+def _slabs(entry: Tensor, exponent: Tensor, B: Tensor, C: Tensor, h: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Outputs (batch, token, head, dim) and last state, in runs of as many chunks as memory is meant for."""
+    batch, tokens, heads, _ = entry.shape
     per_slab = size * max(1, SLAB // max(1, batch * size * size * heads))
     outputs = []
     for first in range(0, tokens, per_slab):
         part = slice(first, first + per_slab)
         y, h = _slab(entry[:, part], exponent[:, part], B[:, part], C[:, part], h, size)
         outputs.append(y)
-    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-    if D is not None:
-        y = torch.addcmul(y, x, (D if D.ndim == 2 else D[:, None]).to(wide))
-    final = torch.unflatten(h, 3, (-1, dim)).permute(0, 1, 3, 4, 2).flatten(1, 2)
-    return y.to(given), final
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), h
+
+
+def _spoiled(entry: Tensor, exponent: Tensor, B: Tensor) -> Tensor:
+    """Outputs (batch, token, head, dim) behind what is not finite; a read-out C spoils its own token alone."""
+    of_group = ~B.isfinite().all(-1)
+    of_head = ~exponent.isfinite() | of_group.repeat_interleave(entry.shape[2] // B.shape[2], dim=2)
+    return from_here_on(~entry.isfinite() | of_head[..., None])
 
 
 def _slab(entry: Tensor, exponent: Tensor, B: Tensor, C: Tensor, h: Tensor, size: int) -> tuple[Tensor, Tensor]:

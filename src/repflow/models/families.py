@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from repflow.models.transformers_own import run_torch_forms_on_cpu
+
 UNCHUNKED = 1 << 40
 OWN_ATTENTION = "repflow_"
 """Start of the names under which `repflow.interventions` registers changed attention with transformers."""
@@ -15,6 +17,7 @@ OWN_ATTENTION = "repflow_"
 
 def prepare(network: PreTrainedModel) -> None:
     """Set what an architecture needs so that its blocks show the true residual stream; the function is unchanged."""
+    run_torch_forms_on_cpu(network)
     if next(network.parameters()).dtype == torch.float64 and hasattr(network, "set_experts_implementation"):
         network.set_experts_implementation("eager")  # the grouped product of mixtures of experts has no float64 form
     quirk = QUIRKS.get(str(network.config.model_type))

@@ -40,6 +40,7 @@ from repflow.models.initialise import random_model
 from repflow.models.pretrained import Model
 from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
+from repflow.models.transformers_own import config_class, is_displaced
 from repflow.request import check_device_map, check_scan, check_seed
 from repflow.scheme import parse_scheme
 from repflow.seconds import timed
@@ -191,19 +192,20 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
         _need("gguf", "gguf", "a .gguf file")
         assert source.path is not None
         with refusing_pickles(source.path.name):
-            return AutoConfig.from_pretrained(source.path.parent, gguf_file=source.path.name, local_files_only=True)
+            place, options = source.path.parent, {"gguf_file": source.path.name, "local_files_only": True}
+            found = AutoConfig.from_pretrained(place, **options)
+            kind = found.model_type
+            return config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else found
     file = config_file(source)
     data = read_json(file)
     if mamba_ssm.is_original(data):
         return mamba_ssm.read_config(data)
     _check_config(data, source, trust_remote_code)
+    options = {"revision": source.revision or "main", "local_files_only": source.form != "hub" or not hub_reachable()}
     try:
-        return AutoConfig.from_pretrained(
-            source.path or source.name,
-            revision=source.revision or "main",
-            local_files_only=source.form != "hub" or not hub_reachable(),
-            trust_remote_code=trust_remote_code,
-        )
+        if is_displaced(data.get("model_type")):
+            return config_class(data["model_type"]).from_pretrained(source.path or source.name, **options)
+        return AutoConfig.from_pretrained(source.path or source.name, trust_remote_code=trust_remote_code, **options)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise InputError(f"the configuration {file.name} of {source.name} is not valid: {error}") from error
 
@@ -280,6 +282,8 @@ def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_r
         _need("gguf", "gguf", "a .gguf file")
         assert source.path is not None
         options |= {"gguf_file": source.path.name, "local_files_only": True}
+        if is_displaced((config := read_config(source, trust_remote_code)).model_type):
+            options["config"] = config
         return _from_pretrained(source.path.parent, options, source.name)
     options["config"] = read_config(source, trust_remote_code)
     if source.path is not None:

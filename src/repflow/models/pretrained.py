@@ -37,6 +37,8 @@ from repflow.results import Finding
 from repflow.seconds import timed
 
 DIGEST_CHUNK = 1 << 24
+NO_DRIVER = "0 active drivers"
+"""What Triton says where it finds no GPU to compile a kernel for."""
 
 
 class Model:
@@ -250,9 +252,12 @@ def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) ->
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         if isinstance(error, UnsupportedModelError):
             raise
+        remedy = "repflow reads decoders that run on token ids alone"
+        if NO_DRIVER in str(error):
+            remedy = f"its layers are Triton kernels, which do not run on {network.device}: load it on a GPU"
         raise UnsupportedModelError(
             f"self-check 'forward pass' failed: {type(network).__name__} raised {type(error).__name__}: {error}; "
-            "repflow reads decoders that run on token ids alone"
+            f"{remedy}"
         ) from error
 
 

@@ -93,13 +93,13 @@ def size_of(role: str, spec: str, *, own: bool) -> Size | None:
 def shape_size(config: Mapping[str, Any]) -> Size:
     """Parameters, blocks and width of an architecture, built without memory for its weights."""
     import torch
-    from transformers import AutoConfig
 
     from repflow.models.anatomy import declared_layers
     from repflow.models.initialise import random_model
+    from repflow.models.transformers_own import config_class
 
     options = dict(config)
-    made = AutoConfig.for_model(options.pop("model_type"), **options)
+    made = config_class(options.pop("model_type"))(**options)
     with torch.device("meta"):
         network = random_model(made, "default", seed=0)
     count = sum(parameter.numel() for parameter in network.parameters())

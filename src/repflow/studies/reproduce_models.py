@@ -117,15 +117,14 @@ def make_tiny(folder: Path, roles: Sequence[str]) -> None:
     missing = [role for role in roles if not (folder / TINY_NAMES[role] / "config.json").is_file()]
     if not missing:
         return
-    from transformers import AutoConfig
-
     from repflow.models.initialise import random_model
     from repflow.models.load import without_progress
+    from repflow.models.transformers_own import config_class
 
     tokenizer = tiny_tokenizer()
     for role in missing:
         options = dict(TINY[role])
-        config = AutoConfig.for_model(options.pop("model_type"), vocab_size=len(tokenizer), **options)
+        config = config_class(options.pop("model_type"))(vocab_size=len(tokenizer), **options)
         network = random_model(config, INIT, seed=0)
         part = folder / f"{TINY_NAMES[role]}.part"
         with without_progress():

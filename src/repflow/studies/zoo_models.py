@@ -70,7 +70,7 @@ def _size(size: str | Size) -> Size:
 
 def make_config(name: str, size: str | Size, vocabulary: int, window: int) -> Any:
     """Configuration of one model; sizes by name or of one's own."""
-    from transformers import AutoConfig
+    from repflow.models.transformers_own import config_class
 
     if name not in NAMES:
         raise InputError(f"unknown model {name!r}; {nearest(name, NAMES)}")
@@ -85,7 +85,7 @@ def make_config(name: str, size: str | Size, vocabulary: int, window: int) -> An
         "tie_word_embeddings": True,
         "initializer_range": 0.02,
     }
-    return AutoConfig.for_model(kind, **shared, **options)
+    return config_class(kind)(**shared, **options)
 
 
 def _options(name: str, size: Size, window: int) -> tuple[str, dict[str, Any]]:

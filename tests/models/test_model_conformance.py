@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from rounding import tolerance, worst
 from tiny_configs import CONFIGS, NAMED, UNLISTED, tiny_model
 
 from repflow.errors import InputError
@@ -43,10 +44,6 @@ def collect(model, ids, mask=None, kind="residual"):
     return [hidden for _, hidden in states], normed[0]
 
 
-def worst(actual, expected):
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(actual, expected, strict=True))
-
-
 @EVERY
 def test_facts(model):
     assert model.n_layers == len(CONFIGS[model.model_type].get("layers_block_type", KINDS[model.model_type]))
@@ -72,15 +69,17 @@ def test_states_are_those_of_an_independent_run(model, ids):
     states, normed = collect(model, ids)
     with torch.no_grad():
         renormed = model.final_norm(states[-1])
-    reference = list(output.hidden_states)
+    reference, within = list(output.hidden_states), tolerance(model.model_type)
     if model.model_type in EMBEDDING_MISSING:
-        assert worst(states[1:], reference[:-1]) < 1e-5
+        assert worst(states[1:], reference[:-1]) < within
         assert worst(states[:1], [table]) < 1e-6
     else:
-        assert worst(states[:-1], reference[:-1]) < 1e-5
-    assert worst([normed, renormed], [reference[-1]] * 2) < 1e-5
-    assert worst([normed], [output.last_hidden_state]) < 1e-5
-    assert worst([states[-1]], [normed]) > 1e-3, "the last state must be the raw block output, not the normed one"
+        assert worst(states[:-1], reference[:-1]) < within
+    assert worst([normed, renormed], [reference[-1]] * 2) < within
+    assert worst([normed], [output.last_hidden_state]) < within
+    assert worst([states[-1]], [normed]) > 10 * within, (
+        "the last state must be the raw block output, not the normed one"
+    )
 
 
 @EVERY
@@ -88,19 +87,19 @@ def test_logits_from_the_final_norm(model, ids):
     with torch.no_grad():
         expected = model.network(ids, use_cache=False).logits
         _, normed = collect(model, ids)
-        assert worst([model.logits(normed)], [expected]) < 1e-5
+        assert worst([model.logits(normed)], [expected]) < tolerance(model.model_type)
 
 
 @EVERY
 def test_right_padding_is_exact(model, ids):
-    lengths = [20, 13, 5]
+    lengths, within = [20, 13, 5], tolerance(model.model_type)
     mask = torch.arange(20)[None] < torch.tensor(lengths)[:, None]
     padded = torch.where(mask, ids, 0)
     states, normed = collect(model, padded, mask)
     for row, length in enumerate(lengths):
         alone, alone_normed = collect(model, ids[row : row + 1, :length])
-        assert worst([s[row : row + 1, :length] for s in states], alone) < 2e-5
-        assert worst([normed[row : row + 1, :length]], [alone_normed]) < 2e-5
+        assert worst([s[row : row + 1, :length] for s in states], alone) < within
+        assert worst([normed[row : row + 1, :length]], [alone_normed]) < within
 
 
 @EVERY

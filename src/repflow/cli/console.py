@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import typer
@@ -29,7 +29,10 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            with ExitStack() as stack:
+                if _timings["asked"]:
+                    stack.callback(_print_seconds)
+                return command(*args, **kwargs)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
@@ -64,8 +67,15 @@ def import_torch() -> None:
         import repflow.models  # noqa: F401
 
 
-def show_seconds() -> None:
-    """Print where this command's time went, on stderr; for `repflow --timings`."""
+_timings = {"asked": False}
+
+
+def show_timings(asked: bool) -> None:
+    """Whether a command ends by saying where its time went, on stderr."""
+    _timings["asked"] = asked
+
+
+def _print_seconds() -> None:
     spent = CLOCK.seconds()
     parts = ", ".join(f"{name} {value:.2f}" for name, value in spent.items())
     note(f"seconds: {parts}; {sum(spent.values()):.2f} in all")

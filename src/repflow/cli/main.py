@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -26,13 +26,8 @@ from repflow.cli import (
     twins,
     zoo,
 )
-from repflow.cli.console import guarded, show_seconds
+from repflow.cli.console import guarded, show_timings
 from repflow.version import __version__
-
-if TYPE_CHECKING:
-    from typer import Context
-else:
-    Context = typer.Context.__base__  # what typer passes; its own Context is a name to annotate with, never made
 
 app = typer.Typer(
     name="repflow",
@@ -120,7 +115,6 @@ def _version(asked: bool) -> bool:
 
 @app.callback()
 def _root(
-    context: Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -129,8 +123,7 @@ def _root(
     ] = False,
 ) -> None:
     """Measure how representations flow through the layers and tokens of sequence models."""
-    if timings:
-        context.call_on_close(show_seconds)
+    show_timings(timings)
 
 
 def main() -> None:

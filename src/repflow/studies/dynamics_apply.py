@@ -43,6 +43,7 @@ class ApplyConfig:
     dtype: str | None = same("dtype")
     device: str | None = same("device")
     scan: str = same("scan")
+    allow_float16: bool = same("allow_float16")
     trust_remote_code: bool = same("trust_remote_code")
 
     def measure(self) -> MeasureConfig:

@@ -41,6 +41,7 @@ class ApplyConfig:
     tokenizer: str | None = same("tokenizer")
     dtype: str | None = same("dtype")
     device: str | None = same("device")
+    allow_float16: bool = same("allow_float16")
     trust_remote_code: bool = same("trust_remote_code")
 
     def measure(self) -> MeasureConfig:

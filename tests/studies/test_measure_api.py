@@ -84,6 +84,7 @@ def test_provenance_says_with_what_it_was_made():
         "spec": loaded.spec,
         "type": "gpt2",
         "init": "trained",
+        "drawn_on": None,
         "ablate": [],
         "layers": 4,
         "layer_kinds": ["attention"] * 4,

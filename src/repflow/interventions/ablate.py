@@ -96,6 +96,7 @@ def _checked(model: Model, network: PreTrainedModel, names: tuple[str, ...]) -> 
             spec=model.spec,
             name=model.name,
             init=model.init,
+            drawn_on=model.drawn_on,
             revision=model.revision,
             tokenizer=model.tokenizer,
             ablations=names,

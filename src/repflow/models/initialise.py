@@ -37,7 +37,9 @@ from transformers import AutoModel, PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.models.anatomy import find_blocks, find_sublayers, token_mixers
+from repflow.models.construct import build_once, fits
 from repflow.models.stack import auto_class
+from repflow.models.stack_config import StackConfig
 from repflow.scheme import Scheme, parse_scheme
 
 __all__ = ["group_of", "parameter_groups", "parse_scheme", "random_model", "residual_outputs"]
@@ -55,20 +57,20 @@ OUTPUT_OF_CLASS = dict.fromkeys(("RwkvFeedForward", "ChannelMixing"), re.compile
 
 
 def random_model(
-    config: Any, init: str, *, seed: int, trust_remote_code: bool = False, device: str | None = None
+    config: Any, init: str, *, seed: int, trust_remote_code: bool = False, device: str | torch.device | None = None
 ) -> PreTrainedModel:
     """Build a model from its configuration in float32, with seeded weights.
 
-    Building in float32 on the CPU and casting later gives every dtype and device the same weights. Drawing on a
-    `device` is quicker for billions of them (seconds instead of a minute), but the draws are that device's own.
+    On the CPU, and by default, a seed gives the same weights on every machine: casting and moving come later. Drawn on
+    a GPU (`repflow.models.construct`), billions of weights take a second instead of a minute, but the draws are that
+    kind of GPU's own.
     """
     scheme = parse_scheme(init)
-    drawn_on_gpu = [torch.device(device)] if device is not None and device.startswith("cuda") else []
+    place = None if device is None else torch.device(device)
+    on_gpu = place is not None and place.type == "cuda"
     # Without a device the caller's own context holds: the sizes of a shape are read on `meta`.
-    place = contextlib.nullcontext() if device is None else torch.device(device)
-    with torch.random.fork_rng(devices=drawn_on_gpu), place:
-        torch.manual_seed(seed)
-        network = _build(config, trust_remote_code)
+    with torch.random.fork_rng(devices=[place] if on_gpu else []), place or contextlib.nullcontext():
+        network = _seeded(config, seed, trust_remote_code, once=on_gpu)
         groups = parameter_groups(network)
         torch.manual_seed(generator_seed(seed, scheme))
         if scheme.redraws:
@@ -77,6 +79,30 @@ def random_model(
     if scheme.residual is not None:
         scale_residual(network, scheme.residual)
     return network
+
+
+def drawing_device(config: Any, device: torch.device, trust_remote_code: bool = False) -> torch.device:
+    """Device that draws the random weights for a device: a GPU those of transformers' own models, else the CPU.
+
+    Code that comes with a model may initialise in ways that cannot be watched, a stack of repflow's mixers is small,
+    and float32 must not fill the GPU.
+    """
+    cpu = torch.device("cpu")
+    if device.type != "cuda" or trust_remote_code or isinstance(config, StackConfig):
+        return cpu
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in _build(config, trust_remote_code).parameters())
+    return device if fits(device, count) else cpu
+
+
+def _seeded(config: Any, seed: int, trust_remote_code: bool, *, once: bool) -> PreTrainedModel:
+    """Build with the architecture's own weights; `once` skips the draws that the architecture makes again."""
+    if once:
+        torch.manual_seed(seed)
+        if (network := build_once(lambda: _build(config, trust_remote_code))) is not None:
+            return network
+    torch.manual_seed(seed)
+    return _build(config, trust_remote_code)
 
 
 def generator_seed(seed: int, scheme: Scheme) -> int:

@@ -34,9 +34,10 @@ from transformers.utils import cached_file, logging
 from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.models import mamba_ssm
 from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
+from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config
-from repflow.models.initialise import random_model
+from repflow.models.initialise import drawing_device, random_model
 from repflow.models.pretrained import Model
 from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
@@ -46,6 +47,7 @@ from repflow.scheme import parse_scheme
 from repflow.seconds import timed
 from repflow.zoo import checked_folder, is_zoo
 
+CPU = torch.device("cpu")
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
 
 
@@ -90,7 +92,7 @@ def load(
         device: First GPU if there is one, else the CPU; a live model stays where it is unless given.
         device_map: `auto` spreads the model over the devices (extra `accelerate`).
         trust_remote_code: Run Python code that comes with the model.
-        seed: Seed of random weights.
+        seed: Seed of random weights. On the CPU it gives the same ones everywhere; a GPU draws its own.
         scan: Form of the scan in state-space layers: `auto` (the fastest that can run), `fast` (repflow's own, also
             where mamba_ssm is installed), or `reference` (transformers'). A live model keeps the last one given.
 
@@ -114,15 +116,27 @@ def load(
     check_device_map(device_map)
     if device_map is not None:
         _need("accelerate", "accelerate", f"device_map={device_map!r}")
+    drawn_on = None
     if init == "trained":
         network = _trained(source, kind, device_map, trust_remote_code)
     else:
         config = read_config(source, trust_remote_code)
-        network = random_model(config, init, seed=seed, trust_remote_code=trust_remote_code).to(kind)
+        network, drawn_on = _random(config, init, seed, place if device_map is None else CPU, trust_remote_code)
+        network = cast(network, kind)
     network = _place(network, place, device_map)
     found = _tokenizer(source, tokenizer, trust_remote_code)
     name = source.name.rpartition("/")[2]
-    return Model(network, spec=str(spec), name=name, init=init, revision=source.revision, tokenizer=found, scan=scan)
+    facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "revision": source.revision}
+    return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
+
+
+def _random(
+    config: Any, init: str, seed: int, device: torch.device, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, str]:
+    """Random weights for a device, and who drew them: a GPU where it can, else the CPU."""
+    place = drawing_device(config, device, trust_remote_code)
+    options: dict[str, Any] = {"seed": seed, "trust_remote_code": trust_remote_code}
+    return random_model(config, init, device=None if place == CPU else place, **options), device_words(place)
 
 
 def _load_live(
@@ -132,14 +146,16 @@ def _load_live(
     check_seed(seed)
     kind = network.dtype if dtype == DEFAULT else resolve_dtype(dtype)
     place = network.device if device is None else resolve_device(device)
+    drawn_on = None
     if init != "trained":
-        network = random_model(plain_config(network), init, seed=seed)
+        network, drawn_on = _random(plain_config(network), init, seed, place)
     if (kind, place) != (network.dtype, network.device):
         require_dtype(kind, place)
-        network = network.to(device=place, dtype=kind)
+        network = (network if network.dtype == kind else cast(network, kind)).to(place)
     origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
     name = origin.rpartition("/")[2] or str(network.config.model_type)
-    return Model(network, spec=f"live:{name}", name=name, init=init, tokenizer=open_tokenizer(tokenizer), scan=scan)
+    facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "tokenizer": open_tokenizer(tokenizer), "scan": scan}
+    return Model(network, spec=f"live:{name}", name=name, **facts)
 
 
 def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:

@@ -8,7 +8,6 @@ of unlisted mixers.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 
 from repflow.errors import InputError, UnsupportedModelError, teach
 from repflow.metrics.meter import on_device
-from repflow.models import fastpath, nonfinite
+from repflow.models import digest, fastpath, nonfinite
 from repflow.models.anatomy import (
     find_blocks,
     find_sublayers,
@@ -36,7 +35,6 @@ from repflow.request import sublayer_kind
 from repflow.results import Finding
 from repflow.seconds import timed
 
-DIGEST_CHUNK = 1 << 24
 NO_DRIVER = "0 active drivers"
 """What Triton says where it finds no GPU to compile a kernel for."""
 
@@ -50,6 +48,7 @@ class Model:
         network: The transformers model, in eval mode.
         tokenizer: Its tokenizer, None where it has none.
         init: Where the weights come from: `trained` or a random scheme.
+        drawn_on: Who drew random weights, `cpu` or the GPU's name; None for others.
         revision: Hub revision, None elsewhere.
         reading: Blocks, final norm, head and flags, as measured.
         ablations: Interventions that made this model from another (`repflow.interventions`); none for a loaded one.
@@ -70,8 +69,9 @@ class Model:
         tokenizer: Any = None,
         ablations: tuple[str, ...] = (),
         scan: str = "auto",
+        drawn_on: str | None = None,
     ) -> None:
-        self.ablations = ablations
+        self.ablations, self.drawn_on = ablations, drawn_on
         self.network = network.eval()
         self.spec, self.name, self.init, self.revision, self.tokenizer = spec, name, init, revision, tokenizer
         self.model_type = str(network.config.model_type)
@@ -224,16 +224,18 @@ class Model:
 
     @timed("digest")
     def digest(self) -> str:
-        """SHA-256 of every parameter and stored buffer (name, dtype, shape, bytes) by name, and of ablations."""
-        state = hashlib.sha256()
-        if self.ablations:  # they change the function without changing every parameter
-            state.update(f"ablations|{'|'.join(self.ablations)}|".encode())
-        tensors = [*nonfinite.stored_parameters(self.network), *nonfinite.stored_buffers(self.network)]
-        for name, tensor in sorted(tensors, key=lambda item: item[0]):
-            state.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            for part in torch.split(tensor.reshape(-1), DIGEST_CHUNK):
-                state.update(part.contiguous().cpu().view(torch.uint8).numpy().tobytes())
-        return state.hexdigest()
+        """Digest of every parameter and stored buffer (name, dtype, shape, bytes) and of ablations, and its scheme.
+
+        Computed anew in every call, on the devices where the weights are; the same on all of them.
+        """
+        return digest.weights_digest(self._stored(), "|".join(self.ablations))
+
+    def sha256(self) -> str:
+        """The digest of versions before `digest.SCHEME`, by which runs that they stored are compared."""
+        return digest.sha256(self._stored(), "|".join(self.ablations))
+
+    def _stored(self) -> list[tuple[str, Tensor]]:
+        return [*nonfinite.stored_parameters(self.network), *nonfinite.stored_buffers(self.network)]
 
     def __repr__(self) -> str:
         changed = f", ablated: {', '.join(self.ablations)}" if self.ablations else ""

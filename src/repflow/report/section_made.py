@@ -69,7 +69,7 @@ def run_table(runs: Sequence[StoredRun]) -> Table:
         about = [run.label + (f" | {run.other}" if run.other else ""), run.study, run.task, run.length or None]
         rows.append([run.name, *about, run.states if run.task else None, run.dtype or None, told, run.created])
     columns = ("run", "model", "study", "task", "length", "states", "dtype", "digests", "started")
-    return Table("made-runs", "Runs", columns, rows, "sha256 of weights, prompts and other inputs, first digits.")
+    return Table("made-runs", "Runs", columns, rows, "Digests of weights, prompts and other inputs, first digits.")
 
 
 def _digest(value: Any) -> str:

@@ -232,7 +232,7 @@ def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
         Finding(
             "equal_weights",
             None,
-            f"{' and '.join(labels)} have equal weights (sha256 {digest[:12]}), so nothing can differ between them",
+            f"{' and '.join(labels)} have equal weights (digest {digest[:12]}), so nothing can differ between them",
         )
         for digest, labels in groups.items()
         if len(labels) > 1

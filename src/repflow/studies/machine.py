@@ -43,6 +43,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "spec": model.spec,
         "type": model.model_type,
         "init": model.init,
+        "drawn_on": model.drawn_on,
         "ablate": list(model.ablations),
         "layers": model.n_layers,
         "layer_kinds": model.layer_kinds,

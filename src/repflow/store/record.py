@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 from repflow.errors import ConfigChangedError, DamagedRunError, InputError, StoreError, teach
 from repflow.store.canonical import plain, seal, unseal
 from repflow.store.disk import read_bytes
+from repflow.store.identity import Earlier, check_models, differences, same_digests
 from repflow.store.manifest import Reading, read_manifest
 
 RUN_FILE = "run.json"
 FORMAT = "repflow-run"
 VERSION = 1
-ABSENT = "(absent)"
 
 
 @dataclass(frozen=True)
@@ -116,45 +116,35 @@ def is_run(folder: Path) -> bool:
     return bool(reading.good) or any(FORMAT.encode() in line for line in reading.lines[:1])
 
 
-def check_same(stored: Record, asked: Record, folder: Path) -> list[str]:
-    """Refuse another config or other digests; return the remaining differences in provenance, as sentences.
+def check_same(stored: Record, asked: Record, folder: Path, earlier: Earlier | None = None) -> list[str]:
+    """Refuse another config, another model or other digests; return the remaining differences, as sentences.
+
+    Args:
+        stored: What the folder holds.
+        asked: What is asked for now.
+        folder: The folder.
+        earlier: Digests by an earlier scheme, for runs that one of its versions stored.
 
     Raises:
         ConfigChangedError: Names the first differing key with both values.
     """
-    pairs = [
-        ("config", stored.config, asked.config),
-        ("digest", stored.provenance.get("digests", {}), asked.provenance.get("digests", {})),
-    ]
-    for what, old, new in pairs:
-        for key, before, after in differences(old, new):
-            raise ConfigChangedError(
-                f"{what} key {key!r}: stored {before}, asked {after}; use another --name or delete the folder {folder}"
-            )
+    for key, before, after in differences(stored.config, asked.config):
+        raise _changed("config", key, before, after, folder)
+    old, new = stored.provenance, asked.provenance
+    # The key of a configuration says more than the digest of weights that were drawn for it.
+    notes = check_models(old.get("identity", {}), new.get("identity", {}), folder)
+    digests, schemes = same_digests(old.get("digests", {}), new.get("digests", {}), earlier or {})
+    for key, before, after in differences(old.get("digests", {}), digests):
+        raise _changed("digest", key, before, after, folder)
+    compared = ("digests", "identity")
     return [
         f"{key}: stored {before}, now {after}"
-        for key, before, after in differences(stored.provenance, asked.provenance)
-        if key != "digests" and not key.startswith("digests.")
-    ]
+        for key, before, after in differences(old, new)
+        if key.partition(".")[0] not in compared
+    ] + [*schemes, *notes]
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Walk two JSON values and give (key path, old value, new value) where they differ.
-
-    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
-    [('a.b', '1', '3')]
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*old, *(key for key in new if key not in old)]:
-            inner = f"{path}.{key}" if path else key
-            if key not in old or key not in new:
-                yield inner, _show(old[key]) if key in old else ABSENT, _show(new[key]) if key in new else ABSENT
-            else:
-                yield from differences(old[key], new[key], inner)
-    elif type(old) is not type(new) or old != new:  # JSON's true is not its 1
-        yield path, _show(old), _show(new)
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+def _changed(what: str, key: str, before: str, after: str, folder: Path) -> ConfigChangedError:
+    return ConfigChangedError(
+        f"{what} key {key!r}: stored {before}, asked {after}; use another --name or delete the folder {folder}"
+    )

@@ -15,6 +15,7 @@ from repflow.results import Result
 from repflow.seconds import timed
 from repflow.store.canonical import plain
 from repflow.store.disk import TMP, make_folder, write_atomic
+from repflow.store.identity import Earlier
 from repflow.store.lock import LOCK_FILE, Lock
 from repflow.store.manifest import MANIFEST, Manifest, is_complete, live_result, read_manifest
 from repflow.store.mapped import map_arrays
@@ -61,7 +62,13 @@ class RunFolder:
     @classmethod
     @timed("writing")
     def open(
-        cls, parent: Path | str, name: str, *, config: Mapping[str, Any], provenance: Mapping[str, Any]
+        cls,
+        parent: Path | str,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        provenance: Mapping[str, Any],
+        earlier: Earlier | None = None,
     ) -> RunFolder:
         """Create the run folder `parent/name`, or resume the run in it.
 
@@ -69,7 +76,9 @@ class RunFolder:
             parent: Folder of runs, created where missing.
             name: One safe path component (see `safe_name`).
             config: What is asked for; must equal the stored config on resume.
-            provenance: Versions, seeds, device and the like; `provenance["digests"]` must be equal on resume.
+            provenance: Versions, seeds, device and the like; `provenance["digests"]` must be equal on resume, and
+                `provenance["identity"]` that of the same models.
+            earlier: Digests by an earlier scheme, computed where the folder holds a run that one stored.
 
         Raises:
             InputError: A bad name or config, or the folder holds something else; nothing was touched.
@@ -85,7 +94,7 @@ class RunFolder:
         run = cls._locked(path, asked, fresh=fresh)
         run._fresh = fresh
         try:
-            run._compare(asked)
+            run._compare(asked, earlier)
         except BaseException:
             run.close()
             raise
@@ -117,8 +126,8 @@ class RunFolder:
             lock.release()
             raise
 
-    def _compare(self, asked: Record) -> None:
-        self.resumed_with = check_same(Record(self.config, self.provenance, ""), asked, self.path)
+    def _compare(self, asked: Record, earlier: Earlier | None) -> None:
+        self.resumed_with = check_same(Record(self.config, self.provenance, ""), asked, self.path, earlier)
         if self.resumed_with and not self.finished:
             self._append("resumed", {"changes": self.resumed_with})
 

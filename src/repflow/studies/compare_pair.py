@@ -34,6 +34,7 @@ from repflow.studies.matching import (
     same_prompts,
     text_pieces,
 )
+from repflow.studies.opening import open_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ def run(
     progress: Progress | None = None,
 ) -> Result:
     """Compare two loaded models over paired prompts."""
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
 
     check(config, a, b, paired)
     stored = stored_config(config, paired.a.task, len(paired))
@@ -69,7 +70,9 @@ def run(
         progress(0, len(paired), 0)  # the models are loaded, the work begins
     if out is None:
         return _finish(config, a, b, paired, _records(config, a, b, paired, None, progress), stored, provenance)
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"a": a, "b": b}
+    ) as folder:
         if folder.finished:
             return load_result(folder.path)
         records = _records(config, a, b, paired, folder, progress)

@@ -32,6 +32,7 @@ from repflow.studies.compare_config import (
 )
 from repflow.studies.compare_pair import STATE_BYTES, check_dtype, matched_states
 from repflow.studies.measure import make_prompts, measure_options
+from repflow.studies.opening import local_config, open_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +110,7 @@ def run(
 ) -> Result:
     """Measure each checkpoint and compare it with the last."""
     from repflow.models.load import config_file, find_source
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
 
     steps = find_checkpoints(config.model_a)
     for step in steps:
@@ -124,7 +125,14 @@ def run(
     work = StepWork(config, steps, prompts, last, progress)
     if out is None:
         return work.result(None, stored, provenance)
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out,
+        name or run_name(config),
+        config=stored,
+        provenance=provenance,
+        models={"model": last},
+        others=_step_identities(config, steps),
+    ) as folder:
         if folder.finished:
             return load_result(folder.path)
         if not folder.events("plan"):
@@ -132,6 +140,12 @@ def run(
         result = work.result(folder, stored, provenance)
         folder.finish(result)
     return result
+
+
+def _step_identities(config: CompareConfig, steps: list[Checkpoint]) -> dict[str, Any]:
+    """Configurations of the checkpoints, which are loaded one after the other and may be stored already."""
+    found = {step.label: local_config(step.spec, config.trust_remote_code) for step in steps}
+    return {label: identity for label, identity in found.items() if identity is not None}
 
 
 def check(config: CompareConfig, last: Model, prompts: Prompts) -> None:

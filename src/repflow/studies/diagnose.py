@@ -340,7 +340,8 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
 
 def _check_same_model(flow: Result | None, probe: Result | None) -> None:
     digests = [d for part in (flow, probe) if part and (d := part.provenance.get("digests", {}).get("weights"))]
-    if len(set(digests)) > 1 and flow is not None and probe is not None:
+    schemes = {digest.partition(":")[2] for digest in digests}  # digests of two schemes say nothing about each other
+    if len(schemes) == 1 and len(set(digests)) > 1 and flow is not None and probe is not None:
         got = f"{flow.config.get('model')} and {probe.config.get('model')}, whose weights differ"
         raise InputError(teach("flow and probe of one model", got, "name two runs with the same weights"))
 

@@ -12,6 +12,7 @@ import numpy as np
 from repflow.errors import InputError, UnsupportedModelError, nearest
 from repflow.studies.config_fields import said, same
 from repflow.studies.measure import MeasureConfig, length_option
+from repflow.studies.opening import open_run
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -83,7 +84,7 @@ def run(
         name: name of the run in `out`.
         progress: called after each prompt.
     """
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies import measure
     from repflow.studies.dynamics_layers import mamba_layers
 
@@ -96,7 +97,9 @@ def run(
     if out is None:
         rows = [_read(loaded, bare, prompts, sample, layers) for sample in range(len(prompts))]
         return _result(loaded, layers, rows, why, stored, provenance)
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
         if folder.finished:
             return load_result(folder.path)
         for sample in range(len(prompts)):

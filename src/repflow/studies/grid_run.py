@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repflow.errors import InputError, StoreError, UnsupportedModelError
 from repflow.studies import measure, probe
 from repflow.studies.grid import Cell
+from repflow.studies.opening import check_reused
 from repflow.studies.probe_config import ProbeConfig
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | Non
     def work() -> Result:
         stored = stored_result(path)
         if stored is not None:
+            check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
         model = held.load(cell.config)
         told: dict[str, Any] = {"out": folder, "name": cell.name, "progress": progress}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, nearest, teach
+from repflow.studies.opening import open_run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -305,14 +306,14 @@ def _findings(error: np.ndarray) -> list[Finding]:
 
 
 def _store(result: Result, model: Model, prompts: Prompts, out: str | Path, name: str | None) -> Result:
-    from repflow.store import RunFolder, load_result, safe_name
+    from repflow.store import load_result, safe_name
 
     listed = "-".join(map(str, result.config["layers"]))
     called = name or safe_name(f"{model.name}-{model.init}-attention-{listed}-{result.config['length']}")
     digests = {"weights": model.digest(), "prompts": prompts.digest()}
     result.provenance["digests"] = digests
     fixed = {key: result.provenance[key] for key in ("repflow", "python", "packages", "device", "dtype", "digests")}
-    with RunFolder.open(out, called, config=result.config, provenance=fixed) as folder:
+    with open_run(out, called, config=result.config, provenance=fixed, models={"model": model}) as folder:
         if folder.finished:
             return load_result(folder.path)
         folder.finish(result)

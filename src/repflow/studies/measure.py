@@ -12,6 +12,7 @@ from repflow.catalogue import DEFAULT_METRICS
 from repflow.errors import InputError, nearest, teach
 from repflow.request import typed_options
 from repflow.studies.loading import check_files, check_measuring, identity
+from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
 
@@ -161,7 +162,7 @@ def run(
         progress: called after each batch.
     """
     from repflow.capture.measure import measure_prompts
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
 
     check_measuring(config)
     loaded = load_model(config) if model is None else model
@@ -181,7 +182,9 @@ def run(
         from repflow.studies.sink import RunSink
 
         options = check_with_model(options, loaded, made)  # a request that cannot be met leaves nothing behind
-        with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+        with open_run(
+            out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+        ) as folder:
             if folder.finished:
                 tell(progress, STORED)
                 return load_result(folder.path)

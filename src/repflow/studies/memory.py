@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, teach
 from repflow.studies.memory_config import LEAST_TOKENS, MemoryConfig, check_request, run_name, stored_config
+from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def run(
         progress: called after each batch.
     """
     from repflow.capture import MemorySink
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies import measure
     from repflow.studies.prompts import make_prompts
     from repflow.studies.sink import RunSink
@@ -66,7 +67,7 @@ def run(
     called = name or run_name(config)
     if config.maps:
         _store_maps(config, loaded, made, out, f"{called}-maps")
-    with RunFolder.open(out, called, config=stored, provenance=provenance) as folder:
+    with open_run(out, called, config=stored, provenance=provenance, models={"model": loaded}) as folder:
         if folder.finished:
             tell(progress, STORED)
             return load_result(folder.path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, nearest, teach
 from repflow.studies.needle_config import NeedleConfig, check_request, run_name
+from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ def run(
         from repflow.capture.run import MemorySink
 
         return _result(config, loaded, made, MemorySink(), stored, provenance, progress)
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies.sink import RunSink
 
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
         if folder.finished:
             tell(progress, STORED)
             return load_result(folder.path)

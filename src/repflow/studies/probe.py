@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repflow.errors import InputError, nearest
 from repflow.request import typed_options
 from repflow.studies.measure import MeasureConfig
+from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 from repflow.studies.probe_config import ProbeConfig, check_numbers, check_request, run_name
 
@@ -93,7 +94,7 @@ def _run(
     name: str | None,
     progress: Progress | None,
 ) -> Result:
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies.feature_sink import MemoryKeeper, RunKeeper
     from repflow.studies.probe_part import check_model
     from repflow.studies.probe_study import ProbeStudy, describe
@@ -112,7 +113,7 @@ def _run(
     if not (Path(out) / run / "result.json").exists():
         study.check_leaks()  # before anything is written
     stored, provenance = describe(config, model, prompts)
-    with RunFolder.open(out, run, config=stored, provenance=provenance) as opened:
+    with open_run(out, run, config=stored, provenance=provenance, models={"model": model}) as opened:
         if opened.finished:
             tell(progress, STORED)
             result = load_result(opened.path)

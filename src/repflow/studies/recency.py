@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, nearest, teach
 from repflow.studies.loading import identity
+from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 from repflow.studies.recency_config import (
     FINAL_NORM,
@@ -53,7 +54,7 @@ def run(
     """
     from repflow.capture.influence_run import token_at
     from repflow.capture.run import MemorySink
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies.sink import RunSink
 
     if prompts is None:
@@ -70,7 +71,9 @@ def run(
     stored, provenance = describe(config, loaded, made)
     if out is None:
         return _measure(config, loaded, made, options, MemorySink(), progress, (stored, provenance))
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
         if folder.finished:
             tell(progress, STORED)
             return load_result(folder.path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repflow.studies.grid_run import HeldModel, Status, attempt, stored_result
+from repflow.studies.opening import check_reused
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.reproduce import ReproduceCell, ReproducePlan
 
@@ -53,7 +54,10 @@ def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[CellO
 def _run_cell(plan: ReproducePlan, cell: ReproduceCell, held: HeldModel, progress: Progress | None) -> CellOutcome:
     def work() -> Result:
         stored = stored_result(plan.folder / cell.name)
-        return _study(plan, cell, held.load(cell.config), progress) if stored is None else stored
+        if stored is None:
+            return _study(plan, cell, held.load(cell.config), progress)
+        check_reused(plan.folder / cell.name, cell.config.model, cell.config.trust_remote_code)
+        return stored
 
     return CellOutcome(cell, *attempt(work))
 

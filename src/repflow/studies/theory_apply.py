@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.errors import InputError, teach
 from repflow.studies.config_fields import option, same
 from repflow.studies.measure import MeasureConfig, length_option
+from repflow.studies.opening import open_run
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +84,7 @@ def run(
         name: name of the run in `out`.
         progress: called after each prompt.
     """
-    from repflow.store import RunFolder, load_result
+    from repflow.store import load_result
     from repflow.studies import measure
     from repflow.studies.prompts import make_prompts
     from repflow.studies.theory_reading import check_readable
@@ -95,7 +96,9 @@ def run(
     provenance = measure.describe(config.measure(), loaded, prompts)[1]
     if out is None:
         return _result(loaded, kind, prompts, stored, provenance, progress)
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
         if folder.finished:
             return load_result(folder.path)
         result = _result(loaded, kind, prompts, stored, provenance, progress)

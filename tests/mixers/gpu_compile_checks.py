@@ -20,6 +20,7 @@ from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import BatchInfo
 from repflow.mixers.triton_loss import cross_entropy_in_place
 from repflow.models.fastpath_gpu import gpu_blocks
+from repflow.models.memory import Memory
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -76,6 +77,18 @@ def check_blocks_of_every_dtype():
                 assert len(blocks) == 2, blocks
                 for tokens in (40, 300):  # one chunk, several
                     network(torch.zeros(1, tokens, dtype=torch.long, device="meta"), use_cache=False)
+
+
+def check_single_tokens():
+    """Decoding: the prompt leaves a state, a token goes on from it."""
+    for config in configs():
+        for dtype, wide in product(KINDS, (True, False)):
+            network = model(config, dtype, residual_in_fp32=wide).eval()
+            with torch.no_grad():
+                memory = Memory()
+                for tokens in (300, 1):
+                    hidden = empty(2, tokens, config.hidden_size, dtype=dtype)
+                    memory.run(network.layers[0].mixer, hidden)
 
 
 def check_gradients():

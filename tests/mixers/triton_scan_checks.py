@@ -4,6 +4,7 @@ Run with TRITON_INTERPRET=1, which Triton reads when it is imported. Prints a JS
 Each check is a function of this module whose name starts with `check_`; test_triton_scan.py reports them one by one.
 """
 
+import copy
 import json
 import math
 import sys
@@ -14,12 +15,13 @@ import torch
 from torch.nn import functional as F
 
 from repflow.errors import InputError
-from repflow.mixers import scan, triton_s6, triton_ssd
+from repflow.mixers import scan, triton_launch, triton_s6, triton_ssd
 from repflow.mixers import triton_block as block
 from repflow.mixers.triton_block import causal_conv_silu, norm_backward, norm_forward, rms_norm
 from repflow.mixers.triton_loss import cross_entropy_in_place
 from repflow.mixers.triton_mamba2 import Shape, Weights, mamba2_inner
 from repflow.models.fastpath_gpu import gpu_blocks
+from repflow.models.memory import Memory
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)
@@ -351,6 +353,37 @@ def check_mamba2_model():
 
     sizes = {"hidden_size": 16, "head_dim": 8, "num_heads": 4, "state_size": 8, "n_groups": 2, "chunk_size": 16}
     model_case(Mamba2Config(**sizes, num_hidden_layers=2, vocab_size=20), SSD, tokens=19)
+
+
+def check_single_tokens():
+    """A whole sequence against its first tokens and then one at a time, on the kernels; the reference in float64."""
+    from transformers import AutoModel, FalconMambaConfig, Mamba2Config, MambaConfig
+
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "vocab_size": 20}
+    two = {"head_dim": 6, "num_heads": 4, "state_size": 5, "n_groups": 2, "chunk_size": 16}
+    for config in (
+        MambaConfig(**sizes, state_size=5, time_step_rank=3),
+        FalconMambaConfig(**sizes, state_size=4, time_step_rank=3),
+        Mamba2Config(**sizes, **two, time_step_limit=(0.01, 0.5)),
+    ):
+        mixer = AutoModel.from_config(config, dtype=torch.float32).eval().layers[0].mixer
+        with torch.no_grad():
+            for name, weight in mixer.named_parameters():
+                weight += (0.3 if weight.dim() == 2 and "A_log" not in name else 0.1) * torch.randn_like(weight)
+            wide = copy.deepcopy(mixer).double()
+            hidden = torch.randn(2, 9, 12)
+            exact = Memory()
+            triton_launch.INTERPRETED = False
+            try:
+                want = exact.run(wide, hidden.double())
+            finally:
+                triton_launch.INTERPRETED = True
+            for cut in (1, 2, 6):
+                memory = Memory()
+                made = [memory.run(mixer, hidden[:, :cut])]
+                made += [memory.run(mixer, hidden[:, at : at + 1]) for at in range(cut, 9)]
+                assert error(torch.cat(made, 1), want) < 3e-6, type(mixer).__name__
+                assert error(memory.layers[mixer].state, exact.layers[wide].state) < 3e-6, type(mixer).__name__
 
 
 def check_mamba2_between_its_projections():

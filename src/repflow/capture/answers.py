@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
+from repflow.capture.continuation import read_prompts
 from repflow.capture.plan import BATCH_TOKENS
 from repflow.capture.run import out_of_memory
 from repflow.errors import InputError, teach
@@ -21,6 +20,8 @@ from repflow.tasks import Encoder, Prompts
 
 LENS_BYTES = 256 << 20
 """Logits the lens holds at a time."""
+DECODED_TOGETHER = 64
+"""Prompts that a GPU answers at once; where they do not fit, half of them."""
 SHORT = 3
 """Answers of up to this many characters count as whole words only: shorter ones stand in many texts by chance."""
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -69,6 +70,14 @@ def equal_length_batches(prompts: Prompts, samples: Sequence[int], *, tokens: in
     return batches
 
 
+def answer_batches(model: Model, prompts: Prompts, samples: Sequence[int]) -> list[list[int]]:
+    """Prompts to answer together: on a GPU at least 64, since a single token of few rows leaves it idle."""
+    if model.device.type == "cpu":
+        return equal_length_batches(prompts, samples)
+    longest = max((prompts.lengths[sample] for sample in samples), default=1)
+    return equal_length_batches(prompts, samples, tokens=max(BATCH_TOKENS, DECODED_TOGETHER * longest))
+
+
 def greedy_answers(
     model: Model, prompts: Prompts, batch: Sequence[int], *, tokens: int, cached: bool = True
 ) -> list[str]:
@@ -79,7 +88,7 @@ def greedy_answers(
         prompts: all prompts.
         batch: samples to answer, all of one length.
         tokens: most tokens of an answer; it ends earlier at the end-of-text token.
-        cached: use the model's own cache; see `cache_agrees`.
+        cached: go on from the state kept of the prompts; see `repflow.capture.continuation.keeps_state`.
     """
     if model.head is None or model.tokenizer is None:
         got = f"{model.name} without {'head' if model.head is None else 'tokenizer'}"
@@ -87,7 +96,8 @@ def greedy_answers(
     assert len({prompts.lengths[sample] for sample in batch}) == 1, "prompts of one length"
     ids = torch.tensor([prompts.samples[sample].ids for sample in batch])
     try:
-        made = _generate(model, ids, tokens) if cached else _generate_uncached(model, ids, tokens)
+        end = getattr(model.tokenizer, "eos_token_id", None)
+        made = read_prompts(model, ids, cached=cached).greedy(tokens, end, last=True)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error) or len(batch) == 1:
             raise
@@ -104,68 +114,6 @@ def answer_room(model: Model, prompts: Prompts, sample: int, tokens: int) -> int
     if model.max_length is None:
         return tokens
     return max(0, min(tokens, model.max_length - prompts.lengths[sample]))
-
-
-def _generate(model: Model, ids: Tensor, tokens: int) -> Tensor:
-    """Ids behind the prompts (batch, token); rows that ended are filled up with the end token."""
-    end = getattr(model.tokenizer, "eos_token_id", None)
-    plain = GenerationConfig(
-        do_sample=False,
-        num_beams=1,
-        max_new_tokens=tokens,
-        use_cache=True,
-        eos_token_id=end,
-        pad_token_id=end if end is not None else 0,
-    )
-    with _generation_config(model.network, plain), torch.inference_mode():
-        device_ids = ids.to(model.device)
-        made = model.network.generate(device_ids, attention_mask=torch.ones_like(device_ids), generation_config=plain)
-    return made[:, ids.shape[1] :].cpu()
-
-
-def _generate_uncached(model: Model, ids: Tensor, tokens: int) -> Tensor:
-    """The same by whole forward passes: slow, and right for every model whose states can be read."""
-    end = getattr(model.tokenizer, "eos_token_id", None)
-    grown, ended = ids, torch.zeros(len(ids), 1, dtype=torch.bool)
-    for _ in range(tokens):
-        normed: list[Tensor] = []
-        model.stream(grown, on_state=lambda *_: None, on_final_norm=normed.append)
-        with torch.inference_mode():
-            best = model.logits(normed[0][:, -1]).argmax(-1, keepdim=True).cpu()
-        if end is not None:
-            best = torch.where(ended, end, best)
-            ended |= best == end
-        grown = torch.cat([grown, best], 1)
-        if bool(ended.all()):
-            break
-    return grown[:, ids.shape[1] :]
-
-
-def cache_agrees(model: Model, ids: Sequence[Sequence[int]], *, tokens: int = 8) -> bool:
-    """Whether generation with the cache says what whole forward passes say, on a few prompts of equal length.
-
-    transformers' caches of some architectures fail or keep another state than the forward pass. A tie between two
-    tokens may look like that too; it then costs time, nothing else.
-    """
-    prompt = torch.tensor([list(row) for row in ids])
-    try:
-        with_cache = _generate(model, prompt, tokens)
-    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
-        if out_of_memory(error):
-            raise
-        return False
-    return with_cache.tolist() == _generate_uncached(model, prompt, tokens).tolist()
-
-
-@contextmanager
-def _generation_config(network: Any, plain: GenerationConfig) -> Iterator[None]:
-    """Set the checkpoint's own settings aside: a repetition penalty or forced tokens would not be greedy."""
-    own = network.generation_config
-    network.generation_config = plain
-    try:
-        yield
-    finally:
-        network.generation_config = own
 
 
 def first_answer_token(encoder: Encoder, prompt: Any) -> int:

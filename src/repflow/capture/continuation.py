@@ -1,8 +1,11 @@
 """What follows a prompt: probabilities of given words and the greedy answer, from one reading of the prompt.
 
-The prompt is read once; every word that may follow it, and the greedy answer, go on from the state the model kept of it
-(keys and values, SSM states). Where a model keeps no such state, or one that says something else than the whole forward
-pass, prompt and word are read together, each time from the beginning (`keeps_state`).
+The prompt is read once, in one whole pass; every word that may follow it, and the greedy answer, go on token by token
+from the state that was kept of it: repflow's own of Mamba layers (`repflow.models.memory`), transformers' cache of
+others (keys and values, SSM states). Where a model keeps no such state, or one that says something else than the whole
+forward pass, prompt and word are read together, each time from the beginning (`keeps_state`).
+
+All prompts of a batch are of equal length: padding would move a recurrent state on.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,12 +26,19 @@ from repflow.errors import InputError, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.anatomy import text_config
+from repflow.models.memory import Memory, remembers
+from repflow.models.reading import hidden_of, input_of
 
 CACHES = ("past_key_values", "cache_params", "state")
 """Names under which transformers' models take and return what they keep of a prompt."""
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 2e-3}
-HALF_TOLERANCE = 0.2
-"""Nats by which two ways to the same log-probability may differ, in half precision and above."""
+"""Nats by which two ways to the same log-probability may differ; half precision is compared block by block."""
+BRANCH_TOLERANCE = 0.05
+"""Share of a block's branch by which it may differ in half precision, beside two roundings of the stream."""
+CHECKED_TOKENS = 128
+"""Tokens of a prompt that the blocks are compared on."""
+LOOK = 16
+"""Greedy tokens made between two looks at whether all rows have ended: a look waits for the GPU."""
 COPIES = {"cpu": 256 << 20}
 MOST_COPIES = 4 << 30
 """Bytes of state that may be copied at once for words side by side; on a CPU fresh memory costs more than a step."""
@@ -70,23 +81,35 @@ class Continuation:
         with torch.inference_mode():
             return self.model.logits(normed[0])
 
-    def greedy(self, tokens: int, end: int | None = None) -> Tensor:
-        """Most likely token after token (batch, token); rows that ended are filled up with the end token."""
+    def greedy(self, tokens: int, end: int | None = None, *, last: bool = False) -> Tensor:
+        """Most likely token after token (batch, token); rows that ended are filled up with the end token.
+
+        Args:
+            tokens: At most so many.
+            end: Token that ends a row.
+            last: Nothing else will be read behind these prompts, so that what was kept of them need not be copied.
+        """
         made: list[Tensor] = []
-        logits, ended = self.first, torch.zeros(len(self.ids), 1, dtype=torch.bool)
+        logits = self.first
+        ended = torch.zeros(len(self.ids), 1, dtype=torch.bool, device=logits.device)
         for step in range(tokens):
-            best = logits.argmax(-1, keepdim=True).cpu()
+            best = logits.argmax(-1, keepdim=True)
             if end is not None:
                 best = torch.where(ended, end, best)
-                ended |= best == end
+                ended = ended | (best == end)
             made.append(best)
-            if step == tokens - 1 or bool(ended.all()):
+            if step == tokens - 1 or (end is not None and step % LOOK == LOOK - 1 and bool(ended.all())):
                 break
-            logits = self._next(torch.cat(made, 1))
-        return torch.cat(made, 1)
+            logits = self._next(made, last)
+        whole = torch.cat(made, 1).cpu()
+        if end is None:
+            return whole
+        # as if it had looked at every token
+        going = (whole != end).any(0).long()
+        return whole[:, : min(whole.shape[1], int((going * torch.arange(1, len(going) + 1)).max()) + 1)]
 
-    def _next(self, made: Tensor) -> Tensor:
-        return self._whole(torch.cat([self.ids, made], 1), 1)[:, 0]
+    def _next(self, made: list[Tensor], last: bool) -> Tensor:
+        return self._whole(torch.cat([self.ids.to(made[0].device), *made], 1), 1)[:, 0]
 
 
 def _nothing(*_: Any) -> None:
@@ -152,17 +175,44 @@ class CachedContinuation(Continuation):
             cache, logits = self._run(tokens[:, place : place + 1], cache, self.ids.shape[1] + place)
             yield logits
 
-    def greedy(self, tokens: int, end: int | None = None) -> Tensor:
+    def greedy(self, tokens: int, end: int | None = None, *, last: bool = False) -> Tensor:
         """Most likely token after token."""
-        self._walk = self._begin()
+        self._walk = None
         try:
-            return super().greedy(tokens, end)
+            return super().greedy(tokens, end, last=last)
         finally:
             self._walk = None
 
-    def _next(self, made: Tensor) -> Tensor:
-        self._walk, logits = self._run(made[:, -1:], self._walk, self.ids.shape[1] + made.shape[1] - 1)
+    def _next(self, made: list[Tensor], last: bool) -> Tensor:
+        if self._walk is None:
+            self._walk = self._cache if last and not self._inside else self._begin()
+        self._walk, logits = self._run(made[-1], self._walk, self.ids.shape[1] + len(made) - 1)
         return logits
+
+
+class OwnContinuation(CachedContinuation):
+    """The same from repflow's own states of Mamba layers, in a model that runs without a cache."""
+
+    def _read(self) -> Tensor:
+        self._inside = []
+        self._cache, first = self._run(self.ids, Memory(), 0)
+        if len(self._cache.layers) != len(self.model.blocks):
+            got = f"{len(self._cache.layers)} of {len(self.model.blocks)} that do"
+            raise InputError(teach("layers that keep a state", got, "read the prompts whole"))
+        return first
+
+    def _run(self, ids: Tensor, cache: Any, behind: int) -> tuple[Any, Tensor]:
+        with torch.inference_mode(), cache.active():
+            given = self.model.reading.arguments(on_device(ids, self.model.device), None)
+            return cache, self.model.logits(self._base(**given).last_hidden_state[:, -1])
+
+    def together(self, words: int) -> int:
+        """As many as there is room to copy the state for."""
+        room = COPIES.get(self.model.device.type, MOST_COPIES)
+        return max(1, min(words, room // max(1, self._cache.nbytes)))
+
+    def _begin(self, times: int = 1) -> Any:
+        return self._cache.rows(torch.arange(len(self.ids)).repeat_interleave(times))
 
 
 def _module_tensors(base: Any) -> list[tuple[Any, str, Tensor]]:
@@ -192,9 +242,11 @@ def read_prompts(model: Model, ids: Tensor, *, cached: bool) -> Continuation:
     Args:
         model: with a head.
         ids: token ids.
-        cached: go on from the model's own state; see `keeps_state`.
+        cached: go on from the state kept of them; see `keeps_state`.
     """
-    return CachedContinuation(model, ids) if cached else Continuation(model, ids)
+    if not cached:
+        return Continuation(model, ids)
+    return OwnContinuation(model, ids) if remembers(model.blocks) else CachedContinuation(model, ids)
 
 
 def word_logprobs(read: Continuation, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
@@ -234,22 +286,89 @@ def _log_softmax(logits: Tensor) -> Tensor:
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1).double()
 
 
-def keeps_state(model: Model, ids: Tensor, words: Sequence[Sequence[Sequence[int]]], *, tokens: int = 4) -> bool:
-    """Whether going on from the model's own state gives what whole forward passes give, on a few prompts.
+def keeps_state(
+    model: Model, ids: Tensor, words: Sequence[Sequence[Sequence[int]]] | None = None, *, tokens: int = 4
+) -> bool:
+    """Whether going on from the state kept gives what whole forward passes give, on a few prompts of equal length.
 
-    transformers' caches of some architectures fail, or keep another state than the forward pass.
+    transformers' caches of some architectures fail, or keep another state than the forward pass. In float32 and above
+    log-probabilities are compared: of words, where there are any, and along the greedy answer. In half precision
+    rounding alone may change them at will (a random Mamba amplifies it from block to block), so every block is compared
+    by itself, on the input it had in the whole pass.
+
+    Args:
+        model: with a head.
+        ids: (batch, token).
+        words: per prompt the words that will follow it.
+        tokens: of the greedy answer.
     """
     try:
-        read = CachedContinuation(model, ids)
-        ours, answer = word_logprobs(read, words), read.greedy(tokens)
+        if model.dtype not in TOLERANCE:
+            return blocks_agree(model, ids[:, :CHECKED_TOKENS])
+        read, whole = read_prompts(model, ids, cached=True), Continuation(model, ids)
+        answer = whole.greedy(tokens)
+        pairs = [(_along(read, answer), _along(whole, answer))]
+        if words is not None:
+            pairs.append((word_logprobs(read, words), word_logprobs(whole, words)))
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
         if out_of_memory(error):
             raise
         return False
-    whole = Continuation(model, ids)
-    theirs = word_logprobs(whole, words)
+    return all(_near(ours, theirs, TOLERANCE[model.dtype]) for ours, theirs in pairs)
+
+
+def _along(read: Continuation, tokens: Tensor) -> np.ndarray:
+    """Log-probabilities of the whole vocabulary behind the prompts and behind each of these tokens but the last."""
+    logits = [read.first, *(read.follow(tokens[:, :-1]) if tokens.shape[1] > 1 else [])]
+    return torch.stack([_log_softmax(part).cpu() for part in logits]).numpy()
+
+
+def _near(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> bool:
     if not np.isfinite(theirs).all():
         return bool((np.isfinite(ours) == np.isfinite(theirs)).all())
-    near = bool(np.abs(ours - theirs).max() <= TOLERANCE.get(model.dtype, HALF_TOLERANCE))
-    # half precision may choose another of two nearly equal tokens
-    return near and (model.dtype not in TOLERANCE or torch.equal(answer, whole.greedy(tokens)))
+    return bool(np.abs(ours - theirs).max() <= tolerance)
+
+
+def blocks_agree(model: Model, ids: Tensor, *, steps: int = 2, tolerance: float = BRANCH_TOLERANCE) -> bool:
+    """Whether every block, given what it was given in a whole pass, makes of single tokens what it made there."""
+    if ids.shape[1] <= steps:
+        return False
+    stream: list[tuple[Tensor, Tensor]] = []
+    entering: list[Tensor] = []
+
+    def keep(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        entering.append(input_of(args, kwargs).clone())
+
+    with _hooked(model, keep, lambda _, __, output: stream.append((entering.pop(), hidden_of(output).clone()))):
+        Continuation(model, ids)
+    cut = ids.shape[1] - steps
+    place, worst = [slice(0, cut)], [0.0]
+    at = dict(zip(model.blocks, stream, strict=True))
+
+    def replace(block: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        given = at[block][0][:, place[0]]
+        if args:
+            return (given, *args[1:]), kwargs
+        name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+        return args, {**kwargs, name: given}
+
+    def compare(block: Any, _: Any, output: Any) -> None:
+        before, after = (part[:, place[0]].float() for part in at[block])
+        allowed = tolerance * (after - before).abs().max() + 2 * torch.finfo(model.dtype).eps * after.abs().max()
+        worst[0] = max(worst[0], float((hidden_of(output).float() - after).abs().max() / allowed))
+
+    with _hooked(model, replace, compare):
+        behind = read_prompts(model, ids[:, :cut], cached=True).follow(ids[:, cut:])
+        for step in range(steps):
+            place[0] = slice(cut + step, cut + step + 1)
+            next(behind)
+    return worst[0] <= 1  # NaN is not
+
+
+@contextmanager
+def _hooked(model: Model, before: Any, after: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for block in model.blocks:
+            stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(after).remove)
+        yield

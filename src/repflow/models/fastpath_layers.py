@@ -22,6 +22,7 @@ from torch.nn.modules import module as torch_module
 from repflow.errors import InputError, teach
 from repflow.mixers.triton_launch import obstacle
 from repflow.models import fastpath_gpu
+from repflow.models.memory import active
 
 if TYPE_CHECKING:
     from repflow.models.fastpath import LayerScan
@@ -94,6 +95,9 @@ def _run_layer(
     if layer.watchers and not layer.readable:
         expected = f"a transformers whose scan in block {layer.layer + 1} can be read"
         raise InputError(teach(expected, "one that computes it inside the layer", "install transformers 5.22 or later"))
+    memory = active()
+    if memory is not None and not layer.watchers:
+        return memory.run(mixer, hidden)
     reason = _why_not(mixer, layer, hidden, args, kwargs)
     if reason is not None:
         return _own(mixer, layer, original, hidden, args, kwargs, reason)

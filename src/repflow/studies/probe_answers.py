@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXTRA_TOKENS = 16
 KEPT_ANSWERS = 8
 CHECKED = 4
+STATE = "answers-cache"
 
 Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
@@ -40,6 +41,9 @@ def answer_table(
         if sample in texts
     ]
     findings = _short(model, prompts, wanted, config, correct)
+    if keeper.has(STATE) and not bool(keeper.load(STATE)["agrees"]):
+        text = "the model keeps no state that agrees with its forward pass: every token of an answer took a whole pass"
+        findings.append(Finding("no_cache", None, text))
     if not correct:
         return {}, [], findings
     values = np.full(min(config.answers, len(prompts)), np.nan)
@@ -88,7 +92,7 @@ def _no_answers(model: Model, config: ProbeConfig, wanted: list[int]) -> str:
 def _answers(
     model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, keeper: Keeper, progress: Any
 ) -> tuple[dict[int, bool], dict[int, str]]:
-    from repflow.capture.answers import answer_room, cache_agrees, contains_answer, equal_length_batches, greedy_answers
+    from repflow.capture.answers import answer_batches, answer_room, contains_answer, greedy_answers
 
     sizes = {sample: _answer_size(model, prompts, sample) for sample in wanted}
     tokens = config.answer_tokens or EXTRA_TOKENS + max(sizes.values())
@@ -96,12 +100,12 @@ def _answers(
     correct: dict[int, bool] = {}
     texts: dict[int, str] = {}
     cached: bool | None = None
-    for number, batch in enumerate(equal_length_batches(prompts, fitting)):
-        name = f"answers-{number:05d}"
+    for batch in answer_batches(model, prompts, fitting):
+        name = f"answers-{batch[0]:06d}-{len(batch)}"
         tell(progress, "greedy answers", len(correct), len(fitting))
         if not keeper.has(name):
             if cached is None:
-                cached = _cache_agrees(model, prompts, fitting, keeper, cache_agrees)
+                cached = _keeps_state(model, prompts, fitting, keeper)
             room = answer_room(model, prompts, batch[0], tokens)
             made = greedy_answers(model, prompts, batch, tokens=room, cached=cached)
             right = [contains_answer(text, prompts[sample].answers) for sample, text in zip(batch, made, strict=True)]
@@ -112,15 +116,18 @@ def _answers(
     return correct, texts
 
 
-def _cache_agrees(model: Model, prompts: Prompts, fitting: list[int], keeper: Keeper, check: Any) -> bool:
+def _keeps_state(model: Model, prompts: Prompts, fitting: list[int], keeper: Keeper) -> bool:
     """Checked once per run: a resumed one must answer as the first start did."""
-    from repflow.capture.answers import equal_length_batches
+    import torch
 
-    if not keeper.has("answers-cache"):
+    from repflow.capture.answers import equal_length_batches
+    from repflow.capture.continuation import keeps_state
+
+    if not keeper.has(STATE):
         batch = max(equal_length_batches(prompts, fitting), key=len)[:CHECKED]
-        agrees = check(model, [prompts[sample].ids for sample in batch])
-        keeper.keep("answers-cache", {"agrees": np.array(agrees)})
-    return bool(keeper.load("answers-cache")["agrees"])
+        kept = keeps_state(model, torch.tensor([list(prompts[sample].ids) for sample in batch]))
+        keeper.keep(STATE, {"agrees": np.array(kept)})
+    return bool(keeper.load(STATE)["agrees"])
 
 
 def _packed(texts: list[str]) -> dict[str, np.ndarray]:

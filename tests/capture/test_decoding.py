@@ -1,0 +1,116 @@
+"""Decoding from kept states: the tokens of whole forward passes, for every architecture that keeps a right state."""
+
+import pytest
+import torch
+from tiny_configs import NAMED, VOCAB, tiny_model
+
+from repflow.capture.continuation import (
+    CachedContinuation,
+    Continuation,
+    OwnContinuation,
+    blocks_agree,
+    keeps_state,
+    read_prompts,
+)
+from repflow.models import load
+from repflow.models.devices import probe_dtype
+from repflow.models.memory import Memory, remembers
+
+OWN = ("mamba", "falcon_mamba", "mamba2")
+WITHOUT_STATE = {"rwkv": "transformers mixes up the rows of a batch", "xlstm": "its cache has the wrong shape"}
+
+
+def prompts(length, rows=3):
+    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(length))
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_cached_tokens_are_those_of_whole_passes(kind):
+    """In float64, where two tokens are never nearly equal."""
+    model = load(tiny_model(kind).double())
+    for length in (1, 2, 11):
+        ids = prompts(length)
+        kept = keeps_state(model, ids)
+        assert kept == (kind not in WITHOUT_STATE) or length == 1, WITHOUT_STATE.get(kind, "a state that agrees")
+        if kept:
+            got = read_prompts(model, ids, cached=True).greedy(8)
+            assert torch.equal(got, Continuation(model, ids).greedy(8))
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("length", [1, 2, 3, 9, 20])
+def test_own_states_of_every_length(kind, length):
+    """Shorter than the convolution, as long, longer than a chunk of the scan."""
+    model = load(tiny_model(kind).double())
+    ids = prompts(length + 6, rows=2)
+    read = read_prompts(model, ids[:, :length], cached=True)
+    assert isinstance(read, OwnContinuation)
+    whole = model.network(ids, use_cache=False).logits.double()
+    assert torch.allclose(read.first, whole[:, length - 1], atol=1e-4)
+    for place, logits in enumerate(read.follow(ids[:, length:])):
+        assert torch.allclose(logits, whole[:, length + place], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_words_go_on_from_the_same_prompt_and_leave_it(kind):
+    model = load(tiny_model(kind).double())
+    read = read_prompts(model, prompts(7), cached=True)
+    before = read.greedy(5)
+    list(read.follow(prompts(4, rows=6)))  # two words behind each of three prompts
+    assert torch.equal(read.greedy(5), before)
+    assert torch.equal(read.greedy(5, last=True), before)
+    assert not torch.equal(read.greedy(5, last=True), before), "the last reading moves the state on"
+
+
+def test_rows_that_ended_are_filled_up():
+    model = load(tiny_model("mamba2").double())
+    read = read_prompts(model, prompts(7), cached=True)
+    plain = read.greedy(20)
+    end = int(plain[0, 3])
+    made = read.greedy(20, end)
+    first = [row.index(end) if end in row else 20 for row in plain.tolist()]
+    assert made.shape[1] == min(20, max(first) + 1)
+    for row, stop in zip(made.tolist(), first, strict=True):
+        assert row[stop:] == [end] * (made.shape[1] - stop)
+    for ours, theirs, stop in zip(made.tolist(), plain.tolist(), first, strict=True):
+        assert ours[:stop] == theirs[:stop]
+
+
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "bamba", "jamba", "gpt_neo", "gpt_neox", "zamba2", "falcon_h1"])
+def test_blocks_are_compared_one_by_one(kind):
+    assert blocks_agree(load(tiny_model(kind)), prompts(12), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_state_that_was_lost_is_noticed(kind, monkeypatch):
+    model = load(tiny_model(kind))
+    usual = Memory.rows
+
+    def forgets(self, index):
+        made = usual(self, index)
+        for held in made.layers.values():
+            held.state.zero_()
+        return made
+
+    monkeypatch.setattr(Memory, "rows", forgets)
+    assert not blocks_agree(model, prompts(12))
+    assert not keeps_state(model, prompts(12))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", [*OWN, "gpt_neox"])
+def test_half_precision_keeps_its_state(kind, name):
+    """Rounding changes tokens from block to block; that is not the state's fault."""
+    dtype = getattr(torch, name)
+    if (problem := probe_dtype(dtype)) is not None:
+        pytest.skip(f"{name} products do not run on this CPU: {problem}")
+    model = load(tiny_model(kind, spread=1.0).to(dtype))
+    assert keeps_state(model, prompts(12))
+    if kind in OWN:
+        read = read_prompts(model, prompts(5), cached=True)
+        assert all(held.state.dtype == torch.float32 for held in read._cache.layers.values())
+
+
+def test_models_with_other_layers_use_their_own_cache():
+    assert not remembers(load(tiny_model("bamba")).blocks)
+    assert isinstance(read_prompts(load(tiny_model("gpt2")), prompts(4), cached=True), CachedContinuation)

@@ -123,6 +123,7 @@ class CachedContinuation(Continuation):
         self._base = model.reading.base
         self._taken = inspect.signature(self._base.forward).parameters
         self._walk: Any = None
+        self._cache: Any = None
         super().__init__(model, ids)
 
     def _read(self) -> Tensor:

@@ -153,7 +153,7 @@ def _mamba2(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tenso
     inner, maps = mixer.num_heads * mixer.head_dim, mixer.n_groups * mixer.ssm_state_size
     gate, mixed, dt = mixer.in_proj(hidden).split([inner, inner + 2 * maps, mixer.num_heads], dim=-1)
     mixed, window = _convolved(mixer, mixed, held)
-    x, b, c = mixed.split([inner, maps, maps], dim=-1)
+    x, b, c = mixed.split([inner, maps, maps], dim=-1)  # type: ignore[no-untyped-call]
     limits = (float(mixer.time_step_limit[0]), float(mixer.time_step_limit[1]))
     if held is not None:
         parts = (x[:, 0], dt[:, 0], mixer.dt_bias, mixer.A_log, b[:, 0], c[:, 0], mixer.D, limits)

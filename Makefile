@@ -8,7 +8,11 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # Each worker takes neighbouring tests, which share models and runs; who is done first takes over from the other's end.
 SPREAD := -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test lint faults install clean
+# Instruction sets of smaller CPUs, and a thread more: sums are then taken in another order.
+CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
+        "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
+
+.PHONY: demo test test-cpus lint faults install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
@@ -17,6 +21,14 @@ install: $(VENV)/.installed
 
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
+
+# The tests marked numeric, as other CPUs would round; `make test` has run them on this one.
+test-cpus: $(VENV)/.installed-dev
+	@for cpu in $(CPUS); do \
+	  echo "== $$cpu"; \
+	  env TOKENIZERS_PARALLELISM=false $$cpu $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m numeric \
+	    $$(grep -rl --include='test_*.py' mark.numeric tests) || exit 1; \
+	done
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,9 +1,13 @@
-"""What holds for every test: two savings of time."""
+"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and two savings of time."""
 
 import functools
 import gc
+import os
 
 import typer.testing
+
+# read by torch when it is imported, here and in the processes that tests start
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # a command tree of forty options a command takes longer to build than many of the commands take to run
 typer.testing._get_command = functools.cache(typer.testing._get_command)

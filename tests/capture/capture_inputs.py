@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -15,7 +14,6 @@ from repflow.models import load
 from repflow.tasks import id_prompts
 
 transformers.logging.set_verbosity_error()
-torch.set_num_threads(1)
 
 LENGTHS = (7, 21, 2, 13, 21, 5, 3, 17, 9)
 

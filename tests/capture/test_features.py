@@ -38,6 +38,7 @@ def near(got, expected, relative):
     return float((got - expected).abs().max()) <= relative * float(expected.abs().max())
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_are_rows_of_the_whole_states(kind):
     """Bit by bit: both come from passes over the same batches, so nothing rounds differently."""
@@ -60,6 +61,7 @@ def test_features_are_rows_of_the_whole_states(kind):
                 assert near(got, expected[state].float(), 1e-6 if reading == "mean" else 0)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_order_do_not_matter(kind):
     loaded, made = model(kind), prompts()

@@ -34,6 +34,12 @@ class Block:
     def runs(self) -> bool:
         return self.language in ("python", "bash", "toml") and SKIPPED not in self.flags
 
+    @property
+    def prompts(self) -> int | None:
+        """Prompts that its numbers are shares of, None where they are no shares."""
+        found = [int(flag.removeprefix("prompts=")) for flag in self.flags if flag.startswith("prompts=")]
+        return found[0] if found else None
+
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 

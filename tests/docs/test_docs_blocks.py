@@ -7,12 +7,14 @@
 | ```toml, ```python with a first line `# file: NAME` | also written to NAME, for the commands that use it |
 | ```... no-run | not executed; its first line gives the reason |
 | ```text | output; behind commands, every line of it is among what they print |
+| ```text prompts=N | the same, its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
 
 A command that is meant to fail carries `# exit N`.
 """
 
 import contextlib
 import io
+import math
 import re
 import shlex
 import subprocess
@@ -44,13 +46,13 @@ def test_page_runs(page, workplace, monkeypatch):
             Path(title[1]).write_text(block.body, encoding="utf-8")
         if block.language == "python":
             printed = run_python(block, module.__dict__)
-            if following is not None and following.language == "text" and not following.flags:
-                assert_alike(printed, following.body, str(following))
+            if following is not None and following.language == "text":
+                assert_alike(printed, following.body, str(following), following.prompts)
         elif block.language == "bash":
             printed = run_commands(block)
             if following is not None and following.language == "text" and "make " not in block.body:
                 for line in filter(str.strip, following.body.splitlines()):
-                    assert_printed(printed, line, str(following))
+                    assert_printed(printed, line, str(following), following.prompts)
 
 
 def run_python(block, namespace):
@@ -103,14 +105,23 @@ def run_repflow(words):
     return result.exit_code, f"{result.stdout}\n{result.stderr}\n"
 
 
-def assert_alike(printed, written, where):
+def error_of(share, prompts):
+    """Standard error of a share of prompts, and the rounding of its printed digits; 0 where prompts are not counted."""
+    if prompts is None:
+        return 0.0
+    share = min(max(abs(share), 1 / prompts), 1 - 1 / prompts)  # one prompt may always answer otherwise
+    return math.sqrt(share * (1 - share) / prompts) + 0.005
+
+
+def assert_alike(printed, written, where, prompts=None):
     """Equal text, and numbers equal to 2 % or .005: another BLAS rounds differently."""
     assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", written).split(), f"{where}:\n{printed}"
     for got, said in zip(NUMBER.findall(printed), NUMBER.findall(written), strict=True):
-        assert float(got) == pytest.approx(float(said), rel=0.02, abs=0.005), f"{where}: prints {got}, says {said}"
+        allowed = max(0.02 * abs(float(said)), 0.005, error_of(float(said), prompts))
+        assert abs(float(got) - float(said)) <= allowed, f"{where}: prints {got}, says {said}"
 
 
-def assert_printed(printed, line, where):
+def assert_printed(printed, line, where, prompts=None):
     """The line's words stand in a row in the output, with numbers equal to 5 % or .01: the toys are trained anew."""
     words, said = printed.split(), line.split()
     masked, wanted = ([NUMBER.sub("#", word) for word in part] for part in (words, said))
@@ -118,7 +129,8 @@ def assert_printed(printed, line, where):
     expected = [float(number) for number in NUMBER.findall(line)]
     for place in places:
         found = [float(number) for number in NUMBER.findall(" ".join(words[place : place + len(said)]))]
-        if found == pytest.approx(expected, rel=0.05, abs=0.01):
+        allowed = [max(0.05 * abs(said), 0.01, error_of(said, prompts)) for said in expected]
+        if all(abs(got - said) <= most for got, said, most in zip(found, expected, allowed, strict=True)):
             return
     pytest.fail(f"{where}: no command prints {line!r}")
 
@@ -133,6 +145,20 @@ def test_output_comparison_can_fail():
     for wrong in ("say 0.60 now", "tell 0.50 now"):
         with pytest.raises(pytest.fail.Exception):
             assert_printed("x\nsay 0.50 now\ny", wrong, "here")
+
+
+def test_shares_of_few_prompts_are_equal_up_to_their_standard_error():
+    """0.44 of 180 prompts has a standard error of 0.037; a share of 0 or 1 still has a prompt to give."""
+    assert_alike("a 0.45", "a 0.44", "here", 180)
+    assert_alike("a 0.47", "a 0.44", "here", 180)
+    assert_printed("x a 0.47 b", "a 0.44", "here", 180)
+    assert_alike("a 0.99", "a 1.00", "here", 180)
+    with pytest.raises(AssertionError):
+        assert_alike("a 0.50", "a 0.44", "here", 180)
+    with pytest.raises(AssertionError):
+        assert_alike("a 0.45", "a 0.44", "here", 10_000)
+    with pytest.raises(pytest.fail.Exception):
+        assert_printed("x a 0.50 b", "a 0.44", "here", 180)
 
 
 def test_every_fence_is_known_and_few_are_skipped():

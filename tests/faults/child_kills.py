@@ -35,13 +35,14 @@ def killed_child(work, delay):
     return os.WIFSIGNALED(status)
 
 
-def kill_and_resume(work, runs, *, kills, per_run, within):
-    """Kill runs of `work(name)` until `kills` have hit, and finish each.
+def kill_and_resume(work, runs, *, kills, midway, per_run, within):
+    """Kill runs of `work(name)` until `kills` have hit, `midway` of them between two shards, and finish each.
 
     Args:
         work: does or resumes a run of this name in the folder `runs`; the run `reference` is what all must equal.
         runs: folder of runs.
         kills: number of kills wanted.
+        midway: number of them that leave a run with some shards; on a busy machine more kills come too early.
         per_run: kills of one run at most, before it is finished.
         within: share of a whole run's time in which the kill comes.
     """
@@ -54,7 +55,7 @@ def kill_and_resume(work, runs, *, kills, per_run, within):
     rng = random.Random("kills of children")
     found = {"kills": 0, "midway": 0, "different": [], "shards": shards}
     number = 0
-    while found["kills"] < kills:
+    while found["kills"] < kills or found["midway"] < midway:
         name, number = f"run{number}", number + 1
         for _ in range(per_run):
             if not killed_child(lambda name=name: work(name), rng.uniform(0, within * duration)):

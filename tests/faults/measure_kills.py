@@ -23,7 +23,7 @@ def main(folder, kills):
     def work(name):
         return run(config, model=model, out=runs, name=name)
 
-    found = kill_and_resume(work, runs, kills=kills, per_run=5, within=0.6)
+    found = kill_and_resume(work, runs, kills=kills, midway=kills // 2, per_run=5, within=0.6)
     found["cuts"] = 0
     manifest, reference = runs / "reference" / "manifest.jsonl", contents(runs / "reference")
     rng = random.Random("cuts")

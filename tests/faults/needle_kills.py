@@ -21,7 +21,7 @@ def main(folder, kills):
     def work(name):
         return run(config, model=model, out=runs, name=name)
 
-    print(json.dumps(kill_and_resume(work, runs, kills=kills, per_run=3, within=0.8)))
+    print(json.dumps(kill_and_resume(work, runs, kills=kills, midway=kills // 3, per_run=3, within=0.8)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 from store_study import open_run
@@ -20,7 +19,7 @@ def child_holding(parent, then=lambda run: None):
             run = open_run(parent)
             then(run)
             os.write(write_end, b".")
-            time.sleep(60)
+            signal.pause()
         finally:
             os._exit(1)
     os.close(write_end)
@@ -64,7 +63,7 @@ def test_a_surviving_worker_of_a_killed_run_does_not_block(tmp_path):
                 run.record("note", {})
             except StoreError:
                 os.write(write_end, b"refused\n")
-                time.sleep(60)
+                signal.pause()
             finally:
                 os._exit(1)
         os.write(write_end, f"{worker}\n".encode())
@@ -85,14 +84,16 @@ def test_a_surviving_worker_of_a_killed_run_does_not_block(tmp_path):
 def test_racing_starts_leave_one_run(tmp_path):
     """Many processes start the same new run: exactly one holds it, whichever loses removes nothing."""
     read_end, write_end = os.pipe()
+    held, release = os.pipe()
     pids = []
     for _ in range(8):
         pid = os.fork()
         if pid == 0:
             try:
+                os.close(release)
                 run = open_run(tmp_path)
                 os.write(write_end, b"w")
-                time.sleep(1)
+                os.read(held, 1)  # until the parent has heard of all: the others may be slow to start
                 run.close()
             except StoreError:
                 os.write(write_end, b"l")
@@ -101,7 +102,8 @@ def test_racing_starts_leave_one_run(tmp_path):
         pids.append(pid)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
-        outcomes = pipe.read()
+        outcomes = pipe.read(8)
+    os.close(release)
     for pid in pids:
         os.waitpid(pid, 0)
     assert sorted(outcomes) == sorted(b"w" + b"l" * 7)

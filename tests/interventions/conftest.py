@@ -11,7 +11,6 @@ from repflow.models import Model, load
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-torch.set_num_threads(1)
 
 
 @functools.cache

@@ -14,6 +14,8 @@ from repflow.mixers.chunked_ssd import ssd_scan_chunked
 from repflow.mixers.preference import prefer
 from repflow.mixers.scan import choose, fast_recurrence, recurrence, selective_scan, ssd_scan
 
+pytestmark = pytest.mark.numeric
+
 LENGTHS = [1, 2, 7, 8, 9, 21]
 SHIFTS = [-5.0, 0.0, 30.0]
 FORMS = {

@@ -11,6 +11,8 @@ from repflow.mixers import build
 from repflow.models import fastpath, load
 from repflow.models.scan_call import NotReadError, read_call
 
+pytestmark = pytest.mark.numeric
+
 
 def states_of(model, ids):
     found = []

@@ -57,6 +57,7 @@ def test_facts(model):
     assert not model.network.training
 
 
+@pytest.mark.numeric
 @EVERY
 def test_states_are_those_of_an_independent_run(model, ids):
     """Against a fresh network: its own tuple where that is right, its embedding table and its norm where it is not."""
@@ -82,6 +83,7 @@ def test_states_are_those_of_an_independent_run(model, ids):
     )
 
 
+@pytest.mark.numeric
 @EVERY
 def test_logits_from_the_final_norm(model, ids):
     with torch.no_grad():
@@ -90,6 +92,7 @@ def test_logits_from_the_final_norm(model, ids):
         assert worst([model.logits(normed)], [expected]) < tolerance(model.model_type)
 
 
+@pytest.mark.numeric
 @EVERY
 def test_right_padding_is_exact(model, ids):
     lengths, within = [20, 13, 5], tolerance(model.model_type)
@@ -110,6 +113,7 @@ def test_branch_is_the_step_between_states(model, ids):
     assert worst(branches, [b - a for a, b in itertools.pairwise(states)]) < 1e-5
 
 
+@pytest.mark.numeric
 @EVERY
 def test_sublayer_branches_sum_to_the_block(model, ids):
     branches, _ = collect(model, ids, kind="branch")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -106,14 +105,8 @@ class Opened:
         self.tab.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         self.tab.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
         self.tab.on("popup", lambda _: self.complaints.append("a popup"))
-        session = self.context.new_cdp_session(self.tab)
-        session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        start = time.perf_counter()
         self.tab.goto(file.as_uri())
         self.tab.wait_for_selector(READY, state="attached")
-        self.seconds = time.perf_counter() - start
-        told = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
-        self.busy = told["TaskDuration"]
 
     def _only_own(self, route):
         if route.request.url.split("#")[0] == self.file.as_uri():

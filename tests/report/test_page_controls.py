@@ -216,7 +216,8 @@ def test_links_of_the_verdict_lead_to_their_figure(page):
 def test_a_link_stays_at_its_figure_while_others_are_drawn_above_it(example_file, opened):
     page = opened(example_file(6, 24))
     page.tab.evaluate("location.hash = '#explorer'")
-    page.tab.wait_for_timeout(800)  # it scrolls smoothly
+    # it scrolls smoothly, and as fast as the machine lets it
+    page.tab.wait_for_function("Math.abs(document.querySelector('#explorer').getBoundingClientRect().y) < 60")
     page.settle()
     assert abs(page.tab.locator("#explorer").bounding_box()["y"]) < 60
 

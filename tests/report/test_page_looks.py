@@ -10,8 +10,6 @@ from page_browser import APART, OVERLAPS
 
 FIGURES = ("similarity", "accuracy", "cka", "explorer")
 SIZE = 12_000_000
-SECONDS = 3.0
-CROWDED = 5
 
 
 def pixels(chart):
@@ -90,16 +88,11 @@ def test_log_axes_write_few_digits_and_strips_are_read_on_their_colours(opened, 
     assert labels == ["#000000", "#ffffff"], "dark on orange, white on blue"
 
 
-def test_six_deep_models_open_fast_and_stay_small(example_file, opened, record_property):
-    """Work of the page's own thread under 3 s; by the clock too, with room for what else runs on the cores."""
+def test_six_deep_models_stay_small(example_file, opened):
+    """How fast such a page opens: benchmarks/page.py."""
     file = example_file(6, 64)
     assert file.stat().st_size < SIZE
-    page = opened(file)
-    record_property("seconds", page.seconds)
-    size = file.stat().st_size / 1e6
-    print(f"page of {size:.1f} MB opened in {page.seconds:.2f} s, of which {page.busy:.2f} s are its own work")
-    assert page.busy < SECONDS
-    assert page.seconds < CROWDED * SECONDS
+    opened(file)
 
 
 def test_keyboard_reaches_every_control_and_shows_where_it_is(example_file, opened):

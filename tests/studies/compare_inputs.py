@@ -16,7 +16,6 @@ from tiny_configs import tiny_config
 from repflow.models import load
 
 transformers.logging.set_verbosity_error()
-torch.set_num_threads(1)
 
 TEXTS = [
     "the river runs past the old mill and the miller counts the sacks of grain by the light of a lamp",

@@ -20,7 +20,6 @@ from repflow.tasks.draw import Draw
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-torch.set_num_threads(1)
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")
 CLASSES = 4

@@ -286,6 +286,7 @@ _F7 = (FLOW, "section 3.4.1, Table 1 and Figure 7", 174)
 _SIZE = (FLOW, "section 3.4.3", 184)
 _KEY = (SUMMARY_1, "Key Results")
 _HOW = (SUMMARY_1, "Mechanism")
+_HOW_T1 = (SUMMARY_1, "Mechanism, which names section 3.4.1, Table 1", 74)
 _BOTH = "for GPT-Neo-2.7B and Pythia-2.8B in this order"
 _SSMS = "for Mamba2-2.7B and Mamba-2.8B in this order"
 _HEAT = "one row of a heat map of all pairs: taken as the pair of first and named layer"
@@ -362,8 +363,8 @@ QUOTES: tuple[Quote, ...] = (
     _say((*_KEY, 44), "SSM", "steadier", None, None, "lower variance metrics (Vloc/Vglob) compared to TBMs"),
     _say((*_HOW, 54), "TBM", "token_similarity", 60.0, -1, "dropping to ~60% near final layer"),
     _say((*_HOW, 60), "TBM", "token_similarity", (80.0, 100.0), None, "(~80-100%)", init="random"),
-    _say((*_HOW, 74), _NEO, "largest_drop", 25.3, None, "with 25.3% drop to final layer"),
-    _say((*_HOW, 74), _MAMBA2, "largest_drop", 20.6, None, "with up to 20.6% drop"),
+    _say(_HOW_T1, _NEO, "largest_drop", 25.3, None, "with 25.3% drop to final layer"),
+    _say(_HOW_T1, _MAMBA2, "largest_drop", 20.6, None, "with up to 20.6% drop"),
     _say((SUMMARY_2, "Key Results", 15), "TBM", "less_steady", None, None,
          "Transformers demonstrate higher path energy and stability compared to SSMs"),
 )  # fmt: skip

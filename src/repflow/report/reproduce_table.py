@@ -100,10 +100,29 @@ def check_view(result: Result) -> list[RenderableType]:
             f"{len(beyond)} lie outside both tasks' values, so that no weighted mean gives them."
         ),
         _recomputed(differ),
-        Text(f"Text and summaries: {len(failed)} of {len(checks)} statements do not fit what is printed elsewhere."),
+        Text(f"Text and summaries: {quotations(checks)}"),
         _claims(failed),
-        Text(f"The other {len(checks) - len(failed)} do; --json lists them."),
+        Text(f"The other {len(checks) - len(failed)} checks hold; --json lists them."),
     ]
+
+
+def quotations(checks: list[dict[str, Any]]) -> str:
+    """How many quotations hold in all that they were held against, in part and in none.
+
+    >>> one = {"words": "up to 3", "citation": "here"}
+    >>> quotations([{**one, "holds": True}, {**one, "holds": False}])
+    'of 1 quotation 0 hold, 1 partly holds and 0 do not hold (1 of 2 checks against what is printed elsewhere fails).'
+    """
+    found: dict[tuple[str, str], list[bool]] = {}
+    for check in checks:
+        found.setdefault((check["words"], check["citation"]), []).append(bool(check["holds"]))
+    whole, none = (sum(test(holds) for holds in found.values()) for test in (all, lambda holds: not any(holds)))
+    partly, failed = len(found) - whole - none, sum(not check["holds"] for check in checks)
+    return (
+        f"of {len(found)} quotation{'s' if len(found) != 1 else ''} {whole} hold{'s' if whole == 1 else ''}, "
+        f"{partly} partly hold{'s' if partly == 1 else ''} and {none} do{'es' if none == 1 else ''} not hold "
+        f"({failed} of {len(checks)} checks against what is printed elsewhere fail{'s' if failed == 1 else ''})."
+    )
 
 
 def _recomputed(rows: list[dict[str, Any]]) -> FittedTable:

@@ -13,7 +13,7 @@ from repflow.report.page_context import measured_runs
 from repflow.report.page_depth import exact
 from repflow.report.page_model import Block, Cell, Section, Table
 from repflow.report.page_runs import StoredRun
-from repflow.report.reproduce_table import DIGITS, WORDS
+from repflow.report.reproduce_table import DIGITS, WORDS, quotations
 from repflow.report.section_probe import probe_runs
 from repflow.report.section_reproduce import reproduce_figure
 
@@ -169,6 +169,7 @@ def _check_table(run: StoredRun, place: int) -> Table:
         for check in sorted(checks, key=lambda check: bool(check["holds"]))
     ]
     differ = sum(not row["agrees"] for row in run.result.provenance["rows"])
-    caption = f"{differ} of {len(run.result.provenance['rows'])} numbers of Table 1 differ from the mean of Table 2."
+    caption = f"{differ} of {len(run.result.provenance['rows'])} numbers of Table 1 differ from the mean of Table 2. "
+    caption += f"Text and summaries: {quotations(checks)}"
     columns = ("said", "where", "printed elsewhere", "fits")
     return Table(f"reproduce-{place}", "flow-check: the paper against itself", columns, rows, caption)

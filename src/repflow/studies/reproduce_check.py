@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from repflow.papers import QUANTITIES, TABLE_1, TABLE_2, UNITS
-from repflow.studies.reproduce_claims import TINY, text_checks
+from repflow.studies.reproduce_claims import TINY, by_quotation, text_checks
 
 if TYPE_CHECKING:
     from repflow.results import Result
@@ -82,6 +82,12 @@ def run() -> Result:
         for check in checks
         if not check.holds
     ]
-    provenance = {"rows": [asdict(row) for row in rows], "checks": [asdict(check) for check in checks]}
+    quoted = by_quotation(checks)
+    fails = sum(not all(check.holds for check in made) for made in quoted.values())
+    provenance = {
+        "rows": [asdict(row) for row in rows],
+        "checks": [asdict(check) for check in checks],
+        "quotations": {"all": len(quoted), "not_borne_out": fails},
+    }
     config = {"study": "reproduce", "recipe": "flow-check"}
     return Result(arrays, dict.fromkeys(arrays, ("row",)), config, provenance, findings)

@@ -122,12 +122,19 @@ def _ratio(quote: Quote) -> Iterator[Check]:
 
 
 def _largest_drop(quote: Quote) -> Iterator[Check]:
-    """'Up to x' is a claim on every cell: no printed ↓ may exceed it."""
+    """'Up to x': no ↓ of the table that the sentence names exceeds it; where it names none, x is a table's largest."""
     assert quote.low is not None
     largest = {block: max(block_cells(block, **_subject(quote)), key=lambda cell: cell.drop) for block in BLOCKS}
     found = "; ".join(f"{_block(block)} {cell.drop} ({_at(cell)})" for block, cell in largest.items())
-    holds = max(cell.drop for cell in largest.values()) <= quote.low + _precision(quote.low) + TINY
-    yield _check(quote, "largest ↓ of each table", found, holds)
+    room = _precision(quote.low) + TINY
+    named = [block for block in BLOCKS if _block(block) in quote.place]
+    if named:
+        holds = all(largest[block].drop <= quote.low + room for block in named)
+        against = f"largest ↓ of {' and '.join(map(_block, named))}, which it names"
+    else:
+        holds = any(abs(cell.drop - quote.low) <= room for cell in largest.values())
+        against = "largest ↓ of a table"
+    yield _check(quote, against, found, holds)
 
 
 def _smaller_drop(quote: Quote) -> Iterator[Check]:
@@ -229,6 +236,14 @@ CHECKERS: dict[str, Callable[[Quote], Iterator[Check]]] = {
     "models": _models,
     "name": _name,
 }
+
+
+def by_quotation(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
+    """Checks by words and citation: one quotation may be held against several numbers."""
+    found: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        found.setdefault((check.words, check.citation), []).append(check)
+    return found
 
 
 def text_checks() -> list[Check]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from repflow import zoo
 from repflow.studies import zoo_architecture_table as tables
 from repflow.studies.zoo_architecture import read_cells
 from repflow.studies.zoo_variants import VARIANTS
@@ -19,7 +20,8 @@ from repflow.studies.zoo_variants import VARIANTS
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "architecture.md", DOCS / "architecture.png"
 CELLS = read_cells(DOCS / "architecture.json")
-PART = re.compile(r"(<!-- made: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
+"""A made part, on lines of its own or within a sentence."""
 PANELS = {
     "Mamba-2: depth, width, state": ("mamba2", "mamba2-shallow", "mamba2-deep", "mamba2-narrow", "mamba2-small-state"),
     "hybrids": ("hybrid", "hybrid-mirror", "mamba2", "gpt-neox"),
@@ -67,7 +69,33 @@ def _curves(name: str, task: str) -> list[list[float]]:
     return [cell["record"]["flow"][-1][task]["token_similarity"] for cell in CELLS if cell["variant"] == name]
 
 
+def packaged() -> str:
+    """At how many states the packaged models lie outside what the seeds gave, on key-value prompts."""
+    told = []
+    for name in (name for name in VARIANTS if name in zoo.NAMES):
+        own = np.asarray(zoo.record(name)["flow"][-1]["kvpr"]["token_similarity"])
+        seeds = np.asarray(_curves(name, "kvpr"))
+        outside = (own < seeds.min(0)) | (own > seeds.max(0))
+        told.append(f"{name} at {outside.sum()} of {len(outside)}")
+    return ", ".join(told)
+
+
+def frozen_norms() -> str:
+    """What frozen norms do to similarity after the first block, with an answer that the intervals carry."""
+    found = {}
+    for task in tables.TASKS:
+        curves = [_curves(name, task) for name in ("gpt-neox-frozen-norms", "gpt-neox")]
+        found[task] = np.array([frozen[1] - plain[1] for frozen, plain in zip(*curves, strict=True)])
+    shown = any(abs(values.mean()) > tables.half_width(values) for values in found.values())
+    numbers = ", ".join(f"{tables.difference(values.tolist())} on {task}" for task, values in found.items())
+    return (
+        f"{'A change is shown' if shown else 'None shown'}: frozen, similarity after the first block moves by {numbers}"
+    )
+
+
 PARTS = {
+    "packaged": packaged,
+    "frozen_norms": frozen_norms,
     "variants": variants,
     "hybrids": hybrids,
     "training": training,
@@ -80,7 +108,7 @@ PARTS = {
 
 def page(text: str) -> str:
     """The page with its measured parts made anew."""
-    return PART.sub(lambda match: f"{match[1]}{PARTS[match['name']]()}\n{match[3]}", text)
+    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
 
 
 def draw(file: Path) -> None:

@@ -1,34 +1,35 @@
 """Paper 1's eight numbered findings, and what measured models say to each. No torch.
 
 A finding is cut into parts that a number can settle. Each part is asked of every training by itself, on the models of
-the same seed and number of steps:
+the same seed and number of steps, and gives a margin there. A part is shown to hold, or not to, where Student's 95 %
+interval of its margins over seeds lies on one side of its threshold, and every interval over prompts does as well.
+Two trainings of one seed start from the same weights and read the same batches, so that they count as one: their mean.
+`repflow.verdict` makes the word of it: holds, partly holds, does not hold, open.
 
-| verdict | when |
-|---|---|
-| agrees | every part was settled and holds in every training, and they are of at least two seeds |
-| differs | every part could be settled, and none holds in any training |
-| mixed | anything between; also where all holds on the one seed that was measured, or one training could not be asked |
-| not measurable | the runs do not have what it needs, or too few prompts to settle any part |
-
-The thresholds are `repflow.paper_parts`; the paper gives none, so they are ours, taken from the numbers of its text
-before our models were measured. Hybrids are not judged: the findings do not speak of them.
+The flow is judged on the residual stream and, where runs have them, on what each block of a state-space model adds to
+it, since the paper's values for these look like such branches. The thresholds are `repflow.thresholds`. Hybrids are not
+judged: the findings do not speak of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repflow import paper_parts as parts
 from repflow import paper_probe_parts as probe_parts
-from repflow.paper_parts import Clause, Group
+from repflow.claims import BRANCH, STREAM, Clause, Ends, Group, split_place
+from repflow.intervals import LEAST_VALUES, student_interval
 from repflow.paper_reading import SSM, TBM, Reading, Training, known_readings, merge, read_results
 from repflow.papers import FLOW
+from repflow.verdict import WORDS, Verdict, decide, settle
+from repflow.verdict import Part as Shown
 
 __all__ = [
     "FINDINGS",
-    "VERDICTS",
+    "WORDS",
     "Clause",
     "Finding",
     "Judged",
@@ -39,11 +40,11 @@ __all__ = [
     "read_results",
 ]
 
-AGREES, MIXED, DIFFERS, NONE = VERDICTS = ("agrees", "mixed", "differs", "not measurable")
 TASKS = ("kvpr", "mdqa", "text")
 """Tasks to judge on where models share several: the paper's first."""
-LEAST_SEEDS = 2
 NOT_KNOWN = "training not known"
+OF_FLOW = ("F 3.2.1", "F 3.2.2", "F 3.2.3", "F 3.3.1", "F 3.3.2")
+"""Findings that are judged on both kinds of state."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,13 @@ class Finding:
         code: as the paper numbers it.
         words: as printed.
         ask: its parts, for the models of one training; always as many, in the same order.
+        caution: what to know of the place it is judged at, "" where nothing.
     """
 
     code: str
     words: str
     ask: Callable[[Group], list[Clause]]
+    caution: Callable[[str], str] = lambda place: ""
 
     @property
     def place(self) -> str:
@@ -105,6 +108,7 @@ FINDINGS: tuple[Finding, ...] = (
         "Task-relevant representations peak in intermediate layers for both architectures, with SSMs having a smaller "
         "gap to the last layer than TBMs.",
         probe_parts.intermediate_peak,
+        probe_parts.printed_contrast,
     ),
     Finding(
         "F 3.4.2",
@@ -134,23 +138,71 @@ class Part:
     @property
     def text(self) -> str:
         """What was asked, in the words of the first training that could be asked."""
-        return next((clause for clause in self.clauses if clause.holds is not None), self.clauses[0]).text
+        return next((clause for clause in self.clauses if clause.asked), self.clauses[0]).text
 
     @property
-    def answers(self) -> list[bool]:
+    def asked(self) -> list[Clause]:
         """Of the trainings that could be asked."""
-        return [clause.holds for clause in self.clauses if clause.holds is not None]
+        return [clause for clause in self.clauses if clause.asked]
 
     @property
-    def seeds(self) -> set[int]:
-        """Training seeds that could be asked; models of which none is known do not count."""
-        asked = (clause.training.seed for clause in self.clauses if clause.holds is not None)
-        return {seed for seed in asked if seed is not None}
+    def by_seed(self) -> dict[int, float]:
+        """Margin of every seed, the mean over its trainings; models of which no seed is known do not count."""
+        return _by_seed(self.asked)
+
+    @cached_property
+    def shown(self) -> Shown:
+        """Whether it is shown to hold, over seeds and over prompts."""
+        answer, tail = _settled(self.asked)
+        others = [clause.also for clause in self.asked if clause.also is not None]
+        if others:  # another convention has to say the same
+            second, other_tail = _settled(others)
+            answer, tail = (answer if second is answer else None), max(tail, other_tail)
+        return Shown(self.text, answer, tail)
 
     @property
-    def holds(self) -> bool:
-        """Whether it holds in every training that could be asked."""
-        return bool(self.answers) and all(self.answers)
+    def holds(self) -> bool | None:
+        """Shown to hold, shown not to hold, or neither."""
+        return self.shown.holds
+
+    @property
+    def interval(self) -> Ends:
+        """Student's interval of the margin over seeds; NaN below three."""
+        band = student_interval(list(self.by_seed.values()) or [math.nan])
+        return float(band.low), float(band.high)
+
+    @property
+    def why_open(self) -> str:
+        """What keeps it from being settled."""
+        if not self.asked:
+            return "; ".join(dict.fromkeys(clause.found for clause in self.clauses))
+        seeds = len(self.by_seed)
+        if seeds < LEAST_VALUES:
+            return f"{seeds} seed{'' if seeds == 1 else 's'}, and it takes {LEAST_VALUES}"
+        if settle(list(self.by_seed.values()), self.asked[0].zone)[0] is None:
+            low, high = self.interval
+            return f"margin over {seeds} seeds {low:+.3g} to {high:+.3g}"
+        if any(clause.also is not None and clause.also.side is not clause.side for clause in self.asked):
+            return "the conventions disagree"
+        return "an interval over prompts does not lie on that side"
+
+
+def _by_seed(clauses: Sequence[Clause]) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for clause in clauses:
+        if clause.training.seed is not None and clause.asked:
+            found.setdefault(clause.training.seed, []).append(clause.margin)
+    return {seed: math.fsum(margins) / len(margins) for seed, margins in found.items()}
+
+
+def _settled(clauses: Sequence[Clause]) -> tuple[bool | None, float]:
+    """Answer over seeds, where no interval over prompts leaves it open or says otherwise; and its one-sided error."""
+    if not clauses:
+        return None, 1.0
+    answer, tail = settle(list(_by_seed(clauses).values()), clauses[0].zone)
+    within = [clause for clause in clauses if math.isfinite(clause.interval[0])]
+    agree = all(replace(clause, also=None).holds is answer for clause in within)
+    return (answer if agree else None), tail
 
 
 @dataclass(frozen=True)
@@ -159,19 +211,30 @@ class Judged:
 
     Attributes:
         finding: the paper's.
-        verdict: one of `VERDICTS`.
+        states: kind of state that was judged.
+        judgement: word, counts and power.
         reason: why, in a sentence.
-        ours: our numbers, of the first training that could be asked.
+        ours: our numbers, each part's of the first training that could be asked.
         clauses: every part in every training.
         trainings: those that could be asked.
+        caution: what to know of the place it was judged at.
+        branches: the same with what state-space blocks add in place of their stream; None where that is not measured.
     """
 
     finding: Finding
-    verdict: str
+    states: str
+    judgement: Verdict
     reason: str
     ours: str
     clauses: tuple[Clause, ...]
     trainings: tuple[Training, ...]
+    caution: str = ""
+    branches: Judged | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The word."""
+        return self.judgement.word
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -179,9 +242,17 @@ class Judged:
         return parts_of(self.clauses)
 
     @property
-    def where(self) -> str:
-        """In which trainings a part has to hold."""
-        return _where([part for part in self.parts if part.answers])
+    def seeds(self) -> int:
+        """Different seeds among the trainings that could be asked."""
+        return len({training.seed for training in self.trainings if training.seed is not None})
+
+    @property
+    def on_branches(self) -> list[Part]:
+        """Parts that branches of state-space models answer otherwise than their stream; none where not measured."""
+        if self.branches is None:
+            return []
+        pairs = zip(self.parts, self.branches.parts, strict=True)
+        return [other for part, other in pairs if [c.found for c in part.clauses] != [c.found for c in other.clauses]]
 
     @property
     def code(self) -> str:
@@ -209,11 +280,20 @@ def judge(readings: Sequence[Reading], *, place: str | None = None) -> list[Judg
     """
     judged = [reading for reading in readings if reading.family in (TBM, SSM)]
     chosen = common_place(judged) if place is None else place
-    groups = [
-        Group(training, chosen, tuple(reading for reading in judged if reading.training == training))
-        for training in dict.fromkeys(reading.training for reading in judged)
+    trainings = list(dict.fromkeys(reading.training for reading in judged))
+
+    def groups(states: str) -> list[Group]:
+        members = ((training, [r for r in judged if r.training == training]) for training in trainings)
+        return [Group(training, chosen, tuple(found), states, tuple(judged)) for training, found in members]
+
+    streams = [_judged(finding, groups(STREAM), chosen) for finding in FINDINGS]
+    if not any(chosen in reading.branch for reading in judged if reading.family == SSM):
+        return streams
+    branches = groups(BRANCH)
+    return [
+        replace(entry, branches=_judged(entry.finding, branches, chosen)) if entry.code in OF_FLOW else entry
+        for entry in streams
     ]
-    return [_judged(finding, groups) for finding in FINDINGS]
 
 
 def common_place(readings: Sequence[Reading]) -> str:
@@ -223,22 +303,34 @@ def common_place(readings: Sequence[Reading]) -> str:
     shared = set(readings[0].trained).intersection(*(reading.trained for reading in readings[1:]))
 
     def rank(place: str) -> tuple[int, int]:
-        task, length = parts.split_place(place)
+        task, length = split_place(place)
         return (TASKS.index(task) if task in TASKS else len(TASKS), -length)
 
     return min(shared, key=rank, default="")
 
 
-def _judged(finding: Finding, groups: Sequence[Group]) -> Judged:
+def _judged(finding: Finding, groups: Sequence[Group], place: str) -> Judged:
     clauses = tuple(clause for group in groups for clause in finding.ask(group))
-    asked = [clause for clause in clauses if clause.holds is not None]
+    asked = [clause for clause in clauses if clause.asked]
     trainings = tuple(dict.fromkeys(clause.training for clause in asked))
-    verdict, reason = _verdict(parts_of(clauses))
-    first = [clause for clause in asked if clause.training == trainings[0]] if trainings else []
-    ours = "; ".join(dict.fromkeys(clause.found for clause in first))
-    if ours and len(groups) > 1:
-        ours = f"{str(trainings[0]) or NOT_KNOWN}: {ours}"
-    return Judged(finding, verdict, reason, ours, clauses, trainings)
+    found = parts_of(clauses)
+    seeds = min((len(part.by_seed) for part in found), default=0)
+    verdict = decide([part.shown for part in found], asked=len(trainings), trainings=len(groups), units=seeds)
+    states = groups[0].states if groups else STREAM
+    ours = _ours(found, several=len(groups) > 1)
+    return Judged(finding, states, verdict, _reason(found), ours, clauses, trainings, finding.caution(place))
+
+
+def _ours(found: Sequence[Part], *, several: bool) -> str:
+    """Our numbers, each part's of the first training that could be asked; named where there are several."""
+    first: dict[Training, dict[str, None]] = {}
+    for part in found:
+        for clause in part.asked[:1]:
+            first.setdefault(clause.training, {})[clause.found] = None
+    told = {training: "; ".join(numbers) for training, numbers in first.items()}
+    if not several:
+        return "; ".join(told.values())
+    return ". ".join(f"{str(training) or NOT_KNOWN}: {numbers}" for training, numbers in told.items())
 
 
 def parts_of(clauses: Sequence[Clause]) -> list[Part]:
@@ -250,52 +342,31 @@ def parts_of(clauses: Sequence[Clause]) -> list[Part]:
     return [Part(tuple(column)) for column in zip(*rows, strict=True)]
 
 
-def _verdict(parts: Sequence[Part]) -> tuple[str, str]:
-    """Verdict and reason; a part that no training could answer keeps a finding from agreeing."""
-    if not any(part.answers for part in parts):
-        why = dict.fromkeys(clause.found for part in parts for clause in part.clauses)
-        return NONE, "; ".join(why) or "no Transformer and no state-space model among the runs"
-    known, open_ = ([part for part in parts if bool(part.answers) == asked] for asked in (True, False))
-    broken = [part for part in known if not part.holds]
-    if len(parts) == sum(not any(part.answers) for part in known):
-        return DIFFERS, f"no part holds {_where(known, 'any')}: {_texts(known)}"
-    unasked = f"; not settled: {_texts(open_)}" if open_ else ""
-    if broken:
-        not_all = "; ".join(part.text + _sometimes(part) for part in broken)
-        return MIXED, f"{len(known) - len(broken)} of {len(known)} parts hold {_where(known)}; not: {not_all}{unasked}"
-    if open_:
-        return MIXED, f"all that could be settled holds {_where(known)}{unasked}"
-    if any(len(part.seeds) < LEAST_SEEDS for part in parts):
-        return MIXED, "agrees on the one training seed measured; another may not"
-    if some := [part for part in parts if len(part.answers) < len(part.clauses)]:
-        left = "; ".join(f"{part.text} (asked in {len(part.answers)} of {len(part.clauses)})" for part in some)
-        return MIXED, f"all that could be settled holds; not settled in every training: {left}"
-    return AGREES, f"all {len(known)} parts hold {_where(known)}"
+def _reason(found: Sequence[Part]) -> str:
+    """What is shown of each part; of one that is open, why, and what the trainings say to it."""
+    if not found:
+        return "no Transformer and no state-space model among the runs"
+    if not any(part.asked for part in found):
+        return "; ".join(dict.fromkeys(part.why_open for part in found))
+    told = []
+    for words, answer in (("shown", True), ("shown not to hold", False)):
+        texts = [part.text for part in found if part.holds is answer]
+        told += [f"{words}: {'; '.join(texts)}"] if texts else []
+    left = [part for part in found if part.holds is None]
+    told += [f"open: {'; '.join(map(told_part, left))}"] if left else []
+    return ". ".join(told)
 
 
-def _where(parts: Sequence[Part], quantity: str = "every") -> str:
-    """In which trainings parts hold that were settled in one at least."""
-    asked, trainings = {len(part.answers) for part in parts}, len(parts[0].clauses)
-    if asked == {trainings}:
-        return over_trainings(trainings, quantity)
-    of = f" ({asked.pop()} of {trainings})" if len(asked) == 1 else ""
-    return f"in {quantity} training that could be asked{of}"
+def told_part(part: Part) -> str:
+    """A part with what is shown of it, or what keeps it open.
 
-
-def over_trainings(count: int, quantity: str) -> str:
-    """Where it was asked.
-
-    >>> over_trainings(1, "any"), over_trainings(3, "every")
-    ('in the one training measured', 'in every one of 3 trainings')
+    The number of trainings whose numbers lie on the claim's side stands with it.
     """
-    return "in the one training measured" if count == 1 else f"in {quantity} one of {count} trainings"
+    shown = {True: "shown", False: "shown not to hold", None: part.why_open}[part.holds]
+    return f"{part.text} ({_sides(part)}{shown})"
 
 
-def _sometimes(part: Part) -> str:
-    """In how many trainings a part holds, where it holds in some."""
-    held = sum(part.answers)
-    return f" (holds in {held} of {len(part.answers)})" if held else ""
-
-
-def _texts(parts: Sequence[Part]) -> str:
-    return "; ".join(part.text for part in parts)
+def _sides(part: Part) -> str:
+    """In how many trainings the number itself lies on the claim's side."""
+    sides = [clause.side for clause in part.asked]
+    return f"so in {sum(map(bool, sides))} of {len(sides)}; " if sides else ""

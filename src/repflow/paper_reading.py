@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from repflow import zoo
+from repflow.intervals import LEAST_VALUES
 from repflow.results import Result
 
 TBM, SSM, HYBRID = "TBM", "SSM", "hybrid"
 """Families as the paper has them: Transformer-based, state-space; and a mixture, of which it speaks last."""
 RECURRENT = ("ssm", "recurrent")
 CURVES = ("token_similarity", "layer_cosine")
+SCALARS = ("smoothness", "stability", "matched/smoothness", "matched/stability")
+FLOWS = ("trained", "random", "branch", "random_branch")
+"""Fields of a reading that hold flows."""
 SAME = ("model", "layers", "parameters", "data")
 """What trainings of one built-in model share; a zoo of one's own may use the packaged names."""
 
@@ -58,6 +62,8 @@ class Flow:
         matched_stability: St on it.
         cka: by state and state; empty where it was not measured.
         prompts: digest of the prompts that were read.
+        without: the same with each prompt left out in turn, from which intervals over prompts come; none where fewer
+            than three were read. CKA is one number of all prompts together, and not among them.
     """
 
     token_similarity: list[float]
@@ -68,6 +74,7 @@ class Flow:
     matched_stability: float = math.nan
     cka: list[list[float]] = field(default_factory=list)
     prompts: str = ""
+    without: list[Flow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class Probe:
         drop_low: lower end of its interval.
         drop_high: upper end.
         chance: accuracy by chance.
+        test: prompts that it was tested on; 0 where that is not known.
     """
 
     accuracy: list[float]
@@ -95,6 +103,7 @@ class Probe:
     drop_low: float
     drop_high: float
     chance: float
+    test: int = 0
 
     @property
     def decodable(self) -> bool:
@@ -105,6 +114,32 @@ class Probe:
     def corrected_last(self) -> float:
         """Last state's accuracy on a scale from 0, by chance, to 1: comparable between numbers of classes."""
         return (self.last_accuracy - self.chance) / (1 - self.chance)
+
+    @property
+    def corrected_error(self) -> float:
+        """Standard error of `corrected_last`, with two prompts of each kind added (Agresti and Coull); NaN unknown."""
+        if not self.test:
+            return math.nan
+        share = (self.last_accuracy * self.test + 2) / (self.test + 4)
+        return math.sqrt(share * (1 - share) / (self.test + 4)) / (1 - self.chance)
+
+    @property
+    def drop_ends(self) -> tuple[float, float]:
+        """95 % interval of the drop.
+
+        Where no test prompt is read differently at the peak and at the last state, the stored interval has no width.
+        That many prompts leave open a share of up to 1 - 0.025^(1/n) that are, as the exact binomial interval has it.
+
+        >>> flat = Probe([0.5, 0.5], 1, 0.5, 0.4, 0.5, 0.0, 0.0, 0.0, 0.25, test=60)
+        >>> [round(end, 3) for end in flat.drop_ends]
+        [-0.06, 0.06]
+        """
+        if self.drop_high > self.drop_low or not math.isfinite(self.drop_low):
+            return self.drop_low, self.drop_high
+        if not self.test:
+            return math.nan, math.nan
+        rest = 1 - 0.025 ** (1 / self.test)
+        return self.drop - rest, self.drop + rest
 
 
 @dataclass(frozen=True)
@@ -121,6 +156,8 @@ class Reading:
         trained: "task/length" → flow of the trained weights.
         random: "scheme/task/length" → flow of random weights.
         probes: "label/task/length" → probes.
+        branch: "task/length" → flow of what each block adds, trained weights.
+        random_branch: "scheme/task/length" → the same of random weights.
         steps: of its training, None where they are not known.
         data: digest of what it was trained on.
     """
@@ -134,6 +171,8 @@ class Reading:
     trained: dict[str, Flow] = field(default_factory=dict)
     random: dict[str, Flow] = field(default_factory=dict)
     probes: dict[str, Probe] = field(default_factory=dict)
+    branch: dict[str, Flow] = field(default_factory=dict)
+    random_branch: dict[str, Flow] = field(default_factory=dict)
     steps: int | None = None
     data: str = ""
 
@@ -155,9 +194,9 @@ class Reading:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reading:
         """Inverse of `to_json`."""
-        kinds: dict[str, Any] = {"trained": Flow, "random": Flow, "probes": Probe}
+        kinds: dict[str, Any] = {**dict.fromkeys(FLOWS, _restored_flow), "probes": _restored_probe}
         parts: dict[str, Any] = {
-            name: {key: kind(**_restored(entry)) for key, entry in data[name].items()} for name, kind in kinds.items()
+            name: {key: restore(entry) for key, entry in data.get(name, {}).items()} for name, restore in kinds.items()
         }
         plain: dict[str, Any] = {name: value for name, value in data.items() if name not in kinds}
         return cls(**plain, **parts)
@@ -166,7 +205,8 @@ class Reading:
 def read_results(results: Sequence[Result], *, training: Training | None = None) -> list[Reading]:
     """Readings of any mix of runs, in the order in which their models come.
 
-    Runs of other studies, of other kinds of state than residual, and with parts taken out are left aside.
+    Runs of other studies, of other kinds of state than the stream and what a block or its mixer adds to it, and with
+    parts taken out are left aside.
 
     Args:
         results: runs, loaded.
@@ -178,7 +218,7 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
         probed = "probe_accuracy" in result
         if not about or about.get("ablate") or not (probed or "token_similarity" in result):
             continue
-        if result.config.get("states", "residual") != "residual" or "task" not in result.config:
+        if _kept(result) is None or "task" not in result.config:
             continue
         own = Training(**(about.get("training") or UNKNOWN._asdict())) if training is None else training
         key = (str(about["name"]), own)
@@ -216,6 +256,15 @@ def family(kinds: Sequence[str]) -> str:
     return HYBRID if attending and recurrent else TBM if attending else SSM
 
 
+def _kept(result: Result) -> str | None:
+    """What a run's states are to a reading: "" the stream, "branch" what blocks add; None of other kinds."""
+    kind = str(result.config.get("states", "residual"))
+    if kind == "residual":
+        return ""
+    mixer = kind.partition(":")[2] in ("", *RECURRENT)
+    return "branch" if kind.startswith("branch") and mixer and "probe_accuracy" not in result else None
+
+
 def _with(reading: Reading, result: Result, about: Mapping[str, Any]) -> Reading:
     """The reading with one run more; of two runs of one kind the later one counts."""
     place = f"{result.config['task']}/{result.config['length']}"
@@ -224,24 +273,55 @@ def _with(reading: Reading, result: Result, about: Mapping[str, Any]) -> Reading
         if init != "trained":
             return reading
         return replace(reading, probes={**reading.probes, f"{result.config['label']}/{place}": _probe(result)})
-    if init == "trained":
-        return replace(reading, trained={**reading.trained, place: _flow(result)})
-    return replace(reading, random={**reading.random, f"{init}/{place}": _flow(result)})
+    trained, random = ("branch", "random_branch") if _kept(result) else ("trained", "random")
+    name, key = (trained, place) if init == "trained" else (random, f"{init}/{place}")
+    made: dict[str, Any] = {name: {**getattr(reading, name), key: _flow(result)}}
+    return replace(reading, **made)
 
 
 def _flow(result: Result) -> Flow:
-    curves: dict[str, Any] = {name: _by_depth(result[name]) if name in result else [] for name in CURVES}
-    scalars: dict[str, Any] = {
-        name.replace("matched/", "matched_"): float(result.mean(name)) if name in result else math.nan
-        for name in ("smoothness", "stability", "matched/smoothness", "matched/stability")
-    }
+    sums = {name: _sums(result, name) for name in (*CURVES, *SCALARS) if name in result}
     cka = result["cka_pooled"].tolist() if "cka_pooled" in result else []
     prompts = str(result.provenance.get("digests", {}).get("prompts", ""))
-    return Flow(**curves, **scalars, cka=cka, prompts=prompts)
+    count = min((total.shape[1] for total, _ in sums.values()), default=0)
+    without = [_means(sums, leave) for leave in range(count)] if count >= LEAST_VALUES else []
+    return replace(_means(sums), cka=cka, prompts=prompts, without=without)
+
+
+def _sums(result: Result, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and number of finite values by depth and prompt; shorter prompts are padded with NaN."""
+    axes, values = result.axes[name], np.asarray(result[name], dtype=np.float64)
+    rows = np.moveaxis(values, axes.index("sample"), -1) if "sample" in axes else values[..., None]
+    rows = rows.reshape(1 if rows.ndim == 1 else len(rows), -1, rows.shape[-1])
+    counts = np.where(np.isfinite(rows), _tokens(result, rows.shape[1:]) if "token" in axes else 1.0, 0.0)
+    return (np.where(counts > 0, rows, 0.0) * counts).sum(1), counts.sum(1)
+
+
+def _tokens(result: Result, shape: tuple[int, ...]) -> np.ndarray:
+    """Tokens behind each stored position of each prompt: beyond 256 tokens a position stands for a span of them."""
+    starts, lengths = result.provenance.get("positions"), result.provenance.get("lengths")
+    if starts is None or lengths is None or (len(starts), len(lengths)) != shape:
+        return np.ones(shape)
+    first = np.asarray(starts)[:, None]
+    behind = np.append(starts[1:], max(lengths))[:, None]
+    return np.maximum(np.minimum(behind, lengths) - first, 0)
+
+
+def _means(sums: Mapping[str, tuple[np.ndarray, np.ndarray]], leave: int | None = None) -> Flow:
+    """Means over prompts and tokens, one prompt left out where asked."""
+    found: dict[str, list[float]] = {}
+    for name, (total, count) in sums.items():
+        kept = np.arange(total.shape[1]) != leave
+        with np.errstate(invalid="ignore"):
+            mean = total[:, kept].sum(1) / count[:, kept].sum(1)
+        found[name] = [float(value) for value in mean]
+    made: dict[str, Any] = {name: found.get(name, []) for name in CURVES}
+    made |= {name.replace("/", "_"): found[name][0] if name in found else math.nan for name in SCALARS}
+    return Flow(**made)
 
 
 def _by_depth(values: np.ndarray) -> list[float]:
-    """Mean over all axes but the first, without NaN: shorter prompts are padded with it."""
+    """Mean over all axes but the first, without NaN."""
     rows = values.reshape(len(values), -1).astype(np.float64)
     present = np.isfinite(rows)
     with np.errstate(invalid="ignore"):
@@ -262,6 +342,7 @@ def _probe(result: Result) -> Probe:
         drop_low=float(drop.low),
         drop_high=float(drop.high),
         chance=float(about["chance"]),
+        test=min((int(sizes[-1]) for sizes in about.get("split_sizes", ())), default=0),
     )
 
 
@@ -313,6 +394,8 @@ def _joined(own: Reading, other: Reading) -> Reading:
         trained=other.trained | own.trained,
         random=other.random | own.random,
         probes=other.probes | own.probes,
+        branch=other.branch | own.branch,
+        random_branch=other.random_branch | own.random_branch,
     )
 
 
@@ -324,6 +407,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
+
+
+def _restored_flow(entry: Mapping[str, Any]) -> Flow:
+    told = _restored(entry)
+    return Flow(**{**told, "without": [Flow(**one) for one in told.get("without", ())]})
+
+
+def _restored_probe(entry: Mapping[str, Any]) -> Probe:
+    return Probe(**_restored(entry))
 
 
 def _restored(value: Any) -> Any:

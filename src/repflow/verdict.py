@@ -133,31 +133,38 @@ def decide(parts: Sequence[Part], *, asked: int = 1, trainings: int = 1, units: 
     return Verdict(word, len(held), len(failed), len(parts), asked, trainings, chance)
 
 
-def settle(margins: Sequence[float]) -> tuple[bool | None, float]:
+def settle(margins: Sequence[float], zone: float = 0.0) -> tuple[bool | None, float]:
     """Whether margins of independent trainings show a part to hold, and the one-sided error of saying so.
 
-    The answer is the side of zero that Student's 95 % interval lies on; None where it holds zero, where fewer than
-    three margins are known, or where they are all alike, which leaves nothing to judge their spread by.
+    It holds where Student's 95 % interval of their mean lies above zero, and does not where it lies below `zone`.
+    Neither is shown with fewer than three margins; where all are alike, nothing is known of their spread, and their
+    signs are counted instead.
 
     Args:
         margins: how far each training lies on the claim's side of its threshold, negative on the other.
+        zone: margins up to here are too small to count.
 
     >>> settle([0.2, 0.25, 0.22])[0], settle([-0.3, -0.2, -0.25])[0], settle([0.1, -0.1, 0.3])[0]
     (True, False, None)
     """
+    known = [float(margin) for margin in margins if math.isfinite(margin)]
+    if len(known) < LEAST_UNITS:
+        return None, 1.0
+    above, below = _tail(known), _tail([zone - margin for margin in known])
+    if above <= TAIL:
+        return True, above
+    return (False, below) if below <= TAIL else (None, min(above, below))
+
+
+def _tail(margins: Sequence[float]) -> float:
+    """One-sided error of saying that the mean of these lies above zero."""
     from scipy.special import stdtr  # a fifth of a second, which --help need not spend
 
-    known = [float(margin) for margin in margins if math.isfinite(margin)]
-    count = len(known)
-    if count < LEAST_UNITS:
-        return None, 1.0
-    mean = math.fsum(known) / count
-    spread = math.sqrt(math.fsum((margin - mean) ** 2 for margin in known) / (count - 1))
+    count, mean = len(margins), math.fsum(margins) / len(margins)
+    spread = math.sqrt(math.fsum((margin - mean) ** 2 for margin in margins) / (count - 1))
     if spread <= abs(mean) * 1e-9:
-        tail = 0.5**count  # as a sign test has it
-    else:
-        tail = float(stdtr(count - 1, -abs(mean) * math.sqrt(count) / spread))
-    return (mean > 0, tail) if tail <= TAIL else (None, tail)
+        return 0.5**count if mean > 0 else 1.0  # as a sign test has it
+    return float(stdtr(count - 1, -mean * math.sqrt(count) / spread))
 
 
 def power(parts: int, units: int, effect: float = EFFECT) -> float:

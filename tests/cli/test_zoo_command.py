@@ -153,8 +153,12 @@ def test_demo(cli, tmp_path):
     assert done.code == 0, done.err
     for finding in FINDINGS:
         assert f"\n{finding.code}: " in done.out
-    assert "F 3.4.3: not measurable" in done.out
-    assert "F 3.2.1: agrees" not in done.out  # one training seed is known
+    assert "F 3.4.3: open: 0 of 2 parts in 0 of 1 training (0 seeds, power 0%; residual stream)" in done.out
+    assert "F 3.2.1: open: 0 of 4 parts in 1 of 1 training (1 seed" in done.out
+    assert "also: open: 0 of 4 parts in 1 of 1 training (1 seed, power 0%; state-space branches)" in " ".join(
+        done.out.split()
+    )
+    assert "\n0 holds, 0 partly holds, 0 does not hold, 8 open\n" in done.out
     for name in THREE:
         assert f"- {name} (" in done.out
         assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
@@ -167,16 +171,18 @@ def test_demo(cli, tmp_path):
         told = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
         random = f"with random weights (default) in the last {twin:.0f} tokens ({other:.0%} within the last 64)."
         assert f"{told}, {random}" in words
-    assert "7/10 mamba2, probes for the answer" in done.err
-    assert "10/10 hybrid, reach of tokens" in done.err
+    assert "9/12 mamba2, probes for the answer" in done.err
+    assert "12/12 hybrid, reach of tokens" in done.err
     assert "How far back tokens reach: kvpr, 256 tokens, 2 prompts" in done.out
     ours = load_result(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2")
     assert f"{ours.mean('token_similarity')[-1]:.2f} alike at the end" in " ".join(done.out.split())
     again = cli("demo", "--out", "d", "--json")
     told = json.loads(again.out)
     assert [entry["code"] for entry in told["findings"]] == [finding.code for finding in FINDINGS]
-    assert {entry["verdict"] for entry in told["findings"]} <= {"mixed", "differs", "not measurable"}
-    assert len(told["runs"]) == 10
+    assert {entry["verdict"] for entry in told["findings"]} == {"open"}
+    assert told["findings"][0]["counts"] == "0 of 4 parts in 1 of 1 training"
+    assert [entry["branches"] is not None for entry in told["findings"]] == [True] * 5 + [False] * 3
+    assert len(told["runs"]) == 12
     assert set(told["reach"]) == set(THREE)
     assert told["reach"]["hybrid"]["half_within"] == reach
     assert told["reach"]["hybrid"]["random"]["last_64"] == other
@@ -222,7 +228,7 @@ def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch
     assert "\nF 3.2.1: " in done.out
     assert "- hybrid (" not in done.out
     lost = ["hybrid, trained", "hybrid, random (xavier)", "hybrid, reach of tokens"]
-    assert f"3 of 9 runs failed and are not in these results: {'; '.join(lost)}" in done.out
+    assert f"3 of 11 runs failed and are not in these results: {'; '.join(lost)}" in done.out
     again = cli("demo", "--out", "d", "--json")
     assert again.code == 1
     assert json.loads(again.out)["failed"] == lost

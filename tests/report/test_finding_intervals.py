@@ -1,17 +1,18 @@
-"""Intervals of the findings' own numbers against prompts drawn and averaged one by one."""
+"""Intervals of the findings' own numbers against prompts left out one by one, and how the page shows them."""
 
 import numpy as np
 import pytest
 from stored_runs import keep, measured, probed
 
+from repflow.claims import Group
+from repflow.intervals import student_quantile
+from repflow.paper_findings import judge, read_results
 from repflow.paper_reading import Training
-from repflow.report.finding_intervals import DRAWS, prompt_intervals
 from repflow.report.page_build import build_page
-from repflow.results import BOOTSTRAP_SEED, Result
+from repflow.results import Result
+from repflow.verdict import WORDS
 
 PLACE = "kvpr/32"
-BEFORE = "Transformers: median layer cosine before the last block ≥ 0.9"
-WITHIN = "within a family Sm or St differs by a factor ≥ 1.5"
 UNKNOWN = Training(None, None)
 
 
@@ -19,30 +20,62 @@ def block(page, wanted):
     return next(block for section in page.sections for block in section.blocks if block.id == wanted)
 
 
-def drawn(count):
-    """Prompts of every draw, by number."""
-    weights = np.random.default_rng(BOOTSTRAP_SEED).multinomial(count, np.full(count, 1 / count), size=DRAWS)
-    return [np.repeat(np.arange(count), row) for row in weights]
+def left_out(number, count):
+    """95 % interval of a number of prompts, by the textbook's jackknife."""
+    whole = number(np.arange(count))
+    parts = np.array([number(np.delete(np.arange(count), at)) for at in range(count)])
+    error = np.sqrt((count - 1) / count * ((parts - parts.mean()) ** 2).sum())
+    half = float(student_quantile(count - 1)) * error
+    return whole - half, whole + half
+
+
+def clause(results, code, at):
+    entry = next(entry for entry in judge(read_results(results), place=PLACE) if entry.code == code)
+    return entry.clauses[at]
 
 
 def test_a_median_over_blocks_of_ragged_prompts():
     result = measured("gpt", samples=5)
     result.arrays["layer_cosine"][:, 1, 20:] = np.nan
-    found = prompt_intervals([result, measured("ssm", kinds=["ssm"] * 4, samples=5)], PLACE)
+    found = clause([result, measured("ssm", kinds=["ssm"] * 4, samples=5)], "F 3.2.1", 0)
     values = result["layer_cosine"].astype(float)
-    medians = [
-        np.median([np.nanmean(values[block][prompts]) for block in range(len(values) - 1)]) for prompts in drawn(5)
-    ]
-    assert found["F 3.2.1", BEFORE, UNKNOWN, "gpt"] == pytest.approx(np.quantile(medians, [0.025, 0.975]), rel=1e-9)
+
+    def median(prompts):
+        return np.median([np.nanmean(values[block][prompts]) for block in range(len(values) - 1)])
+
+    assert found.ends["gpt"] == pytest.approx(left_out(median, 5), rel=1e-9)
+    assert found.over == "prompts"
 
 
-def test_a_ratio_of_two_models_draws_the_same_prompts_of_both():
-    names = {"gpt": "attention", "neo": "attention", "ssm": "ssm", "s6": "ssm"}
+def test_a_contrast_leaves_the_same_prompt_out_of_both_models():
+    names = {"gpt": "attention", "ssm": "ssm"}
     results = {name: measured(name, kinds=[kind] * 4, seed=at) for at, (name, kind) in enumerate(names.items())}
-    found = prompt_intervals(list(results.values()), PLACE)
-    pairs = [[results[name]["smoothness"][prompts].mean() for name in ("gpt", "neo")] for prompts in drawn(6)]
-    factors = [max(pair) / min(pair) for pair in pairs]
-    assert found["F 3.3.2", WITHIN, UNKNOWN, "Sm TBM"] == pytest.approx(np.quantile(factors, [0.025, 0.975]), rel=1e-6)
+    found = clause(list(results.values()), "F 3.2.2", 2)
+
+    def gap(prompts):
+        medians = [
+            np.median(results[name]["token_similarity"][:, prompts].astype(float).mean(1)) for name in ("gpt", "ssm")
+        ]
+        return medians[0] - medians[1] - 0.05
+
+    assert found.interval == pytest.approx(left_out(gap, 6), rel=1e-6)
+
+
+def test_long_prompts_weigh_every_token_alike():
+    """Beyond 256 tokens a stored position is the mean of a span: the first four weigh one token each."""
+    result = measured("gpt", samples=3)
+    tokens = result["layer_cosine"].shape[2]
+    starts = [*range(4), *range(4, 4 + 3 * (tokens - 4), 3)]
+    result.provenance |= {"positions": starts, "lengths": [starts[-1] + 3] * 3}
+    (reading,) = read_results([result])
+    weights = np.array([1.0] * 4 + [3.0] * (tokens - 4))
+    wanted = np.average(result["layer_cosine"].astype(float).mean(1), axis=1, weights=weights)
+    assert reading.trained[PLACE].layer_cosine == pytest.approx(wanted.tolist(), rel=1e-6)
+
+
+def test_prompts_are_left_out_of_every_model_or_of_none():
+    runs = read_results([measured("gpt", samples=6), measured("ssm", kinds=["ssm"] * 4, samples=4)])
+    assert Group(UNKNOWN, PLACE, tuple(runs)).without == ()
 
 
 def test_a_number_without_an_interval_says_why(tmp_path):
@@ -54,7 +87,36 @@ def test_a_number_without_an_interval_says_why(tmp_path):
     over = {(row[0].text, row[1]): row[6] for row in rows}
     assert over["F 3.3.1", "mean CKA of the first half"] == "none: this CKA is one number of all prompts together"
     assert over["F 3.2.1", "fall at the last block"] == "prompts"
+    assert over["F 3.4.1", "peak minus last for the gold index"] == "test prompts"
     assert all((row[4] is None) == row[6].startswith("none: ") for row in rows)
+
+
+def test_the_page_gives_every_verdict_with_its_counts(tmp_path):
+    keep(tmp_path, "a", measured("gpt"))
+    keep(tmp_path, "b", measured("ssm", kinds=["ssm"] * 4))
+    page = build_page([tmp_path])
+    verdicts = [row[3] for row in block(page, "findings-table").rows]
+    for told in verdicts:
+        assert told.partition(":")[0] in WORDS
+        assert "training (0 seeds, power 0%; residual stream)" in told
+    parts = block(page, "findings-parts")
+    assert {row[3] for row in parts.rows} <= {"holds", "does not hold", "open"}
+    lead = next(section.lead for section in page.sections if section.id == "findings")
+    assert "so the stream alone is judged" in lead
+
+
+def test_branches_of_state_space_models_stand_beside_the_stream(tmp_path):
+    keep(tmp_path, "a", measured("gpt"))
+    keep(tmp_path, "b", measured("ssm", kinds=["ssm"] * 4))
+    added = measured("ssm", kinds=["ssm"] * 4, seed=3)
+    added.config["states"] = "branch"
+    keep(tmp_path, "c", added)
+    page = build_page([tmp_path])
+    table = block(page, "findings-table").rows
+    assert [len(row[3].splitlines()) for row in table] == [2] * 5 + [1] * 3
+    assert table[0][3].splitlines()[1].endswith("state-space branches)")
+    assert "With state-space branches: state-space models: median before the last quarter" in table[0][4]
+    assert {row[6] for row in block(page, "findings-parts").rows} == {"residual stream", "state-space branches"}
 
 
 def test_runs_of_other_prompts_are_left_out_of_the_findings_unless_asked(tmp_path):

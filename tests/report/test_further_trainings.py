@@ -118,7 +118,8 @@ def test_findings_name_the_training_of_their_numbers(runs, known, tmp_path, monk
     assert head == "seed 0, 8,000 steps:"
     finding = judge(merge(read_results(runs), known))[0]
     for part, text in zip(finding.parts, parts, strict=True):
-        assert text.endswith(f"It holds in {sum(part.answers)} of 4 trainings.")
+        said = sum(clause.side for clause in part.asked)
+        assert text.endswith(f"The numbers say so in {said} of 4 trainings.")
     monkeypatch.setattr(section_findings, "known_readings", list)
     page = build_page([keep(tmp_path, f"own{at}", result) for at, result in enumerate(runs)])
     (section,) = [section for section in page.sections if section.id == "findings"]

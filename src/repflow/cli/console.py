@@ -28,18 +28,18 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with ExitStack() as stack:
-                if _timings["asked"]:
-                    stack.callback(_print_seconds)
+        with ExitStack() as stack:
+            if _timings["asked"]:
+                stack.callback(_print_seconds)
+            try:
                 return command(*args, **kwargs)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise
-        except KeyboardInterrupt:
-            note("interrupted; the same command goes on from what is stored")
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:  # noqa: BLE001  the last stop before the user
-            raise typer.Exit(complain(error)) from None
+            except (typer.Exit, typer.Abort, BrokenPipeError):
+                raise
+            except KeyboardInterrupt:
+                note("interrupted; the same command goes on from what is stored")
+                raise typer.Exit(INTERRUPTED) from None
+            except Exception as error:  # noqa: BLE001  the last stop before the user
+                raise typer.Exit(complain(error)) from None
 
     return call
 

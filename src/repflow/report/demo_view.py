@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from repflow.paper_findings import Judged
+from repflow.claims import Clause
+from repflow.paper_findings import Judged, told_part
 from repflow.paper_reading import HYBRID, SSM, TBM, Flow, Probe, Reading, further_trainings, further_words
+from repflow.report.section_findings import verdict_words
 from repflow.results import Result
+from repflow.verdict import EFFECT, WORDS
 
 WIDTH = 100
 NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}
@@ -130,17 +133,27 @@ def verdict_text(lines: Sequence[str], width: int) -> str:
     return _listed("Verdict by model", lines, min(width, WIDTH))
 
 
+POWER = (
+    f"Power: the chance of “holds” with so many seeds, if every part were true by {EFFECT:g} standard deviations "
+    "between trainings."
+)
+
+
 def findings_text(judged: Sequence[Judged], width: int) -> str:
     """The findings one under the other: the paper's words, ours, the verdict and its reason."""
     width = min(width, WIDTH)
     lines = ["What the paper found (arXiv 2510.06640) and what these models say"]
+    lines += _hanging(POWER, width, 0)
     for entry in judged:
-        lines += ["", f"{entry.code}: {entry.verdict}"]
-        for head, text in (("paper", entry.words), ("ours", entry.ours), ("why", entry.reason)):
+        lines += ["", *_hanging(f"{entry.code}: {verdict_words(entry)}", width, 9)]
+        told = [("paper", entry.words), ("ours", entry.ours), ("why", entry.reason), ("note", entry.caution)]
+        if entry.branches:
+            differ = "; ".join(f"{told_part(part)}: {part.asked[0].found}" for part in entry.on_branches if part.asked)
+            told += [("also", f"{verdict_words(entry.branches)}{f'. {differ}' if differ else ''}")]
+        for head, text in told:
             if text:
                 lines += _hanging(f"  {head + ':':<6} {text}", width, 9)
-    counts = [f"{sum(e.verdict == word for e in judged)} {word}" for word in dict.fromkeys(e.verdict for e in judged)]
-    return "\n".join([*lines, "", ", ".join(counts)])
+    return "\n".join([*lines, "", ", ".join(f"{sum(e.verdict == word for e in judged)} {word}" for word in WORDS)])
 
 
 def _listed(title: str, entries: Sequence[str], width: int) -> str:
@@ -176,19 +189,50 @@ def demo_json(
             if (band := end_band(found, place))
         },
         "readings": [reading.to_json() for reading in readings],
-        "findings": [
-            {
-                "code": entry.code,
-                "paper": entry.words,
-                "ours": entry.ours,
-                "verdict": entry.verdict,
-                "reason": entry.reason,
-                "trainings": [training._asdict() for training in entry.trainings],
-                "parts": [
-                    {"text": part.text, **part.training._asdict(), "found": part.found, "holds": part.holds}
-                    for part in entry.clauses
-                ],
-            }
-            for entry in judged
-        ],
+        "findings": [finding_json(entry) for entry in judged],
     }
+
+
+def finding_json(entry: Judged) -> dict[str, Any]:
+    """A finding as plain values; what state-space branches say to it under `branches`."""
+    return {
+        "code": entry.code,
+        "paper": entry.words,
+        "ours": entry.ours,
+        "states": entry.states,
+        "verdict": entry.verdict,
+        "counts": entry.judgement.counts,
+        "power": entry.judgement.power,
+        "seeds": entry.seeds,
+        "reason": entry.reason,
+        "caution": entry.caution,
+        "trainings": [training._asdict() for training in entry.trainings],
+        "parts": [_clause_json(clause) for clause in entry.clauses],
+        "over_trainings": [
+            {
+                "text": part.text,
+                "holds": part.holds,
+                "margins": {str(seed): margin for seed, margin in part.by_seed.items()},
+                "interval": _finite(part.interval),
+            }
+            for part in entry.parts
+        ],
+        "branches": finding_json(entry.branches) if entry.branches else None,
+    }
+
+
+def _clause_json(clause: Clause) -> dict[str, Any]:
+    told = {
+        "text": clause.text,
+        **clause.training._asdict(),
+        "found": clause.found,
+        "holds": clause.holds,
+        "margin": clause.margin if clause.asked else None,
+        "interval": _finite(clause.interval),
+        "over": clause.over,
+    }
+    return told if clause.also is None else told | {"also": _clause_json(clause.also)}
+
+
+def _finite(ends: Sequence[float]) -> list[float] | None:
+    return list(ends) if np.isfinite(ends).all() else None

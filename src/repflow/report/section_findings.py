@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from repflow.claims import PROMPTS, Clause
 from repflow.paper_findings import (
     NOT_KNOWN,
     Judged,
@@ -12,15 +13,16 @@ from repflow.paper_findings import (
     known_readings,
     merge,
     read_results,
+    told_part,
 )
-from repflow.paper_parts import Clause
 from repflow.paper_reading import SSM, TBM
-from repflow.report.finding_intervals import Key, numbers_of, prompt_intervals
 from repflow.report.page_compare import largest_sets
 from repflow.report.page_context import Context
 from repflow.report.page_depth import exact
+from repflow.report.page_interval import Interval
 from repflow.report.page_model import Block, Cell, Link, Section, Table, Text
 from repflow.report.page_runs import StoredRun
+from repflow.verdict import DOES_NOT, EFFECT, HOLDS, OPEN, PARTLY
 
 TARGETS = {
     "F 3.2.1": "figure-1",
@@ -52,8 +54,15 @@ PLAIN = {
     "before it.",
 }
 """Each finding for readers who have not read the paper."""
-HOLDS = {True: "yes", False: "no", None: "not settled"}
-ANSWERS = {True: "✓ holds", False: "✗ does not hold", None: "? not settled"}
+ANSWERS = {True: "✓ holds", False: "✗ does not hold", None: "? open"}
+RULE = (
+    f"A part is shown to hold, or not to, where the interval of its margin over seeds lies on one side of its "
+    f"threshold and so does every interval over prompts. {HOLDS.capitalize()}: every part is shown to. "
+    f"{DOES_NOT.capitalize()}: every part is shown not to. {PARTLY.capitalize()}: one is shown to and one not to, each "
+    f"beyond what trying several gives by luck. {OPEN.capitalize()}: anything else, such as too few seeds or prompts, "
+    f"or runs without what it needs. Two trainings of one seed count as one."
+)
+"""The verdicts, in a few sentences."""
 GLOSSARY = (
     "Block, or layer: one step of the model, from bottom to top. State: the vectors of all tokens between two blocks; "
     "state 0 is the embedding.",
@@ -77,17 +86,19 @@ def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | N
         return None
     runs, left = (runs, []) if context.allow_mixed else largest_sets(runs)
     place, judged = judged_findings(runs)
-    ends = prompt_intervals([run.result for run in runs], place)
-    words = Text("findings-words", "Words used here", GLOSSARY)
-    blocks: list[Block] = [words, _overview(judged, ends), _parts(judged, ends), _numbers(judged, ends)]
+    words = Text("findings-words", "Words used here", (*GLOSSARY, f"Verdicts: {RULE}"))
+    blocks: list[Block] = [words, _overview(judged), _parts(judged), _numbers(judged)]
     where = place.rpartition("/")
     lead = (
         "The paper's eight numbered findings, held against these runs"
         + (f" on {where[0]} prompts of {where[2]} tokens" if place else "")
         + (", and against further trainings of the built-in models that repflow brings" if _more(runs, judged) else "")
-        + ". TBM is a Transformer-based model, SSM a state-space model. Agrees: every part of the claim was settled "
-        "and holds in every training, and they are of at least two seeds. Differs: every part was settled and none "
-        "holds in any training. Mixed: anything between. Not measurable: these runs lack what it needs."
+        + ". TBM is a Transformer-based model, SSM a state-space model. Each verdict (holds, partly holds, does not "
+        "hold, open) stands with the parts that are shown to hold and the trainings that could be asked. "
+        + ("It is given twice where" if any(entry.branches for entry in judged) else "No run here has")
+        + " what state-space blocks add to the stream"
+        + (" was measured too" if any(entry.branches for entry in judged) else ", so the stream alone is judged")
+        + ": the paper's values for these models look like such branches."
     )
     if left:
         names = ", ".join(run.name for run in left)
@@ -108,79 +119,112 @@ def _more(runs: Sequence[StoredRun], judged: Sequence[Judged]) -> bool:
     return any(training not in own for finding in judged for training in finding.trainings)
 
 
-def _overview(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
+def _overview(judged: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = [
         [
             Link(finding.code, TARGETS.get(finding.code, "findings")),
             finding.words,
             PLAIN.get(finding.code),
-            finding.verdict,
-            _in_short(finding),
-            _asked(finding, ends) or None,
+            "\n".join(verdict_words(entry) for entry in kinds_of(finding)),
+            _why(finding),
+            _asked(finding) or None,
         ]
         for finding in judged
     ]
     columns = ("finding", "the paper's claim", "in plain words", "verdict", "why", "what was asked, and our numbers")
     caption = (
         "The number of a finding leads to its figure. Thresholds are ours, since the paper gives none. Brackets: 95 % "
-        "intervals over prompts; where there is none, the last table of this part says why."
+        "intervals over prompts; where there is none, the last table of this part says why. Power: the chance of "
+        f"“holds” with so many seeds, if every part were true by {EFFECT:g} standard deviations between trainings."
     )
     return Table("findings-table", "Claim by claim", columns, rows, caption, stacked=True)
 
 
-def _in_short(finding: Judged) -> str:
-    """How many parts hold in every training; the whole reason where nothing could be settled."""
-    if not finding.trainings:
-        return finding.reason
-    held = sum(part.holds for part in finding.parts)
-    left = sum(not part.answers for part in finding.parts)
-    rest = {"do not": len(finding.parts) - held - left, "not settled": left}
-    told = f"{held} of {len(finding.parts)} parts hold {finding.where}"
-    return told + "".join(f", {count} {words}" for words, count in rest.items() if count)
+def kinds_of(finding: Judged) -> list[Judged]:
+    """A finding on every kind of state it was judged on."""
+    return [finding, finding.branches] if finding.branches else [finding]
 
 
-def _asked(finding: Judged, ends: Mapping[Key, tuple[float, float]]) -> str:
+def verdict_words(finding: Judged) -> str:
+    """Word, counts, seeds, power and kind of state."""
+    told = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
+    told += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
+    return f"{told}; {finding.states})"
+
+
+def _why(finding: Judged) -> str:
+    """The reason; what state-space branches say otherwise, and what to know of the task."""
+    told = [finding.reason]
+    if finding.on_branches:
+        told.append(f"With state-space branches: {'; '.join(map(told_part, finding.on_branches))}")
+    return "\n".join([*told, *([f"Note: {finding.caution}."] if finding.caution else [])])
+
+
+def _asked(finding: Judged) -> str:
     """A line for every part, as the first training answers it; named where there are several."""
     first = finding.trainings[0] if finding.trainings else None
     several = len({clause.training for clause in finding.clauses}) > 1
     lines = [f"{str(first) or NOT_KNOWN}:"] if first and several else []
     for part, clause in zip(finding.parts, (c for c in finding.clauses if c.training == first), strict=False):
-        held = f" It holds in {sum(part.answers)} of {len(part.answers)} trainings." if several and part.answers else ""
-        lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(finding, clause, ends)}.{held}")
+        sides = [one.side for one in part.asked]
+        held = f" The numbers say so in {sum(map(bool, sides))} of {len(sides)} trainings." if several and sides else ""
+        lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(clause)}.{held}")
     return "\n".join(lines)
 
 
-def _found(finding: Judged, clause: Clause, ends: Mapping[Key, tuple[float, float]]) -> str:
+def _found(clause: Clause) -> str:
     """A part's numbers, each with its interval where it has one; or what is missing."""
     if not clause.values:
         return clause.found
-    numbers = ", ".join(f"{one.name} {one.interval.fitted}" for one in numbers_of(finding, clause, ends))
+    numbers = ", ".join(f"{name} {interval.fitted}" for name, interval in _intervals(clause))
     return f"{clause.what}: {numbers}"
 
 
-def _parts(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
-    rows: list[list[Cell]] = []
+def _intervals(clause: Clause) -> list[tuple[str, Interval]]:
+    return [(name, Interval(value, *clause.ends.get(name, ()))) for name, value in clause.values]
+
+
+def _every(judged: Sequence[Judged]) -> Iterator[tuple[Judged, Clause]]:
+    """Every part in every training, on every kind of state and by every convention."""
     for finding in judged:
-        for clause in finding.clauses:
-            found = _found(finding, clause, ends)
-            rows.append([finding.code, clause.text, found, HOLDS[clause.holds], str(clause.training)])
-    columns = ("finding", "part of the claim", "found", "holds", "training")
-    caption = "Each part in every training by itself. Not settled: nothing to ask it of, or too few prompts."
+        for entry in kinds_of(finding):
+            for clause in entry.clauses:
+                yield entry, clause
+                if clause.also is not None:
+                    yield entry, clause.also
+
+
+def _parts(judged: Sequence[Judged]) -> Table:
+    rows: list[list[Cell]] = []
+    for entry, clause in _every(judged):
+        margin = Interval(clause.margin, *clause.interval)
+        told = [margin.fitted if clause.asked else None, clause.over or None]
+        own = ANSWERS[clause.holds].partition(" ")[2]
+        rows.append([entry.code, clause.text, _found(clause), own, *told, entry.states, str(clause.training)])
+    columns = ("finding", "part of the claim", "found", "in it", "margin", "interval over", "states", "training")
+    caption = (
+        "Each part in every training by itself. Margin: how far the mean over a family's models lies on the claim's "
+        "side of the threshold. Open: nothing to ask it of, an interval around the threshold, or none."
+    )
     return Table("findings-parts", "Every part that was asked", columns, rows, caption)
 
 
-def _numbers(judged: Sequence[Judged], ends: Mapping[Key, tuple[float, float]]) -> Table:
+def _numbers(judged: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = []
-    for finding in judged:
-        for clause in finding.clauses:
-            for one in numbers_of(finding, clause, ends):
-                value = one.interval
-                told = [exact(value.value), exact(value.low), exact(value.high), one.over, str(clause.training)]
-                rows.append([Link(finding.code, TARGETS[finding.code]), clause.what, one.name, *told])
-    columns = ("finding", "number", "model", "value", "low", "high", "interval over", "training")
+    for entry, clause in _every(judged):
+        for name, value in _intervals(clause):
+            told: list[Cell] = [exact(value.value), exact(value.low), exact(value.high)]
+            told += [clause.over if name not in clause.ends else _over(clause), entry.states, str(clause.training)]
+            rows.append([Link(entry.code, TARGETS[entry.code]), clause.what, name, *told])
+    columns = ("finding", "number", "model", "value", "low", "high", "interval over", "states", "training")
     caption = (
-        "Prompts are drawn anew with replacement, the same for all models that read equally many, and each number is "
-        "computed from every draw; low and high hold 95 % of them. They speak of these trained models, not of others "
-        "trained alike: that is what further trainings are for."
+        "Each prompt is left out in turn, the same for all models, and the number computed again: low and high are "
+        "Student's 95 % interval of what every prompt adds. They speak of these trained models, not of others trained "
+        "alike: that is what further trainings are for."
     )
     return Table("findings-numbers", "The numbers with their intervals", columns, rows, caption)
+
+
+def _over(clause: Clause) -> str:
+    """What the interval of a single number is over; that of the margin may have none, as of two models against two."""
+    return clause.over if not clause.over.startswith("none") else PROMPTS

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from repflow.paper_parts import SIZES
 from repflow.report.page_compare import group_runs
 from repflow.report.page_context import Context, measured_runs
 from repflow.report.page_depth import exact, short
@@ -18,6 +17,7 @@ from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
 from repflow.report.section_probe import probe_runs, probed_label
 from repflow.results import Result
+from repflow.thresholds import SIZES
 
 COLUMNS = ("model", "run", "task", "states", "length", "parameters", "value", "low", "high")
 

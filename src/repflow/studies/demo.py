@@ -25,6 +25,8 @@ INIT, INITS = "xavier", ("gaussian", "xavier", "he")
 GRID = 8
 """Steps of relative depth: the blocks of the shallowest model."""
 PROBED = ("gpt-neox", "mamba2", "hybrid")
+BRANCHED = ("mamba", "mamba2")
+"""Read as what each block adds too: the paper's values for state-space models look like these."""
 PROBE_SAMPLES, LABELS = 300, ("index", "answer")
 LENGTHS = (256, 384, 512)
 DOCUMENTS = 512
@@ -65,6 +67,8 @@ def jobs(*, full: bool = False, models: Sequence[str] = NAMES) -> list[Job]:
         models: names in the zoo.
     """
     made = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
+    added = [name for name in models if name in BRANCHED]
+    made += [flow_job(f"{PREFIX}{name}", init, states="branch") for init in ("trained", INIT) for name in added]
     made += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
     made += [reach_job(f"{PREFIX}{name}") for name in models]
     return made if not full else _full(models)
@@ -77,7 +81,13 @@ def _full(models: Sequence[str]) -> list[Job]:
     places.append({"task": "mdqa", "length": DOCUMENTS, "distractors": "random"})
     specs = [f"{PREFIX}{name}" for name in models]
     made = [flow_job(spec, init, **place, **size) for place in places for init in ("trained", *INITS) for spec in specs]
-    made += [flow_job(spec, "trained", **place, **size, states="branch") for place in places for spec in specs]
+    made += [
+        flow_job(spec, init, **place, **size, states="branch")
+        for place in places
+        for init in ("trained", *INITS)
+        for spec in specs
+        if init == "trained" or _name(spec) in BRANCHED
+    ]
     more = {"samples": FULL_PROBE_SAMPLES, "seeds": FULL_SEEDS}
     for spec in specs:
         made += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
@@ -92,7 +102,8 @@ def flow_job(spec: str, init: str, **options: Any) -> Job:
     grid = None if "states" in options else GRID
     config = MeasureConfig(model=spec, init=init, metrics=[*DEFAULT_METRICS, "cka_matrix"], grid=grid, **asked)
     weights = "trained" if init == "trained" else f"random ({init})"
-    return Job(_run_name("flow", config), f"{_name(spec)}, {weights}", config)
+    kind = "" if config.states == "residual" else f", {config.states} states"
+    return Job(_run_name("flow", config), f"{_name(spec)}, {weights}{kind}", config)
 
 
 def probe_job(spec: str, label: str, **options: Any) -> Job:
@@ -115,7 +126,7 @@ def reach_job(spec: str, **options: Any) -> Job:
 def _run_name(kind: str, config: MeasureConfig | ProbeConfig | RecencyConfig) -> str:
     """Name of a run folder.
 
-    >>> jobs()[6].name, jobs()[17].name, jobs()[-1].name
+    >>> jobs()[6].name, jobs()[21].name, jobs()[-1].name
     ('gpt-neo-xavier-flow-kvpr-256-8', 'hybrid-probe-answer-kvpr-256-300', 'hybrid-mirror-reach-kvpr-256-2')
     """
     parts = [_name(config.model)]

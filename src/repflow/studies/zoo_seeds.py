@@ -20,7 +20,7 @@ from typing import Any
 from repflow.errors import InputError, teach
 from repflow.paper_reading import Reading, Training, read_results, training_of
 from repflow.store.disk import make_folder, write_atomic
-from repflow.studies.demo import INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
+from repflow.studies.demo import BRANCHED, INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
 from repflow.zoo import SEEDS_FORMAT, record_in
 
 LENGTHS = (LENGTH, 2 * LENGTH)
@@ -67,17 +67,31 @@ def measure_training(folder: str, *, samples: int = 1000, device: str | None = N
     if not told:
         raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
     training = training_of(told)
-    results = [run_job(job, None) for job in seed_jobs(folder, samples, device, init_seed=training.seed)]
+    branch = told["name"] in BRANCHED
+    jobs = seed_jobs(folder, samples, device, init_seed=training.seed, branch=branch)
+    results = [run_job(job, None) for job in jobs]
     (reading,) = read_results(results, training=training)
     return replace(reading, model=str(told["name"]))
 
 
-def seed_jobs(folder: str, samples: int, device: str | None = None, *, init_seed: int | None = None) -> list[Job]:
-    """Runs of one trained model; its random twin is drawn from the training's seed, so that twins differ as it does."""
+def seed_jobs(
+    folder: str, samples: int, device: str | None = None, *, init_seed: int | None = None, branch: bool = False
+) -> list[Job]:
+    """Runs of one trained model; its random twin is drawn from the training's seed, so that twins differ as it does.
+
+    Args:
+        folder: of the model.
+        samples: prompts of a probe.
+        device: cpu or cuda.
+        init_seed: of the random twin.
+        branch: read what each block adds as well.
+    """
     made = []
     for length in LENGTHS:
         size: dict[str, Any] = {"length": length, "device": device}
-        made += [flow_job(folder, "trained", **size), flow_job(folder, INIT, init_seed=init_seed, **size)]
+        for kind in ({}, {"states": "branch"}) if branch else ({},):
+            made.append(flow_job(folder, "trained", **size, **kind))
+            made.append(flow_job(folder, INIT, init_seed=init_seed, **size, **kind))
         made += [probe_job(folder, label, samples=samples, **size) for label in LABELS]
     return made
 

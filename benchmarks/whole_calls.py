@@ -1,0 +1,250 @@
+"""Whole calls beside the bare forward passes of the same prompts: what a user waits for, and for what.
+
+    python benchmarks/whole_calls.py --out FOLDER                       # every bar, on a GPU
+    python benchmarks/whole_calls.py --out FOLDER --only live folder    # some of them
+    python benchmarks/whole_calls.py --out FOLDER --tiny                # does the script work? also on a CPU
+
+Each bar runs in processes of its own, on the shapes of benchmarks/journey.py with random weights, and leaves a JSON
+file. `live` is `repflow.measure` on a live model, `folder` the command on a checkpoint, beside imports, transformers'
+own loading and bare passes; `table2` one cell of paper 1's Table 2; `recency` the command; `small` every command on a
+130M shape with warm kernel caches; `readme` the README's first commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import journey
+
+BIG = ("pythia-2.8b", "mamba2-2.7b", "mamba-2.8b")
+
+
+def wait():
+    """Until the GPU is done."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def clocked(call):
+    """Seconds of a call, and what it gave."""
+    wait()
+    begun = time.perf_counter()
+    given = call()
+    wait()
+    return time.perf_counter() - begun, given
+
+
+def bare_pass(network, ids, batch):
+    """A function that runs the base model over all batches, as a script without repflow would."""
+    import torch
+
+    def run():
+        with torch.inference_mode():
+            for part in ids.split(batch):
+                network.base_model(input_ids=part, use_cache=False)
+
+    return run
+
+
+def live(shop, args, name):
+    """First, second and third call of `repflow.measure` on a live model, beside the bare passes by the same kernels."""
+    import torch
+
+    begun = time.perf_counter()
+    import repflow
+    import repflow.capture.run
+    import repflow.models
+    from repflow.models import load
+    from repflow.seconds import CLOCK, since
+
+    imports = time.perf_counter() - begun
+    network = shop.network(name, args.dtype)
+    ids = torch.randint(3, network.config.vocab_size, (args.prompts, args.tokens), device=network.device)
+    options = {"batch_size": args.batch}
+    record = {"imports": imports}
+    for call in ("first", "second", "third"):
+        before = CLOCK.seconds()
+        record[call], _ = clocked(lambda: repflow.measure(network, ids.cpu(), **options))
+        record[f"{call}_phases"] = since(before)
+    load(network)  # the same kernels in the bare passes
+    run = bare_pass(network, ids, args.batch)
+    run()
+    record["bare"] = min(clocked(run)[0] for _ in range(3))
+    record["second_over_bare"] = min(record["second"], record["third"]) / record["bare"]
+    record["first_above_bare"] = record["first"] - record["bare"]
+    return record
+
+
+def folder(shop, args, name):
+    """The whole command on a checkpoint, beside imports, transformers' loading and bare passes."""
+    place = shop.folder(name)
+    out = shop.out / "runs" / f"folder-{name}-{time.time_ns()}"
+    line = ["measure", str(place), "--task", "random", "--length", str(args.tokens), "--samples", str(args.prompts),
+            "--dtype", args.dtype, "--batch-size", str(args.batch), "--out", str(out)]  # fmt: skip
+    code = PLAIN.format(place=str(place), dtype=args.dtype, prompts=args.prompts, tokens=args.tokens, batch=args.batch)
+    for _ in range(2):  # the first brings the files into the page cache
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loading, passes = json.loads(done.stdout.splitlines()[-1])
+    plain = loading + passes
+    command_line([*line[:-1], str(out) + "-warm"])
+    ours, said = command_line(line)
+    return {
+        "loading": loading,
+        "passes": passes,
+        "plain": plain,
+        "command": ours,
+        "over_plain": ours / plain,
+        "said": said[-400:],
+    }
+
+
+PLAIN = """
+import json, time
+begun = time.perf_counter()
+import torch, transformers
+device = "cuda" if torch.cuda.is_available() else "cpu"
+network = transformers.AutoModelForCausalLM.from_pretrained({place!r}, dtype=torch.{dtype}, device_map=device)
+loaded = time.perf_counter() - begun
+from repflow.models import load
+load(network)  # the same kernels in the bare passes; transformers' own scan does not fit
+ids = torch.randint(3, network.config.vocab_size, ({prompts}, {tokens}), device=device)
+def wait():
+    if device == "cuda":
+        torch.cuda.synchronize()
+def run():
+    with torch.inference_mode():
+        for part in ids.split({batch}):
+            network.base_model(input_ids=part, use_cache=False)
+    wait()
+network.base_model(input_ids=ids[:1, :64], use_cache=False)
+wait()
+begun = time.perf_counter()
+run()
+print(json.dumps([loaded, time.perf_counter() - begun]))
+"""
+
+
+def command_line(line):
+    """Seconds of a command in a process of its own, and the end of what it says; its exit code must be 0."""
+    begun = time.perf_counter()
+    whole = [sys.executable, "-m", "repflow", "--timings", *line]
+    done = subprocess.run(whole, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise RuntimeError(f"{line[:2]} ended with {done.returncode}: {done.stderr[-800:]}")
+    return seconds, done.stderr.strip().splitlines()[-1]
+
+
+def table2(shop, args, name):
+    """One cell of paper 1's Table 2: probes of every state on one forward pass that all seeds share."""
+    spec = shop.spec(journey.Cell("probe", name, "config", args.dtype))
+    out = shop.out / "runs" / f"table2-{name}-{time.time_ns()}"
+    line = ["probe", spec, "--task", "kvpr", "--length", "300", "--train", str(args.train), "--test", str(args.test),
+            "--seeds", "5", "--answers", "0", "--tokenizer", journey.tokenizer(), "--dtype", args.dtype,
+            "--recipes", "paper", "--out", str(out)]  # fmt: skip
+    seconds, said = command_line(line)
+    return {"command": seconds, "said": said}
+
+
+def recency(shop, args, name):
+    """The command, eight prompts."""
+    spec = shop.spec(journey.Cell("recency", name, "config", args.dtype))
+    out = shop.out / "runs" / f"recency-{name}-{time.time_ns()}"
+    line = ["recency", spec, "--task", "random", "--length", str(args.tokens), "--samples", "8", "--dtype", args.dtype,
+            "--out", str(out)]  # fmt: skip
+    seconds, said = command_line(line)
+    return {"command": seconds, "said": said}
+
+
+def small(shop, args, name):
+    """Every command on one small model, twice; the second has warm kernel caches."""
+    record = {}
+    for entry in journey.ENTRIES[:-1]:
+        cell = journey.Cell(entry, name, "config", args.dtype)
+        rows = []
+        for attempt in range(2):
+            again = journey.Workshop(shop.out / f"small-{time.time_ns()}-{attempt}", shop.size, shop.device)
+            lines = [line for line, code in journey.commands(cell, again) if code == 0 and line[0] != "report"]
+            rows.append([command_line(line) for line in lines])
+        first, warm = ([seconds for seconds, _ in row] for row in rows)
+        record[entry] = {"first": first, "warm": warm, "said": [said for _, said in rows[1]]}
+    record["slowest_warm"] = max(max(row["warm"]) for row in record.values())
+    return record
+
+
+def readme(shop, args, name):
+    """The README's first three commands on this model, in fresh processes."""
+    spec = shop.spec(journey.Cell("measure", name, "config", args.dtype))
+    out = str(shop.out / "runs" / f"readme-{time.time_ns()}")
+    where = ["--dtype", args.dtype, "--out", out, "--tokenizer", journey.tokenizer()]
+    read = ["--task", "kvpr", "--length", "256", *where]
+    lines = [["measure", spec, *read], ["compare", spec, "twin", *read], ["probe", spec, "--samples", "100", *where]]
+    parts = [command_line(line) for line in lines]
+    return {"commands": [s for s, _ in parts], "together": sum(s for s, _ in parts), "said": [t for _, t in parts]}
+
+
+BARS = {
+    "live": (live, BIG),
+    "folder": (folder, ("pythia-2.8b", "mamba2-2.7b")),
+    "table2": (table2, ("mamba2-2.7b",)),
+    "recency": (recency, ("mamba2-2.7b",)),
+    "small": (small, ("mamba2-130m",)),
+    "readme": (readme, ("mamba2-2.7b",)),
+}
+
+
+def main():
+    """Read the arguments; without --one, start each bar in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--only", nargs="*", default=list(BARS), help="names of bars, or bar:model")
+    parser.add_argument("--one", help="run one bar here: bar:model")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--device")
+    parser.add_argument("--limit", type=float, default=400)
+    args = parser.parse_args()
+    args.prompts, args.tokens, args.batch, args.dtype = (
+        (4, 64, 2, "float32") if args.tiny else (48, 2048, 8, "bfloat16")
+    )
+    args.train, args.test = (40, 20) if args.tiny else (20_000, 2_000)
+    out = Path(args.out)
+    (out / "bars").mkdir(parents=True, exist_ok=True)
+    if args.one:
+        bar, _, name = args.one.partition(":")
+        shop = journey.Workshop(args.out, journey.SMALL if args.tiny else journey.REAL, args.device)
+        if bar == "folder":
+            args.tokens = min(args.tokens, 2000)
+        record = BARS[bar][0](shop, args, name)
+        (out / "bars" / f"{bar}-{name}.json").write_text(json.dumps(record, indent=1))
+        return
+    for bar, (_, names) in BARS.items():
+        for name in names:
+            if bar in args.only or f"{bar}:{name}" in args.only:
+                line = [sys.executable, __file__, "--one", f"{bar}:{name}", "--out", args.out]
+                line += ["--tiny"] if args.tiny else []
+                line += ["--device", args.device] if args.device else []
+                try:
+                    done = subprocess.run(line, capture_output=True, text=True, timeout=args.limit, check=False)
+                    print(
+                        f"{bar} {name}: {done.stderr[-1500:] if done.returncode else short(out, bar, name)}", flush=True
+                    )
+                except subprocess.TimeoutExpired:
+                    print(f"{bar} {name}: not finished after {args.limit:.0f} s", flush=True)
+
+
+def short(out, bar, name):
+    """One line of a bar's record."""
+    record = json.loads((out / "bars" / f"{bar}-{name}.json").read_text())
+    return json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,9 @@
 """Intervals: against scipy.stats, against exact enumeration, and their coverage by simulation."""
 
+import importlib.util
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +15,17 @@ from repflow.intervals import (
     corrected_resampled_t,
     paired_interval,
     paired_proportion_interval,
+    positive_interval,
     proportion_interval,
+    rate_interval,
+    share_interval,
     student_interval,
     welch_interval,
 )
 
 RNG = np.random.default_rng(3)
 TRIALS = 20_000
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("count", [3, 4, 8, 64])
@@ -181,3 +188,78 @@ def test_student_covers_at_every_count(count):
 def test_level_is_checked():
     with pytest.raises(InputError, match="between 0 and 1"):
         student_interval([1.0, 2.0, 3.0], level=95.0)
+
+
+def covered(band, truth):
+    return float(((band.low <= truth) & (band.high >= truth)).mean())
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 16, 64])
+def test_positive_quantities_cover_better_on_the_log_scale(count):
+    rng = np.random.default_rng(count)
+    assert 0.93 <= covered(positive_interval(rng.normal(1, 0.2, (count, TRIALS))), 1.0) <= 0.97
+    skewed = rng.lognormal(0.0, 1.0, (count, TRIALS))
+    plain, log = (covered(interval(skewed), np.exp(0.5)) for interval in (student_interval, positive_interval))
+    assert plain < log
+    assert 0.81 <= plain <= 0.92
+
+
+def test_positive_interval_is_students_where_values_spread_little():
+    values = 5 + 1e-4 * RNG.normal(size=10)
+    np.testing.assert_allclose(positive_interval(values), student_interval(values), rtol=1e-8)
+    assert [float(part) for part in positive_interval(np.zeros(5))] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 16, 64])
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 3.0])
+def test_rates_cover_whether_they_are_clearly_positive_or_not(count, spread):
+    values = np.random.default_rng(count).normal(1.0, spread, (count, TRIALS))
+    band = rate_interval(values)
+    assert 0.93 <= covered(band, 1.0) <= 0.975
+    np.testing.assert_array_equal(band.low, student_interval(values).low)
+
+
+def test_weighted_rates_are_a_ratio_of_sums():
+    values, weights = RNG.normal(2.0, 0.5, 7), RNG.uniform(1, 5, 7)
+    band = rate_interval(values, weights=weights)
+    assert float(band.mean) == pytest.approx((weights * values).sum() / weights.sum())
+    left = weights * (values - float(band.mean)) / weights.mean()
+    half = scipy.stats.t.ppf(0.975, 6) * left.std(ddof=1) / math.sqrt(7)
+    assert float(band.low) == pytest.approx(float(band.mean) - half)
+    np.testing.assert_allclose(rate_interval(values, weights=np.full(7, 3.0)), rate_interval(values))
+    holes = np.append(values, np.nan)
+    np.testing.assert_allclose(rate_interval(holes, weights=np.append(weights, 9.0)), band)
+
+
+def test_share_interval_counts_what_is_there():
+    values = np.array([[1.0, 0.0, 1.0], [np.nan, 1.0, 1.0], [np.nan] * 3])
+    band = share_interval(values, axis=1)
+    np.testing.assert_array_equal(band.mean, [2 / 3, 1.0, np.nan])
+    np.testing.assert_array_equal([part[1] for part in band], list(proportion_interval(2, 2)))
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks" / "coverage.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, json.loads((ROOT / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
+
+
+def test_the_stored_coverage_is_what_the_benchmark_finds():
+    """A tenth of the trials: the standard error of a coverage of 90 % is half a point."""
+    module, stored = benchmark()
+    short = module.measure(4000)
+    for row, kept in zip(short["rows"], stored["rows"], strict=True):
+        assert (row["method"], row["values"]) == (kept["method"], kept["values"])
+        np.testing.assert_allclose(
+            np.array(row["coverage"], float), np.array(kept["coverage"], float), atol=0.03, err_msg=str(row)
+        )
+
+
+def test_the_concepts_page_prints_the_stored_coverage():
+    module, stored = benchmark()
+    assert module.table(stored) in (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    for row in stored["rows"]:
+        if row["values"] == "normal" and row["method"] != "percentile bootstrap":
+            assert all(0.93 <= share <= 0.97 for share in row["coverage"] if share is not None)
+            assert row["coverage"][0] is None

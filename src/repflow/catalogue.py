@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from repflow.errors import InputError, nearest
 
@@ -197,3 +198,42 @@ def metric(name: str) -> Metric:
     if base not in METRICS:
         raise InputError(f"unknown metric {name!r}; {nearest(base, METRICS)}")
     return METRICS[base]
+
+
+EXPONENTIAL_R2 = 0.97
+"""R² of a straight line in logarithms from which a decay counts as exponential, and has a half-life.
+
+A line plus a parabola, the least way of not being straight: the slopes of the nearer and the farther half are κ(1 ± e)
+with 1 / R² = 1 + 4 e² / 15, and e = 1/3, where one half-life is twice the other, is at R² = 0.971. At R² = 0.9 it would
+be 4.6 times the other, and the fit's half-life that of neither.
+"""
+
+
+def is_exponential(fit: Mapping[str, Any] | None) -> bool:
+    """Whether a stored fit is of an exponential decay: it falls, straight enough, and no power law fits better.
+
+    >>> is_exponential({"kappa": 0.1, "r2": 0.99, "power_r2": 0.8}), is_exponential({"kappa": 0.1, "r2": 0.13})
+    (True, False)
+    """
+    if not fit or fit.get("kappa") is None or fit.get("r2") is None:
+        return False
+    return bool(fit["kappa"] > 0 and fit["r2"] >= max(EXPONENTIAL_R2, fit.get("power_r2") or 0.0))
+
+
+SPANS: dict[str, tuple[float, float]] = {
+    "recent_share": (0.0, 1.0), "half_reach": (1.0, _INF), "theorem_kappa": (0.0, _INF), "decay_max": (0.0, 1.0),
+}  # fmt: skip
+"""Ranges of what other studies store beside these metrics, where an interval should know them."""
+
+
+def span_of(name: str) -> tuple[float, float]:
+    """Least and largest value of an entry of a Result; infinite where nothing is declared.
+
+    >>> span_of("norm>10/token_norm"), span_of("kappa")
+    ((0.0, inf), (-inf, inf))
+    """
+    base = name.rsplit("/", 1)[-1]
+    base = ALIASES.get(base, base)
+    if base in METRICS:
+        return METRICS[base].low, METRICS[base].high
+    return SPANS.get(base, (-_INF, _INF))

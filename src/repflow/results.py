@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from repflow.catalogue import span_of
 from repflow.errors import InputError, MissingExtraError, nearest, teach
 from repflow.hooks import hook, register_hook
-from repflow.intervals import Band
+from repflow.intervals import Band, positive_interval, student_interval
 from repflow.seconds import timed
 
 __all__ = [
@@ -20,14 +21,11 @@ __all__ = [
     "Result",
     "array_from_json",
     "array_to_json",
-    "bootstrap_band",
     "register_hook",
+    "sample_band",
     "sample_mean",
     "unique_axes",
 ]
-
-BOOTSTRAP_DRAWS = 2000
-BOOTSTRAP_SEED = 20251006
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,46 @@ class Result(Mapping[str, np.ndarray]):
 
     @timed("intervals")
     def band(self, name: str) -> Band:
-        """Mean over samples with a bootstrap 95 % interval; the stored one where the run made it."""
+        """Mean over samples with its 95 % interval; the stored one where the run made it.
+
+        Student's, within the range that the catalogue declares; NaN bounds below three samples. Runs from before
+        `repflow.intervals` hold percentiles of a bootstrap, which are too narrow for a few samples; they are returned
+        as stored. `sample_band(result[name], result.axes[name])` makes them anew.
+        """
         if name not in self.bands:
-            self.bands[name] = bootstrap_band(self[name], self.axes[name])
+            self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name))
         return self.bands[name]
+
+    def token_counts(self, name: str) -> np.ndarray:
+        """Tokens behind each stored value of a per-token metric, zero where it is NaN; the shape is the metric's.
+
+        Beyond 256 tokens a stored position is the mean of a span of them, but for the first four, which stand alone:
+        a plain mean over positions would count these as often as whole spans.
+        """
+        values, axes = self[name], self.axes[name]
+        starts, lengths = self.provenance.get("positions"), self.provenance.get("lengths")
+        sizes = [values.shape[axes.index(axis)] for axis in ("token", "sample")]
+        if starts is None or lengths is None or sizes != [len(starts), len(lengths)]:  # one value per token, as kept/
+            return np.isfinite(values).astype(np.float64)
+        behind = np.append(starts[1:], max(lengths))
+        spans = np.maximum(np.minimum(behind, np.asarray(lengths)[:, None]) - np.asarray(starts), 0)  # (sample, token)
+        if axes.index("token") < axes.index("sample"):
+            spans = spans.T
+        shape = [size if axis in ("sample", "token") else 1 for axis, size in zip(axes, values.shape, strict=True)]
+        return np.where(np.isfinite(values), spans.reshape(shape), 0.0)
+
+    def token_mean(self, name: str, *, pooled: bool = False) -> np.ndarray:
+        """Mean over a prompt's tokens, each counted once, in float64; NaN where no token has a value.
+
+        Args:
+            name: a per-token metric, such as `layer_cosine` (layer, sample, token).
+            pooled: over the tokens of all prompts together, so that the sample axis goes too.
+        """
+        axes, counts = self.axes[name], self.token_counts(name)
+        away = tuple(place for place, axis in enumerate(axes) if axis == "token" or (pooled and axis == "sample"))
+        total = (np.where(counts > 0, self[name], 0.0) * counts).sum(away)
+        count = counts.sum(away)
+        return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
     def to_json(self) -> dict[str, Any]:
         """Turn everything into plain JSON values; NaN and infinities become null."""
@@ -206,38 +240,27 @@ def sample_mean(array: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def bootstrap_band(
-    array: np.ndarray, axes: tuple[str, ...], *, draws: int = BOOTSTRAP_DRAWS, seed: int = BOOTSTRAP_SEED
-) -> Band:
-    """Percentile bootstrap over samples of their mean; NaN bounds with fewer than two samples.
+def sample_band(array: np.ndarray, axes: tuple[str, ...], *, span: tuple[float, float] = (-math.inf, math.inf)) -> Band:
+    """Mean over samples and Student's 95 % interval of it; NaN bounds without a sample axis and below three samples.
 
-    All entries share the same draws, so that a curve's band moves together. Values that are NaN in a sample are left
-    out of that draw's mean.
+    Args:
+        array: values.
+        axes: its axes; those without `sample` have no interval.
+        span: least and largest value there can be. An interval stops there; that of a quantity from 0 to infinity is
+            Student's of the mean's logarithm, which never reaches zero (`repflow.intervals.positive_interval`).
+
+    >>> band = sample_band(np.array([0.9, 0.95, 0.99]), ("sample",), span=(-1.0, 1.0))
+    >>> round(float(band.mean), 4), round(float(band.low), 4), float(band.high)
+    (0.9467, 0.8347, 1.0)
     """
-    mean = sample_mean(array, axes)
-    if "sample" not in axes or array.shape[axes.index("sample")] < 2:
-        return Band(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
-    moved = np.moveaxis(array, axes.index("sample"), 0).astype(np.float64)
-    count = moved.shape[0]
-    rng = np.random.default_rng(seed)
-    weights = rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(np.float64)
-    flat = moved.reshape(count, -1)
-    low, high = np.empty(flat.shape[1]), np.empty(flat.shape[1])
-    for start in range(0, flat.shape[1], 4096):  # bounds the (draws, entries) table
-        part = flat[:, start : start + 4096]
-        present = ~np.isnan(part)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = (weights @ np.where(present, part, 0.0)) / (weights @ present)
-        means = np.where(present.any(0), means, np.nan)
-        low[start : start + 4096], high[start : start + 4096] = _nan_quantiles(means)
-    return Band(mean, low.reshape(mean.shape), high.reshape(mean.shape))
-
-
-def _nan_quantiles(means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    empty = np.isnan(means).all(0)
-    filled = np.where(empty, 0.0, means)
-    low, high = np.nanquantile(filled, [0.025, 0.975], axis=0)
-    return np.where(empty, np.nan, low), np.where(empty, np.nan, high)
+    if "sample" not in axes:
+        mean = sample_mean(array, axes)
+        return Band(mean, np.full(mean.shape, np.nan), np.full(mean.shape, np.nan))
+    interval = positive_interval if span[0] >= 0 and span[1] == math.inf else student_interval
+    band = interval(array, axis=axes.index("sample"))
+    # rounding may put the mean itself a little outside
+    low, high = np.minimum(span[0], band.mean), np.maximum(span[1], band.mean)
+    return Band(band.mean, np.asarray(np.maximum(band.low, low)), np.asarray(np.minimum(band.high, high)))
 
 
 def array_to_json(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:

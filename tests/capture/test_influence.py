@@ -8,11 +8,12 @@ from stack_inputs import HYBRID, stack
 from tiny_configs import tiny_model
 
 from repflow.capture.decay import largest_decays, readable
-from repflow.capture.influence import FINAL, influence_squares, rademacher
+from repflow.capture.influence import FINAL, _accumulate, _directions, influence_squares, rademacher
 from repflow.capture.influence_check import check_gradients
 from repflow.capture.influence_run import InfluenceOptions, make_influence_plan, run_influence, token_at
 from repflow.capture.run import MemorySink, OutOfMemoryError
 from repflow.errors import InputError, UnsupportedModelError
+from repflow.intervals import student_quantile
 from repflow.models import load, ssm_quantities
 from repflow.theory import lti_influence
 
@@ -394,3 +395,24 @@ def test_a_transition_that_cannot_be_read_is_said_and_an_attention_model_has_non
     for layer in loaded.scans.layers:
         layer.readable = False
     assert "transformers 5.22" in readable(loaded, IDS[0])
+
+
+@pytest.mark.parametrize(("rank", "most"), [(1, 0.12), (4, 0.075), (16, 0.065)])
+def test_eight_probes_cover_with_students_quantile(rank, most):
+    """Tokens with Jacobians of their own, 8 probes each time: at 1.96 standard errors, 9 to 15 % would lie beyond."""
+    width, tokens = 96, 200
+    beyond = []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        left, right = torch.randn(tokens, width, rank), torch.randn(tokens, rank, 24)
+        jacobian = (left @ right).double()
+        x = torch.zeros(1, tokens, 24, dtype=torch.float64, requires_grad=True)
+        y = torch.einsum("tio,bto->bi", jacobian, x)[:, None].expand(1, tokens, width)  # read at one token
+        found = _accumulate(y, [x], _directions(y, [0], 8, seed, [0]), 1, exact=False)
+        exact = jacobian.square().sum((1, 2)).numpy()
+        error = np.sqrt(found.variance[0]) / (2 * found.mean[0, 0])  # of ln influence, as recency stores it
+        away = 0.5 * np.abs(np.log(found.mean[0, 0] / exact)) / error
+        beyond.append([(away > limit).mean() for limit in (1.959964, float(student_quantile(7)))])
+    normal, student = np.mean(beyond, axis=0)
+    assert normal > 0.08
+    assert student < most

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from capture_inputs import LENGTHS, model, prompts
-from tiny_configs import tiny_config
+from tiny_configs import VOCAB, tiny_config
 from transformers import AutoModelForCausalLM
 
 from repflow import metrics as m
@@ -16,7 +16,7 @@ from repflow.capture.measure import MeasureOptions, measure_prompts
 from repflow.catalogue import DEFAULT_METRICS, METRICS
 from repflow.errors import InputError
 from repflow.models import load
-from repflow.tasks import Prompts
+from repflow.tasks import Prompts, id_prompts
 
 FAMILIES = ["gpt_neox", "mamba2", "bamba", "rwkv"]
 EVERY = (*DEFAULT_METRICS, "direction_smoothness", "direction_stability", "paper_smoothness", "paper_stability")
@@ -317,6 +317,22 @@ def test_long_prompts_say_which_positions_were_pooled():
     norm = result["kept/token_norm"][:, 0]
     want = [norm[:, a:b].mean(1) for a, b in zip(bins, [*bins[1:], 300], strict=True)]
     np.testing.assert_allclose(result["token_norm"][:, 0], np.stack(want, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [(40, 256), (300, 300), (257, 700, 433)])
+def test_the_mean_over_pooled_positions_counts_every_token_once(lengths):
+    """Beyond 256 tokens a position is a span of them, but for the first four: a plain mean would count these more."""
+    loaded, made = model("mamba", "float64"), prompts(lengths)
+    result = measure_prompts(loaded, made, MeasureOptions(batch_size=2, keep_samples=1))
+    each = [m.layer_cosine(collect_states(loaded, id_prompts([list(p.ids)], VOCAB))[0])[:, 0].numpy() for p in made]
+    np.testing.assert_allclose(
+        result.token_mean("layer_cosine"), np.stack([one.mean(-1) for one in each], 1), rtol=1e-6
+    )
+    pooled = result.token_mean("layer_cosine", pooled=True)
+    np.testing.assert_allclose(pooled, np.concatenate(each, -1).mean(-1), rtol=1e-6)
+    np.testing.assert_allclose(result.token_mean("kept/layer_cosine")[:, 0], each[0].mean(-1), rtol=1e-6)
+    plain = np.nanmean(result["layer_cosine"], axis=(1, 2))
+    assert (np.abs(plain - pooled).max() > 1e-5) == (max(lengths) > 256)
 
 
 def test_what_does_not_fit_the_model_is_refused():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from repflow.intervals import student_interval
 from repflow.store import load_result, verify
 
 ASKED = ("--length", "24", "--samples", "2", "--probes", "2")
@@ -137,16 +138,20 @@ def stand_ins(checkpoints):
     return {"mamba": f"Mamba-130M={checkpoints / 'mamba2'}", "pythia": f"Pythia-160M={checkpoints / 'gpt_neox'}"}
 
 
-def reproduce(cli, recipe, *models, length="24"):
+def reproduce(cli, recipe, *models, length="24", samples=3):
     chosen = [word for model in models for word in ("--model", model)]
-    return cli("reproduce", recipe, *chosen, "--task", "random", "--length", length, "--samples", "2")
+    return cli("reproduce", recipe, *chosen, "--task", "random", "--length", length, "--samples", samples)
 
 
 def apart(above, below):
-    """Of two prompts the interval is their range: whether one lies above the other, None where they meet."""
+    """Whether one interval lies above the other, None where they meet."""
     if min(above) > max(below):
         return True
     return False if max(above) < min(below) else None
+
+
+def ends(band):
+    return [float(band.low), float(band.high)]
 
 
 def test_figure_1_holds_the_papers_words_against_trained_and_untrained(cli, stand_ins, tmp_path):
@@ -158,11 +163,11 @@ def test_figure_1_holds_the_papers_words_against_trained_and_untrained(cli, stan
     name = done.out.rstrip().rpartition("wrote ")[2]
     result = load_result(tmp_path / name)
     assert (result.config["study"], result.config["recipe"]) == ("recency-figure", "recency-fig1")
-    assert result["Mamba-130M/twin/log_influence"].shape == (2, 24)
+    assert result["Mamba-130M/twin/log_influence"].shape == (3, 24)
     lines = result.provenance["lines"]
     fits = result.provenance["fits"]["Mamba-130M"]
-    ends = [[fits[side][f"kappa_{end}"] for end in ("low", "high")] for side in ("twin", "trained")]
-    assert lines[2]["holds"] is apart(*ends)
+    sides = [[fits[side][f"kappa_{end}"] for end in ("low", "high")] for side in ("twin", "trained")]
+    assert lines[2]["holds"] is apart(*sides)
     assert f"next: repflow figures runs/{result.provenance['runs']['Mamba-130M']}\nwrote " in done.out
     run = load_result(tmp_path / "runs" / result.provenance["runs"]["Mamba-130M"])
     np.testing.assert_array_equal(run["log_influence"], result["Mamba-130M/log_influence"])
@@ -177,15 +182,23 @@ def test_figure_7_has_shapes_and_the_ratio(cli, stand_ins, tmp_path):
     curves = [result.mean(f"{role}/log_influence") for role in ("Mamba-130M", "Pythia-160M")]
     np.testing.assert_allclose(ratio, curves[0] - curves[1])
     shape, concentration, last = result.provenance["lines"]
-    assert shape["holds"] is apart(result["Pythia-160M/lost_in_the_middle"], [0.0])
-    index = result["Pythia-160M/lost_in_the_middle"]
-    assert f"index {index.mean():+.2f} [{index.min():+.2f}, {index.max():+.2f}]" in shape["ours"]
-    reach = [result[f"{role}/half_reach"] for role in ("Pythia-160M", "Mamba-130M")]
-    assert concentration["holds"] is apart(*reach)
-    assert f"half of all influence within the last {reach[1].mean():.1f} [" in concentration["ours"]
+    index = student_interval(result["Pythia-160M/lost_in_the_middle"])
+    assert shape["holds"] is apart(ends(index), [0.0])
+    assert f"index {index.mean:+.2f} [{index.low:+.2f}, {index.high:+.2f}]" in shape["ours"]
+    reach = [result.band(f"{role}/half_reach") for role in ("Pythia-160M", "Mamba-130M")]
+    assert concentration["holds"] is apart(*map(ends, reach))
+    assert f"half of all influence within the last {reach[1].mean:.1f} [" in concentration["ours"]
     facts = result.provenance["ratios"]["Mamba-130M over Pythia-160M"]
     assert last["holds"] is apart([facts["kappa_low"], facts["kappa_high"]], [0.0])
     assert reproduce(cli, "recency-fig7", stand_ins["pythia"]).code == 0  # without its partner there is no ratio
+
+
+def test_below_three_prompts_a_figure_judges_nothing(cli, stand_ins, tmp_path):
+    done = reproduce(cli, "recency-fig7", *stand_ins.values(), samples=2)
+    assert done.code == 0, done.err
+    result = load_result(tmp_path / done.out.rstrip().rpartition("wrote ")[2])
+    assert [line["holds"] for line in result.provenance["lines"]] == [None] * 3
+    assert "nan" not in json.dumps(result.provenance["lines"])
 
 
 def test_a_dry_run_writes_nothing_and_scale_paper_wants_a_yes(cli, tmp_path):

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from repflow.results import Finding, Result, bootstrap_band
+from repflow.intervals import share_interval
+from repflow.results import Finding, Result, sample_band
 from repflow.studies.needle_figures import SSM, TRANSFORMER, figure_lines, position_slope
-from repflow.studies.needle_scores import log_odds, rank, slope, wilson_band
+from repflow.studies.needle_scores import log_odds, rank, slope
 
 DEPTH = np.broadcast_to(np.linspace(0, 1, 5)[None, :, None], (2, 5, 12))
 
@@ -73,15 +74,15 @@ def test_wilson_interval_is_that_of_scipy():
     from scipy.stats import binomtest
 
     values = np.array([[1, 0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], dtype=float)
-    band = wilson_band(values)
+    band = share_interval(values, axis=-1)
     for row, low, high in zip(values, band.low, band.high, strict=True):
         expected = binomtest(int(row.sum()), len(row)).proportion_ci(method="wilson")
         assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    assert np.isnan(wilson_band(np.full((1, 3), np.nan)).mean).all()
+    assert np.isnan(share_interval(np.full((1, 3), np.nan), axis=-1).mean).all()
 
 
 def test_bands_of_slopes_come_from_needles():
     result = made(RISING, [0, 1, 2, 3, 4])
     band = result.band("slope_all/gain")
-    own = bootstrap_band(result["slope_all/gain"], ("sample",))
+    own = sample_band(result["slope_all/gain"], ("sample",))
     assert (band.low, band.high) == (own.low, own.high)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from stack_inputs import stack
@@ -14,6 +15,8 @@ from tiny_configs import tiny_model
 import repflow
 from repflow.capture.influence import FINAL, influence_squares
 from repflow.errors import ConfigChangedError, InputError, UnsupportedModelError
+from repflow.models.stack import StackConfig, StackForCausalLM
+from repflow.report.recency_table import curve_table, reach_table, recency_view, summary_table
 from repflow.store import load_result, verify
 from repflow.studies.recency import run
 from repflow.studies.recency_config import RecencyConfig, check_request, run_name
@@ -59,8 +62,8 @@ def test_numbers_follow_from_the_curves(result):
     said = result.provenance["recency"]["fit"]
     assert said == fit.to_json()
     assert result.mean("kappa") == pytest.approx(said["kappa"])
-    band = result.bands["kappa"]  # stored, so that a reader needs no bootstrap
-    assert (said["kappa_low"], said["kappa_high"]) == pytest.approx((float(band.low), float(band.high)), abs=0.02)
+    band = result.bands["kappa"]
+    assert (said["kappa_low"], said["kappa_high"]) == pytest.approx((float(band.low), float(band.high)))
     influence = np.exp(curves)
     np.testing.assert_allclose(result["recent_share"][:, 1], influence[:, :16].sum(1) / influence.sum(1))
     assert np.isnan(result["recent_share"][:, 2]).all()
@@ -111,6 +114,58 @@ def test_a_single_linear_state_decays_as_the_theorem_says():
     assert codes(found)["exponential_fit"].endswith("an exponential")
 
 
+def test_a_polarized_stack_is_promised_no_decay_and_not_one_below_zero():
+    """A state of decay one: ln(1/1) is minus zero to a computer, and was printed as κ ≥ -0."""
+    torch.manual_seed(0)
+    mixers = [{"name": "s6", "state": 5, "polarize": "both"}]
+    polarized = StackForCausalLM(StackConfig(mixers=mixers, hidden_size=16, vocab_size=64)).eval()
+    found = repflow.influence(polarized, IDS)
+    said = codes(found)["loose_bound"]
+    assert said == "Theorem 3.1 allows κ ≥ 0 (layer 1 has the largest A, 1): no decay is promised"
+    assert not np.signbit(found["theorem_kappa"]).any()
+    found.arrays["theorem_kappa"] = -np.abs(found["theorem_kappa"])  # as stored by an older version
+    shown = "\n".join(str(cell) for table in recency_view(found)[1:3] for cell in cells(table))
+    assert "0" in shown.splitlines()
+    assert "-0" not in shown.splitlines()
+
+
+def cells(table):
+    built = table.build(table.columns, Text())
+    return [cell for column in built.columns for cell in column.cells]
+
+
+def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(mamba):
+    """The demo printed "half-life 163 tokens [159, 167]" of two prompts at R² = .115."""
+    found = repflow.influence(mamba, IDS[:2], twin="default")
+    fit = found.provenance["recency"]["fit"]
+    assert fit["kappa_low"] is fit["kappa_high"] is fit["half_life"] is None
+    assert not fit["exponential"]
+    said = codes(found)["exponential_fit"]
+    assert f"R² {fit['r2']:.3f}" in said
+    assert "half-life" not in said.replace("it has no half-life", "")
+    assert "the decay is not exponential" in said
+    assert f"half of the influence lies within the last {found.mean('half_reach'):.0f} tokens" in said
+    tables = recency_view(found)[:2]
+    assert sum("no interval below 3 prompts" in table.caption for table in tables) == 1
+    assert not any("nan" in str(cell) for table in tables for cell in cells(table))
+    assert all("95 %" not in table.columns and "half-life" not in table.columns for table in tables)
+    assert "R²" in reach_table([found]).columns[:4]
+
+
+def test_a_half_life_of_a_bad_fit_stored_by_an_older_version_is_not_shown(result):
+    fit = result.provenance["recency"]["fit"]
+    old = {key: value for key, value in fit.items() if key != "exponential"} | {"half_life": 163.0, "r2": 0.13}
+    result.provenance["recency"]["fit"] = old
+    try:
+        assert "half-life" not in summary_table(result).columns
+        result.provenance["recency"]["fit"] = old | {"r2": 0.99, "power_r2": 0.9, "kappa": 0.0043}
+        table = summary_table(result)
+        assert table.columns.index("R²") < table.columns.index("half-life")
+        assert "163.0" in [str(cell) for cell in cells(table)]
+    finally:
+        result.provenance["recency"]["fit"] = fit
+
+
 def test_wide_models_take_probes_and_say_their_error():
     wide = stack(["ssd", "softmax_attention"], hidden_size=80)
     found = repflow.influence(wide, IDS[:2, :20])
@@ -121,6 +176,10 @@ def test_wide_models_take_probes_and_say_their_error():
     z = (found["log_influence"] - exact["log_influence"]) / found["log_influence_error"]
     assert np.median(np.abs(z)) < 2
     assert np.median(np.abs(np.expm1(found["log_influence"] - exact["log_influence"]))) < 0.2
+    table = curve_table(found)
+    half = 2.364624 * found.mean("log_influence_error")[0]  # Student's quantile at 7 degrees of freedom
+    assert f"{half:.3f}" in [str(cell) for cell in cells(table)]
+    assert "95 % half width that the probes leave" in table.caption
 
 
 def test_an_earlier_token_shows_that_the_future_is_zero():

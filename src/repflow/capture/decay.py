@@ -51,7 +51,7 @@ def largest_decays(model: Model, ids: Tensor, mask: Tensor | None, ends: Sequenc
 
     with ssm_quantities(model, on_layer):
         model.stream(ids, mask, on_state=lambda *_: None)
-    kappa = np.where(np.isfinite(rate), rate, np.nan)
+    kappa = np.where(np.isfinite(rate), rate, np.nan) + 0.0  # ln(1/1) is −0, which prints as such
     return LayerDecays(np.exp(-kappa), kappa)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.results import Band, bootstrap_band
+from repflow.intervals import LEAST_VALUES, NO_INTERVAL, Band, student_interval
 
 MOST_DECIMALS = 8
 STEPS = 4
@@ -60,7 +61,17 @@ def at(band: Band, place: int | tuple[int, ...] = ()) -> Interval:
 
 
 def over_samples(values: np.ndarray) -> Interval:
-    """Mean of one value per prompt, with the bootstrap 95 % interval over prompts."""
+    """Mean of one value per prompt, with Student's 95 % interval over prompts; no interval below three."""
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
-    return at(bootstrap_band(known, ("sample",))) if known.size else Interval(float("nan"))
+    return at(student_interval(known))
+
+
+def few_prompts(counts: Iterable[int | None]) -> str:
+    """A sentence for runs of so few prompts that their numbers stand without intervals; else nothing.
+
+    >>> few_prompts([8, 2]), few_prompts([8, None])
+    (' Values of runs of 1 or 2 prompts stand without an interval: no interval below 3 prompts.', '')
+    """
+    few = any(count is not None and count < LEAST_VALUES for count in counts)
+    return f" Values of runs of 1 or 2 prompts stand without an interval: {NO_INTERVAL}." if few else ""

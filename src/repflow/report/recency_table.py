@@ -11,11 +11,15 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.catalogue import EXPONENTIAL_R2, is_exponential
+from repflow.intervals import LEAST_VALUES, NO_INTERVAL, student_quantile
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, number, thinned
 from repflow.results import Result
 
 DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+PROBES = "± probes"
+HALF_LIFE = f"half-life where the decay is exponential (R² from {EXPONENTIAL_R2}, no power law better)"
 STATES = 9
 """States in the table of depths."""
 
@@ -30,24 +34,37 @@ def curve_table(result: Result) -> FittedTable:
     """Ln influence at doubling distances, with its interval; that of the twin beside it."""
     band = result.band("log_influence")
     twin = result.mean("twin/log_influence") if "twin/log_influence" in result else None
-    headings = ["distance", "ln influence", "95 %", *(["twin"] if twin is not None else []), "probe error"]
-    error = result.mean("log_influence_error")
+    ends = ["95 %"] if np.isfinite(band.low).any() else []
+    headings = ["distance", "ln influence", *ends, *(["twin"] if twin is not None else []), PROBES]
+    facts = result.provenance["recency"]
+    error = result.mean("log_influence_error") * probe_quantile(facts)
     rows = []
     for distance in shown_distances(len(band.mean)):
         row = {
             "distance": str(distance),
             "ln influence": number(float(band.mean[distance])),
             "95 %": _interval(float(band.low[distance]), float(band.high[distance])),
-            "probe error": number(float(error[distance])),
+            PROBES: number(float(error[distance])),
         }
         rows.append(row | ({} if twin is None else {"twin": number(float(twin[distance]))}))
-    facts = result.provenance["recency"]
     rows_of = "exact Jacobian rows" if facts["exact"] else f"{facts['probes']} ±1 probes"
     target = "the final norm's output" if facts["target"] == "final" else f"state {facts['target']}"
     at = "the last token" if facts["at"] == -1 else f"token {facts['at']}"
     samples = result["log_influence"].shape[0]
     caption = f"‖∂y_t/∂x_s‖ on {target} at {at} by t − s, {rows_of}, mean of logarithms over {samples} prompts"
+    caption += "" if facts["exact"] else f"; {PROBES}: 95 % half width that the probes leave of one prompt's value"
+    caption += f"; {NO_INTERVAL}" if samples < LEAST_VALUES else ""
     return FittedTable(headings, 2, _builder(rows, title="Influence by distance"), caption)
+
+
+def probe_quantile(facts: dict[str, Any]) -> float:
+    """Standard errors of the probes' mean in the half width of its 95 % interval: Student's quantile, not 1.96.
+
+    >>> round(probe_quantile({"probes": 8}), 3), probe_quantile({"probes": None})
+    (2.365, 1.0)
+    """
+    probes = facts["probes"]
+    return 1.0 if probes is None else float(student_quantile(probes - 1)) if probes > 1 else float("nan")
 
 
 def shown_distances(count: int) -> list[int]:
@@ -67,7 +84,8 @@ def summary_table(result: Result) -> FittedTable:
     facts = result.provenance["recency"]
     rows += [_summary(f"to state {to}", result, f"to:{to}/", facts, to) for to in facts["targets"][1:]]
     caption = (
-        "κ by least squares, a level for each prompt, intervals over prompts; ½ within: least last tokens with half"
+        "κ by least squares, a level for each prompt, intervals over prompts; ½ within: least last tokens with half; "
+        f"{HALF_LIFE}"
     )
     headings = [name for name in rows[0] if any(row.get(name, ABSENT) != ABSENT for row in rows)]
     return FittedTable(headings, 2, _builder(rows, left=("weights",)), caption, folds=("weights",))
@@ -81,8 +99,14 @@ def reach_table(results: Sequence[Result]) -> FittedTable:
         rows.append({"model": name} | _summary("trained", result, "", result.provenance["recency"]))
         if twin:
             rows.append({"model": ""} | _summary(f"random ({twin['init']})", result, "twin/", twin))
-    caption = "influence of each input on the output at the last token; ½ within: least last tokens with half of it"
-    told = dict.fromkeys(("model", "weights", "½ within", *(key for row in rows for key in row if key[:4] == "last")))
+    caption = (
+        "influence of each input on the output at the last token; ½ within: least last tokens with half of it; "
+        f"{HALF_LIFE}"
+    )
+    if any(len(result["log_influence"]) < LEAST_VALUES for result in results):
+        caption += f"; {NO_INTERVAL}"
+    shares = (key for row in rows for key in row if key[:4] == "last")
+    told = dict.fromkeys(("model", "weights", "½ within", "R²", *shares))
     order = dict.fromkeys([*told, *(key for row in rows for key in row)])  # reach first: what is narrow shows it
     headings = [name for name in order if any(row.get(name, ABSENT) != ABSENT for row in rows)]
     return FittedTable(headings, 3, _builder(rows, left=("model", "weights")), caption, folds=("model", "weights"))
@@ -96,10 +120,10 @@ def _summary(
     shares = result.mean(f"{prefix}recent_share")
     row = {
         "weights": label,
+        "R²": number(fit.get("r2")),
         "κ": number(fit.get("kappa"), 4),
         "95 %": _interval(fit.get("kappa_low"), fit.get("kappa_high"), 4),
-        "half-life": number(fit.get("half_life"), 1),
-        "R²": number(fit.get("r2")),
+        "half-life": number(fit.get("half_life") if is_exponential(fit) else None, 1),
         "½ within": number(float(result.mean(f"{prefix}half_reach")), 1),
     }
     for window, share in zip(facts["windows"], shares, strict=True):
@@ -112,7 +136,7 @@ def _summary(
 
 
 def _bound(values: np.ndarray) -> str:
-    least = float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
+    least = float(np.nanmin(values)) + 0.0 if np.isfinite(values).any() else float("nan")  # −0 of an A of one
     return ABSENT if not np.isfinite(least) else f"{least:.2g}"
 
 
@@ -132,7 +156,7 @@ def depth_table(result: Result) -> FittedTable:
             if window in (1, 16):
                 row["own token" if window == 1 else f"last {window}"] = number(float(shares[state, place]))
         if theorem is not None:
-            of_layer = float(theorem[state]) if state < len(theorem) else float("nan")
+            of_layer = float(theorem[state]) + 0.0 if state < len(theorem) else float("nan")
             row["Thm 3.1 κ of next block"] = f"{of_layer:.2g}" if np.isfinite(of_layer) else ABSENT
         rows.append(row)
     return FittedTable(list(rows[0]), 2, _builder(rows, title="From each depth to the same output"))

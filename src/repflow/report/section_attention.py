@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from repflow.intervals import positive_interval
 from repflow.report.page_model import Block, Figure, Variant
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import band_traces, gaps, joined, layer_depth, plain, thin
 from repflow.report.section_depth import depth_figure, depth_variant
-from repflow.results import bootstrap_band
 
 STUDY = "hidden_attention"
 FORMS = {"normalised": "share of the row", "signed": "weight"}
@@ -141,7 +141,7 @@ def _curve_figure(runs: Sequence[StoredRun]) -> list[Figure]:
             with np.errstate(invalid="ignore"):
                 count = np.isfinite(values).sum(axis=2)
                 mean = np.where(count > 0, np.nansum(values, axis=2) / np.maximum(count, 1), np.nan)
-            band = bootstrap_band(mean, ("layer", "sample"))
+            band = positive_interval(mean, axis=1)  # an entropy, a distance
             depth = layer_depth(len(band.mean))
             traces += band_traces(depth["absolute"], band, name=run.label, model=run.label, depth=depth)
             parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)

@@ -80,7 +80,7 @@ def _word(value: Any) -> Any:
 
 
 def band_of(result: Any, name: str) -> Band:
-    """Stored band of a metric, or the bootstrap over its samples."""
+    """Stored band of a metric, or Student's over its samples."""
     found: Band = result.band(name)
     return found
 

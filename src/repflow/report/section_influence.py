@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from repflow.catalogue import EXPONENTIAL_R2, is_exponential
+from repflow.intervals import bracketed
 from repflow.report.page_compare import Group, group_runs
+from repflow.report.page_interval import few_prompts
 from repflow.report.page_model import Block, Figure, Table, Text, Variant
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import (
@@ -147,7 +150,7 @@ def theorem_kappa(run: StoredRun) -> float | None:
         return None
     values = run.result["theorem_kappa"]
     finite = values[np.isfinite(values)]
-    return float(finite.min()) if finite.size else None
+    return float(finite.min()) + 0.0 if finite.size else None  # −0 of an A of one
 
 
 def touching(curve: np.ndarray, kappa: float) -> np.ndarray:
@@ -307,7 +310,7 @@ def _share_figure(groups: Sequence[Group]) -> Figure:
 
 
 COLUMNS = (
-    "model", "task", "length", "κ", "κ low", "κ high", "half-life", "R²", "R² of a power law", "peak", "half reach",
+    "model", "task", "length", "half reach", "R²", "R² of a power law", "κ", "κ low", "κ high", "half-life", "peak",
     "lost in the middle", "Theorem 3.1 κ", "twin κ",
 )  # fmt: skip
 
@@ -318,14 +321,18 @@ def _number_table(runs: Sequence[StoredRun]) -> Table:
         about = run.result.provenance
         fit = (about.get("recency") or {}).get("fit") or {}
         twin = ((about.get("twin") or {}).get("fit") or {}).get("kappa")
-        middle = [float(run.result.mean(name)) for name in ("half_reach", "lost_in_the_middle")]
-        numbers = [fit.get(key) for key in ("kappa", "kappa_low", "kappa_high", "half_life", "r2", "power_r2", "peak")]
-        rows.append([run.label, run.task, run.length, *numbers, *middle, theorem_kappa(run), twin])
+        reach, middle = (float(run.result.mean(name)) for name in ("half_reach", "lost_in_the_middle"))
+        life = fit.get("half_life") if is_exponential(fit) else None
+        numbers = [fit.get(key) for key in ("r2", "power_r2", "kappa", "kappa_low", "kappa_high")]
+        numbers = [reach, *numbers, life, fit.get("peak"), middle, theorem_kappa(run), twin]
+        rows.append([run.label, run.task, run.length, *numbers])
+    few = few_prompts(len(run.result[CURVE]) for run in runs)
     caption = (
-        "κ: decay per token of the exponential fit; half-life ln 2 / κ; half reach: fewest last tokens that hold half "
-        "of all influence; lost in the middle: how much more both ends count than the middle, in logarithms; Theorem "
-        "3.1's κ is the least that any layer with a transition promises. Where a power law has the larger R², the "
-        "curve is no exponential."
+        "Half reach: fewest last tokens that hold half of all influence, whatever the curve's shape. κ: slope per "
+        f"token of a straight line in logarithms; half-life ln 2 / κ, where R² is at least {EXPONENTIAL_R2} and no "
+        "power law fits better: elsewhere the decay is not exponential and has none. Lost in the middle: how much more "
+        "both ends count than the middle, in logarithms. Theorem 3.1's κ is the least that any layer with a transition "
+        f"promises.{few}"
     )
     return Table("recency-numbers", "Recency in numbers", COLUMNS, rows, caption)
 
@@ -352,7 +359,7 @@ def _ratio_figure(runs: Sequence[StoredRun]) -> Figure:
         layout = {"xaxis": {"title": {"text": "distance t − s, tokens"}}}
         layout |= {"yaxis": {"title": {"text": f"ln influence of {a}\nover that of {b}"}}}
         kappa, low, high = (about.get(key) for key in ("kappa", "kappa_low", "kappa_high"))
-        note = f"Fitted decay of the ratio: {_number(kappa)} per token [{_number(low)}, {_number(high)}]"
+        note = f"Fitted decay of the ratio: {_number(kappa)} per token{bracketed(low, high, '.3g')}"
         note += f", R² {_number(about.get('r2'))}."
         columns = ["distance", "ln ratio", "low", "high", "fit"]
         variants.append(Variant({"models": f"{a} over {b}"}, traces, layout, columns, rows, note))

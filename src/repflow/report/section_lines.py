@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from repflow.catalogue import span_of
 from repflow.report.page_compare import MIXED, Group
 from repflow.report.page_context import Context
 from repflow.report.page_depth import after_last, depth, exact, gap_note, kind_keys, short, strips
 from repflow.report.page_model import Variant
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
-from repflow.results import Band, Result, bootstrap_band
+from repflow.results import Band, Result, sample_band
 
 COLUMNS = ("model", "run", "task", "length", "states", "place", "state", "relative depth", "mean", "low", "high")
 
@@ -29,9 +30,8 @@ def mean_band(result: Result, name: str) -> Band:
     """Mean over samples with its interval; over tokens first, where it is per token."""
     if "token" not in result.axes[name]:
         return result.band(name)
-    values, axes = result[name], result.axes[name]
-    place = axes.index("token")
-    return bootstrap_band(nan_mean(values, place), tuple(axis for axis in axes if axis != "token"))
+    rest = tuple(axis for axis in result.axes[name] if axis != "token")
+    return sample_band(result.token_mean(name), rest, span=span_of(name))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def median_band(result: Result, name: str) -> Band:
     moved = np.moveaxis(values, place, -1)
     flat = moved.reshape(-1, moved.shape[-1])
     middle = np.array([np.median(row[np.isfinite(row)]) if np.isfinite(row).any() else np.nan for row in flat])
-    return bootstrap_band(middle.reshape(moved.shape[:-1]), tuple(axis for axis in axes if axis != "token"))
+    rest = tuple(axis for axis in axes if axis != "token")
+    return sample_band(middle.reshape(moved.shape[:-1]), rest, span=span_of(name))
 
 
 def nan_mean(values: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:

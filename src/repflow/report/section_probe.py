@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from repflow.intervals import share_interval
 from repflow.report.page_compare import Group, group_runs
 from repflow.report.page_context import Context
 from repflow.report.page_depth import exact, strip_note
@@ -15,7 +16,7 @@ from repflow.report.page_model import Block, Cell, Figure, Link, Section, Table,
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import joined
 from repflow.report.section_lines import Curve, Depth, Drawn, band_rows, curves, line, marker, mean_band
-from repflow.results import Band, Result, bootstrap_band
+from repflow.results import Band, Result
 
 COLUMNS = ("model", "run", "task", "length", "states", "what", "state", "relative depth", "mean", "low", "high")
 READOUTS: dict[str, tuple[str, str]] = {
@@ -108,7 +109,7 @@ def _corrected(result: Result, name: str) -> Band:
 
 def _first(result: Result, name: str) -> Band:
     ranks = np.asarray(result[name], dtype=np.float64)
-    return bootstrap_band(np.where(np.isfinite(ranks), ranks == 1, np.nan), ("state", "sample"))
+    return share_interval(np.where(np.isfinite(ranks), ranks == 1, np.nan), axis=1)
 
 
 def _median_rank(result: Result, name: str) -> Band:

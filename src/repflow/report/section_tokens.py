@@ -78,9 +78,8 @@ def token_map(run: StoredRun, most: int) -> tuple[np.ndarray, list[int]]:
         run: with `layer_cosine` (layer, sample, token).
         most: columns at most; neighbouring ones are averaged.
     """
-    values = np.asarray(run.result[METRIC], dtype=np.float64)
-    present = np.isfinite(values)
-    total, count = np.where(present, values, 0.0).sum(1), present.sum(1)
+    values, tokens = np.asarray(run.result[METRIC], dtype=np.float64), run.result.token_counts(METRIC)
+    total, count = (np.where(tokens > 0, values, 0.0) * tokens).sum(1), tokens.sum(1)
     starts = list(run.result.provenance.get("positions") or range(values.shape[2]))[: values.shape[2]]
     merged = -(-values.shape[2] // most)
     edges = np.arange(0, values.shape[2], merged)

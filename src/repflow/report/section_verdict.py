@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from repflow.intervals import LEAST_VALUES
 from repflow.report.page_compare import MIXED, group_runs, task_name
 from repflow.report.page_context import Context, measured_runs
 from repflow.report.page_depth import depth
-from repflow.report.page_interval import Interval, at, over_samples
+from repflow.report.page_interval import Interval, at, few_prompts, over_samples
 from repflow.report.page_model import Cell, Link, PageModel, Section, Table, Text
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_lines import nan_mean
 from repflow.report.section_probe import probe_runs, probed_label
 from repflow.report.section_scaling import one_grid
 
-LEAST_PROMPTS = 4
-"""Prompts from which on a rise is judged, on others than those that chose its place."""
+LEAST_PROMPTS = 2 * LEAST_VALUES
+"""Prompts from which on a rise is judged, on others than those that chose its place: an interval needs three."""
 TURN = 0.2
 """A block whose cosine lies this much below the median block's is worth a word."""
 SINK = 0.1
@@ -194,7 +195,7 @@ def _sharp_turn(run: StoredRun) -> str:
     """The block that turns tokens most, where it stands out; not the first, which turns every model's embedding."""
     if "layer_cosine" not in run.result or run.states != "residual":
         return ""
-    cosine = nan_mean(run.result["layer_cosine"], (1, 2))
+    cosine = run.result.token_mean("layer_cosine", pooled=True)
     later = cosine[1:]
     if not np.isfinite(later).any() or len(later) < 3:
         return ""
@@ -245,7 +246,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
         "second difference and spread over depth, lower is smoother"
     )
     steps = f"; here on a common grid of {flows[0].result.config.get('grid')} steps of relative depth" if prefix else ""
-    caption += f"{steps}. Brackets: 95 % over prompts."
+    few = few_prompts(flow.result.config.get("samples") for flow in flows)
+    caption += f"{steps}. Brackets: 95 % over prompts.{few}"
     rows = [_row(verdict, prefix) for verdict in verdicts]
     if mixed:
         columns.append("measured on")

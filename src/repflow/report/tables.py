@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.catalogue import METRICS
+from repflow.intervals import NO_INTERVAL
 from repflow.report.fitted import FittedTable
 from repflow.results import Result
 
@@ -160,7 +161,9 @@ def _state_table(result: Result, columns: list[Column]) -> FittedTable:
         return table
 
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
-    notes += ["[ ]: 95 % of prompt resamples"] if "token_similarity" in result else []
+    if "token_similarity" in result:
+        shown = bool(np.isfinite(result.band("token_similarity").low).any())
+        notes.append("[ ]: Student's 95 % over prompts" if shown else NO_INTERVAL)
     return FittedTable(list(cells), 1, build, "; ".join(notes))
 
 
@@ -179,7 +182,7 @@ def _columns(result: Result) -> list[Column]:
     if "token_similarity_excess" in result:
         found.append(("excess", _curve(result.mean("token_similarity_excess"))))
     if "layer_cosine" in result:
-        cosine = _reduce(np.nanmean, result["layer_cosine"])
+        cosine = result.token_mean("layer_cosine", pooled=True)
         found.append(("layer cosine", _curve(np.concatenate([[np.nan], cosine]))))
     if "token_norm" in result:
         found.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
@@ -224,10 +227,8 @@ def _with_band(result: Result, name: str) -> Callable[[int], str]:
     band = result.band(name)
 
     def cell(state: int) -> str:
-        mean = number(float(band.mean[state]))
-        if not np.isfinite(band.low[state]):
-            return mean
-        return f"{mean} [{number(float(band.low[state]))}, {number(float(band.high[state]))}]"
+        mean, low, high = (number(float(part[state])) for part in band)
+        return f"{mean} [{low}, {high}]" if np.isfinite(band.low[state]) else mean
 
     return cell
 

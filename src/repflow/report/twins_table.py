@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.intervals import bracketed
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, number
 from repflow.results import Result
@@ -74,4 +75,4 @@ def _interval(result: Result, measure: str, place: tuple[int, int, int]) -> str:
     if not np.isfinite(mean):
         return ABSENT
     sign = "+" if low > 0 else "−" if high < 0 else "?"
-    return f"{mean:+.3f} [{low:+.3f}, {high:+.3f}] {sign}"
+    return f"{mean:+.3f}{bracketed(low, high, '+.3f')} {sign}"

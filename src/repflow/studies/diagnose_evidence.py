@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from repflow.results import Band, Result, bootstrap_band
+from repflow import intervals
+from repflow.results import Band, Result
 
-SAMPLES = ("sample",)
+ENOUGH = 2 * intervals.LEAST_VALUES
+"""Prompts from which on one half chooses a state and the other judges it, with an interval."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,8 @@ class ProbeEvidence:
 
 
 def sample_interval(values: np.ndarray) -> Interval:
-    """Mean over samples with a bootstrap 95 % interval."""
-    band = bootstrap_band(np.asarray(values, dtype=np.float64), SAMPLES)
-    return Interval(float(band.mean), float(band.low), float(band.high))
+    """Mean over samples with Student's 95 % interval; none below three samples."""
+    return _of_band(intervals.student_interval(values))
 
 
 def share_interval(right: np.ndarray) -> Interval:
@@ -214,10 +215,7 @@ def share_interval(right: np.ndarray) -> Interval:
     >>> print(share_interval(np.zeros(8)))
     0.000 [0.000, 0.324]
     """
-    count, share, z = len(right), float(np.mean(right)), 1.959964
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * float(np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)))
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+    return _of_band(intervals.share_interval(right))
 
 
 def _median(values: np.ndarray) -> float:
@@ -230,7 +228,7 @@ def _of_band(band: Band) -> Interval:
 
 def judged_prompts(values: np.ndarray) -> np.ndarray:
     """Values (state, sample) of the prompts that `held_out` judges on: every second one, all if there are few."""
-    return values[:, 1::2] if values.shape[1] >= 4 else values
+    return values[:, 1::2] if values.shape[1] >= ENOUGH else values
 
 
 def judged_on(values: np.ndarray) -> str:
@@ -246,7 +244,7 @@ def judged_on(values: np.ndarray) -> str:
 def held_out(values: np.ndarray, states: np.ndarray, *, largest: bool = True) -> tuple[int, Interval]:
     """Extreme state among some, chosen on every second prompt, and its value on the others.
 
-    The largest of many noisy means is too large by itself; a state chosen elsewhere is not. With fewer than four
+    The largest of many noisy means is too large by itself; a state chosen elsewhere is not. With fewer than six
     prompts the choice and the value come from the same ones and there is no interval.
 
     Args:
@@ -255,10 +253,10 @@ def held_out(values: np.ndarray, states: np.ndarray, *, largest: bool = True) ->
         largest: the largest, else the smallest.
     """
     count = values.shape[1]
-    chosen_on = values[states, ::2] if count >= 4 else values[states]
+    chosen_on = values[states, ::2] if count >= ENOUGH else values[states]
     means = chosen_on.mean(1)
     state = int(states[int(np.nanargmax(means) if largest else np.nanargmin(means))])
-    if count < 4:
+    if count < ENOUGH:
         return state, Interval(float(values[state].mean()))
     return state, sample_interval(values[state, 1::2])
 

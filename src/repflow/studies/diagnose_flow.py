@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from repflow.studies.diagnose_evidence import (
+    ENOUGH,
     FlowEvidence,
     Interval,
     depth,
@@ -62,7 +63,7 @@ def _difference(values: np.ndarray, first: int, second: int) -> Interval:
     """One state minus another, paired by prompt, on the prompts that did not choose the states."""
     judged = judged_prompts(values)
     difference = judged[first] - judged[second]
-    return Interval(float(difference.mean())) if values.shape[1] < 4 else sample_interval(difference)
+    return Interval(float(difference.mean())) if values.shape[1] < ENOUGH else sample_interval(difference)
 
 
 def early_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement]:

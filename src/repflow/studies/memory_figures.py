@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repflow.intervals import bracketed
 from repflow.studies.memory_config import MemoryConfig, check_request, run_name
 from repflow.studies.recency_recipes import Line, check_recency, finish_figure, run_options, stand_ins
 
@@ -118,7 +119,7 @@ def depth_slope(result: Result, name: str) -> Band:
     """Change of a layer metric from the first to the last layer, by least squares per prompt, with its interval."""
     import numpy as np
 
-    from repflow.results import bootstrap_band
+    from repflow.intervals import student_interval
 
     values = result[name]
     slopes = []
@@ -126,14 +127,12 @@ def depth_slope(result: Result, name: str) -> Band:
         known = np.isfinite(sample)
         depth = np.linspace(0, 1, len(sample))[known]
         slopes.append(float(np.polyfit(depth, sample[known], 1)[0]) if known.sum() > 1 else np.nan)
-    return bootstrap_band(np.array(slopes), ("sample",))
+    return student_interval(np.array(slopes))
 
 
 def _shown(band: Band) -> str:
-    import numpy as np
 
-    interval = "" if np.isnan(band.low) else f" [{float(band.low):+.3f}, {float(band.high):+.3f}]"
-    return f"{float(band.mean):+.3f}{interval}"
+    return f"{float(band.mean):+.3f}{bracketed(band.low, band.high, '+.3f')}"
 
 
 def _figure5(found: Mapping[str, Result]) -> list[Line]:
@@ -209,6 +208,6 @@ def _figure6(found: Mapping[str, Result]) -> list[Line]:
         at = [
             float(np.interp(HALF, result.provenance["thresholds"], side)) for side in (band.mean, band.low, band.high)
         ]
-        ours = f"{share:.1%} over all prompts; within one prompt {at[0]:.1%} [{at[1]:.1%}, {at[2]:.1%}]"
+        ours = f"{share:.1%} over all prompts; within one prompt {at[0]:.1%}{bracketed(at[1], at[2], '.1%')}"
         lines.append(Line(role, stated, ours, share > STATED_SHARE))
     return lines

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from repflow.errors import InputError, teach
-from repflow.results import Band, bootstrap_band
+from repflow.intervals import Band, bracketed, paired_interval
 from repflow.studies.needle_config import NeedleConfig, check_request, run_name
 from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, stand_ins
 
@@ -125,7 +125,7 @@ def figure_lines(found: Mapping[str, Result]) -> list[Line]:
     if len(found) == 2:
         stated = "“a positional bias towards local tokens in the SSM”, and none in the Transformer (3.2)"
         score = "slope_all/answer_correct" if all(_contrast(result) for result in found.values()) else "slope_all/gain"
-        band = bootstrap_band(found[SSM][score] - found[TRANSFORMER][score], ("sample",))
+        band = paired_interval(found[SSM][score], found[TRANSFORMER][score])
         said = _said(score.removeprefix("slope_all/"), band)
         lines.append(Line(f"{SSM} minus {TRANSFORMER}", stated, said, _decided(band, _rises(band), *found.values())))
     return lines
@@ -148,7 +148,7 @@ def _contrast(result: Result) -> bool:
 def _said(score: str, band: Band) -> str:
     scale, unit = (100, "points of greedy accuracy") if score == "answer_correct" else (1, "nats of log-odds")
     mean, low, high = (scale * float(value) for value in (band.mean, band.low, band.high))
-    return f"slope {mean:+.1f} {unit} [{low:+.1f}, {high:+.1f}] from start to end"
+    return f"slope {mean:+.1f} {unit}{bracketed(low, high, '+.1f')} from start to end"
 
 
 def _overall(result: Result) -> str:

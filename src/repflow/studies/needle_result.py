@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from repflow.results import Finding, Result, bootstrap_band
-from repflow.studies.needle_scores import ends_over_middle, log_odds, rank, slope, wilson_band
+from repflow.intervals import share_interval
+from repflow.results import Finding, Result, sample_band
+from repflow.studies.needle_scores import ends_over_middle, log_odds, rank, slope
 from repflow.tasks.needle import stands
 from repflow.tasks.needle_prompts import NeedlePrompts
 
@@ -58,7 +59,8 @@ def needle_result(
     for name in arrays:
         if "sample" in axes[name] and name not in ("logprob", "depth"):
             shares = name.removeprefix("without/") in SHARES
-            result.bands[name] = wilson_band(arrays[name]) if shares else bootstrap_band(arrays[name], axes[name])
+            values = arrays[name]
+            result.bands[name] = share_interval(values, axis=-1) if shares else sample_band(values, axes[name])
     result.provenance = _facts(made, answers, arrays, answered)
     result.findings = _findings(result)
     return result
@@ -137,7 +139,7 @@ def _findings(result: Result) -> list[Finding]:
     if count < LEAST_NEEDLES:
         text = f"{count} needles per cell are too few to say anything of positions; pass --samples 16 or more"
         return [Finding("few_needles", None, text)]
-    gain = bootstrap_band(result["gain"].mean((0, 1)), ("sample",))
+    gain = sample_band(result["gain"].mean((0, 1)), ("sample",))
     if np.isfinite(gain.low) and gain.low <= 0:
         text = (
             f"the needle raises the log-odds of its word by {gain.mean:.2f} nats [{gain.low:.2f}, {gain.high:.2f}] over"
@@ -147,7 +149,7 @@ def _findings(result: Result) -> list[Finding]:
     for name in WORDS:
         if f"slope_all/{name}" in result:
             found += _bias(result, name)
-    ends = bootstrap_band(result["ends/gain"].mean(0), ("sample",))
+    ends = sample_band(result["ends/gain"].mean(0), ("sample",))
     if ends.low > 0:
         text = (
             f"at both ends of the document the needle raises the log-odds of its word by {ends.mean:.2f} nats"

@@ -1,13 +1,8 @@
-"""Scores of the needle test, in numpy: ranks, log-odds, slopes over position and their intervals."""
+"""Scores of the needle test, in numpy: ranks, log-odds and slopes over position."""
 
 from __future__ import annotations
 
 import numpy as np
-
-from repflow.results import Band
-
-Z = 1.959963984540054
-"""Quantile of the normal distribution for 95 %."""
 
 
 def log_odds(logprob: np.ndarray) -> np.ndarray:
@@ -69,22 +64,3 @@ def ends_over_middle(values: np.ndarray) -> np.ndarray:
     if values.shape[1] < 3:
         return np.full((values.shape[0], values.shape[2]), np.nan)
     return np.asarray((values[:, 0] + values[:, -1]) / 2 - values[:, 1:-1].mean(1))
-
-
-def wilson_band(values: np.ndarray) -> Band:
-    """Share of ones over the last axis with Wilson's 95 % interval, which is never empty at 0 or 1; NaN left out.
-
-    (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
-
-    >>> band = wilson_band(np.ones(10))
-    >>> float(band.mean), round(float(band.low), 4), round(float(band.high), 4)
-    (1.0, 0.7225, 1.0)
-    """
-    count = (~np.isnan(values)).sum(-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(count > 0, np.nansum(values, -1) / count, np.nan)
-        middle = share + Z**2 / (2 * count)
-        reach = Z * np.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
-        whole = 1 + Z**2 / count
-        low, high = (middle - reach) / whole, (middle + reach) / whole
-    return Band(np.asarray(share), np.asarray(np.clip(low, 0.0, 1.0)), np.asarray(np.clip(high, 0.0, 1.0)))

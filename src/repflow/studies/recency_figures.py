@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repflow.catalogue import is_exponential
+from repflow.intervals import bracketed
 from repflow.studies.recency_config import RecencyConfig, check_request
 from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, run_options, stand_ins
 
@@ -23,8 +25,6 @@ LENGTHS = {"tiny": 256, "zoo": 512, "paper": 512}
 SAMPLES = {"tiny": 4, "zoo": 8, "paper": 32}
 TASK = "kvpr"
 """The paper does not say what its models read."""
-STRAIGHT = 0.9
-"""R² from which a curve of logarithms counts as a straight line."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,7 @@ def _ratios(figure: Figure, found: Mapping[str, Result]) -> dict[str, Result]:
 def _kappa(fit: dict[str, Any] | None) -> str:
     if fit is None or fit["kappa"] is None:
         return "no fit"
-    interval = "" if fit["kappa_low"] is None else f" [{fit['kappa_low']:.4f}, {fit['kappa_high']:.4f}]"
-    return f"κ = {fit['kappa']:.4f}{interval}, R² {fit['r2']:.3f}"
+    return f"κ = {fit['kappa']:.4f}{bracketed(fit['kappa_low'], fit['kappa_high'], '.4f')}, R² {fit['r2']:.3f}"
 
 
 def _ends(fit: dict[str, Any]) -> tuple[float, float]:
@@ -153,15 +152,12 @@ def _ends(fit: dict[str, Any]) -> tuple[float, float]:
 
 
 def _shown(band: Band, spec: str) -> str:
-    interval = f" [{float(band.low):{spec}}, {float(band.high):{spec}}]" if math.isfinite(float(band.low)) else ""
-    return f"{float(band.mean):{spec}}{interval}"
+    return f"{float(band.mean):{spec}}{bracketed(band.low, band.high, spec)}"
 
 
 def _straight(fit: dict[str, Any] | None) -> bool | None:
     """Whether logarithms fall on a straight line, and better than on a power law."""
-    if fit is None or fit["r2"] is None:
-        return None
-    return bool(fit["kappa"] > 0 and fit["r2"] >= STRAIGHT and fit["r2"] >= (fit["power_r2"] or 0.0))
+    return None if fit is None or fit["r2"] is None else is_exponential(fit)
 
 
 def _figure1(found: Mapping[str, Result]) -> list[Line]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from repflow.results import sample_mean
+from repflow.catalogue import EXPONENTIAL_R2, span_of
+from repflow.intervals import bracketed
+from repflow.results import sample_band, sample_mean
 
 if TYPE_CHECKING:
     from repflow.results import Finding
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from repflow.studies.recency_result import Measured, Side
     from repflow.theory.influence_curve import ExponentialFit
 
-GOOD_FIT = 0.9
-"""R² from which a curve counts as an exponential, if no power law is better."""
 SHARP = 2.0
 """Fitted κ over the theorem's below which the bound counts as sharp."""
 NEXT_TO_ONE = 1e-4
@@ -33,7 +33,7 @@ def findings(
     said: list[tuple[str, int | None, str]] = [("influence", None, _reach(side))]
     fit = side.fits[0]
     if fit is not None:
-        said.append(("exponential_fit", None, _exponential(fit)))
+        said.append(("exponential_fit", None, _exponential(fit, side)))
         if main.hidden is None:
             said.append(_bound(main, side, fit))
     if twin is not None and other is not None and fit is not None and other.fits[0] is not None:
@@ -55,8 +55,8 @@ def _reach(side: Side) -> str:
     shares = _mean(side, "recent_share")
     told = [f"{100 * share:.0f} % in the last {window}" for window, share in zip(WINDOWS, shares, strict=True)
             if window > 1 and np.isfinite(share)]  # fmt: skip
-    reach, middle = float(_mean(side, "half_reach")), float(_mean(side, "lost_in_the_middle"))
-    text = f"half of the influence lies within the last {reach:.0f} tokens"
+    middle = float(_mean(side, "lost_in_the_middle"))
+    text = f"half of the influence lies within the last {_half_reach(side)} tokens"
     text += f" ({', '.join(told)})" if told else ""
     if math.isfinite(middle):
         shape = "both ends count more than the middle" if middle > 0 else "no U-shape"
@@ -64,17 +64,27 @@ def _reach(side: Side) -> str:
     return text
 
 
-def _exponential(fit: ExponentialFit) -> str:
-    life, low, high = fit.half_life
-    interval = f" [{fit.kappa_low:.4g}, {fit.kappa_high:.4g}]" if math.isfinite(fit.kappa_low) else ""
-    halves = f", half-life {life:.3g} tokens" if math.isfinite(life) else ", no decay"
-    halves += f" [{low:.3g}, {high:.3g}]" if math.isfinite(life) and math.isfinite(high) else ""
-    text = f"κ = {fit.kappa:.4g}{interval} per token over distances {fit.first} to {fit.last}{halves}; R² {fit.r2:.3f}"
-    text += f", a power law of exponent {fit.power:.2f} has {fit.power_r2:.3f}"
-    if fit.r2 >= GOOD_FIT and fit.r2 >= fit.power_r2:
-        return f"{text}: an exponential"
-    text += ": no exponential"
-    return f"{text}; the curve peaks at distance {fit.peak}" if fit.peak > 1 and fit.kappa > 0 else text
+def _half_reach(side: Side) -> str:
+    axes, values = side.table["half_reach"]
+    band = sample_band(values, axes, span=span_of("half_reach"))
+    return f"{float(band.mean):.0f}{bracketed(band.low, band.high, '.0f')}"
+
+
+def _exponential(fit: ExponentialFit, side: Side) -> str:
+    """The fit in words: a half-life where the decay is exponential, else how far half of the influence reaches."""
+    slope = f"κ = {fit.kappa:.4g}{bracketed(fit.kappa_low, fit.kappa_high, '.4g')} per token"
+    slope += f" over distances {fit.first} to {fit.last}"
+    share = f"R² {fit.r2:.3f}, a power law of exponent {fit.power:.2f} has {fit.power_r2:.3f}"
+    if fit.exponential:
+        life, low, high = fit.half_life
+        ends = f" [{low:.3g}, ∞]" if math.isinf(high) else bracketed(low, high, ".3g")
+        return f"{slope}, half-life {life:.3g} tokens{ends}; {share}: an exponential"
+    if not fit.kappa > 0:
+        return f"{slope}: no decay; {share}"
+    why = f"R² below {EXPONENTIAL_R2}" if fit.r2 < EXPONENTIAL_R2 else "a power law fits better"
+    text = f"{slope}; {share}: the decay is not exponential ({why}), so that it has no half-life"
+    text += f"; half of the influence lies within the last {_half_reach(side)} tokens"
+    return f"{text}; the curve peaks at distance {fit.peak}" if fit.peak > 1 else text
 
 
 def _bound(main: Measured, side: Side, fit: ExponentialFit) -> tuple[str, int | None, str]:
@@ -82,7 +92,7 @@ def _bound(main: Measured, side: Side, fit: ExponentialFit) -> tuple[str, int | 
     values = side.table["theorem_kappa"][1]
     least = np.nanmin(np.where(np.isfinite(values), values, np.inf), axis=1)
     layer = int(np.argmin(least))
-    kappa = float(least[layer])
+    kappa = float(least[layer]) + 0.0  # −0 of an A of one
     largest = f"1 − {-math.expm1(-kappa):.2g}" if 0 < kappa < NEXT_TO_ONE else f"{math.exp(-kappa):.6g}"
     text = f"Theorem 3.1 allows κ ≥ {kappa:.3g} (layer {layer + 1} has the largest A, {largest})"
     if kappa <= 0:

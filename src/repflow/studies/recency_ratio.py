@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError, teach
+from repflow.intervals import bracketed
 from repflow.papers import RATIO_DISTANCES
 from repflow.theory.influence_curve import ratio_fit
 
@@ -86,7 +87,7 @@ def _said(facts: dict[str, Any]) -> Any:
     from repflow.results import Finding
 
     first, second = facts["models"]
-    interval = "" if facts["kappa_low"] is None else f" [{facts['kappa_low']:.4g}, {facts['kappa_high']:.4g}]"
+    interval = bracketed(facts["kappa_low"], facts["kappa_high"], ".4g")
     more = f"{first if facts['kappa'] > 0 else second} is the more local of the two"
     if facts["kappa"] == 0:
         more = "neither is the more local"

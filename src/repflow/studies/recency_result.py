@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repflow.intervals import rate_interval
 from repflow.results import sample_mean
 from repflow.theory.influence_curve import (
     WINDOWS,
@@ -102,6 +103,8 @@ def make_result(
     found += [entry for entry in model.scans.findings() if entry not in found]
     result = Result(arrays, axes, stored, provenance, found)
     for name in [name for name in arrays if name.removeprefix(TWIN) in BANDS]:
+        if name.endswith("kappa"):
+            result.bands[name] = rate_interval(arrays[name])
         result.band(name)
     return result
 

@@ -144,6 +144,8 @@ def curve(result: Result, quantity: str) -> np.ndarray:
     if quantity == "cka":
         return result["cka_pooled"]
     array = result[quantity]
+    if "token" in result.axes[quantity]:
+        return result.token_mean(quantity, pooled=True)
     present = np.isfinite(array)
     axes = tuple(range(1, array.ndim))
     total = np.where(present, array, 0.0).sum(axes, dtype=np.float64)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from repflow.errors import InputError, teach
+from repflow.intervals import LEAST_VALUES, bracketed, student_quantile
 
 TRAINED = "trained"
 SCHEMES = ("default", "gaussian", "xavier", "he")
@@ -54,25 +55,26 @@ def crossed_interval(values: np.ndarray) -> tuple[float, float, float]:
     only prompts differ, in fewer where both do. Quantiles of a bootstrap would exclude it in 27 % at three seeds.
 
     With one seed, as trained weights have, the interval is over prompts alone and speaks of these weights only. NaN
-    entries are left out; no interval with fewer than two prompts.
+    entries are left out; no interval with fewer than three prompts.
 
     >>> mean, low, high = crossed_interval(np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]))
+    >>> round(mean, 3), low, high
+    (0.35, nan, nan)
+    >>> mean, low, high = crossed_interval(np.array([[0.1, 0.2, 0.3], [0.3, 0.4, 0.5], [0.5, 0.6, 0.7]]))
     >>> round(mean, 3), round(low, 3), round(high, 3)
-    (0.35, -0.457, 1.157)
+    (0.4, -0.155, 0.955)
     """
-    from scipy.special import stdtrit
-
     present = ~np.isnan(values)
     values = values[present.any(1)][:, present.any(0)]
     if not values.size:
         return np.nan, np.nan, np.nan
     mean = float(np.nanmean(values))
-    if values.shape[1] < 2:
+    if values.shape[1] < LEAST_VALUES:
         return mean, np.nan, np.nan
     square = 0.0
     for means in (np.nanmean(values, axis=1), np.nanmean(values, axis=0)):
         if len(means) > 1:
-            square += stdtrit(len(means) - 1, 0.975) ** 2 * means.var(ddof=1) / len(means)
+            square += float(student_quantile(len(means) - 1)) ** 2 * means.var(ddof=1) / len(means)
     half = float(np.sqrt(square))
     return mean, mean - half, mean + half
 
@@ -93,7 +95,7 @@ class CellSign:
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
     def __str__(self) -> str:
-        return f"{self.weights} n={self.length} ({self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}])"
+        return f"{self.weights} n={self.length} ({self.mean:+.3f}{bracketed(self.low, self.high, '+.3f')})"
 
 
 @dataclass(frozen=True)

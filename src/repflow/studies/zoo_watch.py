@@ -136,9 +136,17 @@ def flow(network: Any, data: ZooData, name: str, device: torch.device) -> dict[s
     for kind, rows in sets.items():
         prompts = id_prompts([np.asarray(row).tolist() for row in rows], data.vocabulary)
         result = measure_prompts(model, prompts, MeasureOptions(keep_samples=0))
-        made[kind] = {name: _by_depth(result[name], result.axes[name]) for name in sorted(result)}
+        made[kind] = {name: _by_depth(*_tokens_once(result, name)) for name in sorted(result)}
     network.train()
     return made
+
+
+def _tokens_once(result: Any, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Values and axes; of a metric per token its mean over all of them, each counted once."""
+    axes = result.axes[name]
+    if "token" not in axes or not result[name].size:
+        return result[name], axes
+    return result.token_mean(name, pooled=True), tuple(axis for axis in axes if axis not in ("sample", "token"))
 
 
 def _by_depth(values: Any, axes: tuple[str, ...]) -> Any:

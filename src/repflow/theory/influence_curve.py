@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from repflow.catalogue import is_exponential
 from repflow.errors import InputError, teach
+from repflow.intervals import paired_interval, rate_interval, welch_interval
 from repflow.papers import RATIO_DISTANCES
 from repflow.results import sample_mean
 
@@ -28,7 +30,6 @@ LEAST_POINTS = 3
 """Distances that a fit needs at least."""
 LEAST_MIDDLE = 10
 """Tokens that a prompt needs before its fifths mean something."""
-DRAWS, SEED = 2000, 20251006
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class ExponentialFit:
         last: largest.
         intercept: mean over prompts.
         kappa: κ.
-        kappa_low: bootstrap 95 % interval over prompts, NaN with one prompt.
+        kappa_low: 95 % interval over prompts (`repflow.intervals.rate_interval`), NaN below three prompts.
         kappa_high: its upper end.
         r2: share of the mean curve's variance (in logarithms, prompts brought to one level) that the line explains.
         rmse: root mean square distance from the line, in logarithms.
         power: exponent p of the power law distance^−p on the same distances.
-        power_r2: share that the power law explains; above `r2`, the curve is no exponential.
+        power_r2: share that the power law explains; above `r2`, the curve is not an exponential.
         peak: distance in the nearer half at which the mean curve is largest, the token itself left out.
     """
 
@@ -66,8 +67,16 @@ class ExponentialFit:
     peak: int
 
     @property
+    def exponential(self) -> bool:
+        """Whether the curve is straight enough for a half-life to mean something; see `catalogue.EXPONENTIAL_R2`."""
+        return is_exponential(asdict(self))
+
+    @property
     def half_life(self) -> tuple[float, float, float]:
-        """Tokens over which the fit halves, ln 2 / κ, with its interval; infinite where κ is not positive."""
+        """Tokens over which the line halves, ln 2 / κ, with its interval; infinite where κ is not positive.
+
+        It describes the curve only where that is `exponential`; `half_reach` always does.
+        """
         return tuple(_halving(kappa) for kappa in (self.kappa, self.kappa_high, self.kappa_low))  # type: ignore[return-value]
 
     def line(self, distances: np.ndarray) -> np.ndarray:
@@ -75,9 +84,11 @@ class ExponentialFit:
         return np.asarray(self.intercept - self.kappa * np.asarray(distances, dtype=np.float64))
 
     def to_json(self) -> dict[str, Any]:
-        """Fields and half-life; None for what is not finite."""
-        life = dict(zip(("half_life", "half_life_low", "half_life_high"), self.half_life, strict=True))
-        return {key: value if math.isfinite(value) else None for key, value in (asdict(self) | life).items()}
+        """Fields and half-life; None for what is not finite, and for the half-life of what is not exponential."""
+        names = ("half_life", "half_life_low", "half_life_high")
+        life = dict(zip(names, self.half_life if self.exponential else (math.nan,) * 3, strict=True))
+        numbers = {key: value if math.isfinite(value) else None for key, value in (asdict(self) | life).items()}
+        return numbers | {"exponential": self.exponential}
 
 
 def exponential_fit(curves: np.ndarray, *, first: int | None = None, last: int | None = None) -> ExponentialFit:
@@ -103,7 +114,9 @@ def exponential_fit(curves: np.ndarray, *, first: int | None = None, last: int |
         raise _too_short(first, last)
     intercept, slope, r2, rmse = _line(distances, part)
     _, power, power_r2, _ = _line(np.log(np.maximum(distances, 1)), part)
-    low, high = _interval(distances, part)
+    joint, own = _moments(distances, part)
+    band = rate_interval(-joint / own, weights=own)
+    low, high = float(band.low), float(band.high)
     return ExponentialFit(first, last, intercept, 0.0 - slope, low, high, r2, rmse, 0.0 - power, power_r2, peak)
 
 
@@ -187,10 +200,10 @@ class RatioFit:
 
     Attributes:
         log_ratio: (distance,).
-        low: bootstrap 95 % interval over prompts (distance,).
+        low: 95 % interval over prompts (distance,): Student's of the differences where paired, else Welch's.
         high: its upper end.
         fit: the exponential fitted to the ratio.
-        paired: both curves are of the same prompts, so that prompts are drawn together.
+        paired: both curves are of the same prompts, so that the differences of each are taken.
     """
 
     log_ratio: np.ndarray
@@ -222,49 +235,14 @@ def ratio_fit(a: np.ndarray, b: np.ndarray, *, paired: bool, nearest: int = RATI
     if paired:  # a prompt whose influence is zero in one model is left out of both
         first, second = np.where(np.isfinite(second), first, np.nan), np.where(np.isfinite(first), second, np.nan)
     mean = _mean(first) - _mean(second)
-    drawn = _ratio_draws(first, second, paired=paired)
-    low, high = _quantiles(drawn) if len(drawn) else (np.full(size, np.nan), np.full(size, np.nan))
+    finite = [np.where(np.isfinite(part), part, np.nan) for part in (first, second)]
     if paired:
-        return RatioFit(mean, low, high, exponential_fit(first - second, first=1), paired)
-    fitted = exponential_fit(mean, first=1)
-    kappa_low, kappa_high = _quantiles(kappas(drawn, fitted.first, fitted.last)) if len(drawn) else (np.nan, np.nan)
-    whole = ExponentialFit(**asdict(fitted) | {"kappa_low": float(kappa_low), "kappa_high": float(kappa_high)})
-    return RatioFit(mean, low, high, whole, paired)
-
-
-def _ratio_draws(a: np.ndarray, b: np.ndarray, *, paired: bool) -> np.ndarray:
-    """Bootstrap means of the log ratio (draw, distance); none with fewer than two prompts."""
-    if min(len(a), len(b)) < 2:
-        return np.empty((0, a.shape[1]))
-    rng = np.random.default_rng(SEED)
-    weights = [rng.multinomial(len(part), np.full(len(part), 1 / len(part)), size=DRAWS) for part in (a, b)]
-    if paired:
-        weights[1] = weights[0]
-    return _weighted(weights[0], a) - _weighted(weights[1], b)
-
-
-def _weighted(weights: np.ndarray, table: np.ndarray) -> np.ndarray:
-    present = np.isfinite(table)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((weights @ np.where(present, table, 0.0)) / (weights @ present))
-
-
-def _interval(x: np.ndarray, curves: np.ndarray) -> tuple[float, float]:
-    """Bootstrap 95 % interval of κ over prompts."""
-    if len(curves) < 2:
-        return math.nan, math.nan
-    joint, own = _moments(x, curves)
-    rng = np.random.default_rng(SEED)
-    weights = rng.multinomial(len(curves), np.full(len(curves), 1 / len(curves)), size=DRAWS)
-    low, high = _quantiles(-(weights @ joint) / (weights @ own))
-    return float(low), float(high)
-
-
-def _quantiles(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a distance that no prompt has is NaN in every draw
-        low, high = np.nanquantile(draws, [0.025, 0.975], axis=0)
-    return np.asarray(low), np.asarray(high)
+        band = paired_interval(*finite)
+        return RatioFit(mean, band.low, band.high, exponential_fit(first - second, first=1), paired)
+    band, fitted = welch_interval(*finite), exponential_fit(mean, first=1)
+    slopes = welch_interval(*(kappas(part, fitted.first, fitted.last) for part in finite))
+    ends = {f"kappa_{end}": fitted.kappa + float(getattr(slopes, end) - slopes.mean) for end in ("low", "high")}
+    return RatioFit(mean, band.low, band.high, ExponentialFit(**asdict(fitted) | ends), paired)
 
 
 def _window(mean: np.ndarray, first: int | None, last: int | None) -> tuple[int, int, int]:

@@ -5,9 +5,9 @@
     python benchmarks/whole_calls.py --out FOLDER --tiny                # does the script work? also on a CPU
 
 Each bar runs in processes of its own, on the shapes of benchmarks/journey.py with random weights, and leaves a JSON
-file. `live` is `repflow.measure` on a live model, `folder` the command on a checkpoint, beside imports, transformers'
-own loading and bare passes; `table2` one cell of paper 1's Table 2; `recency` the command; `small` every command on a
-130M shape with warm kernel caches; `readme` the README's first commands.
+file. `live` is `repflow.measure` on a live model (a profile of its last call is kept), `folder` the command on a
+checkpoint, beside imports, transformers' own loading and bare passes; `table2` one cell of paper 1's Table 2; `recency`
+the command; `small` every command on a 130M shape with warm kernel caches; `readme` the README's first commands.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ def clocked(call):
     return time.perf_counter() - begun, given
 
 
+def profiled(call, lines=60):
+    """Where the host's time goes in a call, the most expensive functions first."""
+    import cProfile
+    import io
+    import pstats
+
+    profile = cProfile.Profile()
+    profile.runcall(call)
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).sort_stats("cumulative").print_stats(lines)
+    return text.getvalue().splitlines()
+
+
 def bare_pass(network, ids, batch):
     """A function that runs the base model over all batches, as a script without repflow would."""
     import torch
@@ -74,6 +87,7 @@ def live(shop, args, name):
         before = CLOCK.seconds()
         record[call], _ = clocked(lambda: repflow.measure(network, ids.cpu(), **options))
         record[f"{call}_phases"] = since(before)
+    record["profile"] = profiled(lambda: repflow.measure(network, ids.cpu(), **options))
     load(network)  # the same kernels in the bare passes
     run = bare_pass(network, ids, args.batch)
     run()
@@ -243,7 +257,9 @@ def main():
 def short(out, bar, name):
     """One line of a bar's record."""
     record = json.loads((out / "bars" / f"{bar}-{name}.json").read_text())
-    return json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()})
+    record.pop("profile", None)
+    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()}
+    return json.dumps(rounded)
 
 
 if __name__ == "__main__":

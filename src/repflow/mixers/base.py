@@ -6,12 +6,16 @@ matrix state (linear attention's keys × values) has values on the channel axis,
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from repflow.errors import InputError, teach
+from repflow.mixers.convolution import CausalConvolution
 from repflow.mixers.preference import current
+
+if TYPE_CHECKING:
+    from repflow.mixers.carry import Carry
 
 
 class Transition(NamedTuple):
@@ -57,6 +61,18 @@ class Mixer(nn.Module):
         A window of past inputs (a short convolution's, an attention cache) is not counted: it is no summary of them.
         """
         raise NotImplementedError
+
+    @property
+    def reach(self) -> int:
+        """Tokens before the current one that `transition` and `readout` look at, beside the state."""
+        taps = [part.kernel_size[0] for part in self.modules() if isinstance(part, CausalConvolution)]
+        return max(taps, default=1) - 1
+
+    def advance(self, x: Tensor, carry: Carry) -> Tensor:
+        """Mix tokens that follow those of `carry` (`repflow.mixers.carry`), which moves on; a new one for a prompt."""
+        from repflow.mixers.carry import advance  # carry builds on this file
+
+        return advance(self, x, carry)
 
     def check_input(self, x: Tensor) -> None:
         """Refuse what is not (batch, token, width) of floats with at least one token."""

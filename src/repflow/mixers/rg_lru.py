@@ -75,6 +75,11 @@ class RGLRU(Mixer):
         """One per recurrent channel."""
         return self.inner
 
+    @property
+    def reach(self) -> int:
+        """One token at least: the first of a sequence has a step of its own."""
+        return max(1, super().reach)
+
     def transition(self, x: Tensor) -> Transition:
         """A = a, b = i u, c = 1, delta = √(1 − a²), 1 at the first token."""
         u = self.linear_x(x)

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 BASE = 10_000.0
+
+
+class _Start(threading.local):
+    def __init__(self) -> None:
+        self.position = 0
+
+
+_start = _Start()
+
+
+@contextmanager
+def starting_at(position: int) -> Iterator[None]:
+    """Let the first token of every `rotate` inside stand at this position, behind tokens seen before."""
+    before, _start.position = _start.position, position
+    try:
+        yield
+    finally:
+        _start.position = before
 
 
 def rotate(x: Tensor, *, size: int | None = None, base: float = BASE) -> Tensor:
@@ -26,7 +48,8 @@ def rotate(x: Tensor, *, size: int | None = None, base: float = BASE) -> Tensor:
     size = x.shape[-1] if size is None else size
     # angles in float64: at token 10,000 a float32 angle is off by 1e-3
     rates = base ** (-torch.arange(0, size, 2, dtype=torch.float64, device=x.device) / size)
-    angles = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)[:, None, None] * rates
+    places = torch.arange(_start.position, _start.position + x.shape[1], dtype=torch.float64, device=x.device)
+    angles = places[:, None, None] * rates
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second, rest = x.tensor_split((size // 2, size), dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

@@ -9,7 +9,7 @@ denominator that does not depend on the past: it is not RWKV-4.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from repflow.mixers.base import Mixer, Transition
 from repflow.mixers.option import at_least
 from repflow.mixers.shift import blend, depth_share, initial_shares, shift
+
+if TYPE_CHECKING:
+    from repflow.mixers.carry import Carry
 
 
 class RWKV4(Mixer):
@@ -88,6 +91,34 @@ class RWKV4(Mixer):
         mean = (old * numerator + new * v) / (old * denominator + new)
         r = torch.sigmoid(self.receptance(blend(x, before, self.time_mix_receptance)))
         return self.output((r * mean).to(r.dtype))
+
+    def advance(self, x: Tensor, carry: Carry) -> Tensor:
+        """Mix tokens that follow those of `carry`: numerator and denominator behind the last token, over a scale.
+
+        Not by `transition`, whose scale is a running maximum over the whole sequence.
+        """
+        self.check_input(x)
+        whole = carry.lead(x, 1)
+        front = whole.shape[1] - x.shape[1]
+        before = shift(whole)
+        k, v = (part[:, front:] for part in self._key_value(whole, before))
+        v = v.to(k.dtype)
+        rate, u = self._rate(), self.time_first.to(k.dtype)
+        nothing = torch.full_like(k[:, 0], -torch.inf)
+        held = carry.state or {"num": torch.zeros_like(v[:, 0]), "den": torch.zeros_like(k[:, 0]), "scale": nothing}
+        num, den, scale = held["num"], held["den"], held["scale"]
+        means = []
+        for key, value in zip(k.unbind(1), v.unbind(1), strict=True):
+            top = torch.maximum(scale, u + key)
+            old, new = torch.exp(scale - top), torch.exp(u + key - top)
+            means.append((old * num + new * value) / (old * den + new))
+            top = torch.maximum(scale - rate, key)
+            old, new = torch.exp(scale - rate - top), torch.exp(key - top)
+            num, den, scale = old * num + new * value, old * den + new, top
+        carry.state = {"num": num, "den": den, "scale": scale}
+        carry.seen += x.shape[1]
+        r = torch.sigmoid(self.receptance(blend(x, before[:, front:], self.time_mix_receptance)))
+        return self.output((r * torch.stack(means, 1)).to(r.dtype))
 
     def _key_value(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         k = self.key(blend(x, before, self.time_mix_key))

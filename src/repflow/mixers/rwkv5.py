@@ -89,6 +89,11 @@ class RWKV5(Mixer):
         """Keys × values of every head."""
         return self.width * self.head_dim
 
+    @property
+    def reach(self) -> int:
+        """Two: the key of the token before, which is blended with the one before that."""
+        return 2
+
     def forward(self, x: Tensor) -> Tensor:
         """Mix tokens, chunk by chunk."""
         self.check_input(x)

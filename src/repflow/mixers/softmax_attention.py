@@ -5,7 +5,7 @@ Glossary: q, k, v query, key, value of a head; w attention weights. Parameter na
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,10 @@ from repflow.errors import InputError, teach
 from repflow.mixers.base import Mixer
 from repflow.mixers.matrix_state import split_heads
 from repflow.mixers.option import at_least, divides
-from repflow.mixers.rotary import BASE, rotate
+from repflow.mixers.rotary import BASE, rotate, starting_at
+
+if TYPE_CHECKING:
+    from repflow.mixers.carry import Carry
 
 
 class SoftmaxAttention(Mixer):
@@ -85,6 +88,25 @@ class SoftmaxAttention(Mixer):
             mixed = functional.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=seen, is_causal=seen is None, enable_gqa=self.kv_heads != self.heads
             )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def advance(self, x: Tensor, carry: Carry) -> Tensor:
+        """Mix tokens that follow those of `carry`, which keeps keys and values: all, or a window's."""
+        self.check_input(x)
+        with starting_at(carry.seen):
+            queries, keys, values = self._project(x)
+        if carry.state is not None:
+            keys, values = (torch.cat([carry.state[n], new], 2) for n, new in (("keys", keys), ("values", values)))
+        carry.seen += x.shape[1]
+        first = carry.seen - keys.shape[2]
+        at = torch.arange(first, carry.seen, device=x.device)
+        asked = at[-x.shape[1] :, None]
+        seen = (at <= asked) if self.window is None else (at <= asked) & (at > asked - self.window)
+        mixed = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=seen, enable_gqa=self.kv_heads != self.heads
+        )
+        kept = 0 if self.window is None else max(0, keys.shape[2] - self.window + 1)
+        carry.state = {"keys": keys[:, :, kept:], "values": values[:, :, kept:]}
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def weights(self, x: Tensor) -> Tensor:

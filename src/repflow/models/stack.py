@@ -4,8 +4,8 @@ The layers are exact and small rather than tuned: what is measured on them is th
 auto classes know it as `repflow_stack`, so a folder made by `save_pretrained` or a `config:FILE.json` loads like any
 other model.
 
-Every mixer is causal, so batches are padded on the right and need no mask, except for pooling. There is no cache:
-`generate` runs the whole sequence for each new token.
+Every mixer is causal, so batches are padded on the right and need no mask, except for pooling. `generate` reads the
+prompts once and goes on from what every layer kept of them (`StackCache`); prompts of one batch are of equal length.
 """
 
 from __future__ import annotations
@@ -24,13 +24,25 @@ from transformers import (
     GenerationMixin,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutput,
+)
 
 from repflow.errors import InputError, teach
 from repflow.models.stack_block import StackBlock, make_norm, pool, shared_parameters
+from repflow.models.stack_cache import StackCache
 from repflow.models.stack_config import StackConfig
 
-__all__ = ["StackConfig", "StackForCausalLM", "StackForSequenceClassification", "StackModel", "auto_class"]
+__all__ = [
+    "StackCache",
+    "StackConfig",
+    "StackForCausalLM",
+    "StackForSequenceClassification",
+    "StackModel",
+    "auto_class",
+]
 
 
 class StackPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
@@ -98,10 +110,11 @@ class StackModel(StackPreTrainedModel):
         """Replace the embedding table."""
         self.embeddings = value
 
-    def embed(self, inputs: Tensor) -> Tensor:
+    def embed(self, inputs: Tensor, start: int = 0) -> Tensor:
         """Residual stream before the first block.
 
         Args:
+            start: Tokens before these.
             inputs: Token ids (batch, token); with input_channels, real inputs (batch, token, channel), or ids as
                 levels: id v of V is 2 v / (V − 1) − 1 in every channel.
         """
@@ -120,16 +133,16 @@ class StackModel(StackPreTrainedModel):
         else:
             assert self.embeddings is not None
             hidden = self.embeddings(inputs)
-        return self._placed(hidden)
+        return self._placed(hidden, start)
 
-    def _placed(self, hidden: Tensor | None) -> Tensor:
+    def _placed(self, hidden: Tensor | None, start: int = 0) -> Tensor:
         assert hidden is not None
-        most = self.config.max_position_embeddings
+        most, end = self.config.max_position_embeddings, start + (0 if hidden is None else hidden.shape[1])
         if most is not None:
-            if hidden.shape[1] > most:
+            if end > most:
                 expected = f"at most {most} tokens, which have a position embedding"
-                raise InputError(teach(expected, str(hidden.shape[1]), "cut the sequence"))
-            hidden = hidden + self.position_embeddings(torch.arange(hidden.shape[1], device=hidden.device))
+                raise InputError(teach(expected, str(end), "cut the sequence"))
+            hidden = hidden + self.position_embeddings(torch.arange(start, end, device=hidden.device))
         return self.embedding_norm(hidden) if self.config.embedding_norm else hidden
 
     def forward(
@@ -139,8 +152,10 @@ class StackModel(StackPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutput | tuple:
+    ) -> BaseModelOutputWithPast | tuple:
         """Run all blocks.
 
         Args:
@@ -149,22 +164,35 @@ class StackModel(StackPreTrainedModel):
             inputs_embeds: Embeddings (batch, token, width) in place of input_ids, before positions and embedding norm.
             output_hidden_states: Also return the embedding output and every block's raw output, L + 1 states.
             return_dict: False for a tuple.
-            kwargs: transformers' further arguments (cache, positions), which a stack does not use.
+            past_key_values: What an earlier pass returned: the tokens follow those seen there.
+            use_cache: Also return what is kept of the tokens, to go on from; not where any of them is padding.
+            kwargs: transformers' further arguments (positions), which a stack does not use.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError(teach("either input_ids or inputs_embeds", "both or neither", "pass one of them"))
         check_right_padding(attention_mask)
-        hidden = self._placed(inputs_embeds) if input_ids is None else self.embed(input_ids)
+        cache = self._cache(past_key_values, bool(use_cache), attention_mask)
+        start = 0 if cache is None else cache.get_seq_length()
+        hidden = self._placed(inputs_embeds, start) if input_ids is None else self.embed(input_ids, start)
         keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states = [hidden] if keep else []
-        for block in self.blocks:
-            hidden = block(hidden)
+        for layer, block in enumerate(self.blocks):
+            hidden = block(hidden) if cache is None else block(hidden, (cache.mixers[layer], cache.mlps[layer]))
             if keep:
                 states.append(hidden)
-        output = BaseModelOutput(
-            last_hidden_state=self.final_norm(hidden), hidden_states=tuple(states) if keep else None
+        output = BaseModelOutputWithPast(
+            last_hidden_state=self.final_norm(hidden),
+            past_key_values=cache,
+            hidden_states=tuple(states) if keep else None,
         )
         return _returned(output, return_dict)
+
+    def _cache(self, given: Any, wanted: bool, mask: Tensor | None) -> StackCache | None:
+        """What the tokens go on from and are kept in; None where neither is asked for or padding would be kept."""
+        begun = isinstance(given, StackCache) and given.get_seq_length() > 0
+        if not begun and (not wanted or (mask is not None and not bool(mask.all()))):
+            return None
+        return StackCache.of(given, len(self.blocks))
 
 
 class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -200,7 +228,7 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> CausalLMOutput | tuple:
+    ) -> CausalLMOutputWithPast | tuple:
         """Logits (batch, token, vocabulary), and the mean loss of the next token where there are labels.
 
         Args:
@@ -219,17 +247,26 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
         if labels is not None:
             wide = logits[:, :-1].flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
             loss = functional.cross_entropy(wide, labels[:, 1:].flatten().to(wide.device))
-        return _returned(CausalLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states), return_dict)
+        made = CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=output.past_key_values, hidden_states=output.hidden_states
+        )
+        return _returned(made, return_dict)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """The whole sequence, each time: there is no cache."""
-        return {"input_ids": input_ids, "attention_mask": attention_mask}
+        """The tokens that the cache has not seen; all of them where there is none."""
+        seen = past_key_values.get_seq_length() if isinstance(past_key_values, StackCache) else 0
+        return {
+            "input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "past_key_values": past_key_values if seen else None,
+            "use_cache": kwargs.get("use_cache"),
+        }
 
 
 class StackForSequenceClassification(StackPreTrainedModel):

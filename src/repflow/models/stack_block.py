@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.mixers import build
+from repflow.mixers.carry import Carry
 from repflow.mixers.channel_mixing import ChannelMixing
 from repflow.models.stack_config import StackConfig
 
@@ -32,12 +33,25 @@ class StackBlock(nn.Module):
             self.mlp = _mlp(kind, config, place)
         self.has_mlp = kind is not None
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """(batch, token, width) → same."""
-        hidden_states = hidden_states + self.mixer(self.mixer_norm(hidden_states))
+    def forward(self, hidden_states: Tensor, carries: tuple[Carry, Carry] | None = None) -> Tensor:
+        """(batch, token, width) → same; with carries, of tokens that follow those seen by mixer and MLP."""
+        normed = self.mixer_norm(hidden_states)
+        mixed = self.mixer(normed) if carries is None else self.mixer.advance(normed, carries[0])
+        hidden_states = hidden_states + mixed
         if self.has_mlp:
-            hidden_states = hidden_states + self.mlp(self.mlp_norm(hidden_states))
+            normed = self.mlp_norm(hidden_states)
+            if carries is not None and isinstance(self.mlp, ChannelMixing):
+                hidden_states = hidden_states + _behind(self.mlp, normed, carries[1])
+            else:
+                hidden_states = hidden_states + self.mlp(normed)
         return hidden_states
+
+
+def _behind(mlp: nn.Module, x: Tensor, carry: Carry) -> Tensor:
+    """A feed-forward layer that looks at the token before, on tokens that follow those seen."""
+    made: Tensor = mlp(carry.lead(x, 1))[:, -x.shape[1] :]
+    carry.seen += x.shape[1]
+    return made
 
 
 class MLP(nn.Module):

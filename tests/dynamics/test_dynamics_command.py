@@ -104,8 +104,8 @@ def test_figure_3(cli, tmp_path):
 def test_figure_4_says_loose_and_not_met():
     result = run_figure("dynamics-fig4")
     found = lines_of(result)
-    assert found["max S_Δ x_l(0)"]["verdict"].startswith("not met")
-    assert found["x_10 / x_1, t = 1e200"]["verdict"].startswith("loose")
+    assert found["max S_Δ x_l(0)"]["verdict"].startswith("open: (12) not met")
+    assert found["x_10 / x_1, t = 1e200"]["verdict"].startswith("holds, loose")
     assert found["x_1 / ln t, t = 1e200"]["measured"] == pytest.approx(1.469, abs=5e-4)
     assert set(result.provenance["panels"]) == {"slow-divergence", "slow-divergence as printed"}
 
@@ -117,17 +117,17 @@ def test_figure_5_json(cli):
     found = {line["quantity"]: line for line in told["provenance"]["lines"]}
     assert f"{found['blow-up time T']['measured']:.12f}" == "0.497240909911"
     assert found["P_6,5 close to T"]["measured"] == 0
-    assert found["P_6,5 close to T"]["verdict"].startswith("false")
+    assert found["P_6,5 close to T"]["verdict"].startswith("does not hold")
     assert told["picture"].endswith("dynamics-fig5.html")
 
 
 def test_figure_6_tells_what_each_token_does():
     result = run_figure("dynamics-fig6")
     found = lines_of(result)
-    assert found["mixed: ‖x_1‖, t = 1e6"]["verdict"] == "false: settles"
+    assert found["mixed: ‖x_1‖, t = 1e6"]["verdict"] == "does not hold: settles"
     assert found["mixed: norm 1000 of x_4, t"]["measured"] == pytest.approx(0.10664, abs=5e-6)
     assert found["positive: blow-up of x_3, t"]["measured"] == pytest.approx(0.112517, abs=5e-7)
-    assert all(line["verdict"] == "agrees" for line in result.provenance["lines"] if "eigenvalue" in line["quantity"])
+    assert all(line["verdict"] == "holds" for line in result.provenance["lines"] if "eigenvalue" in line["quantity"])
     figure = dynamics_figure(result)
     assert len(figure.data) == 3 * (4 + 1)
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123

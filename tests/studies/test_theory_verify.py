@@ -48,7 +48,7 @@ def test_table_1_disagrees_with_the_theorems(result):
     ]
     assert pair.simulation == pytest.approx(np.mean(cells))
     assert not pair.passes
-    assert pair.verdict == "disagrees at 3 of 3 lengths: St 1.1 against 3.2"
+    assert pair.verdict == "does not hold: 0 of 3 lengths, St 1.1 against 3.2"
     message = next(f.message for f in result.findings if f.code == "theory_against_data")
     assert "Pythia-2.8B over Mamba2-2.7B" in message
     assert "Mamba-2.8B:" not in message

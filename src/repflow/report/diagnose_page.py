@@ -122,7 +122,7 @@ def _basis(basis: str) -> str:
 
 
 def _verdict(holds: bool | None) -> str:
-    return "not decided" if holds is None else "yes" if holds else "no"
+    return "open" if holds is None else "yes" if holds else "no"
 
 
 def _items(texts: Sequence[str], width: int) -> list[str]:

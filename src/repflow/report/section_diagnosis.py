@@ -8,7 +8,7 @@ from repflow.report.diagnose_page import NOTE, SECTIONS
 from repflow.report.page_model import Block, Cell, Link, Section, Table, Text
 from repflow.report.page_runs import StoredRun
 
-HOLDS = {True: "yes", False: "no", None: "not decided"}
+HOLDS = {True: "yes", False: "no", None: "open"}
 TARGETS = {
     "flow": "figure-2",
     "read-out": "figure-7",

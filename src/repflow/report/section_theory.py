@@ -10,7 +10,7 @@ import numpy as np
 from repflow.report.page_model import Block, Figure, Section, Table, Text, Variant
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_curve import band_traces, exact, gaps, joined, layer_depth, plain
-from repflow.report.theory_table import short_verdict
+from repflow.report.theory_table import corrected, short_verdict
 from repflow.results import Result
 
 VERIFY, APPLY = "theory-verify", "theory-apply"
@@ -87,7 +87,7 @@ def _ratio_figure(checks: Sequence[Mapping[str, Any]], id: str, title: str) -> F
     edge = f"{below} of the ratios lie below {LEAST:g} or are negative and stand at the edge." if below else ""
     left = len(valued) - len(shown)
     zero = f"{left} statements whose simulated value is zero within its noise are in the table only." if left else ""
-    off = sum(short_verdict(check) == "corrected" for check in shown)
+    off = sum(corrected(check) for check in shown)
     return Figure(
         id,
         title,

@@ -13,6 +13,7 @@ from rich.text import Text
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT
 from repflow.results import Result
+from repflow.verdict import DOES_NOT, HOLDS, PARTLY
 
 NUMBERS = ("printed", "corrected", "simulation", "gap")
 
@@ -30,7 +31,7 @@ def verify_view(result: Result) -> list[RenderableType]:
     lines = [
         Text(f"- {check['statement']}, {check['setting']}: {check['verdict']}")
         for check in checks
-        if check["kind"] != "data" and short_verdict(check) != "as printed"
+        if check["kind"] != "data" and not as_printed(check)
     ]
     good = sum(check["passes"] for check in checks if check["kind"] != "data")
     total = sum(check["kind"] != "data" for check in checks)
@@ -41,14 +42,28 @@ def verify_view(result: Result) -> list[RenderableType]:
 
 
 def short_verdict(check: Mapping[str, Any]) -> str:
-    """As printed, corrected (only that form holds), holds (nothing is printed), fails; of data agrees or disagrees."""
+    """Whether what is printed holds, or ours where nothing is; fails where the corrected form is off as well."""
     if check["kind"] == "data":
-        return "agrees" if check["passes"] else "disagrees"
+        return HOLDS if check["passes"] else PARTLY if _some(check) else DOES_NOT
     if not check["passes"]:
         return "fails"
-    if check["printed"] is None:
-        return "holds"
-    return "as printed" if check["verdict"].startswith(("as printed", "holds here")) else "corrected"
+    return HOLDS if check["printed"] is None or as_printed(check) else DOES_NOT
+
+
+def as_printed(check: Mapping[str, Any]) -> bool:
+    """Whether a closed form holds as it is printed."""
+    said = check["verdict"].startswith(("as printed", "holds here"))
+    return bool(check["passes"] and check["printed"] is not None and said)
+
+
+def corrected(check: Mapping[str, Any]) -> bool:
+    """Whether only the corrected form holds."""
+    return bool(check["kind"] != "data" and check["passes"] and check["printed"] is not None and not as_printed(check))
+
+
+def _some(check: Mapping[str, Any]) -> bool:
+    """Whether data bear a statement out in part; earlier versions said "agrees in part"."""
+    return str(check["verdict"]).startswith((PARTLY, "agrees in part"))
 
 
 def _cells(check: Mapping[str, Any]) -> list[str]:

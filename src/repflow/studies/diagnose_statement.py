@@ -78,9 +78,9 @@ def plain(value: Any) -> Any:
 
 
 def verdict(holds: bool | None) -> str:
-    """Yes, no, or not decided.
+    """Yes, no, or open.
 
     >>> verdict(None)
-    'not decided'
+    'open'
     """
-    return {True: "yes", False: "no", None: "not decided"}[holds]
+    return {True: "yes", False: "no", None: "open"}[holds]

@@ -12,6 +12,7 @@ import numpy as np
 
 from repflow.dynamics.figures import EIGENVALUES, FIGURES, TITLES, Panel
 from repflow.errors import InputError, nearest
+from repflow.verdict import DOES_NOT, HOLDS
 
 if TYPE_CHECKING:
     from repflow.dynamics import Trajectory
@@ -29,7 +30,7 @@ class Line:
         stated: what the paper states or prints.
         theory: what follows exactly, NaN where nothing does.
         measured: what the simulation gives.
-        verdict: `sharp`, `loose`, `holds`, `false`, `not met`, `agrees` or `differs`, and why.
+        verdict: one of `repflow.verdict.WORDS`, and why; a rate that holds is sharp or loose.
         digits: of the numbers, where they are printed.
     """
 
@@ -105,16 +106,16 @@ def _fig3() -> list[Line]:
     lines = []
     for token in (0, 1, 9):
         theory, measured = float(limits.scaled_tokens[token]), float(scaled[token])
-        lines.append(Line(f"√t |x_{token + 1}|, t = 1e12", "O(1)", theory, measured, "sharp: the limit is not 0"))
+        lines.append(Line(f"√t |x_{token + 1}|, t = 1e12", "O(1)", theory, measured, "holds, sharp: limit not 0"))
     for token in (0, 9):
         theory, measured = float(limits.scaled_diagonal[token]), float(scores[token])
         row = f"{token + 1}"
-        lines.append(Line(f"t P_{row},{row}, t = 1e12", "O(1)", theory, measured, "sharp: the limit is not 0"))
+        lines.append(Line(f"t P_{row},{row}, t = 1e12", "O(1)", theory, measured, "holds, sharp: limit not 0"))
     printed = _simulate("dynamics-fig3", [1e50, 1e100], printed_sign=True)
     slopes = np.diff(printed.log_norms, axis=0)[0] / math.log(1e50)
     for token in (0, 1, 3):
         theory = float(printed_sign_slopes(10, a=panel.a)[token])
-        verdict = "sharp" if token == 0 else "loose: with the printed sign of a"
+        verdict = "holds, sharp" if token == 0 else "holds, loose: printed sign of a"
         lines.append(Line(f"slope of x_{token + 1}, a = -1.08", "-0.5", theory, float(slopes[token]), verdict))
     return lines
 
@@ -127,22 +128,24 @@ def _fig4() -> list[Line]:
     mu, s_delta = float(panel.io), float(panel.s_delta)  # type: ignore[arg-type]
     path = _simulate("dynamics-fig4", [1.0, 100.0, 1e6, 1e12, 1e48, 1e200])
     first = float(np.max(s_delta * np.array(panel.x0)))
-    lines = [Line("max S_Δ x_l(0)", "≤ -2.12 (12)", -monotone_from(), first, "not met: Theorem 4.3 does not apply")]
+    lines = [Line("max S_Δ x_l(0)", "≤ -2.12 (12)", -monotone_from(), first, "open: (12) not met, no Theorem 4.3")]
     for i, power in ((3, "1e12"), (5, "1e200")):
         log = math.log(path.t[i])
         theory = first_token_estimate(path.t[i], mu=mu, s_delta=s_delta) / log
-        lines.append(Line(f"x_1 / ln t, t = {power}", "O(1)", theory, float(path.tokens[i, 0]) / log, "sharp"))
+        lines.append(Line(f"x_1 / ln t, t = {power}", "O(1)", theory, float(path.tokens[i, 0]) / log, "holds, sharp"))
     limit = first_token_log_rate(s_delta=s_delta)
-    lines.append(Line("its limit 1/|S_Δ|", "O(1)", limit, float(path.tokens[5, 0]) / math.log(1e200), "sharp, slowly"))
+    lines.append(
+        Line("its limit 1/|S_Δ|", "O(1)", limit, float(path.tokens[5, 0]) / math.log(1e200), "holds, sharp, slowly")
+    )
     for token in (1, 9):
         ratios = path.tokens[:, token] / path.tokens[:, 0]
         stated = f"O((ln t)^{token})"
-        verdict = "loose: a constant, so x_l is Θ(ln t)"
+        verdict = "holds, loose: x_l is Θ(ln t)"
         lines.append(Line(f"x_{token + 1} / x_1, t = 1e200", stated, math.nan, float(ratios[5]), verdict))
     for i, time in ((0, "1"), (1, "100"), (2, "1e6")):
         lines.append(Line(f"max P, t = {time}", "→ 0", math.nan, float(path.attention_at(i).max()), "holds"))
     rest = float(path.attention_at(5)[0, 0] * 1e200 * math.log(1e200))
-    lines.append(Line("t ln t P_1,1, t = 1e200", "→ 0 for P", 1.0, rest, "sharp, slowly"))
+    lines.append(Line("t ln t P_1,1, t = 1e200", "→ 0 for P", 1.0, rest, "holds, sharp, slowly"))
     return lines
 
 
@@ -158,13 +161,25 @@ def _fig5() -> list[Line]:
     last = len(scores) - 1
     return [
         Line("blow-up time T", "finite", math.nan, found.time, f"holds: token {token + 1} first", 12),
-        Line("bound from the proof", f"T ≤ {found.upper_bound:.6f}", found.upper_bound, found.time, "loose"),
+        Line("bound from the proof", f"T ≤ {found.upper_bound:.6f}", found.upper_bound, found.time, "holds, loose"),
         Line("T of token 1 alone", "finite", math.nan, alone.time, "holds", 12),
         Line(f"x_{token + 1} close to T", "→ ∞", math.nan, float(near.tokens[0, token]), "holds"),
-        Line(f"P_{token + 1},{token} close to T", "→ ∞", 0.0, float(scores[token, token - 1]), "false: → 0 for j < l0"),
+        Line(
+            f"P_{token + 1},{token} close to T",
+            "→ ∞",
+            0.0,
+            float(scores[token, token - 1]),
+            "does not hold: → 0 for j < l0",
+        ),
         Line(f"P_{token + 1},{token + 1} close to T", "→ ∞", math.inf, float(scores[token, token]), "holds"),
         Line(f"P_{last + 1},{token + 1} close to T", "→ ∞", math.inf, float(scores[last, token]), "holds"),
-        Line(f"x_{token + 2} close to T", "finite", math.inf, float(near.tokens[0, token + 1]), "false: like ln ln"),
+        Line(
+            f"x_{token + 2} close to T",
+            "finite",
+            math.inf,
+            float(near.tokens[0, token + 1]),
+            "does not hold: like ln ln",
+        ),
     ]
 
 
@@ -175,7 +190,7 @@ def _fig6() -> list[Line]:
     for panel in FIGURES["dynamics-fig6"]:
         values, _ = symmetric_eigenvalues(np.array(panel.io))
         for value, printed in zip(values, EIGENVALUES[panel.name], strict=True):
-            verdict = "agrees" if abs(value - printed) < 5.1e-6 * max(1, abs(printed)) else "differs"
+            verdict = HOLDS if abs(value - printed) < 5.1e-6 * max(1, abs(printed)) else DOES_NOT
             lines.append(Line(f"{panel.name}: eigenvalue", f"{printed:g}", math.nan, float(value), verdict))
         given = panel.parameters()
         found = classify_nd(given["io_matrix"], given["x0"], s_delta=given["s_delta"], a=given["a"], until=1e6)
@@ -189,9 +204,9 @@ def _fig6() -> list[Line]:
 def _fate(panel: str, token: int, outcome: str, wanted: str, time: float | None, norm: float | None) -> Line:
     """What becomes of one token; those before one that ends the solution are followed without the later ones."""
     if outcome == "unknown":
-        return Line(f"{panel}x_{token}", wanted, math.nan, math.nan, "not decided: ends with a token before it")
+        return Line(f"{panel}x_{token}", wanted, math.nan, math.nan, "open: ends with a token before it")
     ends = {"to zero": "→ 0", "grows": "→ ∞", "blows up": "→ ∞", "settles": "finite"}
-    verdict = f"{'holds' if ends[outcome] == wanted else 'false'}: {outcome}"
+    verdict = f"{HOLDS if ends[outcome] == wanted else DOES_NOT}: {outcome}"
     if time is None:
         return Line(f"{panel}‖x_{token}‖, t = 1e6", wanted, math.nan, math.nan if norm is None else norm, verdict)
     what = "blow-up of" if outcome == "blows up" else "norm 1000 of"

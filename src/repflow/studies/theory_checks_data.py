@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from repflow import papers
 from repflow.studies.theory_record import Check
+from repflow.verdict import DOES_NOT, HOLDS, PARTLY
 
 
 def data_checks() -> list[Check]:
@@ -22,8 +23,8 @@ def data_checks() -> list[Check]:
                     ratios.append(cells[0].stability / cells[1].stability)
                     shown.append(f"{cells[0].stability:.1f} against {cells[1].stability:.1f}")
             agree = sum(ratio > 1 for ratio in ratios)
-            words = "agrees" if agree == len(ratios) else "disagrees" if not agree else "agrees in part"
-            verdict = f"{words} at {agree or len(ratios)} of {len(ratios)} lengths: St {shown[0]}"
+            word = HOLDS if agree == len(ratios) else DOES_NOT if not agree else PARTLY
+            verdict = f"{word}: {agree} of {len(ratios)} lengths, St {shown[0]}"
             mean = sum(ratios) / len(ratios)
             setting = f"{transformer} over {other}"
             passes = agree == len(ratios)

@@ -257,6 +257,16 @@ def test_gradients_pass_the_check_and_are_zero_behind_t(kind):
     assert found.at == 5
 
 
+def test_the_check_is_three_passes_however_many_probes(monkeypatch):
+    """One forward and one backward pass for all probes, one forward pass for all finite differences; none in half."""
+    loaded, passes = model("mamba2"), []
+    loaded.reading.base.register_forward_hook(lambda *_: passes.append("forward"))
+    original = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: (passes.append("backward"), original(*a, **k))[1])
+    check_gradients(loaded, IDS[0])
+    assert passes == ["forward", "backward", "forward"]
+
+
 class Detached(torch.nn.Module):
     """A branch whose kernel has no backward pass."""
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.models import load
+from repflow.models.self_check import short_chunks
 
 
 class Wrapped(nn.Module):
@@ -142,3 +143,20 @@ def test_a_model_that_sees_the_future_gets_its_mask(ids):
 
 def test_unsupported_is_a_wrong_request():
     assert issubclass(UnsupportedModelError, InputError)
+
+
+@pytest.mark.parametrize("model_type", ["mamba2", "bamba", "zamba2"])
+def test_the_check_does_not_fill_its_tokens_up_to_whole_chunks(model_type, monkeypatch):
+    """256 by default: 98 % of what Mamba-2's own scan computes would be for padding. The setting is put back."""
+    network = tiny_model(model_type)
+    layers = [module for module in network.modules() if hasattr(module, "A_log")]
+    seen = []
+    for layer in layers:
+        layer.chunk_size = 256
+        layer.register_forward_pre_hook(lambda module, _: seen.append(module.chunk_size))
+    load(network)
+    assert set(seen) == {8}
+    assert {layer.chunk_size for layer in layers} == {256}
+    with pytest.raises(ZeroDivisionError), short_chunks(network):
+        raise ZeroDivisionError
+    assert {layer.chunk_size for layer in layers} == {256}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_configs import NAMED, tiny_model
 
-from repflow.models import NonFinite, load
+from repflow.models import NonFinite, load, nonfinite
 
 BAD = [float("nan"), float("inf"), -float("inf")]
 
@@ -114,3 +114,25 @@ def test_several_bad_parameters_are_all_named():
 
 def test_digest_of_a_bad_model_is_stable():
     assert load(poisoned("gpt2", 1, BAD[0])[0]).digest() == load(poisoned("gpt2", 1, BAD[0])[0]).digest()
+
+
+def test_weights_whose_sum_overflows_are_finite():
+    network = tiny_model("gpt2")
+    with torch.no_grad():
+        network.transformer.h[1].mlp.c_fc.weight.fill_(3e38)
+    assert nonfinite.scan(network, list(network.transformer.h)) == []
+
+
+def test_infinities_that_cancel_are_found():
+    tensors = [("a", torch.tensor([float("inf"), -float("inf")])), ("b", torch.ones(3)), ("c", torch.empty(0))]
+    assert [name for name, _ in nonfinite.suspects(tensors)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float16, torch.float64]
+)
+def test_every_floating_point_dtype_is_scanned(dtype):
+    """torch has neither sums nor isfinite of every 8-bit dtype."""
+    weights = torch.tensor([1.0, float("nan"), 2.0]).to(dtype)
+    assert [nonfinite.count_nonfinite(weights), len(nonfinite.suspects([("w", weights)]))] == [1, 1]
+    assert nonfinite.suspects([("w", torch.ones(3).to(dtype))]) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,11 +60,26 @@ def scan(network: nn.Module, blocks: Sequence[nn.Module]) -> list[NonFinite]:
     identities = {name: id(parameter) for name, parameter in network.named_parameters()}
     before = _names_before_blocks(network)
     found = []
-    for name, tensor in stored_parameters(network):
+    for name, tensor in suspects(stored_parameters(network)):
         if count := count_nonfinite(tensor):
             place = owner.get(identities[name], None if name in before else len(blocks))
             found.append(NonFinite(place, name, count))
     return found
+
+
+def suspects(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Tensors whose sum is not finite, which every NaN and infinity makes so; finite ones may overflow it too.
+
+    A sum reads each weight once and keeps nothing, and each device is waited for once.
+    """
+    held = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    sums = [_summable(tensor).sum(dtype=_wide(tensor.dtype)) for _, tensor in held]
+    finite: dict[int, bool] = {}
+    for device in {total.device for total in sums}:
+        here = [place for place, total in enumerate(sums) if total.device == device]
+        known = torch.stack([sums[place].isfinite() for place in here]).tolist()
+        finite |= dict(zip(here, known, strict=True))
+    return [entry for place, entry in enumerate(held) if not finite[place]]
 
 
 def _names_before_blocks(network: nn.Module) -> set[str]:
@@ -83,7 +98,16 @@ def count_nonfinite(tensor: Tensor) -> int:
     if not tensor.is_floating_point():
         return 0
     flat = tensor.reshape(-1)
-    return sum(int(torch.isfinite(part).logical_not().sum()) for part in torch.split(flat, CHUNK))
+    return sum(int(torch.isfinite(_summable(part)).logical_not().sum()) for part in torch.split(flat, CHUNK))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _summable(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy of 8-bit floating-point numbers, with which torch does not compute."""
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from repflow.models.anatomy import (
 from repflow.models.families import prepare
 from repflow.models.nonfinite import NonFinite
 from repflow.models.reading import Reading
-from repflow.models.self_check import check
+from repflow.models.self_check import check, short_chunks
 from repflow.models.streaming import OnFinalNorm, OnState, stream_states
 from repflow.request import sublayer_kind
 from repflow.results import Finding
@@ -85,7 +85,7 @@ class Model:
         self.nonfinite: list[NonFinite] = nonfinite.scan(network, blocks)
         self.findings: list[Finding] = nonfinite.findings(self.nonfinite, len(blocks))
         self.scans = fastpath.install(network, blocks, scan)
-        with nonfinite.zeroed(network, self.nonfinite), self.scans.verifying():
+        with nonfinite.zeroed(network, self.nonfinite), self.scans.verifying(), short_chunks(network):
             _run_check(network, self.reading, doubtful=bool(self.nonfinite))
         self.findings += self.scans.findings()
         self.scans.checked()

@@ -9,8 +9,8 @@ about lengths, masks and dtypes other than those of the check.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,24 @@ def check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None
         _check_head(reading, trace, config, tolerance)
     _measure_flags(reading, trace, tolerance)
     _check_middle(network, reading, ids, trace, doubtful)
+
+
+@contextmanager
+def short_chunks(network: nn.Module) -> Iterator[None]:
+    """Have transformers' Mamba-2 layers cut the check's few tokens into chunks of their number.
+
+    The chunk is how the scan is computed, not what: by default eight tokens are filled up to 256, and a layer of
+    Mamba2-2.7B moves gigabytes for them.
+    """
+    layers = [module for module in network.modules() if hasattr(module, "A_log")]
+    sizes = [(layer, size) for layer in layers if isinstance(size := getattr(layer, "chunk_size", None), int)]
+    for layer, size in sizes:
+        setattr(layer, "chunk_size", min(size, TOKENS))  # noqa: B010  a plain attribute, unknown to nn.Module's types
+    try:
+        yield
+    finally:
+        for layer, size in sizes:
+            setattr(layer, "chunk_size", size)  # noqa: B010
 
 
 def probe_ids(network: PreTrainedModel, vocab: int) -> Tensor:

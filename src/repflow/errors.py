@@ -2,16 +2,25 @@
 
 A request that cannot be met as it stands is an `InputError` (exit code 2 on the command line); work that was right
 to ask for and failed is any other `RepflowError` (exit code 1).
+
+Messages are written in the words of the command line, `--batch-size 4`. From Python they name the keyword argument,
+`batch_size=4`: this is the one place that translates, when the error is shown.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RepflowError(Exception):
     """Base of every error that repflow raises on purpose."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if _typed_commands else in_python(text)
 
 
 class InputError(RepflowError, ValueError):
@@ -40,6 +49,63 @@ class ConfigChangedError(InputError, StoreError):
 
 class DamagedRunError(StoreError):
     """Stored data does not match its digest."""
+
+
+_typed_commands = 0
+"""Depth of `command_line` blocks."""
+SWITCHES = frozenset(
+    (
+        *("allow-float16", "allow-leak", "attention", "chat-template", "checkpointing", "drop-features"),
+        *("paper-sign", "quick", "skip-told", "trust-remote-code"),
+    )
+)
+"""Options without a value."""
+RENAMED = {"flow": "flow_run", "probe": "probe_run"}
+"""Options whose keyword has another name."""
+COMMAND_ONLY = frozenset({"repair", "dry-run", "part", "workers", "watch", "json", "full"})
+"""Options of commands that have no call in Python."""
+_VALUES = (
+    "text|random|kvpr|mdqa|float32|bfloat16|float16|float64|auto|reference|fast|rows|paper|last|final|model|always"
+    "|never|default|trained|init|all|none|tokens|items|mean|answer|residual|branch"
+)
+_OPTION = re.compile(
+    r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    rf"(?: (?:([A-Z][A-Z0-9]*(?:\.\w+)?(?::[A-Z]+)?|-?\d[\w.]*|[a-z]+:\d)|({_VALUES}))(?![\w=-]))?"
+)
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Inside, errors speak of options: what runs was typed as a command."""
+    global _typed_commands
+    _typed_commands += 1
+    try:
+        yield
+    finally:
+        _typed_commands -= 1
+
+
+def in_python(text: str) -> str:
+    """Put keyword arguments in place of the command line's options.
+
+    >>> in_python("pass --dtype float32 or bfloat16, or --allow-float16 if you mean it")
+    "pass dtype='float32' or bfloat16, or allow_float16=True if you mean it"
+    >>> in_python("pass a smaller --batch-size, --length 100 or less, or --text FILE")
+    'pass a smaller batch_size, length=100 or less, or text=FILE'
+    """
+    text = re.sub(r"`?(?:repflow \w+ )?--help`?", "the docstring", text)
+    parts = re.split(r"(`[^`]*`)", text)  # a whole command in backticks stays one
+    return "".join(part if part.startswith("`") else _OPTION.sub(_keyword, part) for part in parts)
+
+
+def _keyword(match: re.Match[str]) -> str:
+    option, plain, word = match.groups()
+    if option in COMMAND_ONLY:
+        return match.group()
+    name = RENAMED.get(option, option.replace("-", "_"))
+    if option in SWITCHES and word is None:
+        return f"{name}=True" + (f" {plain}" if plain else "")
+    return f"{name}={plain}" if plain else f"{name}={word!r}" if word else name
 
 
 def teach(expected: str, got: str, remedy: str) -> str:

@@ -74,6 +74,39 @@ def test_findings_do_not_depend_on_the_metrics_asked_for():
     assert "gram_share" not in result
 
 
+def idle(*blocks):
+    """A llama some of whose blocks (from 1) add zero."""
+    network = tiny_model("llama")
+    with torch.no_grad():
+        for block in blocks:
+            network.model.layers[block - 1].self_attn.o_proj.weight.zero_()
+            network.model.layers[block - 1].mlp.down_proj.weight.zero_()
+    return load(network)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "layer", "words"),
+    [
+        ((2,), 1, "block 2 changes nothing"),
+        ((1, 3, 4), 0, "blocks 1, 3-4 change nothing"),
+        ((1, 2, 3, 4), 0, "all 4 blocks change nothing"),
+        ((), None, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["residual", "hf-tuple", "branch"])
+def test_blocks_that_change_nothing_are_named(blocks, layer, words, kind):
+    result = measure_prompts(idle(*blocks), prompts(LENGTHS), MeasureOptions(kind=kind, keep_samples=0))
+    found = [f for f in result.findings if f.code == "idle_blocks"]
+    if kind == "hf-tuple":  # its last entry is the norm's output, so that the last block cannot be seen
+        assert len(found) <= 1
+        return
+    if kind == "branch" or not blocks:
+        assert not found
+        return
+    assert [f.layer for f in found] == [layer]
+    assert words in found[0].message
+
+
 @pytest.mark.parametrize("kind", ["gpt_neox", "mamba2"])
 def test_non_finite_weights_are_a_finding_and_later_states_null(kind):
     network = tiny_model(kind)

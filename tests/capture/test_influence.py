@@ -9,7 +9,7 @@ from tiny_configs import tiny_model
 
 from repflow.capture.decay import largest_decays, readable
 from repflow.capture.influence import FINAL, _accumulate, _directions, influence_squares, rademacher
-from repflow.capture.influence_check import check_gradients
+from repflow.capture.influence_check import check_gradients, packed_weight
 from repflow.capture.influence_run import InfluenceOptions, make_influence_plan, run_influence, token_at
 from repflow.capture.run import MemorySink, OutOfMemoryError
 from repflow.errors import InputError, UnsupportedModelError
@@ -239,7 +239,7 @@ def test_batches_follow_the_memory_that_activations_take(monkeypatch):
 def test_t_out_of_range_is_refused():
     assert [token_at(-3, 5), token_at(0, 5)] == [2, 0]
     for at in (5, -6):
-        with pytest.raises(InputError, match=f"t from -5 to 4, as the prompt has 5 tokens; got {at}; pass --at -1"):
+        with pytest.raises(InputError, match=f"t from -5 to 4, as the prompt has 5 tokens; got {at}; pass at=-1"):
             token_at(at, 5)
     with pytest.raises(InputError, match="as the prompt has 3 tokens"):
         run_influence(model("gpt_neox"), prompts((9, 3)), InfluenceOptions(at=4), MemorySink())
@@ -281,7 +281,7 @@ class Detached(torch.nn.Module):
 def test_a_branch_without_a_gradient_is_found_although_autograd_says_nothing():
     network = tiny_model("gpt_neox")
     loaded = load(network)
-    network.gpt_neox.layers[2].mlp = Detached(network.gpt_neox.layers[2].mlp)
+    loaded.network.gpt_neox.layers[2].mlp = Detached(loaded.network.gpt_neox.layers[2].mlp)
     with pytest.raises(UnsupportedModelError, match=r"% off finite differences.*load the checkpoint unquantised"):
         check_gradients(loaded, IDS[0])
 
@@ -298,10 +298,23 @@ def test_dynamically_quantised_layers_are_refused():
         def forward(self, x):
             return x @ (self.weight.to(x.dtype) / 100).T
 
-    mlp = network.gpt_neox.layers[1].mlp
+    mlp = loaded.network.gpt_neox.layers[1].mlp
     mlp.dense_4h_to_h = Quantised(mlp.dense_4h_to_h)
     with pytest.raises(UnsupportedModelError, match=r"quantised weights .*layers.1.mlp.dense_4h_to_h.weight"):
         check_gradients(loaded, IDS[0])
+
+
+def test_packed_weights_are_found_where_they_are():
+    network = tiny_model("gpt_neox")
+    network.is_quantized = True  # as transformers leaves it for a GGUF file, whose weights are unpacked
+    assert packed_weight(network) is None
+    dense = network.gpt_neox.layers[1].mlp.dense_4h_to_h
+    dense.register_buffer("qweight", torch.zeros(8, 32, dtype=torch.int32))  # GPTQ
+    assert packed_weight(network) == "gpt_neox.layers.1.mlp.dense_4h_to_h.qweight"
+    network.is_quantized = False
+    assert packed_weight(network) is None
+    dense.weight = torch.nn.Parameter(dense.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    assert packed_weight(network) == "gpt_neox.layers.1.mlp.dense_4h_to_h.weight"
 
 
 def test_a_part_that_refuses_to_be_differentiated_is_named():
@@ -312,15 +325,15 @@ def test_a_part_that_refuses_to_be_differentiated_is_named():
 
     network = tiny_model("gpt_neox")
     loaded = load(network)
-    network.gpt_neox.final_layer_norm.register_forward_hook(lambda _, __, y: Fused.apply(y))
-    with pytest.raises(UnsupportedModelError, match=r"can be differentiated.*got .*--scan reference"):
+    loaded.network.gpt_neox.final_layer_norm.register_forward_hook(lambda _, __, y: Fused.apply(y))
+    with pytest.raises(UnsupportedModelError, match=r"can be differentiated.*got .*scan='reference'"):
         check_gradients(loaded, IDS[0])
 
 
 def test_an_output_cut_off_from_its_inputs_is_refused():
     network = tiny_model("gpt_neox")
     loaded = load(network)
-    network.gpt_neox.layers[0].register_forward_hook(lambda _, __, y: y.detach())
+    loaded.network.gpt_neox.layers[0].register_forward_hook(lambda _, __, y: y.detach())
     with pytest.raises(UnsupportedModelError, match="an output without a gradient"):
         check_gradients(loaded, IDS[0])
 
@@ -332,7 +345,7 @@ def test_a_model_that_looks_ahead_is_found():
     def ahead(_, __, y):
         return y + 0.5 * torch.roll(y, -1, dims=1)
 
-    network.gpt_neox.layers[0].register_forward_hook(ahead)
+    loaded.network.gpt_neox.layers[0].register_forward_hook(ahead)
     found = check_gradients(loaded, IDS[0])
     assert found.future > 0.01
     assert not found.causal

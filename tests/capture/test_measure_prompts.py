@@ -218,7 +218,7 @@ def test_row_pooled_cka_is_that_of_all_tokens_in_one_matrix(form):
 
 
 def test_row_pooled_cka_over_its_budget_is_refused():
-    with pytest.raises(InputError, match=r"--cka-pool rows within --cka-memory 0 MiB; got 5 states of width 32"):
+    with pytest.raises(InputError, match=r"cka_pool='rows' within cka_memory=0 MiB; got 5 states of width 32"):
         measured("gpt_neox", metrics=("cka_matrix",), cka_pool="rows", cka_memory=1000)
     with pytest.raises(InputError, match="CKA form unbiased or paper, pool mean or rows; got exact, mean"):
         measured("gpt_neox", cka_form="exact")
@@ -236,7 +236,7 @@ def test_matched_grid_is_that_of_resampled_states(grid):
 
 @pytest.mark.parametrize("grid", [0, 5])
 def test_a_grid_finer_than_the_model_is_refused(grid):
-    with pytest.raises(InputError, match=f"--grid between 1 and 4; got {grid}; use the shallowest model's blocks"):
+    with pytest.raises(InputError, match=f"grid between 1 and 4; got {grid}; use the shallowest model's blocks"):
         measured("gpt_neox", grid=grid)
 
 
@@ -272,7 +272,7 @@ def test_kept_samples(keep):
     for sample, entry in enumerate(result.provenance["kept"]):
         assert entry["ids"] == list(prompts()[sample].ids)
         assert entry["tokens"] == [str(i) for i in entry["ids"]]
-    with pytest.raises(InputError, match="--keep-samples of 0 or more"):
+    with pytest.raises(InputError, match="keep_samples of 0 or more"):
         measured("gpt_neox", keep_samples=-1)
 
 
@@ -344,7 +344,7 @@ def test_what_does_not_fit_the_model_is_refused():
         measured("gpt_neox", kind="branch:ssm")
     with pytest.raises(InputError, match="a kind of state"):
         measured("gpt_neox", kind="residuals")
-    with pytest.raises(InputError, match="--meter-memory of at least"):
+    with pytest.raises(InputError, match="meter_memory of at least"):
         measured("gpt_neox", meter_memory=100)
 
 

@@ -62,7 +62,7 @@ def test_too_little_memory_says_how_much_it_takes():
 
 @pytest.mark.parametrize("size", [0, -2])
 def test_batch_size_below_one_is_refused(size):
-    with pytest.raises(InputError, match=f"a batch size of at least 1; got {size}; pass --batch-size 1 or more"):
+    with pytest.raises(InputError, match=f"a batch size of at least 1; got {size}; pass batch_size=1 or more"):
         make_plan([4, 5], batch_size=size, **SHAPE)
 
 

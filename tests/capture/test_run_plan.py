@@ -114,7 +114,7 @@ def test_other_errors_are_not_taken_for_out_of_memory():
 
 def test_one_sample_too_many_is_a_clear_error():
     sink = Notes()
-    with pytest.raises(OutOfMemoryError, match=r"out of memory on a single sample: .*; use shorter prompts, --dtype"):
+    with pytest.raises(OutOfMemoryError, match=r"out of memory on a single sample: .*; use shorter prompts, dtype"):
         run_plan(Small(model(), 0), prompts(), plan_of(4), meters, sink)
     assert sink.splits == [(0, 2), (0, 1)]
     assert not sink.kept
@@ -149,7 +149,7 @@ def test_sums_that_cannot_be_taken_back_are_not_started_again(monkeypatch):
         return add(self, states)
 
     monkeypatch.setattr(RowPooledCka, "_take", short)
-    with pytest.raises(OutOfMemoryError, match="a batch of 4: CUDA out of memory; pass a smaller --batch-size"):
+    with pytest.raises(OutOfMemoryError, match="a batch of 4: CUDA out of memory; pass a smaller batch_size"):
         run_plan(model(), prompts(), plan_of(4), lambda: [pooled], MemorySink())
 
 

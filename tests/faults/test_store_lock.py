@@ -36,7 +36,7 @@ def kill(pid):
 def test_second_process_is_refused_until_the_first_is_killed(tmp_path):
     pid = child_holding(tmp_path)
     try:
-        with pytest.raises(RunLockedError, match=rf"process {pid} on .*use another --name"):
+        with pytest.raises(RunLockedError, match=rf"process {pid} on .*use another name"):
             open_run(tmp_path)
         assert verify(tmp_path / "run") == []
         assert [run.name for run in list_runs(tmp_path)] == ["run"]

@@ -8,9 +8,9 @@ from transformers import AutoModelForCausalLM
 
 from repflow.errors import UnsupportedModelError
 from repflow.interventions import ablate
-from repflow.interventions.ablate import shared_copy
 from repflow.interventions.attention import check_served
 from repflow.models import load, twin
+from repflow.models.live import shared_copy
 from repflow.models.transformers_own import config_class
 
 WITH_ATTENTION = [

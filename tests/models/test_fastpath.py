@@ -72,7 +72,7 @@ def test_other_models_of_the_family_stay_with_transformers(ids, monkeypatch):
 
 def test_setting_is_checked_and_can_change(ids):
     network = lively("mamba2")
-    with pytest.raises(InputError, match="expected --scan auto, reference, fast; got 'fats'; did you mean fast"):
+    with pytest.raises(InputError, match="expected scan='auto', reference, fast; got 'fats'; did you mean fast"):
         load(network, scan="fats")
     load(network, scan="reference")
     again = load(network, scan="fast")

@@ -2,10 +2,12 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 from tiny_configs import tiny_model
 
+import repflow
 from repflow.errors import InputError, MissingExtraError
 from repflow.models import load
 
@@ -64,6 +66,17 @@ def test_same_states(tmp_path):
     for a, b in zip(kept, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert load(tmp_path / "tiny.gguf", init="default").init == "default"
+
+
+def test_influence_of_unpacked_weights(tmp_path):
+    """transformers unpacks the file to float32 and goes on calling the model quantised."""
+    network = tiny_model("qwen2")
+    model = load(write(network, tmp_path / "tiny.gguf"))
+    assert model.network.is_quantized
+    ids = [[5, 9, 11, 3, 8, 2, 40, 7]]
+    got, want = repflow.influence(model, ids), repflow.influence(network, ids)
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-3, atol=1e-6, err_msg=name)
 
 
 def test_not_a_gguf_file(tmp_path):

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_configs import CONFIGS, NAMED, UNLISTED, save_tiny, tiny_config, tiny_model
+from transformers import AutoConfig, AutoModel
 
 from repflow.errors import InputError, MissingExtraError, UnsupportedModelError
-from repflow.models import Model, load
+from repflow.models import Model, families, load
 
 MODULE = sys.modules["repflow.models.load"]  # the package's attribute of that name is the function
 
@@ -230,19 +231,41 @@ def test_bad_configurations(text, message, tmp_path):
         load(f"config:{tmp_path}/c.json")
 
 
-def test_encoder_decoder_is_unsupported(tmp_path):
-    config = {
-        "model_type": "t5",
-        "d_model": 32,
-        "d_kv": 8,
-        "d_ff": 64,
-        "num_layers": 2,
-        "num_heads": 4,
-        "vocab_size": 64,
-    }
-    (tmp_path / "c.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="self-check"):
-        load(f"config:{tmp_path}/c.json")
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
+SEEING_AHEAD = {
+    "bert": (TINY, "an encoder, whose tokens see later ones too"),
+    "roberta": (TINY, "an encoder, whose tokens see later ones too"),
+    "modernbert": ({**TINY, "pad_token_id": 0}, "an encoder, whose tokens see later ones too"),
+    "t5": ({"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}, "an encoder-decoder"),
+    "bart": ({"d_model": 32, "encoder_layers": 1, "decoder_layers": 1}, "an encoder-decoder"),
+}
+
+
+@pytest.mark.parametrize("model_type", SEEING_AHEAD)
+def test_encoders_are_refused_by_name(model_type, tmp_path, offline):
+    fields, message = SEEING_AHEAD[model_type]
+    network = AutoModel.from_config(AutoConfig.for_model(model_type, **{"vocab_size": 99, **fields}))
+    expected = rf"expected a decoder, .* got {model_type}, {message}.*; use a causal language model"
+    with pytest.raises(UnsupportedModelError, match=expected):
+        load(network)
+    network.save_pretrained(tmp_path / "folder")
+    for spec in (tmp_path / "folder", f"config:{tmp_path}/folder/config.json"):
+        with pytest.raises(UnsupportedModelError, match=expected):
+            load(spec)
+
+
+def test_an_encoders_class_as_a_decoder_is_a_decoder():
+    config = AutoConfig.for_model("bert", **TINY, is_decoder=True)
+    assert load(AutoModel.from_config(config)).layer_kinds == ["attention", "attention"]
+
+
+def test_an_unlisted_model_that_looks_ahead_is_found(monkeypatch):
+    monkeypatch.setattr(families, "MODEL_FOR_MASKED_LM_MAPPING_NAMES", {})
+    network = AutoModel.from_config(AutoConfig.for_model("bert", **TINY))
+    with pytest.raises(
+        UnsupportedModelError, match=r"'causal' failed: block 1 \(BertLayer\) shows a token those after"
+    ):
+        load(network)
 
 
 def test_digest_sees_every_change(folder):

@@ -14,7 +14,9 @@ def poisoned(model_type, block, value, whole=False):
     network = tiny_model(model_type)
     blocks = load(tiny_model(model_type)).n_layers
     clean = load(network)
-    name, parameter = [(n, p) for n, p in clean.blocks[block].named_parameters() if p.ndim >= 2][-1]
+    name, found = [(n, p) for n, p in clean.blocks[block].named_parameters() if p.ndim >= 2][-1]
+    whole_name = next(n for n, p in clean.network.named_parameters() if p is found)
+    parameter = dict(network.named_parameters())[whole_name]  # a few of RWKV's are not shared with a loaded model
     with torch.no_grad():
         if whole:
             parameter.fill_(value)

@@ -167,7 +167,7 @@ def test_a_strangers_folder_is_not_touched(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match=r"a run or an empty folder .*thesis.txt.*use another --name"):
+    with pytest.raises(InputError, match=r"a run or an empty folder .*thesis.txt.*use another name"):
         open_run(tmp_path)
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
     (tmp_path / "file").write_text("")

@@ -126,7 +126,7 @@ def test_refused_under_half():
 
 def test_random_ids_need_one_vocabulary():
     a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
-    with pytest.raises(InputError, match=r"same vocabulary.*--task text"):
+    with pytest.raises(InputError, match=r"same vocabulary.*task='text'"):
         compare(a, b, "random", length=16)
     with pytest.raises(InputError, match="same vocabulary"):
         compare(a, b, [[1, 2, 3, 4, 5]])

@@ -130,7 +130,7 @@ def test_resumes_by_checkpoint(folder, tmp_path, monkeypatch):
 
 def test_refusals_write_nothing(folder, tmp_path):
     out = tmp_path / "runs"
-    with pytest.raises(InputError, match="--reference-memory"):
+    with pytest.raises(InputError, match="reference_memory"):
         compare(str(folder), None, "random", out=out, reference_memory=0, **SMALL)
     with pytest.raises(InputError, match="does not exist"):
         compare(f"{folder}/{{checkpoint-51,checkpoint-50}}", None, "random", out=out, **SMALL)

@@ -182,7 +182,7 @@ def test_tasks_by_name(tmp_path):
     own.write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
     for task in (str(own), own):
         assert repflow.measure(loaded, task, length=10).provenance["lengths"] == [10, 10, 10]
-    with pytest.raises(InputError, match="--text FILE with the task text; got no file"):
+    with pytest.raises(InputError, match="text=FILE with the task text; got no file"):
         repflow.measure(loaded, "text")
     with pytest.raises(InputError, match="cannot read"):
         repflow.measure(loaded, tmp_path / "none.jsonl")

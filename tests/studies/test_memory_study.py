@@ -188,7 +188,7 @@ def test_figure_six(folders, tmp_path):
         assert list(whole) == ["Mamba-130M", "Mamba-1.4B"]
     asked = memory_figures.requests(config, tmp_path, make=False)
     assert {request.length for request in asked.values()} == {16}
-    with pytest.raises(InputError, match="recency-fig6 without --states"):
+    with pytest.raises(InputError, match="recency-fig6 without states"):
         memory_figures.requests(replace(config, states=["branch"]), tmp_path)
 
 

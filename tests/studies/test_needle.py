@@ -238,7 +238,7 @@ def test_own_needles(model, tmp_path):
     assert result.provenance["needles"][1]["planted"] == "trees"
     direct = needle(model, needles=made_needles(2, 5), lengths=[128], positions=[1], answer_tokens=0)
     assert direct["rank"].shape == (1, 1, 2)
-    with pytest.raises(InputError, match=r"expected 3 needles; got 2 in .*own.jsonl; pass --samples 2 or more lines"):
+    with pytest.raises(InputError, match=r"expected 3 needles; got 2 in .*own.jsonl; pass samples=2 or more lines"):
         needle(model, needles=str(file), samples=3, lengths=[128])
     lines[1]["others"] = ["sand"]
     file.write_text("\n".join(map(json.dumps, lines)))
@@ -281,7 +281,7 @@ def test_wrong_requests_are_taught(model, options, message, tmp_path):
 
 def test_models_that_cannot_be_asked(tmp_path):
     bare = repflow.load(needle_network("gpt_neox"))
-    with pytest.raises(InputError, match=r"a model with a tokenizer; .* pass --tokenizer FOLDER"):
+    with pytest.raises(InputError, match=r"a model with a tokenizer; .* pass tokenizer=FOLDER"):
         needle(bare, **SMALL)
     headless = repflow.load(needle_network("gpt_neox").base_model, tokenizer=needle_tokenizer())
     with pytest.raises(InputError, match="a model with a head"):
@@ -321,7 +321,7 @@ def test_text_that_runs_out(model, tmp_path):
 def test_text_shorter_than_the_needle_is_not_blamed_on_the_length(model, tmp_path):
     file = tmp_path / "one.txt"
     file.write_text("One stone.")
-    with pytest.raises(InputError, match=r"its needle in one.txt; got 'One stone.'; pass more text with --haystack"):
+    with pytest.raises(InputError, match=r"its needle in one.txt; got 'One stone.'; pass more text with haystack"):
         needle(model, haystack=[file], lengths=[200], samples=1)
 
 

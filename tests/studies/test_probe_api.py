@@ -299,9 +299,9 @@ def test_wrong_requests_are_refused_before_a_model_is_loaded(wrong, message):
 
 
 def test_wrong_words_are_refused():
-    with pytest.raises(InputError, match=r"expected --recipes paper or robust; got 'robst'; did you mean robust"):
+    with pytest.raises(InputError, match=r"expected recipes='paper' or robust; got 'robst'; did you mean robust"):
         ProbeConfig(recipes=["robst"])
-    with pytest.raises(InputError, match="expected --controls task or capacity"):
+    with pytest.raises(InputError, match="expected controls task or capacity"):
         ProbeConfig(controls=["twins"])
     with pytest.raises(InputError, match="unknown option 'sedes'; did you mean"):
         repflow.probe(PlantedModel(), planted_prompts(60), sedes=2)

@@ -157,9 +157,9 @@ def test_what_is_missing_is_measured(runs, tmp_path):
 
 
 def test_runs_of_other_kinds_and_models_are_refused(runs, tmp_path):
-    with pytest.raises(InputError, match=r"expected --flow with a run of `repflow measure`; got .*probe"):
+    with pytest.raises(InputError, match=r"expected flow_run with a run of `repflow measure`; got .*probe"):
         diagnose.run(DiagnoseConfig(flow_run=str(runs / "probe")))
-    with pytest.raises(InputError, match=r"expected --probe with a run of `repflow probe`; got .*flow"):
+    with pytest.raises(InputError, match=r"expected probe_run with a run of `repflow probe`; got .*flow"):
         diagnose.run(DiagnoseConfig(probe_run=str(runs / "flow")))
     repflow.measure(reader("mamba2"), "random", length=16, samples=2, out=tmp_path, name="other")
     config = DiagnoseConfig(flow_run=str(tmp_path / "other"), probe_run=str(runs / "probe"))

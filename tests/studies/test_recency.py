@@ -243,7 +243,7 @@ def test_ratio_of_two_models(result):
     assert "κ = " in ratio.findings[0].message
     loose = influence_ratio(result, repflow.influence(tiny_model("gpt_neox"), IDS[:2] + 1, to=["final", 2]))
     assert not loose.provenance["ratio"]["paired"]
-    with pytest.raises(InputError, match="curves with the same --to"):
+    with pytest.raises(InputError, match="curves with the same to"):
         influence_ratio(result, repflow.influence(tiny_model("gpt_neox"), IDS))
     with pytest.raises(InputError, match=r"two results of repflow\.influence"):
         influence_ratio(result, repflow.measure(tiny_model("gpt_neox"), IDS))
@@ -331,7 +331,7 @@ def test_wrong_requests_are_refused(mamba, options, message):
 
 
 def test_t_beyond_the_length_is_refused_before_a_model_is_loaded():
-    with pytest.raises(InputError, match="--at from -20 to 19 with --length 20; got 20"):
+    with pytest.raises(InputError, match="at from -20 to 19 with length=20; got 20"):
         check_request(RecencyConfig(model="no such model", length=20, at=20))
 
 
@@ -346,7 +346,7 @@ def test_prompts_too_short_for_a_ratio_are_refused_before_they_are_run(tmp_path,
 def test_a_model_whose_gradient_is_cut_is_refused_and_leaves_nothing(tmp_path):
     network = tiny_model("gpt_neox")
     model = repflow.load(network)
-    network.gpt_neox.layers[1].mlp.register_forward_hook(lambda _, __, y: y.detach())
+    model.network.gpt_neox.layers[1].mlp.register_forward_hook(lambda _, __, y: y.detach())
     with pytest.raises(UnsupportedModelError, match="finite differences"):
         repflow.influence(model, IDS, out=tmp_path, name="n")
     assert not (tmp_path / "n").exists()

@@ -192,7 +192,7 @@ def test_wrong_requests_write_nothing(changes, message, tmp_path):
 
 
 def test_a_role_named_twice_is_refused():
-    with pytest.raises(InputError, match=r"expected one --model for each .* got Pythia-2.8B twice"):
+    with pytest.raises(InputError, match=r"expected one model for each .* got Pythia-2.8B twice"):
         parse_models(["pythia-2.8b=a", "Pythia-2.8B=b"])
 
 

@@ -99,7 +99,7 @@ def test_records():
 
 
 def test_few_draws_are_refused():
-    with pytest.raises(InputError, match="--samples of at least 1000"):
+    with pytest.raises(InputError, match="samples of at least 1000"):
         run(VerifyConfig(samples=10))
     assert VerifyConfig(quick=True).draws() == 20_000
     assert run_name(VerifyConfig()) == "theory-verify"

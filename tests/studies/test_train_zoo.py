@@ -260,7 +260,7 @@ def test_a_changed_or_missing_folder_is_refused(folder, tmp_path):
     (tmp_path / "valid.npy").unlink()
     with pytest.raises(InputError, match=r"expected valid.npy as it was prepared; got no such file in .*; prepare"):
         open_data(tmp_path)
-    with pytest.raises(InputError, match=r"expected the corpus train.txt.xz in .*; pass --corpus"):
+    with pytest.raises(InputError, match=r"expected the corpus train.txt.xz in .*; pass corpus"):
         prepare(DataConfig(str(tmp_path / "none"), str(tmp_path / "out")))
 
 

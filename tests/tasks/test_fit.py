@@ -115,9 +115,9 @@ def test_a_length_that_cannot_hold_two_items():
 def test_fixed_items():
     made = make_task("kvpr", TaskOptions(items=3)).prompts(bytes_encoder(), length=4000, samples=5, seed=0)
     assert {prompt.items for prompt in made} == {3}
-    with pytest.raises(InputError, match="--items of at least 2; got 1"):
+    with pytest.raises(InputError, match="items of at least 2; got 1"):
         make_task("kvpr", TaskOptions(items=1)).prompts(bytes_encoder(), length=4000, samples=5, seed=0)
-    with pytest.raises(InputError, match=r"90 pairs within 500 tokens; got \d+ in prompt 0; pass --length \d+ or more"):
+    with pytest.raises(InputError, match=r"90 pairs within 500 tokens; got \d+ in prompt 0; pass length=\d+ or more"):
         make_task("kvpr", TaskOptions(items=90)).prompts(bytes_encoder(), length=500, samples=5, seed=0)
 
 
@@ -125,7 +125,7 @@ def test_a_library_too_small(tmp_path):
     file = write_library(tmp_path / "small.jsonl", count=3)
     made = make_task("mdqa", TaskOptions(documents=str(file))).prompts(bytes_encoder(), length=4000, samples=6, seed=0)
     assert made[0].items == 3
-    with pytest.raises(InputError, match="at most 3 documents, which is all there are for prompt 0; got --items 4"):
+    with pytest.raises(InputError, match="at most 3 documents, which is all there are for prompt 0; got items=4"):
         options = TaskOptions(documents=str(file), items=4)
         make_task("mdqa", options).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
     one = write_library(tmp_path / "one.jsonl", count=1)

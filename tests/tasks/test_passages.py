@@ -176,7 +176,7 @@ def test_every_question_comes_once_before_any_comes_twice(tmp_path):
 def test_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     file = str(write_library(tmp_path / "towns.jsonl"))
-    with pytest.raises(MissingExtraError, match=r"pip install 'repflow\[bm25\]', or pass --distractors random"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'repflow\[bm25\]', or pass distractors='random'"):
         make_task("mdqa", TaskOptions(documents=file)).prompts(bytes_encoder(), length=900, samples=1, seed=0)
     options = TaskOptions(documents=file, distractors="random")
     assert make_task("mdqa", options).prompts(bytes_encoder(), length=900, samples=1, seed=0)

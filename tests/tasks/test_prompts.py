@@ -106,7 +106,7 @@ def test_first_token_of_texts(bos, adds):
 
 
 def test_text_needs_a_tokenizer():
-    with pytest.raises(InputError, match="a model with a tokenizer for text; got none; pass --tokenizer FOLDER"):
+    with pytest.raises(InputError, match="a model with a tokenizer for text; got none; pass tokenizer=FOLDER"):
         Encoder(None)
 
 
@@ -187,7 +187,7 @@ def test_lengths_that_cannot_be_measured_are_named():
         check_lengths(id_prompts([[1, 2], [3]], 10), 8)
     with pytest.raises(InputError, match="got 0 in sample 0"):
         check_lengths(id_prompts([[]], 10), 8)
-    with pytest.raises(InputError, match="at most 2 tokens for this model; got 3; pass --length 2 or less"):
+    with pytest.raises(InputError, match="at most 2 tokens for this model; got 3; pass length=2 or less"):
         check_lengths(id_prompts([[1, 2, 3]], 10), 2)
 
 

@@ -240,7 +240,7 @@ def test_matching(task):
 
 
 def test_matching_needs_a_known_word():
-    with pytest.raises(InputError, match="--match text, items, tokens; got 'txt'; did you mean text"):
+    with pytest.raises(InputError, match="match='text', items, tokens; got 'txt'; did you mean text"):
         matched("kvpr", "txt", [bytes_encoder()])
 
 
@@ -278,7 +278,7 @@ def test_chat_template():
         assert encoder.tokenizer.decode(prompt.ids) == prompt.text
     assert max(made.lengths) <= 700
     assert made[0].items <= plain[0].items
-    with pytest.raises(InputError, match="a tokenizer with a chat template for --chat-template; got one without"):
+    with pytest.raises(InputError, match="a tokenizer with a chat template for chat_template=True; got one without"):
         make(chat_template=True)
 
 

@@ -101,5 +101,5 @@ def test_the_first_prompt_of_seed_0_stays_as_it_is():
 
 
 def test_unknown_format():
-    with pytest.raises(InputError, match="--format liu2024 or paper; got 'papr'; did you mean paper"):
+    with pytest.raises(InputError, match="format liu2024 or paper; got 'papr'; did you mean paper"):
         make_task("kvpr", TaskOptions(format="papr"))

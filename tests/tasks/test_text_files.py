@@ -74,7 +74,7 @@ def test_a_short_file_is_left_out_and_too_little_text_refused(tmp_path, two_file
     assert words_of(made)[0][0] == 0
     with pytest.raises(InputError, match=r"text for 11 windows of 10 tokens; got 10 \(longest file: 50 tokens\)"):
         file_prompts([short, *two_files], PLAIN, length=10, samples=11)
-    with pytest.raises(InputError, match=r"got 0 \(longest file: 3 tokens\); pass more text, a smaller --length"):
+    with pytest.raises(InputError, match=r"got 0 \(longest file: 3 tokens\); pass more text, a smaller length"):
         file_prompts([short], PLAIN, length=4, samples=1)
     with pytest.raises(InputError, match="length >= 2"):
         file_prompts(two_files, PLAIN, length=1, samples=1)

@@ -12,6 +12,8 @@ from repflow.results import Finding, Result, sample_mean
 
 SHARE_LIMIT = 0.5
 PRECISION_LIMIT = 0.05
+SAME = 1e-5
+"""Rounding of a cosine."""
 
 
 def table_findings(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
@@ -22,7 +24,12 @@ def table_findings(table: Table, lengths: Sequence[int], width: int) -> list[Fin
         lengths: tokens of each sample.
         width: channels of a state.
     """
-    return [*_nonfinite(table, lengths), *_zero_vectors(table, lengths), *_sinks(table, lengths, width)]
+    return [
+        *_nonfinite(table, lengths),
+        *_zero_vectors(table, lengths),
+        *_idle_blocks(table, lengths),
+        *_sinks(table, lengths, width),
+    ]
 
 
 def _nonfinite(table: Table, lengths: Sequence[int]) -> list[Finding]:
@@ -58,6 +65,24 @@ def _zero_vectors(table: Table, lengths: Sequence[int]) -> list[Finding]:
         " similarity is null; a padding token in a prompt has this effect"
     )
     return [Finding("zero_vector", int(states[0]), text)]
+
+
+def _idle_blocks(table: Table, lengths: Sequence[int]) -> list[Finding]:
+    """Blocks that hand on what they were given: every norm stays, bit for bit, and every direction."""
+    if "token_norm" not in table or "layer_cosine" not in table:
+        return []
+    norms, cosines = table["token_norm"][1], table["layer_cosine"][1]
+    if len(norms) != len(cosines) + 1:  # branches: their entries do not follow each other
+        return []
+    real = position_bins(max(lengths)) < np.asarray(lengths)[:, None]
+    same = (norms[1:] == norms[:-1]) & (np.abs(cosines - 1) < SAME)
+    idle = np.flatnonzero((same | ~real).all((1, 2)))
+    if not len(idle):
+        return []
+    whose = f"all {len(cosines)} blocks change" if len(idle) == len(cosines) else f"{_spans(idle + 1, 'blocks')} change"
+    whose = f"block {idle[0] + 1} changes" if len(idle) == 1 else whose
+    text = f"{whose} nothing: the state behind is the state before, for every token; was this trained, or switched off?"
+    return [Finding("idle_blocks", int(idle[0]), text)]
 
 
 def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repflow.capture.influence import gradient_graph, gradient_norms, no_gradient, rademacher, refusing_no_gradient
 from repflow.errors import InputError, teach
@@ -83,12 +83,29 @@ def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
 
 def refuse_unfit(model: Model) -> None:
     """Refuse weights that are no floating-point numbers, or not finite."""
-    packed = [name for name, parameter in model.network.named_parameters() if not parameter.is_floating_point()]
-    if packed or getattr(model.network, "is_quantized", False):
-        raise no_gradient(model, f"quantised weights{f' ({packed[0]})' if packed else ''}")
+    if (packed := packed_weight(model.network)) is not None:
+        raise no_gradient(model, f"quantised weights ({packed})")
     if model.first_bad_state is not None or model.reading.final_norm_bad:
         got = f"{model.name} with NaN or infinite weights in {model.nonfinite[0].parameter}"
         raise InputError(teach("finite weights, or every influence is NaN", got, "mend the checkpoint"))
+
+
+def packed_weight(network: nn.Module) -> str | None:
+    """Name of a tensor that holds quantised weights; None where there is none.
+
+    transformers' `is_quantized` alone says little: it stays True for a GGUF checkpoint, which it unpacks to float32.
+    """
+    flagged = bool(getattr(network, "is_quantized", False))
+    for name, parameter in network.named_parameters():
+        narrow = not parameter.is_floating_point() or parameter.dtype.itemsize == 1  # integers, float8
+        own_class = flagged and type(parameter.data) is not Tensor  # which keeps the packed form inside
+        if narrow or own_class:
+            return name
+    for name, buffer in network.named_buffers():  # GPTQ and AWQ
+        whole = not buffer.is_floating_point() and buffer.dtype != torch.bool
+        if flagged and whole and buffer.ndim == 2:
+            return name
+    return None
 
 
 def _difference(model: Model, ids: Tensor, at: int, x: Tensor, signs: np.ndarray, rows: Tensor) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import typer
 
-from repflow.errors import InputError, RepflowError
+from repflow.errors import InputError, RepflowError, command_line
 from repflow.seconds import CLOCK, phase
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -28,7 +28,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
+        with command_line(), ExitStack() as stack:
             if _timings["asked"]:
                 stack.callback(_print_seconds)
             try:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from repflow.cli.console import note
-from repflow.errors import InputError
+from repflow.errors import InputError, command_line
 from repflow.zoo import PREFIX, available, check_zoo_name, is_zoo
 
 C = TypeVar("C")
@@ -143,7 +143,8 @@ def _parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return parse(text)
         except InputError as error:
-            raise typer.BadParameter(str(error)) from None
+            with command_line():  # options are read before the command begins
+                raise typer.BadParameter(str(error)) from None
 
     return read
 

@@ -5,7 +5,6 @@ The copy shares every weight that the ablation does not change, so it costs no m
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -19,6 +18,7 @@ from repflow.interventions.branches import silence
 from repflow.interventions.norms import bypass, reset_affine
 from repflow.interventions.positions import remove_positions
 from repflow.models import Model
+from repflow.models.live import shared_copy
 from repflow.results import Finding
 
 
@@ -49,19 +49,6 @@ def ablate(model: Model, ablations: str | Sequence[str]) -> Model:
         check_served(made, network)
     made.findings += [_finding(made, name, parts) for name, parts in changed.items()]
     return made
-
-
-def shared_copy(network: PreTrainedModel) -> PreTrainedModel:
-    """Copy a network's modules and configuration; parameters and buffers are the same tensors.
-
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> one = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=4))
-    >>> two = shared_copy(one)
-    >>> two.transformer.ln_f is one.transformer.ln_f, two.transformer.ln_f.weight is one.transformer.ln_f.weight
-    (False, True)
-    """
-    tensors = [*network.parameters(), *network.buffers()]
-    return copy.deepcopy(network, {id(tensor): tensor for tensor in tensors})
 
 
 def _apply(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from repflow.axes import AXES
@@ -16,6 +17,47 @@ CUSTOM: dict[str, tuple[tuple[str, ...], MetricFunction]] = {}
 """name → (axes without the sample axis, function)."""
 COMPANIONS = {"gram_share_error": "gram_share", "top_tokens": "gram_share", "top_channels": "channel_share"}
 """Values that come with a metric → that metric; CKA's all begin with `cka_`."""
+
+
+TRIAL = {"state": 4, "layer": 3, "token": 6, "width": 5}
+"""Sizes of a trial whose axes can be told by their lengths."""
+
+
+def function_name(function: MetricFunction) -> str:
+    """Name of a function given as a metric; a new one is registered with the axes that its output shows.
+
+    >>> function_name(lambda hidden: hidden.mean())
+    Traceback (most recent call last):
+        ...
+    repflow.errors.InputError: expected a new metric name that is a Python identifier; got '<lambda>'; pass name='...' \
+to register_metric
+    """
+    name = str(getattr(function, "__name__", type(function).__name__))
+    known = next((key for key, (_, held) in CUSTOM.items() if held is function), None)
+    if known is not None:
+        return known
+    if name in CUSTOM and (axes := _shown_axes(function, name)) == CUSTOM[name][0]:
+        CUSTOM[name] = (axes, function)  # defined again, as in a notebook
+        return name
+    register_metric(function, axes=_shown_axes(function, name))
+    return name
+
+
+def _shown_axes(function: MetricFunction, name: str) -> tuple[str, ...]:
+    """Axes of what a function returns, by the lengths they have on a small sample."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TRIAL["state"], TRIAL["token"], TRIAL["width"], generator=generator)
+    remedy = f"say what it returns: repflow.register_metric({name}, axes=('state',)), then metrics=[{name!r}]"
+    try:
+        shape = torch.as_tensor(function(hidden)).shape
+    except Exception as error:
+        got = f"{type(error).__name__}: {error} on {tuple(hidden.shape)}"
+        raise InputError(teach(f"a function {name} of hidden (state, token, width)", got, remedy)) from error
+    axes = {size: axis for axis, size in TRIAL.items()}
+    if any(size not in axes for size in shape):
+        got = f"shape {tuple(shape)} for hidden of {tuple(hidden.shape)}"
+        raise InputError(teach(f"states, layers, tokens or channels from {name}", got, remedy))
+    return tuple(axes[size] for size in shape)
 
 
 def register_metric(function: MetricFunction, *, axes: tuple[str, ...], name: str | None = None) -> MetricFunction:

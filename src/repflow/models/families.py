@@ -6,11 +6,15 @@ import copy
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+from repflow.errors import UnsupportedModelError, teach
 from repflow.models.transformers_own import run_torch_forms_on_cpu
 
 UNCHUNKED = 1 << 40
+DECODERS = "use a causal language model: a Transformer decoder, a state-space model, a linear RNN or a hybrid"
 OWN_ATTENTION = "repflow_"
 """Start of the names under which `repflow.interventions` registers changed attention with transformers."""
 
@@ -23,6 +27,23 @@ def prepare(network: PreTrainedModel) -> None:
     quirk = QUIRKS.get(str(network.config.model_type))
     if quirk is not None:
         quirk(network)
+
+
+def refuse_encoder(config: Any) -> None:
+    """Refuse architectures whose tokens see later ones, by their configuration; the self-check finds unlisted ones.
+
+    Raises:
+        UnsupportedModelError: An encoder, such as BERT, or an encoder-decoder, such as T5.
+    """
+    kind = str(getattr(config, "model_type", ""))
+    decoder = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
+    if getattr(config, "is_encoder_decoder", False):
+        got = f"{kind}, an encoder-decoder, whose encoder sees the whole input"
+    elif kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder:
+        got = f"{kind}, an encoder, whose tokens see later ones too (bidirectional attention)"
+    else:
+        return
+    raise UnsupportedModelError(teach("a decoder, whose tokens see earlier ones only", got, DECODERS))
 
 
 def plain_config(network: PreTrainedModel) -> Any:
@@ -39,15 +60,17 @@ def _straighten_rwkv(network: Any) -> None:
 
     transformers divides weights in place by growing powers of two and halves the hidden states to match, against
     overflow in float16. The logits are the same, since the last norm ignores the scale, but the stream is not.
-    Weights that a live model has already rescaled are put back; a power of two costs no precision.
+    Weights that a live model has already rescaled are put back; a power of two costs no precision. They become the
+    copy's own: the live model goes on to halve and double them in place as it changes between training and eval mode.
     """
     base = network.base_model
     every = int(getattr(base.config, "rescale_every", 0) or 0)
-    if every > 0 and base.layers_are_rescaled:
+    if every > 0:
         with torch.no_grad():
             for index, block in enumerate(base.blocks):
-                block.attention.output.weight.mul_(2.0 ** (index // every))
-                block.feed_forward.value.weight.mul_(2.0 ** (index // every))
+                back = 2.0 ** (index // every) if base.layers_are_rescaled else 1.0
+                for matrix in (block.attention.output, block.feed_forward.value):
+                    matrix.weight = nn.Parameter(matrix.weight * back, requires_grad=matrix.weight.requires_grad)
     base.config.rescale_every = 0
 
 

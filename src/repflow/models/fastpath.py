@@ -137,7 +137,7 @@ class LayerScan:
 
 @dataclass
 class Scans:
-    """The scans of one network; all Models made of it share the entries, since its layers can run in one way only.
+    """The scans of one network; every Model of a live one has a copy of its modules, and so settings of its own.
 
     Attributes:
         given: Setting it was made with.

@@ -7,7 +7,7 @@
 | NAME, ORG/NAME, either with @REVISION | hub repository; a folder of that name wins |
 | config:FILE.json | architecture only, random weights |
 | FILE.gguf | needs the extra `gguf` |
-| a live PreTrainedModel | used as it is, put into eval mode |
+| a live PreTrainedModel | read through a copy that shares its tensors; the model itself stays as it is |
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from repflow.models import mamba_ssm
 from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
 from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
-from repflow.models.families import plain_config
+from repflow.models.families import plain_config, refuse_encoder
 from repflow.models.initialise import drawing_device, random_model
+from repflow.models.live import moved_copy, shared_copy
 from repflow.models.pretrained import Model
 from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
@@ -70,7 +71,7 @@ class Source:
 
 @timed("load")
 def load(
-    spec: str | Path | PreTrainedModel,
+    spec: Any,
     *,
     init: str = "trained",
     tokenizer: Any = None,
@@ -94,7 +95,7 @@ def load(
         trust_remote_code: Run Python code that comes with the model.
         seed: Seed of random weights. On the CPU it gives the same ones everywhere; a GPU draws its own.
         scan: Form of the scan in state-space layers: `auto` (the fastest that can run), `fast` (repflow's own, also
-            where mamba_ssm is installed), or `reference` (transformers'). A live model keeps the last one given.
+            where mamba_ssm is installed), or `reference` (transformers').
 
     Returns:
         The model, in eval mode.
@@ -105,6 +106,8 @@ def load(
     """
     scheme = parse_scheme(init)
     check_scan(scan)
+    if not isinstance(spec, str | Path | PreTrainedModel):
+        raise _no_model(spec)
     if isinstance(spec, PreTrainedModel):
         return _load_live(spec, init, tokenizer, dtype, device, seed, scan)
     source = find_source(spec)
@@ -143,15 +146,18 @@ def _load_live(
     network: PreTrainedModel, init: str, tokenizer: Any, dtype: torch.dtype | str, device: Any, seed: int, scan: str
 ) -> Model:
     """Wrap a live model, or build the random twin of its configuration."""
+    refuse_encoder(network.config)
     check_seed(seed)
     kind = network.dtype if dtype == DEFAULT else resolve_dtype(dtype)
     place = network.device if device is None else resolve_device(device)
-    drawn_on = None
+    moved, drawn_on = (kind, place) != (network.dtype, network.device), None
+    if moved or init != "trained":
+        require_dtype(kind, place)
     if init != "trained":
         network, drawn_on = _random(plain_config(network), init, seed, place)
-    if (kind, place) != (network.dtype, network.device):
-        require_dtype(kind, place)
         network = (network if network.dtype == kind else cast(network, kind)).to(place)
+    else:
+        network = moved_copy(network, place, kind) if moved else shared_copy(network)
     origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
     name = origin.rpartition("/")[2] or str(network.config.model_type)
     facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "tokenizer": open_tokenizer(tokenizer), "scan": scan}
@@ -194,7 +200,42 @@ def find_source(spec: str | Path) -> Source:
     return Source("hub", None, name, revision or None)
 
 
+def _no_model(given: Any) -> InputError:
+    """What to do with an object that is not a model of transformers."""
+    expected = "a model spec, or a live model of transformers (PreTrainedModel)"
+    got = f"{type(given).__module__}.{type(given).__qualname__}"
+    remedy = "pass zoo:NAME, a folder or a hub id"
+    if isinstance(given, torch.nn.Module):
+        inner = next((m for m in given.modules() if isinstance(m, PreTrainedModel)), None)
+        remedy = "wrap the layers as a repflow.models.StackConfig, or as a PreTrainedModel of your own"
+        if inner is not None:
+            remedy = f"pass the {type(inner).__name__} inside it"
+            return InputError(teach(expected, f"a {got} around one", remedy))
+        got = f"a live {got}, whose blocks and token ids repflow cannot find"
+    return InputError(teach(expected, got, remedy))
+
+
+WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".msgpack", ".onnx", ".npz")
+"""Endings of files that hold weights and nothing that says how to run them."""
+
+
+def _lone_file(spec: str, path: Path) -> InputError:
+    """What to do with a file that is there but is not a model."""
+    expected = "zoo:NAME, a model folder, hub id, config:FILE.json or FILE.gguf"
+    if path.suffix == ".json":
+        return InputError(teach(expected, f"{spec!r}, a JSON file", f"pass config:{spec} for its architecture"))
+    if path.suffix in WEIGHTS:
+        home = path.parent.resolve()
+        remedy = "put it beside its config.json and pass that folder"
+        if (path.parent / "config.json").is_file():
+            remedy = f"pass its folder, {home}"
+        return InputError(teach(expected, f"{spec!r}, a file of weights without a configuration", remedy))
+    return InputError(teach(expected, f"{spec!r}, a file that is none of these", "pass the folder of the model"))
+
+
 def _unknown(spec: str, path: Path) -> InputError:
+    if path.is_file():
+        return _lone_file(spec, path)
     folder = path.parent if path.parent.is_dir() else Path()
     siblings = [entry.name for entry in folder.iterdir() if entry.is_dir() or entry.suffix in (".json", ".gguf")]
     hint = nearest(path.name, siblings[:200]) if siblings else "check the path"
@@ -211,7 +252,9 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
             place, options = source.path.parent, {"gguf_file": source.path.name, "local_files_only": True}
             found = AutoConfig.from_pretrained(place, **options)
             kind = found.model_type
-            return config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else found
+            found = config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else found
+        refuse_encoder(found)
+        return found
     file = config_file(source)
     data = read_json(file)
     if mamba_ssm.is_original(data):
@@ -219,11 +262,15 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
     _check_config(data, source, trust_remote_code)
     options = {"revision": source.revision or "main", "local_files_only": source.form != "hub" or not hub_reachable()}
     try:
+        place = source.path or source.name
         if is_displaced(data.get("model_type")):
-            return config_class(data["model_type"]).from_pretrained(source.path or source.name, **options)
-        return AutoConfig.from_pretrained(source.path or source.name, trust_remote_code=trust_remote_code, **options)
+            found = config_class(data["model_type"]).from_pretrained(place, **options)
+        else:
+            found = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise InputError(f"the configuration {file.name} of {source.name} is not valid: {error}") from error
+    refuse_encoder(found)
+    return found
 
 
 def config_file(source: Source) -> Path:
@@ -279,7 +326,7 @@ def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool)
     if kind in CONFIG_MAPPING or (trust_remote_code and "auto_map" in data):
         return
     if "auto_map" in data:
-        remedy = "pass trust_remote_code=True (--trust-remote-code) after reading it"
+        remedy = "pass --trust-remote-code after reading it"
         raise InputError(
             teach("a model that transformers has code for", f"{source.name}, which brings its own Python code", remedy)
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from repflow.errors import InputError, teach
 
@@ -16,10 +18,70 @@ GPT2_FILES = ("encoder.json", "vocab.bpe")
 END_OF_TEXT = "<|endoftext|>"
 
 
-def open_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False, offline: bool = False) -> Any:
-    """Load a tokenizer from a path or hub id; anything that is no path is a tokenizer already."""
-    if not isinstance(tokenizer, str | Path):
+class FunctionTokenizer:
+    """A function from a text to its token ids, with as much of a tokenizer as that gives.
+
+    It has no special tokens. Ids are turned into text by the function's own `decode`, where it has one: else tokens are
+    shown by their numbers, and what needs an answer's text is refused.
+    """
+
+    bos_token_id = eos_token_id = unk_token_id = chat_template = None
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self.function = function
+        self.name_or_path = str(getattr(function, "__name__", type(function).__name__))
+        self._ids("a b")
+
+    def __call__(self, text: str | list[str], *, return_offsets_mapping: bool = False, **_: Any) -> dict[str, Any]:
+        """Ids of a text, or of each of several, under `input_ids`."""
+        if return_offsets_mapping:
+            raise NotImplementedError("a function from text to ids has no offsets")
+        return {"input_ids": self._ids(text) if isinstance(text, str) else [self._ids(one) for one in text]}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        """Text of ids; the number of a lone one where the function cannot say."""
+        listed = [int(i) for i in (ids.tolist() if hasattr(ids, "tolist") else ids)]
+        own = getattr(self.function, "decode", None)
+        if own is not None:
+            return str(own(listed))
+        if len(listed) == 1:
+            return str(listed[0])
+        got = f"{self.name_or_path}, a function from text to ids alone"
+        remedy = "pass a tokenizer of transformers, or give the function a `decode`"
+        raise InputError(teach("a tokenizer that turns ids into text", got, remedy))
+
+    def get_vocab(self) -> dict[str, int]:
+        """Nothing is known of the vocabulary but whose it is: equal for the same function."""
+        return {self.name_or_path: id(self.function)}
+
+    def _ids(self, text: str) -> list[int]:
+        made = self.function(text)
+        made = made["input_ids"] if isinstance(made, Mapping) else made
+        made = made.tolist() if hasattr(made, "tolist") else made
+        if not isinstance(made, list | tuple) or not all(isinstance(i, Integral) for i in made):
+            got = f"{made!r:.60} from {self.name_or_path}({text[:20]!r})"
+            raise InputError(teach("a tokenizer that gives a list of token ids for a text", got, "return a flat list"))
+        return [int(i) for i in made]
+
+
+def live_tokenizer(tokenizer: Any) -> Any:
+    """A tokenizer given as an object: of transformers, of the library tokenizers, or a function from text to ids."""
+    if tokenizer is None or isinstance(tokenizer, PreTrainedTokenizerBase | FunctionTokenizer):
         return tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        return _wrap(tokenizer)
+    if callable(tokenizer) and hasattr(tokenizer, "decode") and hasattr(tokenizer, "bos_token_id"):
+        return tokenizer  # made like one of transformers
+    if callable(tokenizer):
+        return FunctionTokenizer(tokenizer)
+    expected = "a tokenizer of transformers, a folder or file of one, or a function from text to token ids"
+    raise InputError(teach(expected, type(tokenizer).__name__, "pass one of these, or token ids instead of texts"))
+
+
+def open_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False, offline: bool = False) -> Any:
+    """Load a tokenizer from a path or hub id; anything else is a tokenizer already."""
+    if not isinstance(tokenizer, str | Path):
+        return live_tokenizer(tokenizer)
     path = Path(tokenizer).expanduser()
     if path.exists():
         found = local_tokenizer(path, trust_remote_code=trust_remote_code)

@@ -76,7 +76,7 @@ def compare(
             `model_b`: `MODEL@{step0,step1000}` or a folder of checkpoint folders.
         model_b: the same, or "twin".
         texts: a list of texts; a task (`random`, `text`, `kvpr`, `mdqa`, `FILE.jsonl`, or a `Task`); or token ids
-            (batch, token) that mean the same to both models.
+            (batch, token) that mean the same to both models. `length` cuts texts and ids, `samples` takes the first.
         out: folder of runs to store the result in.
         name: name of the stored run.
         **options: any field of `CompareConfig`.
@@ -107,7 +107,7 @@ def compare(
     config = replace(config, ablate=list(a.ablations), ablate_b=[] if same else list(b.ablations))
     paired = None
     if not is_task:
-        paired = compare_pair.pair_given(texts, config, a, b)
+        paired = compare_pair.pair_given(texts, config, a, b, options)
     return run(config, models=(a, b), paired=paired, out=out, name=name)
 
 

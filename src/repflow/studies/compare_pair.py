@@ -6,7 +6,7 @@ width and the tokens of a batch, never with the number of prompts. Each prompt i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,22 +313,26 @@ def pair_task(task: Task, config: CompareConfig, a: Model, b: Model) -> PairedPr
     return pair_prompts(pieces, *encoders, task=task.name)
 
 
-def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
-    """Pair texts, a task's prompts, or token ids that mean the same to both models."""
-    from repflow.studies.states import given_prompts
-    from repflow.tasks import Task, id_prompts
+def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model, options: Collection[str] = ()) -> PairedPrompts:
+    """Pair texts, a task's prompts, or token ids that mean the same to both models.
+
+    `length` and `samples` cut texts and ids where they are among the options of the call.
+    """
+    from repflow.studies.states import given_prompts, plain_rows
+    from repflow.tasks import Task
 
     if isinstance(texts, Task):
         return pair_task(texts, config, a, b)
-    if isinstance(texts, str) or (len(texts) and isinstance(texts[0], str)):
-        if a.tokenizer is b.tokenizer:
-            return same_prompts(given_prompts(a, texts, bos=config.bos))
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in ("length", "samples") if name in options}
+    rows = plain_rows(texts)
+    if len(rows) and isinstance(rows[0], str) and a.tokenizer is not b.tokenizer:
         encoders = _encoders(config, a, b)
-        pieces = text_pieces([texts] if isinstance(texts, str) else list(texts), encoders[0])
-        return pair_prompts(pieces, *encoders, task="text")
-    vocabulary = check_vocabularies(a, b)
-    rows = texts.tolist() if hasattr(texts, "tolist") else texts
-    return same_prompts(id_prompts(rows, vocabulary, tokenizer=a.tokenizer, bos_id=a.bos_token_id))
+        given_prompts(a, rows, bos=config.bos, **sizes)  # refuses what is too little
+        chosen = list(rows)[: sizes.get("samples")]
+        return pair_prompts(text_pieces(chosen, encoders[0], length=sizes.get("length")), *encoders, task="text")
+    if not (len(rows) and isinstance(rows[0], str)):
+        sizes["vocab_size"] = check_vocabularies(a, b)
+    return same_prompts(given_prompts(a, rows, bos=config.bos, **sizes))
 
 
 def _encoders(config: CompareConfig, a: Model, b: Model) -> tuple[Encoder, Encoder]:

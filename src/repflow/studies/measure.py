@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -311,7 +311,7 @@ def measure(
     model: Any,
     task: str | Sequence[str] | Any = "random",
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str | Callable[..., Any]] | Callable[..., Any] = DEFAULT_METRICS,
     out: str | Path | None = None,
     name: str | None = None,
     **options: Any,
@@ -321,11 +321,14 @@ def measure(
     Args:
         model: a loaded Model, a spec, or a live transformers model.
         task: `random`, `text`, `kvpr`, `mdqa`, `FILE.jsonl`; a `Task` object or ready `Prompts`; a text of several
-            words or a list of texts; or token ids (batch, token), nested or as a tensor.
-        metrics: names from the catalogue, registered metrics or `FILE.py:FUNCTION`.
+            words or a list of texts; token ids (batch, token), nested or as a tensor; or what the tokenizer returned
+            for texts (`input_ids` and `attention_mask`).
+        metrics: names from the catalogue, registered metrics, `FILE.py:FUNCTION`, or functions of hidden (state, token,
+            width), registered under their own names with axes that follow from the shape of what they return.
         out: folder of runs to store the result in.
         name: name of the stored run.
-        **options: any field of `MeasureConfig`.
+        **options: any field of `MeasureConfig`. With texts or ids, `length` cuts each of them to its first so many
+            tokens (a shorter one stays whole) and `samples` takes the first so many; all are read, whole, without.
 
     Returns:
         Result: a mapping from metric name to array.
@@ -334,19 +337,28 @@ def measure(
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
     options = typed_options(MeasureConfig, options)
-    config = MeasureConfig(**_plain(options), metrics=_listed(metrics))
+    config = MeasureConfig(**_plain(options), metrics=_listed(_named(metrics)))
     named = task_name(task)
     if named is not None:
         config.task = named
         check_task(config)
     loaded = _loaded(model, config, options)
-    prompts = given_task(task, config, loaded) if named is None else None
+    prompts = given_task(task, config, loaded, options) if named is None else None
     return run(config, model=loaded, prompts=prompts, out=out, name=name)
 
 
 def _listed(value: Any) -> list[str]:
     """Strings of a list, or of a lone one, which Python would take for a list of letters."""
     return [str(entry) for entry in ([value] if isinstance(value, (str, Path)) else value)]
+
+
+def _named(metrics: Any) -> Any:
+    """Names of metrics; functions among them are registered."""
+    if not callable(metrics) and (isinstance(metrics, str) or not any(map(callable, metrics))):
+        return metrics
+    from repflow.metrics.custom import function_name
+
+    return [function_name(m) if callable(m) else m for m in ([metrics] if callable(metrics) else metrics)]
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +374,8 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
             plain[name] = str(plain[name]).removeprefix("torch.")
     tokenizer = plain.get("tokenizer")
     if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
-        plain["tokenizer"] = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+        named = getattr(tokenizer, "name_or_path", None) or getattr(tokenizer, "__name__", None)
+        plain["tokenizer"] = named or type(tokenizer).__name__
     return plain | ({"tokenizer": str(plain["tokenizer"])} if tokenizer is not None else {})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -128,6 +128,7 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
         task: a Task object, instead of `config.task`.
     """
     from repflow.tasks import Encoder, file_prompts, make_task, random_prompts
+    from repflow.tasks.prompt import note_unknown
 
     if task is None:
         check_task(config)
@@ -144,9 +145,11 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
             )
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and config.task == "text":
-        return file_prompts(config.text, encoder, length=config.length, samples=config.samples)
-    made = make_task(config.task, task_options(config)) if task is None else task
-    return task_prompts(made, encoder, config)
+        made = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
+    else:
+        chosen = make_task(config.task, task_options(config)) if task is None else task
+        made = task_prompts(chosen, encoder, config)
+    return note_unknown(made, model.tokenizer)
 
 
 def padding_ids(*models: Model) -> list[int]:
@@ -171,19 +174,31 @@ def task_name(task: Any) -> str | None:
 
 
 @timed("prompts")
-def given_task(task: Any, config: PromptConfig, model: Model) -> Prompts:
-    """Prompts from what stands for a task in Python: a Task, ready Prompts, texts or token ids."""
+def given_task(task: Any, config: PromptConfig, model: Model, options: Collection[str] = ()) -> Prompts:
+    """Prompts from what stands for a task in Python: a Task, ready Prompts, texts or token ids.
+
+    Args:
+        task: one of these.
+        config: of the study.
+        model: the model that will read them.
+        options: names of the options in the call. `length` and `samples` cut texts and ids only where they were given:
+            by default all of them are read, whole.
+    """
     from repflow.studies.states import given_prompts
     from repflow.tasks import Prompts, Task
 
     if given := _given(config):
         expected = f"the name of a task with {given[0]}"
         raise InputError(teach(expected, type(task).__name__, "pass 'kvpr', 'mdqa' or a file, or leave it out"))
+    sizes = [name for name in ("length", "samples") if name in options]
     if isinstance(task, Prompts):
+        if sizes:
+            expected = f"a task, texts or token ids with {sizes[0]}"
+            raise InputError(teach(expected, "ready Prompts", f"leave {sizes[0]} out, or make the prompts with it"))
         return task
     if isinstance(task, Task):
         return make_prompts(config, model, task)
-    return given_prompts(model, task, bos=config.bos)
+    return given_prompts(model, task, bos=config.bos, **{name: getattr(config, name) for name in sizes})
 
 
 def task_prompts(task: Task, encoder: Encoder, config: PromptConfig) -> Prompts:

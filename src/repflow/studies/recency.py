@@ -228,7 +228,7 @@ def influence(
     named = task_name(tokens)
     given = {**options, "at": at, "to": listed, "probes": probes}
     config, loaded, _ = prepared(RecencyConfig, model, named, given)
-    prompts = given_task(tokens, config, loaded) if named is None else None
+    prompts = given_task(tokens, config, loaded, options) if named is None else None
     if named is not None:
         check_request(config)
     return run(config, model=loaded, prompts=prompts, out=out, name=name)

@@ -99,7 +99,7 @@ def make_result(
     }
     arrays = {name: array for name, (_, array) in table.items()}
     axes = {name: named for name, (named, _) in table.items()}
-    found = [*model.findings, *findings(config, main, side, twin, other)]
+    found = [*model.findings, *prompts.findings, *findings(config, main, side, twin, other)]
     found += [entry for entry in model.scans.findings() if entry not in found]
     result = Result(arrays, axes, stored, provenance, found)
     for name in [name for name in arrays if name.removeprefix(TWIN) in BANDS]:

@@ -24,7 +24,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import RepflowError
+from repflow.errors import RepflowError, command_line
 from repflow.studies.zoo_arguments import check_file, check_folder, check_numbers
 from repflow.studies.zoo_batches import BatchConfig
 from repflow.studies.zoo_card import write_card
@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(given)
     except RepflowError as error:
-        print(error, file=sys.stderr)
+        with command_line():
+            print(error, file=sys.stderr)
         return 2
     return 0
 

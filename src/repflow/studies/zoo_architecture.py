@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repflow.errors import InputError, RepflowError, teach
+from repflow.errors import InputError, RepflowError, command_line, teach
 from repflow.request import check_least, check_seed
 from repflow.store.disk import make_folder, write_atomic
 from repflow.studies.zoo_arguments import check_file, check_folder, check_numbers
@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(table(Path(given.cells)))
     except RepflowError as error:
-        print(error, file=sys.stderr)
+        with command_line():
+            print(error, file=sys.stderr)
         return 2
     return 0
 

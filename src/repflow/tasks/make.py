@@ -59,9 +59,10 @@ def text_prompts(texts: Sequence[str], encoder: Encoder, *, length: int | None =
     made = []
     for text in texts:
         ids = encoder.ids(text)
-        if length is not None:
-            ids = ids[: length - len(encoder.prefix)]
-        made.append(encoder.prompt(ids, text))
+        if length is not None and len(ids) > (room := length - len(encoder.prefix)):
+            made.append(encoder.prompt(ids[:room], encoder.text(ids[:room])))
+        else:
+            made.append(encoder.prompt(ids, text))
     return Prompts(task, tuple(made))
 
 
@@ -88,7 +89,7 @@ def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, 
             )
         )
     chosen = [windows[i * len(windows) // samples] for i in range(samples)]
-    return Prompts("text", tuple(encoder.prompt(ids, encoder.tokenizer.decode(ids)) for ids in chosen))
+    return Prompts("text", tuple(encoder.prompt(ids, encoder.text(ids)) for ids in chosen))
 
 
 def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None) -> Prompts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy as np
 from repflow.errors import InputError, teach
 from repflow.results import Finding
 
+UNKNOWN_SHARE = 0.01
+"""Share of unknown tokens from which on they are a finding."""
 BOS_POLICIES = ("model", "always", "never")
 """Whether prompts begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
 
@@ -129,6 +131,13 @@ class Encoder:
         rendered = [self.render(text) for text in texts]
         return [list(ids) for ids in encode(self.tokenizer, rendered)]
 
+    def text(self, ids: Sequence[int]) -> str | None:
+        """Text of ids; None where the tokenizer is a function from text to ids alone."""
+        try:
+            return str(self.tokenizer.decode(ids))
+        except InputError:
+            return None
+
     def prompt(self, ids: Sequence[int], text: str | None) -> Prompt:
         """Prompt from ids of text, with the policy's first token."""
         full = (*self.prefix, *ids)
@@ -189,6 +198,36 @@ def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     if tokenizer is None:
         return [str(i) for i in ids]
     return [tokenizer.decode([i]) for i in ids]
+
+
+def note_unknown(prompts: Prompts, tokenizer: Any) -> Prompts:
+    """Prompts with a finding on tokens that the tokenizer could not write, where they are more than a few.
+
+    Where the unknown token also begins or ends a text, as in GPT-2, nothing is said: its tokenizer can write any text.
+    """
+    unknown = _unknown_id(tokenizer)
+    others = [getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos")]
+    if unknown is None or unknown in others or prompts.task == "random":
+        return prompts
+    counts = np.array([prompt.ids[int(prompt.begins) :].count(unknown) for prompt in prompts])
+    sizes = np.array([max(1, len(prompt.ids) - int(prompt.begins)) for prompt in prompts])
+    if not len(prompts) or (share := counts.sum() / sizes.sum()) <= UNKNOWN_SHARE:
+        return prompts
+    worst = int((counts / sizes).argmax())
+    text = (
+        f"{share:.0%} of the tokens are {token_strings(tokenizer, [unknown])[0]!r}, which stands for what the "
+        f"tokenizer does not know ({counts[worst] / sizes[worst]:.0%} in sample {worst}): the model hardly sees "
+        "this text; check that the tokenizer is the model's and knows the language"
+    )
+    return replace(prompts, findings=(*prompts.findings, Finding("unknown_tokens", None, text)))
+
+
+def _unknown_id(tokenizer: Any) -> int | None:
+    """Id of the unknown token; a bare *tokenizer.json names it in its model only."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    name = getattr(getattr(backend, "model", None), "unk_token", None)
+    found = getattr(tokenizer, "unk_token_id", None)
+    return backend.token_to_id(name) if found is None and backend is not None and name else found
 
 
 def check_lengths(prompts: Prompts, max_length: int | None) -> None:

@@ -69,7 +69,7 @@ _VALUES = (
     "|never|default|trained|init|all|none|tokens|items|mean|answer|residual|branch"
 )
 _OPTION = re.compile(
-    r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
+    r"(?:repflow \w+ (?=--help))?(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"
     rf"(?: (?:([A-Z][A-Z0-9]*(?:\.\w+)?(?::[A-Z]+)?|-?\d[\w.]*|[a-z]+:\d)|({_VALUES}))(?![\w=-]))?"
 )
 
@@ -93,7 +93,6 @@ def in_python(text: str) -> str:
     >>> in_python("pass a smaller --batch-size, --length 100 or less, or --text FILE")
     'pass a smaller batch_size, length=100 or less, or text=FILE'
     """
-    text = re.sub(r"`?(?:repflow \w+ )?--help`?", "the docstring", text)
     parts = re.split(r"(`[^`]*`)", text)  # a whole command in backticks stays one
     return "".join(part if part.startswith("`") else _OPTION.sub(_keyword, part) for part in parts)
 
@@ -102,6 +101,8 @@ def _keyword(match: re.Match[str]) -> str:
     option, plain, word = match.groups()
     if option in COMMAND_ONLY:
         return match.group()
+    if option == "help":
+        return "the docstring"
     name = RENAMED.get(option, option.replace("-", "_"))
     if option in SWITCHES and word is None:
         return f"{name}=True" + (f" {plain}" if plain else "")

@@ -140,7 +140,7 @@ def test_a_changed_file_and_another_file_are_read_anew(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "error"),
     [
-        (None, "f", "a Python file at .*mine.py; got none; pass --metrics FILE.py:FUNCTION"),
+        (None, "f", "a Python file at .*mine.py; got none; pass metrics=FILE.py:FUNCTION"),
         ("def f(:\n", "f", "mine.py cannot be imported: SyntaxError"),
         ("raise OSError('no')\n", "f", "mine.py cannot be imported: OSError: no; mend it"),
         ("def mean_sizes(h): pass\n", "mean_size", "mine.py has no 'mean_size'; did you mean mean_sizes?"),

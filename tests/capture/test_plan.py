@@ -55,7 +55,7 @@ def test_batches_fit_the_memory_given(lengths, size, share, direction, grid):
 
 def test_too_little_memory_says_how_much_it_takes():
     need = meter_bytes(1, 2048, 64, 4, 1)
-    text = f"--meter-memory of at least {need / 2**20:.0f} MiB for one sample of 2048 tokens and width 64; got 1 MiB"
+    text = f"meter_memory of at least {need / 2**20:.0f} MiB for one sample of 2048 tokens and width 64; got 1 MiB"
     with pytest.raises(InputError, match=f"{text}; raise it or shorten the prompts"):
         make_plan([100, 2048], meter_memory=1 << 20, **SHAPE)
 

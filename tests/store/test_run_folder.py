@@ -134,7 +134,7 @@ def test_finishing_again_replaces_the_result(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (CONFIG | {"length": 1024}, r"config key 'length': stored 512, asked 1024; use another --name or delete"),
+        (CONFIG | {"length": 1024}, r"config key 'length': stored 512, asked 1024; use another name or delete"),
         (CONFIG | {"nested": {"depth": 2}}, r"config key 'nested.depth': stored 1, asked 2"),
         (CONFIG | {"new": None}, r"config key 'new': stored \(absent\), asked None"),
         ({k: v for k, v in CONFIG.items() if k != "model"}, r"'model': stored 'gpt2', asked \(absent\)"),

@@ -250,7 +250,7 @@ def test_a_run_stored_before_batches_were_an_option_is_read(tmp_path):
     a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
     made = compare(a, b, TEXTS, out=tmp_path, name="run")
     assert "batch_size" not in made.config
-    with pytest.raises(InputError, match="--batch-size of at least 1"):
+    with pytest.raises(InputError, match="batch_size of at least 1"):
         compare(a, b, TEXTS, batch_size=0)
 
 

@@ -155,7 +155,7 @@ def test_unknown_options_name_the_nearest():
         ([[1, 2.5]], "whole numbers"),
         (torch.zeros(2, 3), "whole numbers"),
         (torch.zeros(2, 3, 4, dtype=torch.long), "whole numbers"),
-        ({"input_ids": [[1, 2]]}, "texts, or token ids"),
+        ({"ids": [[1, 2]]}, "token ids under 'input_ids'; got a mapping with ids"),
         (7, "texts, or token ids"),
         (None, "texts, or token ids"),
     ],

@@ -119,8 +119,8 @@ def test_maps_are_a_run_of_their_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"length": 2}, "--length of at least 3"), ({"units": 0}, "--units of at least 1"), ({"samples": 0}, "samples"),
-     ({"task": "story"}, "unknown task 'story'"), ({"maps": [-1]}, "--maps of at least 0")],
+    [({"length": 2}, "length of at least 3"), ({"units": 0}, "units of at least 1"), ({"samples": 0}, "samples"),
+     ({"task": "story"}, "unknown task 'story'"), ({"maps": [-1]}, "maps of at least 0")],
 )  # fmt: skip
 def test_refused_before_a_model_is_loaded(change, message):
     with pytest.raises(InputError, match=message):

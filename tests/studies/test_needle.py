@@ -249,18 +249,18 @@ def test_own_needles(model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lengths": [300]}, r"within the 256 of .*gpt_neox; got 300 tokens; pass --lengths up to \d+"),
-        ({"lengths": [60]}, "a haystack longer than its needle; got --lengths 60, .*pass --lengths of at least"),
+        ({"lengths": [300]}, r"within the 256 of .*gpt_neox; got 300 tokens; pass lengths up to \d+"),
+        ({"lengths": [60]}, "a haystack longer than its needle; got lengths=60, .*pass lengths of at least"),
         ({"lengths": [1]}, "length >= 2"),
-        ({"positions": [1.5]}, "--positions from 0 to 1; got '1.5'"),
-        ({"positions": ["first"]}, "--positions from 0 to 1; got 'first'"),
-        ({"positions": []}, "--positions with a value; got none"),
+        ({"positions": [1.5]}, "positions from 0 to 1; got '1.5'"),
+        ({"positions": ["first"]}, "positions from 0 to 1; got 'first'"),
+        ({"positions": []}, "positions with a value; got none"),
         ({"samples": 0}, "samples >= 1"),
-        ({"candidates": 1}, "2 to 8 --candidates; got 1"),
-        ({"candidates": 9}, "2 to 8 --candidates; got 9"),
-        ({"answer_tokens": -1}, "--answer-tokens"),
-        ({"match": "items"}, "--match text, tokens; got 'items'"),
-        ({"skip_told": True}, "--haystack FILE with --skip-told"),
+        ({"candidates": 1}, "2 to 8 candidates; got 1"),
+        ({"candidates": 9}, "2 to 8 candidates; got 9"),
+        ({"answer_tokens": -1}, "answer_tokens"),
+        ({"match": "items"}, "match='text', tokens; got 'items'"),
+        ({"skip_told": True}, "haystack=FILE with skip_told=True"),
         ({"haystack": ["missing.txt"]}, "cannot read missing.txt"),
         ({"length": 128}, "unknown option 'length'; did you mean lengths"),
         ({"samples": "2"}, "a whole number for samples; got '2'; leave samples out"),
@@ -303,7 +303,7 @@ def test_a_haystack_of_files(model, tmp_path):
     assert result.provenance["haystack"] == "prose.txt"
     planted = result.provenance["needles"][0]["planted"]
     file.write_text(file.read_text() + f" Nobody goes to {planted.upper()}.")
-    message = rf"a haystack without the answer and its rivals; got '{planted}' of the needle .* --skip-told"
+    message = rf"a haystack without the answer and its rivals; got '{planted}' of the needle .* skip_told=True"
     with pytest.raises(InputError, match=message):
         needle(model, haystack=[file], **SMALL)
     others = needle(model, haystack=[file], **SMALL, skip_told=True, answer_tokens=0)

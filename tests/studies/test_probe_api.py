@@ -285,12 +285,12 @@ def test_control_classes_are_balanced_and_fixed_by_token():
         ({"task": "random"}, "expected a task with labels: kvpr, mdqa, FILE.jsonl; got 'random'"),
         ({"task": "kvrp"}, "did you mean kvpr"),
         ({"task": "none.jsonl"}, "no such file"),
-        ({"seeds": 0}, "expected --seeds of at least 1; got 0"),
-        ({"seeds_vary": "split"}, "expected --seeds-vary all or init"),
+        ({"seeds": 0}, "expected seeds of at least 1; got 0"),
+        ({"seeds_vary": "split"}, "expected seeds_vary='all' or init"),
         ({"index": 1}, "a gold index that varies"),
-        ({"rate": 0.0}, "--rate above 0"),
-        ({"answer_tokens": 0}, "--answer-tokens of at least 1"),
-        ({"samples": 3}, "--samples of at least 10"),
+        ({"rate": 0.0}, "rate above 0"),
+        ({"answer_tokens": 0}, "answer_tokens of at least 1"),
+        ({"samples": 3}, "samples of at least 10"),
     ],
 )
 def test_wrong_requests_are_refused_before_a_model_is_loaded(wrong, message):

@@ -154,16 +154,16 @@ def test_whole_grid_by_default():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inits": ["trained"]}, "random schemes in --inits"),
+        ({"inits": ["trained"]}, "random schemes in inits"),
         ({"inits": ["xaver"]}, "did you mean xavier"),
         ({"inits": ["he", "he"]}, "he twice"),
         ({"lengths": ["8,8"]}, "8 twice"),
         ({"lengths": ["many"]}, "expected"),
         ({"seeds": 0}, "at least 1 seed and 2 samples"),
         ({"samples": 1}, "at least 1 seed and 2 samples"),
-        ({"share": 0.7}, "--share over 0"),
-        ({"states": "hf-tuple"}, "--states residual or branch"),
-        ({"task": "text"}, "--text FILE"),
+        ({"share": 0.7}, "share over 0"),
+        ({"states": "hf-tuple"}, "states='residual' or branch"),
+        ({"task": "text"}, "text=FILE"),
         ({"inits": []}, "at least one init"),
     ],
 )

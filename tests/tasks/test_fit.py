@@ -107,7 +107,7 @@ def test_a_length_that_cannot_hold_two_items():
     for task, unit in (("kvpr", "pairs"), ("mdqa", "documents")):
         with pytest.raises(InputError, match=rf"a length that holds 2 {unit}; got 60 tokens, where 2 need (\d+)") as e:
             make_task(task).prompts(bytes_encoder(), length=60, samples=3, seed=0)
-        need = int(re.search(r"pass --length (\d+)", str(e.value))[1])
+        need = int(re.search(r"pass length=(\d+)", str(e.value))[1])
         only = make_task(task).prompts(bytes_encoder(), length=need, samples=1, seed=0)
         assert only[0].items == 2
 

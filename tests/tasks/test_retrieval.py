@@ -181,12 +181,12 @@ def test_draws_come_from_the_raw_stream():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"index": 99}, r"an index from 0 to \d+ \(\d+ pairs in 700 tokens\); got 99; pass a smaller --index"),
+        ({"index": 99}, r"an index from 0 to \d+ \(\d+ pairs in 700 tokens\); got 99; pass a smaller index"),
         ({"index": -1}, "an index of 0 or more; got -1"),
-        ({"classes": 1}, "--classes of at least 2; got 1"),
+        ({"classes": 1}, "classes of at least 2; got 1"),
         ({"classes": 500}, r"from 2 to \d+ classes \(\d+ pairs in 700 tokens\); got 500"),
-        ({"distractors": "bm52"}, "--distractors bm25 or random; got 'bm52'; did you mean bm25?"),
-        ({"label": "value"}, "--label index or answer; got 'value'"),
+        ({"distractors": "bm52"}, "distractors bm25 or random; got 'bm52'; did you mean bm25?"),
+        ({"label": "value"}, "label index or answer; got 'value'"),
         ({"documents": "no/such.jsonl"}, "cannot read no/such.jsonl: no such file"),
     ],
 )

@@ -45,7 +45,7 @@ def test_no_length_is_advised_that_the_model_cannot_take():
     with pytest.raises(InputError, match="a length that holds 2 pairs; got 10 tokens") as caught:
         make_task("kvpr").prompts(encoder, length=10, samples=4, seed=0)
     assert "the model takes at most 20 tokens" in str(caught.value)
-    assert "length" not in str(caught.value)
+    assert "pass length" not in str(caught.value)
     with pytest.raises(InputError, match=r"pass fewer items$"):
         make_task("kvpr", TaskOptions(items=15)).prompts(encoder, length=20, samples=4, seed=0)
     with pytest.raises(InputError, match=r"pass length=\d+$"):

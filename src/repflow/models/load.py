@@ -262,11 +262,11 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
     _check_config(data, source, trust_remote_code)
     options = {"revision": source.revision or "main", "local_files_only": source.form != "hub" or not hub_reachable()}
     try:
-        place = source.path or source.name
+        home = source.path or source.name
         if is_displaced(data.get("model_type")):
-            found = config_class(data["model_type"]).from_pretrained(place, **options)
+            found = config_class(data["model_type"]).from_pretrained(home, **options)
         else:
-            found = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
+            found = AutoConfig.from_pretrained(home, trust_remote_code=trust_remote_code, **options)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise InputError(f"the configuration {file.name} of {source.name} is not valid: {error}") from error
     refuse_encoder(found)

@@ -192,9 +192,11 @@ def given_task(task: Any, config: PromptConfig, model: Model, options: Collectio
         raise InputError(teach(expected, type(task).__name__, "pass 'kvpr', 'mdqa' or a file, or leave it out"))
     sizes = [name for name in ("length", "samples") if name in options]
     if isinstance(task, Prompts):
-        if sizes:
-            expected = f"a task, texts or token ids with {sizes[0]}"
-            raise InputError(teach(expected, "ready Prompts", f"leave {sizes[0]} out, or make the prompts with it"))
+        have = {"length": max(task.lengths, default=0), "samples": len(task)}
+        if against := [name for name in sizes if getattr(config, name) != have[name]]:
+            expected = f"a task, texts or token ids with {against[0]} {getattr(config, against[0])}"
+            got = f"ready Prompts with {have[against[0]]}"
+            raise InputError(teach(expected, got, f"leave {against[0]} out, or make the prompts with it"))
         return task
     if isinstance(task, Task):
         return make_prompts(config, model, task)

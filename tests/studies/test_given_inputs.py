@@ -58,7 +58,7 @@ def test_length_cuts_ids_and_is_refused_for_ready_prompts():
         assert repflow.measure(loaded, ids, length=3).provenance["lengths"] == [3, 3]
     ready = text_prompts(TEXTS, Encoder(loaded.tokenizer))
     assert isinstance(ready, Prompts)
-    with pytest.raises(InputError, match="token ids with length 5; got ready Prompts with 24; leave length out"):
+    with pytest.raises(InputError, match="token ids with length 5; got ready Prompts with 23; leave length out"):
         repflow.measure(loaded, ready, length=5)
     with pytest.raises(InputError, match="length >= 2"):
         repflow.measure(loaded, TEXTS, length=1)

@@ -71,7 +71,7 @@ def test_an_edited_configuration_is_refused_with_its_key(folder, tmp_path, key, 
     assert sum("shards" in str(path) for path in before) == (3 if finished else 2)
     original = (folder / "config.json").read_text()
     edit(folder, key, value)
-    with pytest.raises(ConfigChangedError, match=rf"model key 'config\.{key}': stored .*, now {value!r}; .*--name"):
+    with pytest.raises(ConfigChangedError, match=rf"model key 'config\.{key}': stored .*, now {value!r}; .*name"):
         run(folder, out)
     assert before == {path: path.read_bytes() for path in sorted((out / "run").rglob("*")) if path.is_file()}
     (folder / "config.json").write_text(original)

@@ -289,22 +289,15 @@ def _flow(result: Result) -> Flow:
 
 
 def _sums(result: Result, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and number of finite values by depth and prompt; shorter prompts are padded with NaN."""
+    """Sum and number of finite values by depth and prompt, every token counted once; padding is NaN."""
     axes, values = result.axes[name], np.asarray(result[name], dtype=np.float64)
-    rows = np.moveaxis(values, axes.index("sample"), -1) if "sample" in axes else values[..., None]
-    rows = rows.reshape(1 if rows.ndim == 1 else len(rows), -1, rows.shape[-1])
-    counts = np.where(np.isfinite(rows), _tokens(result, rows.shape[1:]) if "token" in axes else 1.0, 0.0)
-    return (np.where(counts > 0, rows, 0.0) * counts).sum(1), counts.sum(1)
+    counts = result.token_counts(name) if "token" in axes else np.isfinite(values).astype(np.float64)
 
+    def summed(array: np.ndarray) -> np.ndarray:
+        rows = np.moveaxis(array, axes.index("sample"), -1) if "sample" in axes else array[..., None]
+        return np.asarray(rows.reshape(1 if rows.ndim == 1 else len(rows), -1, rows.shape[-1]).sum(1))
 
-def _tokens(result: Result, shape: tuple[int, ...]) -> np.ndarray:
-    """Tokens behind each stored position of each prompt: beyond 256 tokens a position stands for a span of them."""
-    starts, lengths = result.provenance.get("positions"), result.provenance.get("lengths")
-    if starts is None or lengths is None or (len(starts), len(lengths)) != shape:
-        return np.ones(shape)
-    first = np.asarray(starts)[:, None]
-    behind = np.append(starts[1:], max(lengths))[:, None]
-    return np.maximum(np.minimum(behind, lengths) - first, 0)
+    return summed(np.where(counts > 0, values, 0.0) * counts), summed(counts)
 
 
 def _means(sums: Mapping[str, tuple[np.ndarray, np.ndarray]], leave: int | None = None) -> Flow:

@@ -1,8 +1,11 @@
 """Decoding from kept states: the tokens of whole forward passes, for every architecture that keeps a right state."""
 
+import copy
+
 import pytest
 import torch
 from tiny_configs import NAMED, VOCAB, tiny_model
+from transformers.cache_utils import DynamicLayer
 
 from repflow.capture.continuation import (
     CachedContinuation,
@@ -12,6 +15,7 @@ from repflow.capture.continuation import (
     keeps_state,
     read_prompts,
 )
+from repflow.capture.key_values import RoomyLayer
 from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.models.memory import Memory, remembers
@@ -114,3 +118,27 @@ def test_half_precision_keeps_its_state(kind, name):
 def test_models_with_other_layers_use_their_own_cache():
     assert not remembers(load(tiny_model("bamba")).blocks)
     assert isinstance(read_prompts(load(tiny_model("gpt2")), prompts(4), cached=True), CachedContinuation)
+
+
+def test_keys_and_values_are_not_copied_for_every_token():
+    """They lie in a tensor with room behind them, and move when it is full or rows were chosen."""
+    torch.manual_seed(0)
+    ours, theirs = RoomyLayer(), DynamicLayer()
+    for size in (5, 1, 1, 70, 1):
+        new = torch.randn(2, 3, size, 4), torch.randn(2, 3, size, 4)
+        before = ours.keys.data_ptr() if ours.is_initialized else None
+        for a, b in zip(ours.update(*new), theirs.update(*new), strict=True):
+            assert torch.equal(a, b)
+        assert ours.get_seq_length() == theirs.get_seq_length()
+        if size == 1:
+            assert ours.keys.data_ptr() == before
+    copied = copy.deepcopy(ours)
+    for layer in (ours, theirs):
+        layer.reorder_cache(torch.tensor([1, 1, 0]))
+    new = torch.randn(3, 3, 1, 4), torch.randn(3, 3, 1, 4)
+    for a, b in zip(ours.update(*new), theirs.update(*new), strict=True):
+        assert torch.equal(a, b)
+    was = copied.keys.clone()
+    copied.update(torch.zeros(2, 3, 1, 4), torch.zeros(2, 3, 1, 4))
+    assert torch.equal(copied.keys[:, :, :-1], was)
+    assert not torch.equal(ours.keys[0, :, -2:-1], torch.zeros(3, 1, 4)), "a copy has a room of its own"

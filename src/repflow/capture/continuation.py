@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from repflow.capture.key_values import held_bytes, roomy_cache
 from repflow.capture.run import out_of_memory
 from repflow.errors import InputError, teach
 from repflow.metrics.meter import on_device
@@ -129,7 +129,7 @@ class CachedContinuation(Continuation):
     def _read(self) -> Tensor:
         given = {}
         if "past_key_values" in self._taken:  # not every model returns the one it makes by itself
-            given["past_key_values"] = DynamicCache(config=text_config(self.model.network.config))
+            given["past_key_values"] = roomy_cache(text_config(self.model.network.config))
         before = {(module, name): value for module, name, value in _module_tensors(self._base)}
         self._cache, first = self._run(self.ids, given, 0)
         self._inside = [
@@ -156,7 +156,9 @@ class CachedContinuation(Continuation):
         """As many as there is room to copy the state for."""
         if not all(hasattr(cache, "reorder_cache") for cache in self._cache.values()):
             return 1
-        size = sum(_bytes(cache) for cache in self._cache.values()) + sum(value.nbytes for *_, value in self._inside)
+        size = sum(held_bytes(cache) for cache in self._cache.values()) + sum(
+            value.nbytes for *_, value in self._inside
+        )
         return max(1, min(words, COPIES.get(self.model.device.type, MOST_COPIES) // max(1, size)))
 
     def _begin(self, times: int = 1) -> dict[str, Any]:
@@ -224,17 +226,6 @@ def _module_tensors(base: Any) -> list[tuple[Any, str, Tensor]]:
         for name, value in module.__dict__.items()
         if isinstance(value, Tensor)
     ]
-
-
-def _bytes(cache: Any) -> int:
-    """Bytes of the tensors in what a model keeps."""
-    if isinstance(cache, Tensor):
-        return cache.nbytes
-    if isinstance(cache, dict):
-        return sum(map(_bytes, cache.values()))
-    if isinstance(cache, list | tuple):
-        return sum(map(_bytes, cache))
-    return _bytes(vars(cache)) if hasattr(cache, "__dict__") and not isinstance(cache, type) else 0
 
 
 def read_prompts(model: Model, ids: Tensor, *, cached: bool) -> Continuation:

@@ -7,6 +7,7 @@ from tiny_configs import VOCAB, tiny_model
 
 import repflow
 from repflow import metrics
+from repflow.capture.measure import _state_itemsize
 from repflow.models.devices import probe_dtype
 
 WIDE_STREAM = ("mamba", "mamba2", "falcon_mamba")
@@ -30,6 +31,13 @@ def own_pass(network, ids):
     except RuntimeError as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize(("wide", "size"), [(True, 4), (False, 2)])
+def test_the_plan_counts_the_streams_bytes_not_the_weights(wide, size, monkeypatch):
+    model = repflow.load(tiny_model("mamba", residual_in_fp32=wide))
+    monkeypatch.setattr(type(model), "dtype", torch.bfloat16)
+    assert _state_itemsize(model) == size
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])

@@ -107,6 +107,12 @@ def check_loss():
         cross_entropy_in_place(logits * 1, torch.zeros(3, dtype=torch.long, device="meta")).backward()
 
 
+def check_sums_of_weights():
+    from repflow.models.block_sums import on_gpu
+
+    on_gpu([torch.zeros(1000, dtype=torch.uint8), torch.zeros(7, dtype=torch.uint8)])
+
+
 def kernel_modules():
     """Every module of the package that defines kernels."""
     found = []

@@ -26,6 +26,7 @@ from repflow.metrics.drop import DEFAULT_DROP
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
 from repflow.models import Model
+from repflow.models.anatomy import text_config
 from repflow.request import parse_drop
 from repflow.results import Result
 from repflow.tasks import Prompts, check_fit
@@ -86,11 +87,17 @@ def measure_prompts(
     return _result(table, model, prompts, options, check)
 
 
+def _state_itemsize(model: Model) -> int:
+    """Bytes of one entry of a state: Mamba's stream is float32 whatever its weights are (`residual_in_fp32`)."""
+    wide = bool(getattr(text_config(model.network.config), "residual_in_fp32", False))
+    return max(4, model.dtype.itemsize) if wide else model.dtype.itemsize
+
+
 def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
     return make_plan(
         prompts.lengths,
         width=model.width,
-        itemsize=model.dtype.itemsize,
+        itemsize=_state_itemsize(model),
         batch_size=options.batch_size,
         meter_memory=options.meter_memory,
         direction=_directions(options),

@@ -62,7 +62,8 @@ def make_plan(
         width: channels of a state.
         itemsize: bytes of one entry of a state.
         batch_size: samples per batch; None takes as many as BATCH_TOKENS holds.
-        meter_memory: bytes the meters may take beside the model; None means six float32 states of one batch.
+        meter_memory: bytes the meters may take beside the model; None means six states of one batch at twice their
+            precision, float32 at least.
         direction: whether the direction metrics are measured.
         grid: whether the metrics over matched depth are.
         printed: whether Eq. 3 and 4 as printed are.
@@ -75,7 +76,7 @@ def make_plan(
         raise InputError(teach("a batch size of at least 1", f"{size}", "pass --batch-size 1 or more"))
     if meter_memory is not None:
         size = min(size, _fitting_samples(longest, width, itemsize, meter_memory, extra))
-    budget = meter_memory if meter_memory is not None else HELD_STATES * size * longest * width * 4
+    budget = meter_memory if meter_memory is not None else HELD_STATES * size * longest * width * max(4, 2 * itemsize)
     group = 1
     while grouped and group < MAX_GROUP:
         if meter_bytes(size, longest, width, itemsize, group + 1, **extra) > budget:

@@ -30,7 +30,7 @@ from repflow.metrics.similarity import cross_prompt_cosine
 from repflow.metrics.tokens import BatchContext, TokenStats, TokenSums
 
 HELD_STATES = 6
-"""float32 states of one batch that make the default memory budget."""
+"""States of one batch, at twice their precision and float32 at least, that make the default memory budget."""
 TOKEN_BYTES = 512
 """What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
 

@@ -96,7 +96,9 @@ class MeasureConfig:
         "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
     )
     batch_size: int | None = _option(None, "prompts per forward pass; default by length")
-    meter_memory: int | None = _option(None, "MiB the meters may use; default six float32 states of one batch")
+    meter_memory: int | None = _option(
+        None, "MiB the meters may use; default six states of one batch at twice their precision"
+    )
     cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
     cka_pool: str = _option("mean", "CKA over prompts: mean of per-prompt HSIC, or rows (exact, more memory)")
     cka_memory: int = _option(2048, "MiB that --cka-pool rows may use")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,58 @@ from transformers import PreTrainedModel
 
 from repflow.errors import InputError, teach
 from repflow.models.construct import cast
+
+if TYPE_CHECKING:
+    from repflow.models.pretrained import Model
+
+_known: WeakKeyDictionary[PreTrainedModel, tuple[Any, Model]] = WeakKeyDictionary()
+"""Live networks that were read before, with the state they were in and the Model that came of it. The Model holds the
+copy, never the live network, which is free to go."""
+
+
+def recall(network: PreTrainedModel, scan: str) -> Model | None:
+    """The Model of a live network that has not changed since it was checked: a later call need not check it again.
+
+    What is compared is cheap: modules, hooks, configuration, and which tensors they hold in which version (every
+    change in place counts one up). Weights written behind torch's back, through `.data`, are not seen here; a run's
+    digest, computed in every call, sees them.
+    """
+    state, model = _known.get(network, (None, None))
+    if model is None or model.scans.setting != scan or state != (_state(network), _state(model.network)):
+        return None
+    return copy.copy(model)
+
+
+def remember(network: PreTrainedModel, model: Model) -> None:
+    """Keep what the checks of a live network gave."""
+    if weight_versions(network) is not None:
+        _known[network] = (_state(network), _state(model.network)), model
+
+
+def weight_versions(network: nn.Module) -> tuple[tuple[int, int], ...] | None:
+    """Which tensors a network holds, each with the count of its changes in place; None where torch counts none."""
+    tensors = [*network.parameters(), *network.buffers()]
+    return None if any(t.is_inference() for t in tensors) else tuple((id(t), t._version) for t in tensors)
+
+
+def _state(network: PreTrainedModel) -> Any:
+    modules = tuple(
+        (
+            name,
+            type(module),
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            id(vars(module).get("forward")),
+        )
+        for name, module in network.named_modules()
+    )
+    return (
+        modules,
+        weight_versions(network),
+        network.dtype,
+        network.device,
+        network.config.to_json_string(use_diff=False),
+    )
 
 
 def shared_copy(network: PreTrainedModel) -> PreTrainedModel:

@@ -38,7 +38,7 @@ from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config, refuse_encoder
 from repflow.models.initialise import drawing_device, random_model
-from repflow.models.live import moved_copy, shared_copy
+from repflow.models.live import moved_copy, recall, remember, shared_copy
 from repflow.models.pretrained import Model
 from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
@@ -153,6 +153,10 @@ def _load_live(
     moved, drawn_on = (kind, place) != (network.dtype, network.device), None
     if moved or init != "trained":
         require_dtype(kind, place)
+    elif (known := recall(network, scan)) is not None:
+        known.tokenizer, known.findings = open_tokenizer(tokenizer), list(known.findings)
+        return known
+    live = network
     if init != "trained":
         network, drawn_on = _random(plain_config(network), init, seed, place)
         network = (network if network.dtype == kind else cast(network, kind)).to(place)
@@ -161,7 +165,10 @@ def _load_live(
     origin = str(getattr(network.config, "name_or_path", "") or "").rstrip("/")
     name = origin.rpartition("/")[2] or str(network.config.model_type)
     facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "tokenizer": open_tokenizer(tokenizer), "scan": scan}
-    return Model(network, spec=f"live:{name}", name=name, **facts)
+    model = Model(network, spec=f"live:{name}", name=name, **facts)
+    if not moved and init == "trained":
+        remember(live, model)
+    return model
 
 
 def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:

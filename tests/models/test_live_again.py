@@ -73,7 +73,10 @@ def own_forward(network):
     module.forward = lambda x: real(x)
 
 
-@pytest.mark.parametrize("change", [train_step, new_hook, other_config, replaced_parameter, replaced_module, own_forward])
+CHANGES = [train_step, new_hook, other_config, replaced_parameter, replaced_module, own_forward]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changed_is_checked_again(change, counted):
     network = tiny_model("gpt_neox")
     load(network)

@@ -163,6 +163,16 @@ def test_other_provenance_is_recorded(tmp_path):
         assert run.provenance["threads"] == 2
 
 
+def test_a_resume_with_other_versions_is_a_finding_of_the_result(tmp_path):
+    open_run(tmp_path).close()
+    for threads in (8, 8, 2):  # the last as at first
+        open_run(tmp_path, provenance=PROVENANCE | {"threads": threads}).close()
+    with open_run(tmp_path) as run:
+        run.finish(result())
+        run.finish(load_result(run.path))
+    assert load_result(run.path).findings == [Finding("resumed", None, "resumed with threads: stored 2, now 8")]
+
+
 def test_a_strangers_folder_is_not_touched(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

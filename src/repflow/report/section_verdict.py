@@ -25,7 +25,15 @@ TURN = 0.2
 """A block whose cosine lies this much below the median block's is worth a word."""
 SINK = 0.1
 """A change of similarity without sink tokens that is worth a word."""
-ORDINARY = ("unconverged", "few_test_prompts", "no_control", "no_lens", "slow_scan", "intermediate_beats_final")
+ORDINARY = (
+    "unconverged",
+    "few_test_prompts",
+    "no_control",
+    "no_lens",
+    "slow_scan",
+    "resumed",
+    "intermediate_beats_final",
+)
 """Findings about the study rather than the model, or that the table tells anyway."""
 TOLD = 3
 """Findings of a run that the table repeats; the others are in the table of findings."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from repflow.errors import DamagedRunError, InputError, RepflowError, StoreError, nearest, teach
-from repflow.results import Result
+from repflow.results import Finding, Result
 from repflow.seconds import timed
 from repflow.store.canonical import plain
 from repflow.store.disk import TMP, make_folder, write_atomic
@@ -218,8 +218,11 @@ class RunFolder:
 
     @timed("writing")
     def finish(self, result: Result) -> None:
-        """Store the result; the run is finished once this returns."""
+        """Store the result; the run is finished once this returns. A resume with other versions is a finding of it."""
         self._check_open()
+        changes = list(dict.fromkeys(change for event in self.events("resumed") for change in event["changes"]))
+        if changes and not any(found.code == "resumed" for found in result.findings):
+            result.findings.append(Finding("resumed", None, f"resumed with {'; '.join(changes)}"))
         files = result_files(result)
         stamps = {name: stamp(data) for name, data in files.items()}
         if stamps != live_result(self._manifest.entries) or not self._has_result():

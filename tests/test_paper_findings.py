@@ -341,6 +341,8 @@ def test_branches_are_judged_beside_the_stream_and_named():
     assert entry.branches.parts[2].holds is True
     assert [part.text for part in entry.on_branches] == [entry.parts[2].text, entry.parts[3].text]
     assert found(pair(0, 1, 2), "F 3.2.1").branches is None
+    bare = found([*readings[:4], transformer(2), ssm(2)], "F 3.2.1").branches
+    assert "what state-space blocks add was not measured of this training" in bare.clauses[-1].found
     assert found(readings, "F 3.4.1").branches is None
 
 
@@ -361,8 +363,11 @@ def test_families_that_part_in_smoothness_contradict_by_both_conventions():
     clauses = found(many(apart, alike), "F 3.3.2").clauses
     assert [clause.holds for clause in clauses] == [False, True, None]
     assert clauses[0].also.holds is False
-    split = found(many(apart, alike, matched=alike), "F 3.3.2").clauses
-    assert (split[0].interval[1] < 0, split[0].also.holds, split[0].holds) == (True, True, None)
+    split = found(many(apart, alike, matched=alike), "F 3.3.2")
+    first = split.clauses[0]
+    assert (first.interval[1] < 0, first.also.holds, first.holds, first.side) == (True, True, None, False)
+    assert "Sm from block to block, as the paper has it: m0 0.1" in split.ours
+    assert "Sm on a grid of relative depth: m0 1" in split.ours
 
 
 def test_two_models_against_two_settle_no_contrast():
@@ -402,8 +407,11 @@ def test_the_label_is_the_same_in_all_trainings():
     both = {f"index/{PLACE}": probe(), f"answer/{PLACE}": probe(0.9, 0.9, -0.02, 0.02)}
     lost = both | {f"index/{PLACE}": probe(0.27, 0.26)}
     entry = found([transformer(0, probes=both), ssm(0), transformer(1, probes=lost), ssm(1)], "F 3.4.1")
-    asked = [clause.asked for clause in entry.clauses if clause.text.startswith("Transformers")]
-    assert asked == [True, False]
+    asked = [clause for clause in entry.clauses if clause.text.startswith("Transformers")]
+    assert [clause.asked for clause in asked] == [True, False]
+    assert asked[1].found == (
+        "the gold index is not decodable above chance in Transformers: gpt-neox index 0.27 (chance 0.25)"
+    )
     alone = found([transformer(1, probes=lost), ssm(1, probes=lost)], "F 3.4.1")
     assert "the answer's first symbol" in alone.clauses[0].found
 

@@ -23,6 +23,7 @@ FAMILIES = (TBM, SSM)
 STREAM, BRANCH = "residual stream", "state-space branches"
 """Kinds of state: of both families the stream; or the stream of Transformers and what each block of an SSM adds."""
 PROMPTS, ALIKE_PROMPTS = "prompts", "none: all prompts give the same"
+NO_BRANCH = "what state-space blocks add was not measured of this training"
 NO_PROMPTS = "none: fewer than three prompts, or stored as means over prompts"
 Named = Sequence[tuple[str, float]]
 """Values with the names of their models."""
@@ -73,8 +74,10 @@ class Clause:
 
     @property
     def side(self) -> bool | None:
-        """On which side the number itself lies; None where it could not be asked."""
-        return self.margin > 0 if self.asked else None
+        """Whether the number lies on the claim's side, by every convention measured; None if it was not asked."""
+        if not self.asked:
+            return None
+        return self.margin > 0 and (self.also is None or self.also.side is not False)
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ class Group:
         """
         found, distance = values(self), margin(self)
         if not found or not np.isfinite([*values_of(found), distance]).all():
-            return Clause(text, self.training, missing)
+            unread = self.states == BRANCH and not self.of(SSM)
+            return Clause(text, self.training, NO_BRANCH if unread else missing)
         again = [(values(group), margin(group)) for group in self.without]
         names = [name for name, _ in found]
         again = again if all([name for name, _ in part] == names for part, _ in again) else []

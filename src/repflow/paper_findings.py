@@ -182,7 +182,7 @@ class Part:
         if settle(list(self.by_seed.values()), self.asked[0].zone)[0] is None:
             low, high = self.interval
             return f"margin over {seeds} seeds {low:+.3g} to {high:+.3g}"
-        if any(clause.also is not None and clause.also.side is not clause.side for clause in self.asked):
+        if any((one.also.margin > 0) is not (one.margin > 0) for one in self.asked if one.also is not None):
             return "the conventions disagree"
         return "an interval over prompts does not lie on that side"
 
@@ -326,7 +326,8 @@ def _ours(found: Sequence[Part], *, several: bool) -> str:
     first: dict[Training, dict[str, None]] = {}
     for part in found:
         for clause in part.asked[:1]:
-            first.setdefault(clause.training, {})[clause.found] = None
+            for one in (clause, clause.also) if clause.also is not None else (clause,):
+                first.setdefault(clause.training, {})[one.found] = None
     told = {training: "; ".join(numbers) for training, numbers in first.items()}
     if not several:
         return "; ".join(told.values())

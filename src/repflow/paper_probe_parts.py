@@ -52,18 +52,19 @@ def _finds(reading: Reading, key: str) -> bool:
     return key in reading.probes and reading.probes[key].decodable
 
 
-def _undecodable(group: Group, families: Sequence[str]) -> str:
-    """Why nothing can be said of peaks."""
+def _undecodable(group: Group, families: Sequence[str], label: str) -> str:
+    """Why nothing can be said of peaks: of the label that is asked for in all trainings, or of any where none is."""
     told = [
-        f"{name} {label} {probe.peak_accuracy:.2f} (chance {probe.chance:.2f})"
-        for label in LABELS
+        f"{name} {one} {probe.peak_accuracy:.2f} (chance {probe.chance:.2f})"
+        for one in ([label] if label else LABELS)
         for family in families
-        for name, probe in probes_of(group, family, f"{label}/{group.place}")
+        for name, probe in probes_of(group, family, f"{one}/{group.place}")
     ]
     who = " and ".join(PLURAL[family] for family in families)
     if not told:
         return f"no probes of {who} on one task and length"
-    return f"nothing is decodable above chance in {who}: {', '.join(told)}"
+    what = f"{NAMED[label]} is not" if label else "nothing is"
+    return f"{what} decodable above chance in {who}: {', '.join(told)}"
 
 
 def _mean_ends(ends: Sequence[Ends], values: Sequence[float]) -> Ends:
@@ -77,10 +78,10 @@ def _drops(group: Group, family: str) -> Clause:
     """Whether an earlier state beats the last in one family, wherever one of its models holds a label."""
     label, found = _decodable(group, [family])
     of = NAMED[label]
-    text = f"{PLURAL[family]}: an earlier state beats the last; less than {MARGIN} counts as none"
+    text = f"{PLURAL[family]}: an earlier state beats the last for {of}; less than {MARGIN} counts as none"
     drops = [(name, probe.drop) for name, probe in found[family]]
     if not drops:
-        return Clause(text, group.training, _undecodable(group, [family]))
+        return Clause(text, group.training, _undecodable(group, [family], label))
     ends = {name: probe.drop_ends for name, probe in found[family]}
     interval = _mean_ends(list(ends.values()), values_of(drops))
     over = TEST_PROMPTS if np.isfinite(interval).all() else NO_COUNT
@@ -94,7 +95,7 @@ def _lose_less(group: Group) -> Clause:
     text = "state-space models lose less from the peak to the last state"
     drops = {family: [(name, probe.drop) for name, probe in found[family]] for family in FAMILIES}
     if not all(drops.values()):
-        return Clause(text, group.training, _undecodable(group, FAMILIES))
+        return Clause(text, group.training, _undecodable(group, FAMILIES, label))
     ends = {name: probe.drop_ends for probes in found.values() for name, probe in probes}
     tbm, ssm = (_mean_ends([ends[name] for name, _ in drops[family]], values_of(drops[family])) for family in FAMILIES)
     half = math.hypot(tbm[1] - tbm[0], ssm[1] - ssm[0]) / 2

@@ -167,7 +167,8 @@ def _asked(finding: Judged) -> str:
     lines = [f"{str(first) or NOT_KNOWN}:"] if first and several else []
     for part, clause in zip(finding.parts, (c for c in finding.clauses if c.training == first), strict=False):
         sides = [one.side for one in part.asked]
-        held = f" The numbers say so in {sum(map(bool, sides))} of {len(sides)} trainings." if several and sides else ""
+        count = f"{sum(map(bool, sides))} of {len(sides)} training{'' if len(sides) == 1 else 's'}"
+        held = f" The numbers say so in {count}." if several and sides else ""
         lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(clause)}.{held}")
     return "\n".join(lines)
 

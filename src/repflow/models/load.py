@@ -37,6 +37,7 @@ from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_ob
 from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config, refuse_encoder
+from repflow.models.implementations import no_fetched_kernels, refuse_fetched_code
 from repflow.models.initialise import drawing_device, random_model
 from repflow.models.live import moved_copy, recall, remember, shared_copy
 from repflow.models.pretrained import Model
@@ -120,17 +121,18 @@ def load(
     if device_map is not None:
         _need("accelerate", "accelerate", f"device_map={device_map!r}")
     drawn_on = None
-    if init == "trained":
-        network = _trained(source, kind, device_map, trust_remote_code)
-    else:
-        config = read_config(source, trust_remote_code)
-        network, drawn_on = _random(config, init, seed, place if device_map is None else CPU, trust_remote_code)
-        network = cast(network, kind)
-    network = _place(network, place, device_map)
-    found = _tokenizer(source, tokenizer, trust_remote_code)
-    name = source.name.rpartition("/")[2]
-    facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "revision": source.revision}
-    return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
+    with no_fetched_kernels():
+        if init == "trained":
+            network = _trained(source, kind, device_map, trust_remote_code)
+        else:
+            config = read_config(source, trust_remote_code)
+            network, drawn_on = _random(config, init, seed, place if device_map is None else CPU, trust_remote_code)
+            network = cast(network, kind)
+        network = _place(network, place, device_map)
+        found = _tokenizer(source, tokenizer, trust_remote_code)
+        name = source.name.rpartition("/")[2]
+        facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "revision": source.revision}
+        return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
 
 
 def _random(
@@ -329,6 +331,7 @@ def hub_reachable() -> bool:
 
 def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool) -> None:
     """Refuse what transformers has no code for, and code that comes with the model unless it is trusted."""
+    refuse_fetched_code(data, source.name)
     kind = data.get("model_type")
     if kind in CONFIG_MAPPING or (trust_remote_code and "auto_map" in data):
         return

@@ -378,7 +378,7 @@ SIGNATURES: dict[str, Quote] = {
     "drop": _say((SUMMARY_1, "Failure signatures", 112), "all", "drop", (15.0, 100.0), None,
                  "Probing accuracy declining >15% from intermediate peak to final layer"),
 }  # fmt: skip
-"""Published signs that a model loses what it read; `low` is the threshold."""
+"""Signs that a model loses what it read, from a published summary, not from paper 1; `low` is the threshold."""
 
 
 def quotes(quantity: str, *, source: str | None = None, init: str = "trained") -> tuple[Quote, ...]:

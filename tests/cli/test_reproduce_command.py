@@ -1,6 +1,8 @@
 """`repflow reproduce` through the command line."""
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -51,7 +53,10 @@ def test_ours_stand_beside_the_printed_values(cli, stand_ins, tmp_path):
     row = next(words for words in lines if words[:1] == ["Pythia-2.8B"])
     assert "90.0" in row
     flat = " ".join(done.out.split())
-    assert "gpt_neox for Pythia-2.8B: " in flat
+    assert "verdict: Pythia-2.8B → gpt_neox, 0.0" in flat
+    # two prompts: no interval
+    assert re.search(r"open: 0 of \d printed values shown within tolerance, 0 outside, \d open", flat)
+    assert "prompts of up to 24 tokens for n = 2K" in flat
     assert "the authors' code was not seen" in flat
     assert "runs, " in done.err
     assert "GPU hours" in done.err
@@ -82,7 +87,8 @@ def test_paper_scale_runs_small_checkpoints(cli, stand_ins):
     assert "wrote runs/flow-fig1-paper-" in done.out
 
 
-def test_dry_run_writes_nothing(cli, tmp_path):
+def test_dry_run_writes_nothing(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("repflow.models.load"), "hub_reachable", lambda: True)
     done = cli("reproduce", "flow-fig7", "--scale", "paper", "--dry-run")
     assert done.code == 0
     assert "12 runs, 400,008 prompts" in done.out
@@ -90,6 +96,41 @@ def test_dry_run_writes_nothing(cli, tmp_path):
     assert cost["runs"] == 12
     assert cost["gpu_hours"] > 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("recipe", "role"), [("flow-fig1", "Mamba-2.8B"), ("recency-fig7", "Mamba-1.4B")])
+def test_without_a_network_a_dry_run_of_the_papers_models_is_a_wrong_request(cli, tmp_path, monkeypatch, recipe, role):
+    monkeypatch.setattr(importlib.import_module("repflow.models.load"), "hub_reachable", lambda: False)
+    done = cli("reproduce", recipe, "--scale", "paper", "--dry-run")
+    assert done.code == 2
+    wrong = [line for line in done.out.splitlines() if line.startswith("wrong: ")]
+    assert len(wrong) == 4
+    (mine,) = [line for line in wrong if line.startswith(f"wrong: {role} (")]
+    assert mine.endswith(
+        f"not here, and the hub cannot be reached; download it first, or name a folder: --model {role}=FOLDER"
+    )
+    data = json.loads(cli("reproduce", recipe, "--scale", "paper", "--dry-run", "--json").out)
+    assert len(data["problems"]) == 4
+    assert cli("reproduce", recipe, "--dry-run").code == 0  # tiny models are made by the run itself
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "recipe", ["recency-fig3", "recency-fig4", "recency-fig10", "recency-table2", "dynamics-table9"]
+)
+def test_what_is_not_reproduced_yet_says_so(cli, recipe, tmp_path):
+    done = cli("reproduce", recipe)
+    assert done.code == 2
+    assert f"got {recipe}, which is not reproduced yet: it needs " in done.err
+    assert "the planned" in done.err
+    assert "did you mean" not in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_speaks_of_all_three_papers(cli):
+    text = " ".join(cli("reproduce", "--help").out.split())
+    for word in ("paper 1", "paper 2", "paper 3", "holds, partly holds, does not hold and open"):
+        assert word in text
 
 
 def test_dry_run_says_what_will_run_and_what_is_finished(cli, stand_ins, tmp_path):

@@ -1,5 +1,6 @@
 """The models and files that docs/make_models.py promises the reader, made once."""
 
+import importlib
 import runpy
 import shutil
 
@@ -24,4 +25,6 @@ def workplace(made_models, tmp_path, monkeypatch):
             shutil.copy(entry, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")  # as wide as the pages are
+    # pages show what comes without a network
+    monkeypatch.setattr(importlib.import_module("repflow.models.load"), "hub_reachable", lambda: False)
     return tmp_path

@@ -42,6 +42,8 @@ def test_relative_links_resolve(page):
         if name(file) in LATER and not file.exists():
             continue
         assert file.exists(), f"{name(page)} links to {target}"
+        outside = page.is_relative_to(DOCS) and not file.is_relative_to(DOCS)
+        assert not outside, f"{name(page)} links to {target}, which leaves docs/: a site holds docs/ alone"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(file), f"{name(page)} links to {target}"
 

@@ -236,7 +236,7 @@ def test_reproduced_figures_have_a_row_per_statement(tmp_path):
     assert [list(row) for row in table.rows] == [
         ["b and h", "b above h", "4 of 4", "holds"],
         ["output", "falls", "+0.1", "does not hold"],
-        ["block", "falls", "-0.1 [-0.2, 0.0]", "not decided"],
+        ["block", "falls", "-0.1 [-0.2, 0.0]", "open"],
     ]
     assert table.title == "Paper 2, recency-fig5: Figure 5"
     assert table.caption == "The paper names no prompts. Other models stand for the paper's."

@@ -52,6 +52,15 @@ def test_models_that_do_not_read_needles_decide_nothing(code):
     assert [line.holds for line in figure_lines(found)] == [True, None, None]
 
 
+def test_a_wide_interval_around_zero_is_not_stability():
+    rng = np.random.default_rng(3)
+    wide = made(FLAT, [4, 4, 4, 4, 4])
+    wide.arrays["slope_all/gain"] = rng.normal(0, 5, 12)
+    (line,) = figure_lines({TRANSFORMER: wide})
+    assert line.holds is None
+    assert "stable: within ±1 nat" in line.ours
+
+
 def test_slope_is_that_of_least_squares():
     rng = np.random.default_rng(1)
     values, depth = rng.normal(size=(3, 6, 4)), np.sort(rng.random((3, 6, 4)), axis=1)

@@ -66,7 +66,7 @@ def apply_command(
     """Hold MODEL's Mamba layers against paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through depth.
 
     The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside what the
-    tokens of this model do, with its norms and without those at the stream (appendix E.4).
+    tokens of this model do, with its norms and without those at the stream.
     """
     from repflow.studies.dynamics_apply import check_request, run, run_name
 

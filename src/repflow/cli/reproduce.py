@@ -1,4 +1,4 @@
-"""`repflow reproduce`: a figure or table of paper 1, ours beside the printed values."""
+"""`repflow reproduce`: a figure or table of the three papers, ours beside what is printed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
     **options: Any,
 ) -> None:
-    """Reproduce a figure or table of paper 1 (arXiv 2510.06640): run the study, print ours beside the printed values.
+    """Reproduce a figure or table of three papers: run the study behind it, print ours beside what is printed.
 
-    flow-check runs nothing: it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
-    recency-* run the figures of paper 2, with its statements beside ours.
-    dynamics-fig3 to dynamics-fig6 simulate the figures of paper 3, with a picture; they need no model.
-    What was run is stored and shared between recipes; a command that was cut goes on where it was.
+    flow-*: paper 1 (arXiv 2510.06640, representation flow), ours beside the printed values; flow-check runs no model,
+    it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
+    recency-*: paper 2 (arXiv 2501.00658, recency and over-smoothing), its statements beside ours.
+    dynamics-*: paper 3 (token dynamics of S6), simulated, with a picture; they need no model.
+    Verdicts are holds, partly holds, does not hold and open. Runs are stored and shared between recipes; a command that
+    was cut goes on where it was.
     """
     from repflow.store.name import check_name
     from repflow.tasks.length import parse_length
@@ -96,12 +98,17 @@ def _reproduce_dynamics(config: ReproduceConfig, out: Path, name: str | None, *,
 def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """A figure of paper 2: the study that its recipe names, then the paper's statements beside ours."""
     from repflow.report.recency_figure import figure_view, plan_lines
+    from repflow.studies.reproduce_preflight import missing_models
 
     study = importlib.import_module(f"repflow.studies.{RECENCY[config.recipe]}")
     with quiet():
         asked = {role: asdict(made) for role, made in study.requests(config, out, make=False).items()}
     if dry_run:
-        print(json.dumps({"runs": asked}) if as_json else "\n".join(plan_lines(asked)), flush=True)
+        problems = missing_models({role: made["model"] for role, made in asked.items()})
+        shown = [*plan_lines(asked), *(f"wrong: {text}" for text in problems)]
+        print(json.dumps({"runs": asked, "problems": problems}) if as_json else "\n".join(shown), flush=True)
+        if problems:
+            raise typer.Exit(WRONG_REQUEST)
         return
     if config.scale == "paper" and not yes:
         _print_lines(plan_lines(asked), to_stderr=True)
@@ -176,7 +183,7 @@ def _print(result: Result, run: Path, *, as_json: bool) -> None:
     console = stdout_console()
     for part in check_view(result) if result.config["recipe"] == CHECK else comparison_view(result):
         console.print(part)
-    where = f"wrote {run}" if stored else "the comparison is not stored before every run is finished; give it again"
+    where = f"wrote {run}" if stored else "the comparison is not stored before every run is finished; rerun the command"
     console.print(where, markup=False, highlight=False, soft_wrap=True)
 
 

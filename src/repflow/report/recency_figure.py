@@ -12,6 +12,7 @@ from rich.text import Text
 
 from repflow.report.fitted import FittedTable
 from repflow.results import Result
+from repflow.verdict import DOES_NOT, HOLDS, OPEN
 
 COLUMNS = ("of", "verdict", "ours", "the paper")
 
@@ -22,12 +23,25 @@ def figure_view(result: Result) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(f"{result.config['recipe']}: {facts['title']}")]
     parts += [Text(facts["note"])] if facts.get("note") else []
     parts.append(lines_table(facts["lines"]))
+    parts.append(Text(counts(facts["lines"])))
     return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
+
+
+def counts(lines: Sequence[Mapping[str, Any]]) -> str:
+    """How many statements hold.
+
+    >>> counts([{"holds": True}, {"holds": None}, {"holds": None}])
+    '3 statements: 1 holds, 0 do not hold, 2 open'
+    """
+    held, failed = (sum(line["holds"] is answer for line in lines) for answer in (True, False))
+    verbs = ("holds" if held == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
+    noun = "statement" if len(lines) == 1 else "statements"
+    return f"{len(lines)} {noun}: {held} {verbs[0]}, {failed} {verbs[1]}, {len(lines) - held - failed} open"
 
 
 def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
     """One row per statement."""
-    words = {True: "holds", False: "does not hold", None: "open"}
+    words = {True: HOLDS, False: DOES_NOT, None: OPEN}
 
     def build(names: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, caption=caption, caption_justify="left", show_lines=True)
@@ -35,7 +49,7 @@ def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
             table.add_column(name, no_wrap=name == "verdict", overflow="fold")
         for line in lines:
             row = {
-                "of": line["what"],
+                "of": line.get("of", line["what"]),
                 "verdict": words[line["holds"]],
                 "ours": line["ours"],
                 "the paper": line["stated"],

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.papers import short_length
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT
 from repflow.results import Result
@@ -21,7 +22,7 @@ WORDS = {
     "token_similarity": "token similarity %",
     "cka": "CKA %",
     "accuracy": "accuracy %",
-    "drop": "↓ points",
+    "drop": "peak − last, points",
     "peak_layer": "peak layer",
     "smoothness": "Sm",
     "stability": "St",
@@ -32,24 +33,65 @@ def comparison_view(result: Result) -> list[RenderableType]:
     """What `repflow reproduce` prints of a figure or table."""
     facts = result.provenance
     parts: list[RenderableType] = [Text(f"{result.config['recipe']}: {facts['title']}")]
-    if facts["note"]:
-        parts.append(Text(facts["note"]))
+    parts += [Text(text) for text in (facts["note"], lengths_note(facts)) if text]
     parts.append(_comparison(result))
     parts += [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
     return parts
 
 
+def lengths_note(facts: Mapping[str, Any]) -> str:
+    """Which tokens ran for the paper's lengths, where they are others.
+
+    >>> lengths_note({"lengths": {"2000": 440}})
+    'prompts of up to 440 tokens for n = 2K'
+    """
+    other = {int(said): int(ran) for said, ran in facts.get("lengths", {}).items() if int(said) != int(ran)}
+    parts = [f"{ran} tokens for n = {short_length(said)}" for said, ran in other.items()]
+    return f"prompts of up to {', '.join(parts)}" if parts else ""
+
+
+CAPTION = (
+    "* shown within the tolerance by its 95 % interval, x shown outside, ? neither; tolerance: 10 points (probes 5), a "
+    "factor of 1.1 (Sm, St as printed), a tenth of the depth (peak)"
+)
+
+
 def _comparison(result: Result) -> FittedTable:
-    """One line per printed value; an asterisk marks ours within the tolerance of it."""
+    """One line per printed value, and whether ours is shown to be within the tolerance of it."""
     kinds = result.provenance["kinds"]
     rows, last = [], None
     for i, row in enumerate(result.provenance["rows"]):
-        cells = [_ours(row, float(result["ours"][i, k]), float(result["score"][i, k])) for k in range(len(kinds))]
-        name = row["model"] if row["model"] != last else ""
+        cells = [ours_cell(result, i, k) for k in range(len(kinds))]
+        name = row_model(result.provenance, row) if row["model"] != last else ""
         last = row["model"]
-        rows.append([name, row["what"], WORDS[row["quantity"]], _printed(row), *cells])
-    caption = "* within the tolerance: 10 points (probes 5), a factor of 1.1 (Sm, St), a tenth of the depth (peak)"
+        rows.append([name, row_words(row), WORDS[row["quantity"]], _printed(row), *cells])
+    below = any(row["quantity"] == "drop" for row in result.provenance["rows"])
+    caption = CAPTION + ("; peak − last below 0: the last state beats the peak that validation chose" if below else "")
     return _fitted(["model", "of", "quantity", "printed", *kinds], 5, rows, caption)
+
+
+def row_model(facts: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The paper's model and what ran for it; runs of earlier versions name the first alone."""
+    return str(facts.get("labels", {}).get(row["model"], row["model"]))
+
+
+def row_words(row: Mapping[str, Any]) -> str:
+    """What a printed value is of, with the chance level of an accuracy."""
+    chance = row.get("chance")
+    return str(row["what"]) if chance is None else f"{row['what']}, chance {chance:.0f} %"
+
+
+def ours_cell(result: Result, row: int, kind: int) -> str:
+    """Our value and whether it is shown to be within the tolerance; a dash where there is none."""
+    value = float(result["ours"][row, kind])
+    if not math.isfinite(value):
+        return ABSENT
+    if "within" in result:
+        within = float(result["within"][row, kind])
+        mark = "?" if math.isnan(within) else "*" if within else "x"
+    else:  # stored before intervals decided
+        mark = "*" if result["score"][row, kind] <= 1 else " "
+    return f"{value:.{_digits(result.provenance['rows'][row])}f} {mark}"
 
 
 TEXTS = ("model", "of", "quantity")
@@ -79,12 +121,6 @@ def _printed(row: Mapping[str, Any]) -> str:
     if row["quantity"] == "layer_cosine" and low <= -100:
         return f"{high:.0f} or less"
     return f"{low:.0f} to {high:.0f}"
-
-
-def _ours(row: Mapping[str, Any], value: float, score: float) -> str:
-    if not math.isfinite(value):
-        return ABSENT
-    return f"{value:.{_digits(row)}f}{'*' if score <= 1 else ' '}"
 
 
 def check_view(result: Result) -> list[RenderableType]:

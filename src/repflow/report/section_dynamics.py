@@ -182,7 +182,7 @@ def _norm_figure(runs: Sequence[StoredRun]) -> Figure:
         "dynamics-norms",
         "Do real tokens shrink or grow?",
         "Mean length of the token vectors behind each block, as the model is and with the norms at the residual stream "
-        "taken out (paper 3, appendix E.4). The paper predicts from the signs of eigenvalues alone.",
+        "taken out. Paper 3 predicts from the signs of eigenvalues alone.",
         "Token norm through depth with and without norms.",
         [Variant({}, traces, layout, ["model", "state", "norms", "mean", "low", "high"], rows, joined(*notes))],
         depth_axis=True,

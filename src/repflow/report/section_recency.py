@@ -10,9 +10,10 @@ from repflow.report.section_attention import attention_blocks
 from repflow.report.section_influence import influence_blocks
 from repflow.report.section_memory import memory_blocks
 from repflow.report.section_needle import needle_blocks
+from repflow.verdict import DOES_NOT, HOLDS, OPEN
 
 REPRODUCED = "recency-figure"
-VERDICTS = {True: "holds", False: "does not hold", None: "not decided"}
+VERDICTS = {True: HOLDS, False: DOES_NOT, None: OPEN}
 
 
 def recency_section(runs: Sequence[StoredRun], *, allow_mixed: bool = False) -> Section | None:
@@ -40,7 +41,10 @@ def _reproduced(runs: Sequence[StoredRun]) -> list[Block]:
     blocks: list[Block] = []
     for place, run in enumerate(run for run in runs if run.study == REPRODUCED):
         about = run.result.provenance
-        rows = [[line["what"], line["stated"], line["ours"], VERDICTS[line["holds"]]] for line in about["lines"]]
+        rows = [
+            [line.get("of", line["what"]), line["stated"], line["ours"], VERDICTS[line["holds"]]]
+            for line in about["lines"]
+        ]
         said = [str(about.get("note") or ""), *(finding.message for finding in run.result.findings)]
         title = f"Paper 2, {run.result.config.get('recipe', run.name)}: {about['title']}"
         caption = " ".join(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in said if text)

@@ -13,12 +13,21 @@ from repflow.report.page_context import measured_runs
 from repflow.report.page_depth import exact
 from repflow.report.page_model import Block, Cell, Section, Table
 from repflow.report.page_runs import StoredRun
-from repflow.report.reproduce_table import DIGITS, WORDS, quotations
+from repflow.report.reproduce_table import (
+    CAPTION,
+    DIGITS,
+    WORDS,
+    lengths_note,
+    ours_cell,
+    quotations,
+    row_model,
+    row_words,
+)
 from repflow.report.section_probe import probe_runs
 from repflow.report.section_reproduce import reproduce_figure
 
 OURS, PRINTED = "ours", "paper"
-COLUMNS = ("model", "whose", "states", "n", "accuracy, last layer, %", "↓ points", "Sm", "St", "probed for")
+COLUMNS = ("model", "whose", "states", "n", "accuracy, last layer, %", "peak − last, points", "Sm", "St", "probed for")
 QUANTITIES = ("accuracy", "drop", "smoothness", "stability")
 
 
@@ -68,9 +77,18 @@ def own_cells(runs: Sequence[StoredRun]) -> list[OwnCell]:
         if run.study == "probe":
             mine |= _probed(run)
         else:
-            names = [name for name in ("smoothness", "stability") if name in run.result]
-            mine |= {name: exact(run.result.mean(name)) for name in names}
+            mine |= _over_depth(run)
     return [OwnCell(*key, **values) for key, values in sorted(found.items()) if values]
+
+
+def _over_depth(run: StoredRun) -> dict[str, Any]:
+    """Sm and St as the paper prints them where they were measured so; Sm can be had from ours, St cannot."""
+    result, blocks = run.result, int(run.result.provenance["model"]["layers"])
+    found = {name: exact(result.mean(name)) for name in ("smoothness", "stability") if name in result}
+    if "smoothness" in found and not run.states.startswith("branch") and blocks > 2:
+        found["smoothness"] = exact(result.mean("smoothness") * (blocks - 1) / (blocks - 2))
+    printed = {name: f"paper_{name}" for name in ("smoothness", "stability") if f"paper_{name}" in result}
+    return found | {name: exact(result.mean(metric)) for name, metric in printed.items()}
 
 
 def _probed(run: StoredRun) -> dict[str, Any]:
@@ -89,8 +107,9 @@ def table_2(cells: Sequence[OwnCell]) -> Table:
         words = papers.TASKS[task]
         rows += [[f"{words}: {row[0]}", *row[1:]] for row in _rows([c for c in cells if c.task == task], task)]
     caption = (
-        "Accuracy of a linear probe on the last layer; ↓: what it loses against the peak layer; Sm and St: smoothness "
-        "and stability over depth, lower is smoother. The paper's n is in tokens."
+        "Accuracy of a linear probe on the last layer; peak − last: what it loses against the peak layer (the paper's "
+        "↓); Sm and St: smoothness and stability over depth, lower is smoother, Sm as the paper's Eq. 3 has it. St of "
+        "ours counts the embedding, unlike the paper's Eq. 4, where paper_stability was not measured. n is in tokens."
     )
     return Table("table-2", "Table 2: by task", COLUMNS, rows, caption)
 
@@ -143,11 +162,12 @@ def _comparison(run: StoredRun, place: int) -> Table:
     for i, row in enumerate(facts["rows"]):
         ours: list[Cell] = []
         for k in range(len(kinds)):
-            value, near = float(result["ours"][i, k]), float(result["score"][i, k]) <= 1
-            ours.append(None if not np.isfinite(value) else f"{value:.{_digits(row)}f}{' *' if near else ''}")
-        rows.append([row["model"], row["what"], WORDS[row["quantity"]], _printed(row), *ours])
+            known = np.isfinite(result["ours"][i, k])
+            ours.append(ours_cell(result, i, k).rstrip() if known else None)
+        rows.append([row_model(facts, row), row_words(row), WORDS[row["quantity"]], _printed(row), *ours])
     told = " ".join(finding.message + "." for finding in result.findings)
-    caption = f"{facts['note']} * within the tolerance of the printed value. {told}".strip()
+    notes = " ".join(f"{note}." for note in (facts["note"], lengths_note(facts)) if note)
+    caption = f"{notes} {CAPTION}. {told}".strip()
     columns = ("model", "of", "quantity", "printed", *(f"ours, {kind}" for kind in kinds))
     return Table(f"reproduce-{place}", f"{run.result.config['recipe']}: {facts['title']}", columns, rows, caption)
 

@@ -13,7 +13,15 @@ import numpy as np
 from repflow.errors import InputError, teach
 from repflow.intervals import Band, bracketed, paired_interval
 from repflow.studies.needle_config import NeedleConfig, check_request, run_name
-from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, stand_ins
+from repflow.studies.recency_recipes import (
+    Line,
+    above,
+    check_recency,
+    finish_figure,
+    stand_in_labels,
+    stand_ins,
+    told_lines,
+)
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -27,10 +35,12 @@ POSITIONS = {"tiny": ("0", "0.5", "1"), "zoo": ("0", "0.25", "0.5", "0.75", "1")
 TENTHS = tuple(f"{tenth / 10:g}" for tenth in range(11))
 SAMPLES = {"tiny": 4, "zoo": 16, "paper": 16}
 DRAWN = ("answer_correct", "first", "rank", "log_odds", "gain", "depth", "slope/answer_correct", "slope/gain")
+LITTLE = {"answer_correct": 0.1, "gain": 1.0}
+"""Change from start to end that counts as none: ten points of accuracy, or one nat of log-odds."""
 TITLE = "retrieval of a counterfactual statement by length and position"
 NOTE = (
-    "the paper's haystack, number of needles and lengths are not given: made-up prose, other statements of the kinds "
-    "in its Figure 8, its instruction behind the document"
+    "the paper takes the haystack of LLMTest_NeedleInAHaystack and does not give its lengths and number of needles: "
+    "made-up prose here, other statements of the kinds in its Figure 8, its instruction behind the document"
 )
 
 
@@ -86,10 +96,12 @@ def run(
     drawn = {f"{role}/{key}": (result, key) for role, result in found.items() for key in DRAWN if key in result}
     arrays = {name: result[key] for name, (result, key) in drawn.items()}
     axes = {name: result.axes[key] for name, (result, key) in drawn.items()}
+    labels = stand_in_labels(config, (SSM, TRANSFORMER), found)
     facts = {
         "title": TITLE,
         "note": NOTE,
-        "lines": [line.to_json() for line in figure_lines(found)],
+        "lines": told_lines(figure_lines(found), config, labels, next(iter(asked.values())).samples),
+        "stand_ins": labels,
         "models": {role: request.model for role, request in asked.items()},
         "runs": {role: f"{folder.name}/{names[role]}" for role in asked},
         "lengths": next(iter(found.values())).provenance["lengths"],
@@ -115,7 +127,8 @@ def figure_lines(found: Mapping[str, Result]) -> list[Line]:
         stated = "“the retrieval accuracy of the Transformer remains stable regardless of the needle position” (3.2)"
         score, band = position_slope(found[TRANSFORMER])
         ours = f"{_said(score, band)}; {_overall(found[TRANSFORMER])}"
-        holds = _decided(band, bool(band.low <= 0 <= band.high), found[TRANSFORMER])
+        holds = _decided(band, _stable(score, band), found[TRANSFORMER])
+        ours += f"; stable: within ±{_margin(score)}"
         lines.append(Line(f"{TRANSFORMER}, position", stated, ours, holds))
     if SSM in found:
         stated = "“the SSM achieves higher accuracy when the needle is placed closer to the end of the context” (3.2)"
@@ -162,6 +175,17 @@ def _overall(result: Result) -> str:
 def _read(result: Result) -> bool:
     """Whether the needle is shown to change what the model says."""
     return not {"needle_unused", "few_needles"} & {finding.code for finding in result.findings}
+
+
+def _stable(score: str, band: Band) -> bool | None:
+    """Whether a slope is shown to be nothing to speak of; an interval around zero alone may just be wide."""
+    if bool(band.low > 0 or band.high < 0):
+        return False
+    return True if max(abs(band.low), abs(band.high)) <= LITTLE[score] else None
+
+
+def _margin(score: str) -> str:
+    return f"{100 * LITTLE[score]:.0f} points" if score == "answer_correct" else f"{LITTLE[score]:g} nat"
 
 
 def _rises(band: Band) -> bool | None:

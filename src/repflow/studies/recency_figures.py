@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from repflow.catalogue import is_exponential
 from repflow.intervals import bracketed
 from repflow.studies.recency_config import RecencyConfig, check_request
-from repflow.studies.recency_recipes import Line, above, check_recency, finish_figure, run_options, stand_ins
+from repflow.studies.recency_recipes import (
+    Line,
+    above,
+    check_recency,
+    finish_figure,
+    is_random,
+    run_options,
+    stand_in_labels,
+    stand_ins,
+    told_lines,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,11 +121,13 @@ def run(
     for pair, ratio in ratios.items():
         for key in ratio:
             arrays[f"{pair}/{key}"], axes[f"{pair}/{key}"] = ratio[key], ratio.axes[key]
-    lines = _figure1(found) if figure.twins else _figure7(found, ratios)
+    lines = _figure1(found, "xavier" if is_random(config) else "trained") if figure.twins else _figure7(found, ratios)
+    labels = stand_in_labels(config, figure.roles, found)
     facts = {
         "title": figure.title,
         "note": figure.note,
-        "lines": [line.to_json() for line in lines],
+        "lines": told_lines(lines, config, labels, next(iter(asked.values())).samples),
+        "stand_ins": labels,
         "models": {role: request.model for role, request in asked.items()},
         "runs": {role: f"{folder.name}/{run_name(request)}" for role, request in asked.items()},
         "fits": {role: _fits(result) for role, result in found.items()},
@@ -156,21 +168,26 @@ def _shown(band: Band, spec: str) -> str:
 
 
 def _straight(fit: dict[str, Any] | None) -> bool | None:
-    """Whether logarithms fall on a straight line, and better than on a power law."""
-    return None if fit is None or fit["r2"] is None else is_exponential(fit)
+    """Whether logarithms fall, on a straight line and better than on a power law; None without an interval of κ."""
+    if fit is None or fit["r2"] is None or not all(map(math.isfinite, _ends(fit))):
+        return None
+    falls = above(_ends(fit), (0.0, 0.0))
+    return falls and is_exponential(fit)
 
 
-def _figure1(found: Mapping[str, Result]) -> list[Line]:
+def _figure1(found: Mapping[str, Result], weights: str = "trained") -> list[Line]:
+    """Lines of Figure 1; `weights` are those of the models that stand for trained ones."""
     lines = []
     for role, result in found.items():
         fits = _fits(result)
-        for weights, key in (("trained", "trained"), ("without training", "twin")):
+        for words, key in ((weights, "trained"), ("without training", "twin")):
             stated = "“a linear decay rate of influence scores, both at initialization and throughout training” (3.1)"
-            lines.append(Line(f"{role}, {weights}", stated, _kappa(fits[key]), _straight(fits[key])))
+            trained = key == "trained"
+            lines.append(Line(f"{role}, {words}", stated, _kappa(fits[key]), _straight(fits[key]), trained))
         trained, twin = fits["trained"], fits["twin"]
         holds = None if not trained or not twin else above(_ends(twin), _ends(trained))
         stated = "“the adopted initialization scheme further amplifies the locality bias” (3.1)"
-        ours = f"without training {_kappa(twin)}; trained {_kappa(trained)}"
+        ours = f"without training {_kappa(twin)}; {weights} {_kappa(trained)}"
         lines.append(Line(f"{role}, initialization", stated, ours, holds))
         lines.append(_theorem(role, result))
     return lines
@@ -195,10 +212,13 @@ def _figure7(found: Mapping[str, Result], ratios: Mapping[str, Result]) -> list[
         mamba, pythia = pair.split(" over ")
         near, far = (found[role].band("half_reach") for role in (mamba, pythia))
         stated = "“highly influential tokens are more concentrated in the nearest positions” (E.1)"
-        ours = f"half of all influence within the last {_shown(near, '.1f')} tokens, {pythia} {_shown(far, '.1f')}"
+        ours = f"half of all influence within the last {_shown(near, '.1f')} tokens, "
+        ours += f"the Transformer's {_shown(far, '.1f')}"
         holds = above((far.low, far.high), (near.low, near.high))
         lines.append(Line(f"{mamba}, concentration", stated, ours, holds))
         facts = ratio.provenance["ratio"]
         stated = "“Mamba exhibits an exponentially faster decay speed compared to Pythia” (E.1, Figure 7b)"
-        lines.append(Line(f"{pair}, ratio", stated, _kappa(facts), above(_ends(facts), (0.0, 0.0))))
+        falls = above(_ends(facts), (0.0, 0.0))
+        shape = "; it falls, not as an exponential" if falls and not is_exponential(facts) else ""
+        lines.append(Line(f"{pair}, ratio", stated, f"{_kappa(facts)}{shape}", None if shape else falls))
     return lines

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.errors import InputError, nearest, teach
+from repflow.intervals import LEAST_VALUES, NO_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +65,7 @@ ROLES: dict[str, Role] = {
     role.name: role
     for role in (
         Role("Mamba-130M", "state-spaces/mamba-130m-hf", "mamba", "Mamba-2.8B"),
-        Role("Mamba-1.4B", "state-spaces/mamba-1.4b-hf", "mamba2", "Mamba2-2.7B"),
+        Role("Mamba-1.4B", "state-spaces/mamba-1.4b-hf", "mamba", "Mamba-2.8B"),
         Role("Mamba-Codestral-7B", "mistralai/Mamba-Codestral-7B-v0.1", "mamba2", "Mamba2-2.7B"),
         Role("Mistral-7B", "mistralai/Mistral-7B-v0.1", "gpt-neox", "Pythia-2.8B"),
         Role("Pythia-160M", "EleutherAI/pythia-160m", "gpt-neox", "Pythia-2.8B"),
@@ -82,12 +84,14 @@ class Line:
         stated: the paper's words or number, with their place.
         ours: what was measured, in words and numbers.
         holds: whether it bears the statement out; None where it does not decide.
+        trained: it is a statement on trained models, which a random one does not decide.
     """
 
     what: str
     stated: str
     ours: str
     holds: bool | None
+    trained: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -153,12 +157,71 @@ def stand_ins(
         return {role: (named[role], config.tokenizer) for role in roles if role in named}
     if config.scale == "paper":
         return {role: (ROLES[role].hub, config.tokenizer or ROLES[role].tokenizer) for role in roles}
+    roles = tuple(_sharing(config, roles))
     if config.scale == "zoo":
         return {role: (f"zoo:{ROLES[role].zoo}", config.tokenizer) for role in roles}
     tiny = [ROLES[role].tiny for role in roles]
     if make:
         make_tiny(folder, list(dict.fromkeys(tiny)))
     return {role: (str(folder / TINY_NAMES[ROLES[role].tiny]), config.tokenizer) for role in roles}
+
+
+def _sharing(config: ReproduceConfig, roles: Sequence[str]) -> dict[str, list[str]]:
+    """Roles that one model stands for, under the first of them: it is run, and said, once."""
+    if config.models or config.scale == "paper":
+        return {role: [role] for role in roles}
+    found: dict[str, list[str]] = {}
+    for role in roles:
+        spec = getattr(ROLES[role], config.scale)
+        first = next((other for other in found if getattr(ROLES[other], config.scale) == spec), role)
+        found.setdefault(first, []).append(role)
+    return found
+
+
+def is_random(config: ReproduceConfig) -> bool:
+    """Whether the models are the small random ones, of which nothing follows for trained ones."""
+    return config.scale == "tiny" and not config.models
+
+
+def stand_in_labels(config: ReproduceConfig, roles: Sequence[str], found: Mapping[str, Result]) -> dict[str, str]:
+    """What each row is of: the paper's models and what ran for them.
+
+    Args:
+        config: the request.
+        roles: models of the figure.
+        found: runs by role.
+    """
+    from repflow.studies.reproduce_models import stand_in_label
+
+    sharing, labels = _sharing(config, roles), {}
+    for role, result in found.items():
+        model = result.provenance["model"]
+        own = config.scale == "paper" and not config.models
+        spec = None if own else str(model["spec"])
+        names = ", ".join(sharing.get(role, [role]))
+        labels[role] = stand_in_label(names, spec, model["parameters"], trained=not is_random(config))
+    return labels
+
+
+def told_lines(
+    lines: Sequence[Line], config: ReproduceConfig, labels: Mapping[str, str], prompts: int
+) -> list[dict[str, Any]]:
+    """Lines as plain values, each with what it is `of`.
+
+    A random model leaves statements on trained ones open, and too few prompts for an interval leave all of them so.
+    """
+    names = re.compile(f"({'|'.join(map(re.escape, labels))})(, )?") if labels else None
+    told = []
+    for line in lines:
+        if is_random(config) and line.trained:
+            line = replace(line, holds=None, ours=f"{line.ours}; random weights decide nothing on training")
+        elif prompts < LEAST_VALUES and line.holds is not None:
+            line = replace(line, holds=None, ours=f"{line.ours}; {NO_INTERVAL}")
+        of = line.what
+        if names is not None:
+            of = names.sub(lambda found: labels[found[1]] + (": " if found[2] else ""), of)
+        told.append(line.to_json() | {"of": of})
+    return told
 
 
 def run_options(
@@ -199,12 +262,14 @@ def finish_figure(result: Result, config: ReproduceConfig, out: str | Path, name
     from repflow.results import Finding
     from repflow.store import RunFolder
     from repflow.studies.loading import identity
+    from repflow.studies.reproduce_models import STAND_IN
     from repflow.version import __version__
 
     asked = {key: value for key, value in identity(config).items() if key in TAKEN}
     result.config = {"study": "recency-figure", **asked}
     if config.scale != "paper" or config.models:
-        text = "other models stand for the paper's: nothing here speaks for or against its checkpoints"
+        kind = "small random" if is_random(config) else "other"
+        text = f"{kind} models stand for the paper's: {STAND_IN}"
         result.findings.append(Finding("stand_in", None, text))
     provenance = {"repflow": __version__}
     result.provenance = {**provenance, **result.provenance}

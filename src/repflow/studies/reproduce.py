@@ -173,7 +173,7 @@ def plan(config: ReproduceConfig, out: str | Path) -> ReproducePlan:
         raise InputError(teach(expected, "others", f"{made.name} shows no other model"))
     tasks = tuple(dict.fromkeys(config.tasks)) or made.tasks
     lengths = dict(zip(made.lengths, config.lengths or _default_lengths(config, made), strict=False))
-    printed = tuple(rows(made, tuple(models), tasks, tuple(lengths)))
+    printed = tuple(rows(made, tuple(models), tasks, lengths))
     cells = tuple(_cells(config, made, models, tasks, lengths))
     for cell in cells:
         _check_cell(cell)

@@ -10,19 +10,25 @@
 The distance is that from the printed interval, for smoothness and stability the absolute logarithm of the ratio. The
 text rounds what it reads off figures to tens.
 A model of another depth is read at the same relative depth.
+
+Each of ours comes with its standard error over prompts (over test prompts for probes). A printed value is shown to hold
+where the 95 % interval lies within the tolerance, shown not to where it lies outside, and open otherwise: also below
+three prompts, which give no interval, and for a model that was not trained, where the paper speaks of trained ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from repflow import papers
+from repflow.intervals import LEAST_VALUES, normal_quantile, student_quantile
 from repflow.results import Result
 from repflow.studies.reproduce_recipes import PRINTED, Row
+from repflow.verdict import TAIL, Part, decide
 
 POINTS = 10.0
 PROBE_POINTS = 5.0
@@ -55,26 +61,65 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Ours:
+    """Our value for a printed one.
+
+    Attributes:
+        value: the value, NaN where a run is missing.
+        error: its standard error over prompts, NaN where there is none.
+        freedom: degrees of freedom of the error.
+    """
+
+    value: float
+    error: float = math.nan
+    freedom: float | int = math.inf
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval; NaN where there is none."""
+        half = float(student_quantile(self.freedom)) * self.error
+        return self.value - half, self.value + half
+
+    def within(self, low: float, high: float) -> tuple[bool | None, float]:
+        """Whether it is shown to lie from `low` to `high`, shown not to, or neither; and the error of saying so.
+
+        >>> [Ours(value, 1.0, 20).within(0.0, 10.0)[0] for value in (5.0, 15.0, 9.5)]
+        [True, False, None]
+        """
+        from scipy.special import stdtr
+
+        if not math.isfinite(self.value) or math.isnan(self.error):
+            return None, 1.0
+        margin = min(self.value - low, high - self.value)
+        tail = float(margin == 0) / 2 if self.error == 0 else float(stdtr(self.freedom, -abs(margin) / self.error))
+        return (margin > 0, tail) if tail <= TAIL else (None, tail)
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """Which kind of state lies nearest the printed values of a model.
+    """Whether the printed values of a model come out, in the kind of state that lies nearest them.
 
     Attributes:
         model: the paper's name.
+        word: holds, partly holds, does not hold or open.
         nearest: kind with the smallest mean score, None where nothing could be compared.
         scores: mean score by kind: distances in units of the tolerance.
-        within: rows within the tolerance by kind.
-        total: rows compared by kind.
-        consistent: every row of the nearest kind is within its tolerance.
-        spec: what was measured for it, "" for the paper's own checkpoint.
+        held: values of the nearest kind that are shown to be within the tolerance.
+        failed: values of it that are shown to be outside.
+        total: values compared.
+        label: what was measured, `MODEL → STAND-IN, SIZE`; the name alone for the paper's own checkpoint.
+        random: the stand-in was not trained.
     """
 
     model: str
+    word: str
     nearest: str | None
     scores: dict[str, float]
-    within: dict[str, int]
-    total: dict[str, int]
-    consistent: bool
-    spec: str = ""
+    held: int
+    failed: int
+    total: int
+    label: str = ""
+    random: bool = False
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -85,18 +130,21 @@ class Verdict:
     @property
     def message(self) -> str:
         """One sentence."""
-        who = f"{self.spec} for {self.model}" if self.spec else self.model
+        who = self.label or self.model
         if self.nearest is None:
-            return f"{who}: nothing to compare"
+            return f"{who}: {self.word}: none of the printed values can be compared"
         kind = self.nearest
         others = [other for other in self.scores if other != kind]
         tied = " and ".join(other for other in self.tied if other != kind)
         near = f"{kind} states lie nearest" if others else f"{kind} states alone were run"
-        near += f", not to be told from {tied}" if tied else ""
+        near += f", not to be distinguished from {tied}" if tied else ""
         scores = ", ".join(f"{name} {self.scores[name]:.2f}" for name in [kind, *others])
-        word = "consistent" if self.consistent else "not consistent"
-        count = f"{self.within[kind]} of {self.total[kind]} values within tolerance"
-        return f"{who}: {near} (mean score {scores}); {word} with the printed values: {count}; {UNSEEN}"
+        left = self.total - self.held - self.failed
+        counts = (
+            f"{self.held} of {self.total} printed values shown within tolerance, {self.failed} outside, {left} open"
+        )
+        why = "; random weights say nothing of a trained model" if self.random else ""
+        return f"{who}: {self.word}: {counts}{why}; {near} (mean score {scores}); {UNSEEN}"
 
 
 def tolerance(row: Row) -> float:
@@ -122,7 +170,14 @@ def score(row: Row, value: float) -> float:
     return max(row.low - value, value - row.high, 0.0) / tolerance(row)
 
 
-def ours(row: Row, kind: str, results: Mapping[Key, Result], tasks: Sequence[str], inits: Sequence[str]) -> float:
+def limits(row: Row) -> tuple[float, float]:
+    """Smallest and largest value within the tolerance of a printed one."""
+    if row.quantity in ("smoothness", "stability"):
+        return row.low / RATIO, row.high * RATIO
+    return row.low - tolerance(row), row.high + tolerance(row)
+
+
+def ours(row: Row, kind: str, results: Mapping[Key, Result], tasks: Sequence[str], inits: Sequence[str]) -> Ours:
     """Our value for a row: the mean over tasks, and over random schemes where it speaks of random weights."""
     wanted_tasks = tasks if row.task == "mean" else [row.task]
     wanted_inits = [init for init in inits if (init == "trained") == (row.init == "trained")]
@@ -130,8 +185,67 @@ def ours(row: Row, kind: str, results: Mapping[Key, Result], tasks: Sequence[str
         results.get(Key(row.model, task, row.length, init, kind)) for task in wanted_tasks for init in wanted_inits
     ]
     if not found or any(result is None for result in found):
-        return math.nan
-    return float(np.mean([read(row, kind, result) for result in found if result is not None]))
+        return Ours(math.nan)
+    return _mean_of([with_error(row, kind, result) for result in found if result is not None])
+
+
+def _mean_of(parts: Sequence[Ours]) -> Ours:
+    """Mean of independent runs, with Welch and Satterthwaite's degrees of freedom."""
+    squares = np.array([part.error**2 for part in parts])
+    value, total = float(np.mean([part.value for part in parts])), float(squares.sum())
+    weights = sum(square**2 / part.freedom for square, part in zip(squares, parts, strict=True))
+    freedom = total**2 / weights if weights > 0 else math.inf
+    return Ours(value, math.sqrt(total) / len(parts), freedom)
+
+
+def with_error(row: Row, kind: str, result: Result) -> Ours:
+    """Value of one Result at the layers of a row, with its standard error."""
+    value = read(row, kind, result)
+    if row.quantity in PROBED:
+        return Ours(value, _probe_error(row, kind, result))
+    each = np.array([read(row, kind, one) for one in _prompts(row.quantity, result)])
+    each = each[np.isfinite(each)]
+    if len(each) < LEAST_VALUES:
+        return Ours(value)
+    return Ours(value, float(each.std(ddof=1)) / math.sqrt(len(each)), len(each) - 1)
+
+
+def _prompts(quantity: str, result: Result) -> list[Result]:
+    """The part of a Result that a quantity is read from, for one prompt at a time."""
+    name = "cka_matrix" if quantity == "cka" else PRINTED.get(quantity, quantity)
+    axis = result.axes[name].index("sample")
+    shown = "cka_pooled" if quantity == "cka" else name
+    cuts = [result[name].take([sample], axis) for sample in range(result[name].shape[axis])]
+    if quantity == "cka":
+        return [Result({shown: cut[..., 0]}, {shown: ("state", "state")}) for cut in cuts]
+    return [Result({shown: cut}, {shown: result.axes[name]}) for cut in cuts]
+
+
+def _probe_error(row: Row, kind: str, result: Result) -> float:
+    """Standard error over test prompts. The two accuracies of a drop are taken as independent, which widens it."""
+    valid, test = result.provenance["probe"]["split_sizes"][0][1:]
+    if row.quantity == "peak_layer":
+        return _peak_error(row, kind, result, valid)
+    accuracy = curve(result, "probe/paper/accuracy")
+    last = _share_error(float(accuracy[-1]), test)
+    peak = _share_error(float(accuracy[_peak(result)]), test) if row.quantity == "drop" else 0.0
+    return 100 * math.hypot(last, peak)
+
+
+def _peak_error(row: Row, kind: str, result: Result, valid: int) -> float:
+    """How far away states are whose validation accuracy cannot be distinguished from the best one's."""
+    accuracy = curve(result, "probe_valid_accuracy")
+    best, z = float(accuracy.max()), normal_quantile()
+    noise = z * math.sqrt(2) * _share_error(best, valid)
+    layers = [_layer_of(row, kind, state, len(accuracy)) for state in np.flatnonzero(accuracy >= best - noise).tolist()]
+    here = _layer_of(row, kind, _peak(result), len(accuracy))
+    return max(abs(layer - here) for layer in layers) / z
+
+
+def _share_error(share: float, count: int) -> float:
+    """Standard error of a share of prompts; two right and two wrong ones are added, or it would be 0 at 0 and 1."""
+    adjusted = (share * count + 2) / (count + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (count + 4))
 
 
 def read(row: Row, kind: str, result: Result) -> float:
@@ -209,8 +323,12 @@ def _drop(row: Row, kind: str, result: Result) -> float:
 
 
 def _peak_layer(row: Row, kind: str, result: Result) -> float:
-    last, depth = len(result["probe/paper/accuracy"]) - 1, papers.layers_of(row.model)
-    share = _peak(result) / max(last, 1)
+    return _layer_of(row, kind, _peak(result), len(result["probe/paper/accuracy"]))
+
+
+def _layer_of(row: Row, kind: str, state: int, states: int) -> float:
+    """A state as a layer of the paper's model, at the same relative depth."""
+    share, depth = state / max(states - 1, 1), papers.layers_of(row.model)
     return 1 + share * (depth - 1) if kind == "branch" else share * depth
 
 
@@ -226,31 +344,49 @@ READERS: dict[str, Callable[[Row, str, Result], float]] = {
 }
 
 
+def judge(row: Row, value: Ours, *, untrained: Collection[str] = ()) -> tuple[bool | None, float]:
+    """Whether ours is shown to be the printed value, shown not to be, or neither; and the error of saying so.
+
+    Args:
+        row: the printed value.
+        value: ours.
+        untrained: models whose stand-in is random: what the paper says of trained ones stays open.
+    """
+    if row.init == "trained" and row.model in untrained:
+        return None, 1.0
+    return value.within(*limits(row))
+
+
 def verdicts(
-    rows: Sequence[Row], values: np.ndarray, kinds: Sequence[str], specs: Mapping[str, str] | None = None
+    rows: Sequence[Row],
+    values: Sequence[Sequence[Ours]],
+    kinds: Sequence[str],
+    labels: Mapping[str, str] | None = None,
+    untrained: Collection[str] = (),
 ) -> list[Verdict]:
-    """Nearest kind of state per model.
+    """Nearest kind of state per model, and whether the printed values come out in it.
 
     Args:
         rows: printed values.
         values: ours, (row, kind).
         kinds: kinds of state.
-        specs: what stands for a model, where that is not the paper's checkpoint.
+        labels: what stands for a model, where that is not the paper's checkpoint.
+        untrained: models whose stand-in is random.
     """
     found = []
     for model in dict.fromkeys(row.model for row in rows):
-        spec = (specs or {}).get(model, "")
         mine = [i for i, row in enumerate(rows) if row.model == model]
-        scores = np.array([[score(rows[i], float(values[i, k])) for k in range(len(kinds))] for i in mine])
+        scores = np.array([[score(rows[i], value.value) for value in values[i]] for i in mine])
         # a row counts for all kinds or for none, so that they are judged by the same values
-        whole = scores[np.isfinite(scores).all(1)]
-        if not len(whole):
-            found.append(Verdict(model, None, {}, {}, {}, consistent=False, spec=spec))
-            continue
-        means = {kind: float(whole[:, k].mean()) for k, kind in enumerate(kinds)}
-        within = {kind: int((whole[:, k] <= 1).sum()) for k, kind in enumerate(kinds)}
-        nearest = min(means, key=lambda kind: means[kind])
-        total = dict.fromkeys(kinds, len(whole))
-        consistent = within[nearest] == len(whole)
-        found.append(Verdict(model, nearest, means, within, total, consistent, spec))
+        whole = np.isfinite(scores).all(1)
+        means = {kind: float(scores[whole, k].mean()) for k, kind in enumerate(kinds)} if whole.any() else {}
+        nearest = min(means, key=lambda kind: means[kind]) if means else None
+        parts = []
+        if nearest is not None:
+            at = kinds.index(nearest)
+            counted = [i for i, use in zip(mine, whole, strict=True) if use]
+            parts = [Part(rows[i].what, *judge(rows[i], values[i][at], untrained=untrained)) for i in counted]
+        said = decide(parts)
+        label, random = (labels or {}).get(model, model), model in untrained
+        found.append(Verdict(model, said.word, nearest, means, said.held, said.failed, len(parts), label, random))
     return found

@@ -56,12 +56,46 @@ class StandIn:
         spec: what `repflow.load` gets.
         tokenizer: tokenizer where the model has none.
         own: it is the published checkpoint.
+        trained: its weights are not random.
     """
 
     role: str
     spec: str
     tokenizer: str | None = None
     own: bool = False
+    trained: bool = True
+
+
+STAND_IN = "nothing here speaks for or against its checkpoints"
+
+
+def stand_in_label(role: str, spec: str | None, parameters: int | None = None, *, trained: bool = True) -> str:
+    """What a row is of: the paper's name, and what ran for it.
+
+    Args:
+        role: the paper's name.
+        spec: what ran, None for the checkpoint itself.
+        parameters: how many it has, None where that is not known.
+        trained: whether its weights are not random.
+
+    >>> stand_in_label("Mamba-1.4B", "zoo:mamba", 4_712_000), stand_in_label("Mamba-1.4B", None)
+    ('Mamba-1.4B → zoo:mamba, 4.7M', 'Mamba-1.4B')
+    """
+    if spec is None:
+        return role
+    size = "" if parameters is None else f", {_short_count(parameters)}"
+    return f"{role} → {spec if spec.startswith(PREFIX) else Path(spec).name}{size}{'' if trained else ', random'}"
+
+
+def _short_count(parameters: int) -> str:
+    """Parameters in millions or billions.
+
+    >>> _short_count(4_712_000), _short_count(2_768_000_000), _short_count(61_000)
+    ('4.7M', '2.8B', '0.06M')
+    """
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.1f}B"
+    return f"{parameters / 1e6:.{1 if parameters >= 1e5 else 2}f}M"
 
 
 TINY_NAMES = dict(
@@ -101,11 +135,15 @@ def stand_ins(scale: str, given: Sequence[str], tokenizer: str | None, folder: P
         folder: where the tiny models are, or will be once `make_tiny` ran.
     """
     if named := parse_models(given):
-        return {role: StandIn(role, named[role], tokenizer) for role in papers.MODELS if role in named}
+        return {
+            role: StandIn(role, named[role], tokenizer, trained=not named[role].startswith("config:"))
+            for role in papers.MODELS
+            if role in named
+        }
     if scale == "zoo":
         return {role: StandIn(role, f"{PREFIX}{ZOO[role]}", tokenizer) for role in papers.MODELS if role in ZOO}
     if scale == "tiny":
-        return {role: StandIn(role, str(folder / TINY_NAMES[role]), tokenizer) for role in papers.MODELS}
+        return {role: StandIn(role, str(folder / TINY_NAMES[role]), tokenizer, trained=False) for role in papers.MODELS}
     return {
         role: StandIn(role, entry.hub, tokenizer or entry.tokenizer, own=True)
         for role, entry in papers.CHECKPOINTS.items()

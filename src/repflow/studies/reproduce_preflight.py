@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,10 @@ def _check_model(plan: ReproducePlan, model: StandIn, problems: list[str], notes
         problems.append(f"{where}: {error}")
         return
     if config is None:
-        found = "looked at once it is downloaded" if hub_reachable() else "not here, and the hub cannot be reached"
-        # the paper's own may be planned for another machine; one that was named should be there
-        (notes if model.own or hub_reachable() else problems).append(f"{where}: {found}")
+        reachable = hub_reachable()
+        remedy = f"download it first, or name a folder: --model {model.role}=FOLDER"
+        found = "looked at once it is downloaded" if reachable else f"not here, and the hub cannot be reached; {remedy}"
+        (notes if reachable else problems).append(f"{where}: {found}")
     else:
         _check_lengths(plan, where, config.to_dict(), notes)
     asked = [task for task in plan.tasks if task != "random"]
@@ -120,6 +122,27 @@ def _check_model(plan: ReproducePlan, model: StandIn, problems: list[str], notes
     if asked and known and spec_tokenizer(model.spec, model.tokenizer)[0] is None:
         named = f"in {model.tokenizer}" if model.tokenizer else "beside it"
         problems.append(f"{where}: no tokenizer {named}, which {', '.join(asked)} needs; pass --tokenizer")
+
+
+def missing_models(specs: Mapping[str, str]) -> list[str]:
+    """What cannot be had of the models that stand for some roles, as sentences; those made by the run itself can."""
+    from repflow.models.load import hub_reachable, read_config
+    from repflow.studies.grid_cost import _local_source
+
+    found = []
+    for role, spec in specs.items():
+        if Path(spec).name in TINY_NAMES.values() and not Path(spec).exists():
+            continue
+        remedy = f"download it first, or name a folder: --model {role}=FOLDER"
+        try:
+            source = _local_source(spec)
+            if source is not None:
+                read_config(source, False)
+            elif not spec.endswith(".gguf") and not hub_reachable():
+                found.append(f"{role} ({spec}): not here, and the hub cannot be reached; {remedy}")
+        except (InputError, OSError) as error:
+            found.append(f"{role} ({spec}): {error}")
+    return found
 
 
 def _made_later(model: StandIn) -> bool:

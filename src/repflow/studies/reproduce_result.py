@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,9 @@ import numpy as np
 from repflow import papers
 from repflow.results import Finding, Result
 from repflow.studies.reproduce import ReproducePlan
-from repflow.studies.reproduce_compare import PROBED, Key, Verdict, curve, ours, score, verdicts
+from repflow.studies.reproduce_compare import PROBED, Key, Ours, Verdict, curve, judge, ours, score, verdicts
+from repflow.studies.reproduce_models import STAND_IN, stand_in_label
+from repflow.studies.reproduce_recipes import Row
 from repflow.studies.reproduce_run import CellOutcome
 
 
@@ -27,22 +27,57 @@ def make_result(plan: ReproducePlan, outcomes: Sequence[CellOutcome]) -> Result:
     kinds = plan.config.states
     measured = {o.cell.key: o.result for o in outcomes if o.result is not None and not o.cell.probes}
     probed = {o.cell.key: o.result for o in outcomes if o.result is not None and o.cell.probes}
-    values = np.full((len(plan.rows), len(kinds)), math.nan)
-    for i, row in enumerate(plan.rows):
+    values = []
+    for row in plan.rows:
         found = probed if row.quantity in PROBED else measured
-        values[i] = [ours(row, kind, found, plan.tasks, plan.recipe.inits) for kind in kinds]
-    scores = [[score(row, float(value)) for value in line] for row, line in zip(plan.rows, values, strict=True)]
-    arrays = {
-        "ours": values,
-        "printed_low": np.array([row.low for row in plan.rows]),
-        "printed_high": np.array([row.high for row in plan.rows]),
-        "score": np.array(scores, dtype=np.float64).reshape(values.shape),
-    }
+        values.append([ours(row, kind, found, plan.tasks, plan.recipe.inits) for kind in kinds])
+    untrained = [role for role, model in plan.models.items() if not model.trained]
+    arrays = _comparison(plan, values, untrained)
     axes: dict[str, tuple[str, ...]] = {name: ("row", "kind")[: array.ndim] for name, array in arrays.items()}
     _add_curves(arrays, axes, plan, measured, probed)
-    specs = {role: Path(model.spec).name for role, model in plan.models.items() if not model.own}
-    judged = verdicts(plan.rows, values, kinds, specs)
-    return Result(arrays, axes, {}, _provenance(plan, outcomes, judged), _findings(plan, outcomes, judged))
+    labels = _labels(plan, outcomes)
+    judged = verdicts(plan.rows, values, kinds, labels, untrained)
+    chances = [_chance(row, kinds, probed, plan.tasks) for row in plan.rows]
+    facts = _provenance(plan, outcomes, judged, chances) | {"labels": labels}
+    return Result(arrays, axes, {}, facts, _findings(plan, outcomes, judged))
+
+
+def _comparison(plan: ReproducePlan, values: list[list[Ours]], untrained: Sequence[str]) -> dict[str, np.ndarray]:
+    """Ours with its interval, the printed interval, the distance, and whether ours is shown within the tolerance."""
+
+    def table(entry: Callable[[Row, Ours], float | None]) -> np.ndarray:
+        cells = [[entry(row, value) for value in line] for row, line in zip(plan.rows, values, strict=True)]
+        return np.array(cells, dtype=np.float64).reshape(len(plan.rows), len(plan.config.states))  # None is NaN
+
+    return {
+        "ours": table(lambda _, value: value.value),
+        "ours_low": table(lambda _, value: value.interval[0]),
+        "ours_high": table(lambda _, value: value.interval[1]),
+        "printed_low": np.array([row.low for row in plan.rows]),
+        "printed_high": np.array([row.high for row in plan.rows]),
+        "score": table(lambda row, value: score(row, value.value)),
+        "within": table(lambda row, value: judge(row, value, untrained=untrained)[0]),
+    }
+
+
+def _labels(plan: ReproducePlan, outcomes: Sequence[CellOutcome]) -> dict[str, str]:
+    """What was measured for each of the paper's models."""
+    facts = {o.cell.key.model: o.result.provenance["model"] for o in outcomes if o.result is not None}
+    return {
+        role: stand_in_label(
+            role, None if model.own else model.spec, facts.get(role, {}).get("parameters"), trained=model.trained
+        )
+        for role, model in plan.models.items()
+    }
+
+
+def _chance(row: Row, kinds: Sequence[str], probed: Mapping[Key, Result], tasks: Sequence[str]) -> float | None:
+    """Chance level of an accuracy in percent, the mean over tasks."""
+    if row.quantity != "accuracy":
+        return None
+    keys = [Key(row.model, task, row.length, "trained", kinds[0]) for task in tasks if row.task in ("mean", task)]
+    found = [float(probed[key]["probe_chance"]) for key in keys if key in probed]
+    return 100 * float(np.mean(found)) if found else None
 
 
 def _add_curves(
@@ -68,12 +103,14 @@ def _curve_name(key: Key, metric: str) -> str:
     return "/".join([key.model, key.task, papers.short_length(key.length), key.init, key.kind, metric])
 
 
-def _provenance(plan: ReproducePlan, outcomes: Sequence[CellOutcome], judged: Sequence[Verdict]) -> dict[str, Any]:
+def _provenance(
+    plan: ReproducePlan, outcomes: Sequence[CellOutcome], judged: Sequence[Verdict], chances: Sequence[float | None]
+) -> dict[str, Any]:
     return {
         "title": plan.recipe.title,
         "note": plan.recipe.note,
         "kinds": list(plan.config.states),
-        "rows": [asdict(row) for row in plan.rows],
+        "rows": [asdict(row) | {"chance": chance} for row, chance in zip(plan.rows, chances, strict=True)],
         "models": {role: asdict(model) for role, model in plan.models.items()},
         "lengths": {str(length): tokens for length, tokens in plan.lengths.items()},
         "verdicts": [asdict(verdict) | {"message": verdict.message} for verdict in judged],
@@ -84,11 +121,10 @@ def _provenance(plan: ReproducePlan, outcomes: Sequence[CellOutcome], judged: Se
 
 
 def _findings(plan: ReproducePlan, outcomes: Sequence[CellOutcome], judged: Sequence[Verdict]) -> list[Finding]:
-    findings = [
-        Finding("consistent" if verdict.consistent else "not_consistent", None, verdict.message) for verdict in judged
-    ]
+    findings = [Finding("verdict", None, verdict.message) for verdict in judged]
     if any(not model.own for model in plan.models.values()):
-        message = "other models stand for the paper's: nothing here speaks for or against its checkpoints"
+        random = any(not model.trained for model in plan.models.values())
+        message = f"{'small random' if random else 'other'} models stand for the paper's: {STAND_IN}"
         findings.append(Finding("stand_in", None, message))
     if "mdqa" in plan.tasks and plan.config.documents is None:
         message = "mdqa with made-up documents; the paper took those of Liu et al. (2024): --documents FILE"

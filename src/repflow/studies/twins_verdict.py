@@ -3,7 +3,8 @@
 Paper 1, F 3.2.3, reads Figure 3 as: a Transformer's tokens are alike whatever its weights (75–100 %), Mamba-2's are so
 only once trained (0–25 % before). Levels depend on the scale of the weights and on the prompt. What we judge is the
 shape, late minus early, on raw similarity as published and on its excess over tokens of other prompts. The break
-conditions are those of seed 001: without norms, or with local attention, early similarity of a Transformer should fall.
+conditions are those of a published summary of paper 1: without norms, or with local attention, early similarity of a
+Transformer should fall.
 """
 
 from __future__ import annotations

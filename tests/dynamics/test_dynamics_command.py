@@ -94,6 +94,7 @@ def test_figure_3(cli, tmp_path):
     done = cli("reproduce", "dynamics-fig3")
     assert done.exit_code == 0, done.stderr
     assert "loose" in done.stdout
+    assert "8 statements: 8 hold, 0 do not hold, 0 open" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 110
     found = lines_of(load_result(tmp_path / "runs/dynamics-fig3"))
     assert found["√t |x_1|, t = 1e12"]["measured"] == pytest.approx(0.675684, abs=2e-6)

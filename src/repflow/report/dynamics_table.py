@@ -14,6 +14,7 @@ from rich.text import Text
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT
 from repflow.results import Result
+from repflow.verdict import DOES_NOT, HOLDS, OPEN
 
 MOST_TOKENS = 20
 
@@ -34,7 +35,26 @@ def figure_view(result: Result) -> list[RenderableType]:
     sources = {panel["source"]: None for panel in facts["panels"].values()}
     caption = f"parameters: paper 3, {', '.join(sources)}; {ABSENT}: no exact value, or infinite"
     table = _table(["quantity", "measured", "exact", "stated", "verdict"], rows, caption, texts=("quantity", "verdict"))
-    return [Text(f"{result.config['recipe']}: {facts['title']}"), table, *_found(result)]
+    said = counts([str(line["verdict"]) for line in facts["lines"]])
+    return [
+        Text(f"{result.config['recipe']}: {facts['title']}"),
+        table,
+        *([Text(said)] if said else []),
+        *_found(result),
+    ]
+
+
+def counts(verdicts: Sequence[str]) -> str:
+    """How many statements hold; nothing for runs of earlier versions, which had other words.
+
+    >>> counts(["holds, sharp", "does not hold: settles", "holds"])
+    '3 statements: 2 hold, 1 does not hold, 0 open'
+    """
+    held, failed, left = (sum(verdict.startswith(word) for verdict in verdicts) for word in (HOLDS, DOES_NOT, OPEN))
+    if held + failed + left < len(verdicts):
+        return ""
+    verbs = ("holds" if held == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
+    return f"{len(verdicts)} statements: {held} {verbs[0]}, {failed} {verbs[1]}, {left} open"
 
 
 def simulation_view(result: Result) -> list[RenderableType]:

@@ -71,3 +71,15 @@ def test_figure_six_on_given_models(cli, checkpoints):
     flat = " ".join(done.out.split())
     assert "over 60 % of channels" in flat
     assert "stand_in" in flat
+
+
+def test_another_number_of_prompts_is_another_run(cli, checkpoints):
+    asked = ("reproduce", "recency-fig6", "--model", f"Mamba-130M={checkpoints / 'mamba2'}", "--task", "random")
+    for samples, verdict in ((3, None), (1, "open")):  # the second was refused: its run had the name of the first
+        done = cli(*asked, "--length", "24", "--samples", samples, "--json")
+        assert done.code == 0, done.err
+        (line,) = json.loads(done.out)["provenance"]["lines"]
+        assert "nan" not in line["ours"]
+        if verdict:
+            assert line["holds"] is None
+            assert "too few prompts for an interval" in line["ours"]

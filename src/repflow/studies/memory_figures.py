@@ -12,6 +12,7 @@ from repflow.studies.memory_config import MemoryConfig, check_request, run_name
 from repflow.studies.recency_recipes import (
     Line,
     above,
+    cell_name,
     check_recency,
     finish_figure,
     run_options,
@@ -102,9 +103,9 @@ def run(
     figure = FIGURES[config.recipe]
     folder = Path(out) / f"recency-{config.scale}"
     asked = requests(config, out)
+    names = {role: cell_name(run_name(request), request) for role, request in asked.items()}
     found = {
-        role: memory.run(request, out=folder, name=run_name(request), progress=progress)
-        for role, request in asked.items()
+        role: memory.run(request, out=folder, name=names[role], progress=progress) for role, request in asked.items()
     }
     arrays: dict[str, np.ndarray] = {}
     axes: dict[str, tuple[str, ...]] = {}
@@ -119,7 +120,7 @@ def run(
         "lines": told_lines(lines, config, labels, next(iter(asked.values())).samples),
         "stand_ins": labels,
         "models": {role: request.model for role, request in asked.items()},
-        "runs": {role: f"{folder.name}/{run_name(request)}" for role, request in asked.items()},
+        "runs": {role: f"{folder.name}/{names[role]}" for role in asked},
         "thresholds": next(iter(found.values())).provenance["thresholds"],
         "transitions": {role: result.provenance["transitions"] for role, result in found.items()},
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from repflow.studies.needle_config import NeedleConfig, check_request, run_name
 from repflow.studies.recency_recipes import (
     Line,
     above,
+    cell_name,
     check_recency,
     finish_figure,
     stand_in_labels,
@@ -89,7 +88,7 @@ def run(
 
     folder = Path(out) / f"recency-{config.scale}"
     asked = requests(config, out)
-    names = {role: _cell_name(request) for role, request in asked.items()}
+    names = {role: cell_name(run_name(request), request) for role, request in asked.items()}
     found = {
         role: needle.run(request, out=folder, name=names[role], progress=progress) for role, request in asked.items()
     }
@@ -110,14 +109,6 @@ def run(
     whole = Result(arrays, axes, {}, facts)
     whole.bands = {name: result.bands[key] for name, (result, key) in drawn.items() if key in result.bands}
     return finish_figure(whole, config, out, name)
-
-
-def _cell_name(request: NeedleConfig) -> str:
-    """Name of a run with a hash of the request, so that another number of needles is another run."""
-    from repflow.studies.loading import identity
-
-    tag = hashlib.sha256(json.dumps(identity(request), sort_keys=True).encode()).hexdigest()[:8]
-    return f"{run_name(request)}-{tag}"
 
 
 def figure_lines(found: Mapping[str, Result]) -> list[Line]:

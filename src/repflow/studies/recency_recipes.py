@@ -248,6 +248,14 @@ def run_options(
     }
 
 
+def cell_name(name: str, request: Any) -> str:
+    """Name of a run with a hash of its request, so that another number of prompts is another run."""
+    from repflow.studies.loading import identity
+
+    tag = hashlib.sha256(json.dumps(identity(request), sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name}-{tag}"
+
+
 def figure_name(config: ReproduceConfig) -> str:
     """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
     from repflow.studies.loading import identity

@@ -132,16 +132,19 @@ def test_scores_are_those_of_plain_forward_passes(kind):
             assert result.provenance["answers"][prompt]["text"] == answer
 
 
-def test_a_stack_without_a_cache_is_read_whole():
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_stack_is_read_from_its_state_or_whole_where_that_does_not_agree(kept, monkeypatch):
     from repflow.models.stack import StackForCausalLM
     from repflow.models.stack_config import StackConfig
 
     config = StackConfig(mixers="ssd", num_hidden_layers=2, hidden_size=16, vocab_size=len(needle_tokenizer()))
     torch.manual_seed(0)
     loaded = repflow.load(StackForCausalLM(config), tokenizer=needle_tokenizer(), dtype="float64")
+    if not kept:
+        monkeypatch.setattr("repflow.capture.continuation.keeps_state", lambda *_, **__: False)
     result = needle(loaded, lengths=[112], positions=[0, 1], samples=2, candidates=3, answer_tokens=3)
-    assert result.provenance["reads"] == "whole"
-    assert "no_cache" in {finding.code for finding in result.findings}
+    assert result.provenance["reads"] == ("from the model's state" if kept else "whole")
+    assert ("no_cache" in {finding.code for finding in result.findings}) is not kept
     made = make_needle_prompts(NeedleConfig(lengths=["112"], positions=["0", "1"], samples=2, candidates=3), loaded)
     with torch.inference_mode():
         words = [

@@ -142,6 +142,9 @@ def measure(shape, arguments, dtype):
     read_prompts(model, ids[:, :8], cached=True).greedy(4, last=True)  # kernels are compiled here
     read, prefill = timed(arguments.device, lambda: read_prompts(model, ids, cached=True))
     made, seconds = timed(arguments.device, lambda: read.greedy(arguments.tokens + 1, last=True))
+    eager = read_prompts(model, ids, cached=True)
+    eager.graphs = False
+    plain, launched = timed(arguments.device, lambda: eager.greedy(arguments.tokens + 1, last=True))
     few = min(arguments.tokens, 3)
     whole, slow = timed(arguments.device, lambda: Continuation(model, ids).greedy(few + 1))
     peak = torch.cuda.max_memory_allocated() / 2**30 if arguments.device.startswith("cuda") else float("nan")
@@ -154,6 +157,8 @@ def measure(shape, arguments, dtype):
         "prefill s": prefill,
         "tokens/s": arguments.batch * arguments.tokens / seconds,
         "ms/token": 1000 * seconds / arguments.tokens,
+        "launch by launch": arguments.batch * arguments.tokens / launched,
+        "as launched": float((made == plain).float().mean()) if made.shape == plain.shape else 0.0,
         "whole tokens/s": arguments.batch * (few + 1) / slow,
         "equal": float((made[:, : few + 1] == whole).float().mean()),
         "peak GiB": peak,

@@ -142,3 +142,49 @@ def test_keys_and_values_are_not_copied_for_every_token():
     copied.update(torch.zeros(2, 3, 1, 4), torch.zeros(2, 3, 1, 4))
     assert torch.equal(copied.keys[:, :, :-1], was)
     assert not torch.equal(ours.keys[0, :, -2:-1], torch.zeros(3, 1, 4)), "a copy has a room of its own"
+
+
+def test_steps_behind_the_first_are_captured_once_and_say_the_same(monkeypatch):
+    """The graph stands in by what it does on a GPU: one buffer of ids, one of logits, the step replayed in place."""
+    from repflow.capture import continuation
+
+    model = load(tiny_model("mamba2"))
+    ids = torch.arange(3, 23).reshape(2, 10)
+    plain = read_prompts(model, ids, cached=True).greedy(9)
+    built = []
+
+    class Replayed:
+        def __init__(self, step, first):
+            self.ids, self.step, self.logits = first.clone(), step, None
+            built.append(self)
+
+        def __call__(self, given):
+            self.ids.copy_(given)
+            made = self.step(self.ids)
+            self.logits = made if self.logits is None else self.logits.copy_(made)
+            return self.logits
+
+    monkeypatch.setattr(continuation, "captured", Replayed)
+    monkeypatch.setattr(continuation, "on_gpu", lambda model: True)
+    read = read_prompts(model, ids, cached=True)
+    assert torch.equal(read.greedy(9), plain)
+    assert torch.equal(read.greedy(9), plain)  # a second answer begins from the prompt again
+    assert len(built) == 2
+    read.greedy(3)
+    assert len(built) == 2, "a short answer is not worth a graph"
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is(monkeypatch):
+    from repflow.capture import token_graph
+
+    class Refused:
+        def __init__(self, *_):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(token_graph, "TokenGraph", Refused)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def step(ids):
+        return ids * 2
+
+    assert token_graph.captured(step, torch.ones(1, 1)) is step

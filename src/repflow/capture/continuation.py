@@ -22,6 +22,7 @@ from torch import Tensor
 
 from repflow.capture.key_values import held_bytes, roomy_cache
 from repflow.capture.run import out_of_memory
+from repflow.capture.token_graph import LEAST_STEPS, Step, captured
 from repflow.errors import InputError, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
@@ -193,8 +194,20 @@ class CachedContinuation(Continuation):
         return logits
 
 
+def on_gpu(model: Model) -> bool:
+    """Whether all of a model is on one GPU, so that its steps can be captured."""
+    return model.device.type == "cuda" and {p.device for p in model.network.parameters()} == {model.device}
+
+
 class OwnContinuation(CachedContinuation):
-    """The same from repflow's own states of Mamba layers, in a model that runs without a cache."""
+    """The same from repflow's own states of Mamba layers, in a model that runs without a cache.
+
+    Attributes:
+        graphs: run greedy steps as CUDA graphs on a GPU.
+    """
+
+    graphs = True
+    _step: Step | None = None
 
     def _read(self) -> Tensor:
         self._inside = []
@@ -208,6 +221,26 @@ class OwnContinuation(CachedContinuation):
         with torch.inference_mode(), cache.active():
             given = self.model.reading.arguments(on_device(ids, self.model.device), None)
             return cache, self.model.logits(self._base(**given).last_hidden_state[:, -1])
+
+    def _next(self, made: list[Tensor], last: bool) -> Tensor:
+        """The first token launch by launch, which compiles what it needs; the others as one graph on a GPU."""
+        if self._walk is None or not self.graphs or not on_gpu(self.model):
+            return super()._next(made, last)
+        if self._step is None:
+            self._step = captured(self._launched, made[-1])
+        with torch.inference_mode():
+            return self._step(made[-1])
+
+    def _launched(self, ids: Tensor) -> Tensor:
+        return self._run(ids, self._walk, 0)[1]
+
+    def greedy(self, tokens: int, end: int | None = None, *, last: bool = False) -> Tensor:
+        """Most likely token after token."""
+        self._step = None if tokens >= LEAST_STEPS else self._launched
+        try:
+            return super().greedy(tokens, end, last=last)
+        finally:
+            self._step = None
 
     def together(self, words: int) -> int:
         """As many as there is room to copy the state for."""

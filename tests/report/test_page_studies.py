@@ -262,7 +262,7 @@ def test_a_diagnosis_stands_statement_by_statement(tmp_path):
     keep(tmp_path, "diagnosis", Result({}, {}, {"model": "models/gpt", "task": "text"}, provenance))
     page = build_page([tmp_path / "diagnosis"])
     (row,) = block(page, "diagnosis-table").rows
-    assert [row[0], row[1].text, *row[2:]] == ["gpt", "Flow between tokens", "Not decided.", "measured", "not decided"]
+    assert [row[0], row[1].text, *row[2:]] == ["gpt", "Flow between tokens", "Not decided.", "measured", "open"]
     assert block(page, "diagnosis-missing").paragraphs == ["gpt: no labels, so no probes"]
 
 

@@ -158,7 +158,7 @@ def _slope_table(runs: Sequence[StoredRun]) -> Table:
                 continue
             band = band_of(run.result, f"slope_all/{name}")
             low, high = float(band.low), float(band.high)
-            decided = "later is better" if low > 0 else "earlier is better" if high < 0 else "not decided"
+            decided = "later is better" if low > 0 else "earlier is better" if high < 0 else "open"
             rows.append([_name(run, runs), METRICS[name], float(band.mean), low, high, decided])
     columns = ["model", "score", "slope over position", "low", "high", "verdict"]
     caption = "Least-squares slope from the start (0) to the end (1) of the document, mean over lengths and needles."

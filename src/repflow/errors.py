@@ -55,7 +55,7 @@ _typed_commands = 0
 """Depth of `command_line` blocks."""
 SWITCHES = frozenset(
     (
-        *("allow-float16", "allow-leak", "attention", "chat-template", "checkpointing", "drop-features"),
+        *("allow-code", "allow-float16", "allow-leak", "attention", "chat-template", "checkpointing", "drop-features"),
         *("paper-sign", "quick", "skip-told", "trust-remote-code"),
     )
 )

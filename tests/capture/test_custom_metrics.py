@@ -142,7 +142,7 @@ def test_a_changed_file_and_another_file_are_read_anew(tmp_path):
     [
         (None, "f", "a Python file at .*mine.py; got none; pass metrics=FILE.py:FUNCTION"),
         ("def f(:\n", "f", "mine.py cannot be imported: SyntaxError"),
-        ("raise OSError('no')\n", "f", "mine.py cannot be imported: OSError: no; mend it"),
+        ("raise OSError('no')\n", "f", "mine.py cannot be imported: OSError: no; fix it"),
         ("def mean_sizes(h): pass\n", "mean_size", "mine.py has no 'mean_size'; did you mean mean_sizes?"),
         ("f = 3\n", "f", "a function 'f' in .*mine.py; got something else"),
         ("def smoothness(h): pass\n", "smoothness", "a new metric name"),

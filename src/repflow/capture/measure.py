@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from repflow.models.anatomy import text_config
 from repflow.request import parse_drop
 from repflow.results import Result
 from repflow.tasks import Prompts, check_fit
+from repflow.trust import METRIC_FILE, file_digest
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class MeasureOptions:
     calibration: Prompts | None = None
     allow_float16: bool = False
     check_precision: bool = True
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Digests that files of own metrics must have, by their path; a file that is not in it may have any."""
 
 
 def measure_prompts(
@@ -169,7 +172,7 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
         raise InputError(
             teach(f"--grid between 1 and {states - 1}", f"{options.grid}", "use the shallowest model's blocks")
         )
-    names = _resolve_metrics(options.metrics)
+    names = _resolve_metrics(options.metrics, options.code)
     if "paper_smoothness" in names:
         check_printed(states - _embedded(options))
     if options.keep_samples < 0 or not names:
@@ -201,21 +204,21 @@ def _check_row_pool(states: int, width: int, options: MeasureOptions) -> None:
         raise InputError(teach(expected, got, "raise --cka-memory or use --cka-pool mean"))
 
 
-def _resolve_metrics(names: Sequence[str]) -> tuple[str, ...]:
+def _resolve_metrics(names: Sequence[str], code: Mapping[str, str]) -> tuple[str, ...]:
     sources: dict[str, str] = {}
     for asked in names:
-        name = resolve_metric(asked)
+        name = resolve_metric(asked, code)
         before = sources.setdefault(name, asked)
-        if before != asked and ".py:" in before and ".py:" in asked:
+        if before != asked and METRIC_FILE in before and METRIC_FILE in asked:
             raise InputError(teach(f"one function called {name!r}", f"{before} and {asked}", "rename one of them"))
     return tuple(sources)
 
 
-def resolve_metric(name: str) -> str:
+def resolve_metric(name: str, code: Mapping[str, str] | None = None) -> str:
     """Known metric, alias, or `FILE.py:FUNCTION` of the user's own, which is imported and registered."""
     name = ALIASES.get(name, name)
-    if ".py:" in name:
-        return _metric_from_file(name)
+    if METRIC_FILE in name:
+        return _metric_from_file(name, code or {})
     if name not in METRICS and name not in CUSTOM:
         raise InputError(f"unknown metric {name!r}; {nearest(name, [*METRICS, *CUSTOM])}")
     if name in METRICS and METRICS[name].inputs > 1:
@@ -223,21 +226,26 @@ def resolve_metric(name: str) -> str:
     return name
 
 
-def _metric_from_file(name: str) -> str:
+def _metric_from_file(name: str, code: Mapping[str, str]) -> str:
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
         raise InputError(teach(f"a Python file at {file}", "none", "pass --metrics FILE.py:FUNCTION"))
+    source = path.read_bytes()
+    if (now := file_digest(source)) != code.get(file, now):
+        raise InputError(
+            teach(f"{file} with sha256 {code[file][:12]}", f"{now[:12]}", "it changed meanwhile; run the command again")
+        )
     spec = importlib.util.spec_from_file_location(f"repflow_user_{path.stem}", path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     registered = CUSTOM.get(function)
     try:
-        spec.loader.exec_module(module)
+        # these bytes and no others: the loader would take compiled code that lies in __pycache__ beside the file
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except Exception as error:
-        raise InputError(f"{file} cannot be imported: {type(error).__name__}: {error}; mend it") from error
+        raise InputError(f"{file} cannot be imported: {type(error).__name__}: {error}; fix it") from error
     if not hasattr(module, function):
         names = [n for n in vars(module) if not n.startswith("_")]
         raise InputError(f"{file} has no {function!r}; {nearest(function, names)}")

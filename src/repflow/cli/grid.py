@@ -11,6 +11,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
+from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.store.disk import check_place
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def command(
     part: Annotated[str, typer.Option("--part", help="Run share i of k, written i/k, to split a grid.")] = "1/1",
     out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per cell, nothing else.")] = False,
+    allow_code: ALLOW_CODE = False,
+    trust_remote_code: TRUST_REMOTE_CODE = False,
 ) -> None:
     """Measure every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
 
@@ -37,7 +40,7 @@ def command(
     parse_part(part)
     check_place(out)
     with quiet():
-        made = read_study(study)
+        made = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
         cells = made.part(part)
         cost = estimate(cells)
     if dry_run and as_json:

@@ -18,6 +18,12 @@ C = TypeVar("C")
 MODEL_HELP = "zoo:NAME, folder, hub id with optional @revision, config:FILE.json, FILE.gguf"
 """What a model may be, for the help; see `or_zoo` for what stands for none."""
 
+ALLOW_CODE = Annotated[bool, typer.Option("--allow-code", help="Run Python files that the request names as metrics.")]
+TRUST_REMOTE_CODE = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run Python that comes with a model, where the request asks for it.")
+]
+"""Options of commands whose request is read from a file, which cannot grant these itself (`repflow.trust`)."""
+
 
 def or_zoo(given: str | Sequence[str] | None, *names: str) -> list[str]:
     """Models as given; where none is, these of the zoo, which is said on stderr.

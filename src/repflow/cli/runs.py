@@ -12,6 +12,7 @@ import typer
 
 from repflow.cli.console import FAILED, Progress, note, quiet, stdout_console
 from repflow.cli.measure import RUNS
+from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.errors import InputError, teach
 from repflow.studies.compare_config import CompareConfig
 from repflow.studies.diagnose import DiagnoseConfig
@@ -22,6 +23,7 @@ from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.recency_config import RecencyConfig
 from repflow.studies.reproduce import ReproduceConfig
 from repflow.studies.twins import TwinsConfig
+from repflow.trust import Trust, check_trust
 
 RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
 
@@ -43,20 +45,26 @@ def list_command(
 def verify_command(
     run: RUN,
     repair: Annotated[bool, typer.Option("--repair", help="Recompute what is damaged.")] = False,
+    allow_code: ALLOW_CODE = False,
+    trust_remote_code: TRUST_REMOTE_CODE = False,
 ) -> None:
-    """Compare every stored byte of RUN with its digest and name what is damaged; of a grid, every run's."""
+    """Compare every stored byte of RUN with its digest and name what is damaged; of a grid, every run's.
+
+    --repair gives the stored request again. Code that the request names runs only if this call allows it.
+    """
     from repflow.store import is_study, runs_in
 
     runs = runs_in(run) if is_study(run) else [run]
-    sound = [_verified(one, repair=repair, prefix=f"{one.name}/" if len(runs) > 1 else "") for one in runs]
+    trust = Trust(allow_code, trust_remote_code)
+    sound = [_verified(one, repair=repair, trust=trust, prefix=f"{one.name}/" if len(runs) > 1 else "") for one in runs]
     if len(runs) > 1:
         print(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
     if not all(sound):
         raise typer.Exit(FAILED)
 
 
-def _verified(run: Path, *, repair: bool, prefix: str = "") -> bool:
-    """Check one run and say what is found; True when it is sound, or mended."""
+def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> bool:
+    """Check one run and say what is found; True when it is sound, or repaired."""
     from repflow.store import heal, verify
 
     found = verify(run)
@@ -68,8 +76,9 @@ def _verified(run: Path, *, repair: bool, prefix: str = "") -> bool:
     if not repair:
         note(f"`repflow verify --repair {run}` recomputes what is damaged")
         return False
+    trusted_request(run, trust)  # before anything is discarded
     heal(run)
-    rerun(run)
+    rerun(run, trust)
     left = verify(run)
     for damage in left:
         print(f"still damaged: {prefix}{damage}")
@@ -78,12 +87,20 @@ def _verified(run: Path, *, repair: bool, prefix: str = "") -> bool:
     return not left
 
 
-def rerun(run: Path) -> None:
-    """Give the stored request of a run again, so that what was discarded is computed anew."""
+def trusted_request(run: Path, trust: Trust) -> dict[str, Any]:
+    """The stored request of a run, refused where it names code that this call does not allow or that was changed."""
     from repflow.store import read_record
+
+    record = read_record(run)
+    check_trust(record.config, trust, f"the request stored in {run}", record.provenance.get("digests", {}))
+    return record.config
+
+
+def rerun(run: Path, trust: Trust) -> None:
+    """Give the stored request of a run again, so that what was discarded is computed anew."""
     from repflow.studies import diagnose, measure, probe, reproduce
 
-    stored = read_record(run).config
+    stored = trusted_request(run, trust)
     folder = run.resolve()
     if str(stored.get("study")).startswith("dynamics"):
         from repflow.cli import dynamics

@@ -144,6 +144,20 @@ def check_same(stored: Record, asked: Record, folder: Path, earlier: Earlier | N
     ] + [*schemes, *notes]
 
 
+def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Refuse files other than a run there was begun with, by some of its digests; nothing where no run is.
+
+    Raises:
+        ConfigChangedError: Names the first file that differs.
+    """
+    if not digests or not is_run(folder):
+        return
+    stored = read_record(folder).provenance.get("digests", {})
+    for key, now in digests.items():
+        if key in stored and stored[key] != now:  # a file that is not stored is told by the config
+            raise _changed("digest", key, repr(stored[key]), repr(now), folder)
+
+
 def _changed(what: str, key: str, before: str, after: str, folder: Path) -> ConfigChangedError:
     return ConfigChangedError(
         f"{what} key {key!r}: stored {before}, asked {after}; use another --name or delete the folder {folder}"

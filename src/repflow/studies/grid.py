@@ -12,7 +12,7 @@
 
 `kind = "probe"` probes instead; its options are those of `repflow probe`, where `seeds` is a number of repetitions and
 so no list. Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the
-study's folder and resumes like one.
+study's folder and resumes like one. Code that a study names runs only if the call that reads it allows it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig, check_request, run_name
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.prompts import matched_models, only_fitting
+from repflow.trust import Trust, check_trust
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
 """List in the study → field of a cell's config; the order keeps cells that share a model together."""
@@ -86,11 +87,17 @@ def parse_part(part: str) -> tuple[int, int]:
     raise InputError(teach("--part i/k with 1 <= i <= k", repr(part), "write --part 1/4, 2/4, 3/4 and 4/4"))
 
 
-def read_study(path: str | Path) -> Study:
+def read_study(path: str | Path, *, allow_code: bool = False, trust_remote_code: bool = False) -> Study:
     """Read and expand a STUDY.toml.
 
+    Args:
+        path: the file, which may come from anyone.
+        allow_code: run Python files that it names as metrics.
+        trust_remote_code: run Python that comes with its models, where it says so too.
+
     Raises:
-        InputError: it cannot be read, or a key, type or value in it is wrong; the message names it.
+        InputError: it cannot be read, or a key, type or value in it is wrong, or it names code that is not allowed; the
+            message names it.
     """
     file = Path(path)
     try:
@@ -103,6 +110,7 @@ def read_study(path: str | Path) -> Study:
         stray = sorted(data.keys() - {"study"})
         got = f"{stray[0]!r}, {nearest(stray[0], ['study'])}" if stray else "none"
         raise InputError(teach(f"one table [study] in {file}", got, "put every key under [study]"))
+    check_trust(data["study"], Trust(allow_code, trust_remote_code), str(file))
     return expand(data["study"], default_name=file.stem)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from repflow.studies.loading import check_files, check_measuring, identity
 from repflow.studies.opening import open_run
 from repflow.studies.phase import STORED, tell
 from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
+from repflow.trust import METRIC_FILE, code_files, file_digest
 
 if TYPE_CHECKING:
     from repflow.capture.measure import MeasureOptions
@@ -140,7 +140,7 @@ def check_request(config: MeasureConfig, name: str | None = None) -> None:
     check_task(config)
     check_files(*config.text, *config.calibration, *own_file(config.task))
     for metric in config.metrics:
-        if ".py:" not in metric and metric not in METRICS and metric not in ALIASES:
+        if METRIC_FILE not in metric and metric not in METRICS and metric not in ALIASES:
             raise InputError(f"unknown metric {metric!r}; {nearest(metric, METRICS)}")
 
 
@@ -181,8 +181,11 @@ def run(
         result = measure_prompts(loaded, made, options, progress=progress)
     else:
         from repflow.capture.measure import check_options as check_with_model
+        from repflow.store.record import check_digests
         from repflow.studies.sink import RunSink
 
+        # code is imported below: a changed file is refused before it can run
+        check_digests(Path(out) / (name or run_name(config)), options.code)
         options = check_with_model(options, loaded, made)  # a request that cannot be met leaves nothing behind
         with open_run(
             out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
@@ -247,6 +250,7 @@ def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
         cka_memory=config.cka_memory << 20,
         calibration=calibration,
         allow_float16=config.allow_float16,
+        code=_metric_digests(config),
     )
 
 
@@ -268,8 +272,8 @@ def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dic
 
 def _metric_digests(config: MeasureConfig) -> dict[str, str]:
     """A user's own metrics are part of what a run is: with another file its shards must not be mixed."""
-    files = sorted({name.rpartition(":")[0] for name in config.metrics if ".py:" in name})
-    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if Path(file).is_file()}
+    files = sorted(code_files({"metrics": config.metrics}))
+    return {file: file_digest(Path(file).read_bytes()) for file in files if Path(file).is_file()}
 
 
 def _describe_result(

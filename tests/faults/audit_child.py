@@ -1,0 +1,26 @@
+"""Run a repflow command with an audit hook that ends the process at once where Python of a given folder is executed.
+
+python audit_child.py FOLDER ARGUMENTS...
+"""
+
+import os
+import sys
+from pathlib import Path
+
+forbidden = str(Path(sys.argv[1]).resolve())
+
+
+def watch(event, args):
+    if event == "exec" and str(getattr(args[0], "co_filename", "")).startswith(forbidden):
+        os.write(2, f"executed {args[0].co_filename}\n".encode())
+        os._exit(99)
+    if event == "import" and str(args[0]).startswith(("repflow_user_", "transformers_modules")):
+        os.write(2, f"imported {args[0]}\n".encode())
+        os._exit(98)
+
+
+sys.addaudithook(watch)
+
+from repflow.cli.main import app  # noqa: E402  after the hook
+
+app([str(argument) for argument in sys.argv[2:]])

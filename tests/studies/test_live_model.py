@@ -131,6 +131,7 @@ def test_tensors_inside_a_graph_are_shared_and_locks_are_refused():
     network = tiny_model("gpt2")
     network.transformer.kept = network.transformer.wte.weight * 2  # a tensor with a history cannot be copied
     repflow.states(network, TOKENS)
+    network = tiny_model("gpt2")
     network.lock = threading.Lock()
     with pytest.raises(InputError, match="a live model whose modules can be copied; got GPT2LMHeadModel"):
         repflow.load(network)

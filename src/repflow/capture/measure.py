@@ -14,6 +14,7 @@ import torch
 from repflow.capture.findings import precision, table_findings
 from repflow.capture.plan import Plan, make_plan
 from repflow.capture.precision import PrecisionCheck
+from repflow.capture.repeat import repeat_findings
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
 from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
 from repflow.errors import InputError, UnsupportedModelError, nearest, teach
@@ -87,7 +88,9 @@ def measure_prompts(
         table |= check.changes()
     if "cka_matrix" in options.metrics and options.cka_pool == "rows":
         table |= _row_pooled(model, prompts, plan, options)
-    return _result(table, model, prompts, options, check)
+    result = _result(table, model, prompts, options, check)
+    result.findings += repeat_findings(model, prompts, options.kind)
+    return result
 
 
 def _state_itemsize(model: Model) -> int:

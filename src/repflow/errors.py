@@ -51,6 +51,10 @@ class DamagedRunError(StoreError):
     """Stored data does not match its digest."""
 
 
+class OutOfMemoryError(RepflowError):
+    """The machine has too little memory for the work; what was stored before stays."""
+
+
 _typed_commands = 0
 """Depth of `command_line` blocks."""
 SWITCHES = frozenset(
@@ -116,6 +120,76 @@ def teach(expected: str, got: str, remedy: str) -> str:
     'expected a mask of shape (batch, token); got shape (3,); pass mask[None]'
     """
     return f"expected {expected}; got {got}; {remedy}"
+
+
+SHORTAGE = re.compile(
+    r"DefaultCPUAllocator.*(not enough|can't allocate) memory|could not create a primitive(?! desc)|bad_alloc|bad alloc"
+    r"|CUDA out of memory|CUDA error: out of memory|_ALLOC_FAILED|Cannot allocate memory|unable to allocate",
+    re.DOTALL | re.IGNORECASE,
+)
+"""What torch, oneDNN, C++, CUDA and the system say where memory runs out; only some have a class for it."""
+WORDS = 300
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """True for an error that means too little memory: Python's, NumPy's, torch's on a CPU or GPU, and the system's.
+
+    >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("could not create a primitive"))
+    (True, True)
+    >>> out_of_memory(RuntimeError("could not create a primitive descriptor")), out_of_memory(ValueError("no memory"))
+    (False, False)
+    """
+    if isinstance(error, MemoryError | OutOfMemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return True
+    return isinstance(error, RuntimeError | OSError) and SHORTAGE.search(str(error)) is not None
+
+
+def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:
+    """The one message for a shortage of memory, with the library's own words."""
+    got = f"too little memory ({words_of(error)})"
+    remedy = (
+        "pass a smaller --batch-size or --length, a smaller model or --dtype bfloat16, end other programs, or use a "
+        "larger machine; the same command goes on from what is stored"
+    )
+    return OutOfMemoryError(teach(f"memory for {doing}", got, remedy))
+
+
+def words_of(error: BaseException) -> str:
+    r"""A library's error in one short line.
+
+    >>> words_of(KeyError("weight_map")), words_of(ValueError("two\nlines"))
+    ("KeyError: 'weight_map'", 'two lines')
+    """
+    text = " ".join(str(error).split())
+    speaks = isinstance(error, ValueError | OSError | ImportError | RuntimeError) or "Error: " in text
+    if not text or not speaks or isinstance(error, RecursionError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= WORDS else text[: WORDS - 1] + "…"
+
+
+@contextmanager
+def refusing(expected: str, got: str, remedy: str, kind: type[InputError] | None = None) -> Iterator[None]:
+    """Turn whatever a library raises over a user's file into an error that says what to do.
+
+    Libraries that parse files raise any class over a damaged one: IndexError, AssertionError, a bare Exception, or a
+    Rust panic, which is not even an Exception. A shortage of memory stays one.
+
+    Args:
+        expected: What the file should be.
+        got: Name of the file; the library's words are put behind it.
+        remedy: What to do.
+        kind: Class of the error, InputError unless given.
+    """
+    try:
+        yield
+    except RepflowError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if out_of_memory(error):
+            raise memory_words(error, f"reading {got}") from error
+        raise (kind or InputError)(teach(expected, f"{got}: {words_of(error)}", remedy)) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -7,11 +7,11 @@ from capture_inputs import model, prompts
 from stack_inputs import HYBRID, stack
 from tiny_configs import tiny_model
 
+from repflow.capture import MemorySink, OutOfMemoryError
 from repflow.capture.decay import largest_decays, readable
 from repflow.capture.influence import FINAL, _accumulate, _directions, influence_squares, rademacher
 from repflow.capture.influence_check import check_gradients, packed_weight
 from repflow.capture.influence_run import InfluenceOptions, make_influence_plan, run_influence, token_at
-from repflow.capture.run import MemorySink, OutOfMemoryError
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.intervals import student_quantile
 from repflow.models import load, ssm_quantities

@@ -6,8 +6,8 @@ import torch
 from capture_inputs import LENGTHS, model, prompts
 
 from repflow.capture import MemorySink, OutOfMemoryError, Plan, gather, make_plan, run_plan
-from repflow.capture.run import batch_name, out_of_memory, pad
-from repflow.errors import RepflowError
+from repflow.capture.run import batch_name, pad
+from repflow.errors import RepflowError, out_of_memory
 from repflow.metrics.cka_meter import RowPooledCka
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
@@ -29,7 +29,9 @@ class Small(Model):
 
         def on_state(state, hidden):
             if len(ids) > self._most and state == 2:
-                raise self._error("CUDA out of memory")
+                raise self._error(
+                    "CUDA out of memory" if self._error is torch.OutOfMemoryError else "CUDA: device-side assert"
+                )
             seen(state, hidden)
 
         super().stream(ids, mask, **options | {"on_state": on_state})
@@ -92,6 +94,12 @@ def test_out_of_memory_halves_until_it_fits():
         RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
         MemoryError("Unable to allocate 9 GiB"),
         torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        RuntimeError("unable to mmap 400 bytes from file: Cannot allocate memory (12)"),
+        OSError(12, "Cannot allocate memory"),
     ],
 )
 def test_what_counts_as_out_of_memory(error):
@@ -107,7 +115,7 @@ def test_the_cpu_allocators_own_words_are_known():
 
 def test_other_errors_are_not_taken_for_out_of_memory():
     sink = Notes()
-    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+    with pytest.raises(RuntimeError, match="device-side assert"):
         run_plan(Small(model(), 2, RuntimeError), prompts(), plan_of(8), meters, sink)
     assert sink.splits == []
 

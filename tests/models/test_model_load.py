@@ -222,7 +222,7 @@ def test_native_code_is_used_where_transformers_has_it(folder, tmp_path, offline
         ('{"model_type": "gpt_nex"}', "did you mean gpt_neox"),
         ('{"hidden_size": 3}', "no model_type"),
         ('{"model_type": "bert_nothing_like_it_at_all"}', "a model_type that transformers knows"),
-        ('{"model_type": "gpt_neox", "hidden_size": 30, "num_attention_heads": 4}', "is not valid"),
+        ('{"model_type": "gpt_neox", "hidden_size": 30, "num_attention_heads": 4}', "a valid"),
     ],
 )
 def test_bad_configurations(text, message, tmp_path):

@@ -1,7 +1,8 @@
 """Capture: run a model once and hand each state to the meters, in bounded memory."""
 
 from repflow.capture.plan import Plan, make_plan
-from repflow.capture.run import MemorySink, OutOfMemoryError, Sink, collect_states, gather, run_batch, run_plan
+from repflow.capture.run import MemorySink, Sink, collect_states, gather, run_batch, run_plan
+from repflow.errors import OutOfMemoryError
 
 __all__ = [
     "MemorySink",

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from repflow.capture.continuation import read_prompts
 from repflow.capture.plan import BATCH_TOKENS
-from repflow.capture.run import out_of_memory
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, out_of_memory, teach
 from repflow.models import Model
 from repflow.tasks import Encoder, Prompts
 

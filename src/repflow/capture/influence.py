@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.errors import UnsupportedModelError, out_of_memory, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.fastpath import left_alone
@@ -280,7 +280,7 @@ def refusing_no_gradient(model: Model) -> Iterator[None]:
         yield
     except (RuntimeError, NotImplementedError) as error:
         known = isinstance(error, NotImplementedError) or any(part in str(error) for part in NO_GRADIENT)
-        if isinstance(error, torch.OutOfMemoryError) or not known:
+        if out_of_memory(error) or not known:
             raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise no_gradient(model, f"a part that cannot be ({first})") from error

@@ -12,8 +12,8 @@ import torch
 from repflow.capture.decay import largest_decays
 from repflow.capture.influence import FINAL, influence_squares
 from repflow.capture.plan import Plan
-from repflow.capture.run import OutOfMemoryError, Progress, Records, Sink, batch_name, out_of_memory, pad
-from repflow.errors import InputError, teach
+from repflow.capture.run import Progress, Records, Sink, batch_name, pad
+from repflow.errors import InputError, OutOfMemoryError, out_of_memory, teach, words_of
 from repflow.metrics.meter import Record
 from repflow.models import Model
 from repflow.models.anatomy import text_config
@@ -155,7 +155,7 @@ def _smaller(plan: Plan, at: int, sink: Sink, error: Exception, *, checkpointing
     """Halve the batches; a single prompt is tried again with its blocks computed anew."""
     size = len(plan.batches[at]) // 2
     if size == 0 and checkpointing:
-        got, remedy = f"out of memory: {error}", "use shorter prompts or --dtype bfloat16"
+        got, remedy = f"out of memory: {words_of(error)}", "use shorter prompts or --dtype bfloat16"
         raise OutOfMemoryError(teach("room for one prompt, blocks computed again", got, remedy)) from error
     gc.collect()
     if torch.cuda.is_available():

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from repflow.capture.run import Records, RunningBatch, Sink, gather, out_of_memory, start_batch
+from repflow.capture.run import Records, RunningBatch, Sink, gather, start_batch
+from repflow.errors import out_of_memory
 from repflow.metrics.meter import Meter, Table
 from repflow.models import Model
 from repflow.models.live import weight_versions

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from repflow.capture.plan import Plan
-from repflow.errors import RepflowError, teach
+from repflow.errors import OutOfMemoryError, out_of_memory, teach, words_of
 from repflow.metrics.meter import BatchInfo, Meter, Record
 from repflow.models import Model
 from repflow.seconds import phase, timed
@@ -23,10 +23,6 @@ Progress = Callable[[int, int, int], None]
 MeterFactory = Callable[[], Sequence[Meter]]
 Records = dict[int, list[Record]]
 """Per sample, one record for each meter."""
-
-
-class OutOfMemoryError(RepflowError):
-    """Even one sample does not fit."""
 
 
 @runtime_checkable
@@ -128,21 +124,13 @@ def run_plan(
 def _halve(plan: Plan, at: int, sink: Sink, error: Exception) -> Plan:
     size = len(plan.batches[at]) // 2
     if size == 0:
-        raise OutOfMemoryError(
-            f"out of memory on a single sample: {error}; use shorter prompts, --dtype bfloat16 or a larger device"
-        ) from error
+        remedy = "use shorter prompts, --dtype bfloat16 or a larger device"
+        raise OutOfMemoryError(f"out of memory on a single sample: {words_of(error)}; {remedy}") from error
     sink.split(at, size)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return plan.split(at, size)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """True for the GPU's error, NumPy's, and the CPU allocator's, which has no class of its own."""
-    text = str(error)
-    from_cpu = "DefaultCPUAllocator" in text and ("not enough memory" in text or "can't allocate memory" in text)
-    return from_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 @dataclass
@@ -164,7 +152,7 @@ class RunningBatch:
                 raise
             got = f"a batch of {len(self.batch)}"
             remedy = "pass a smaller --batch-size or leave an opt-in metric out"
-            raise OutOfMemoryError(teach("room for the meters' sums", f"{got}: {error}", remedy)) from error
+            raise OutOfMemoryError(teach("room for the meters' sums", f"{got}: {words_of(error)}", remedy)) from error
         self._finished = True
 
     def records(self) -> Records:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import typer
 
-from repflow.errors import InputError, RepflowError, command_line
+from repflow.errors import InputError, RepflowError, command_line, memory_words, out_of_memory
 from repflow.seconds import CLOCK, phase
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -48,6 +48,8 @@ def complain(error: Exception, about: str = "") -> int:
     """Say what went wrong and return the exit code it means; the traceback only with REPFLOW_DEBUG=1."""
     if os.environ.get("REPFLOW_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
+    if out_of_memory(error) and not isinstance(error, RepflowError):
+        error = memory_words(error, "this command")
     text = str(error) if isinstance(error, RepflowError) else f"{type(error).__name__}: {error}"
     if not isinstance(error, RepflowError):
         text += " (REPFLOW_DEBUG=1 shows where)"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, RepflowError, teach
+from repflow.errors import InputError, RepflowError, out_of_memory, teach
 
 Record = dict[str, np.ndarray]
 """Arrays of one sample, without the sample axis."""
@@ -206,9 +206,9 @@ def _call(name: str, function: Callable[[Tensor], Any], hidden: Tensor, sample: 
     """Apply a user's function; what goes wrong inside it is told with its name."""
     try:
         return function(hidden)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
     except Exception as error:
+        if out_of_memory(error):
+            raise
         shape = f"hidden (state, token, width) = {tuple(hidden.shape)}"
         text = f"metric {name!r} failed on sample {sample} with {shape}: {type(error).__name__}: {error}; mend it"
         raise RepflowError(text) from error

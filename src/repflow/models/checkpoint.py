@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, refusing, teach, words_of
 
 INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+LONGEST_NAME = 255
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, refusing anything else by name."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(teach("a readable JSON file", f"{path}: {error}", "check the file")) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(teach("a readable JSON file", f"{path}: {words_of(error)}", "check the file")) from error
     if not isinstance(data, dict):
-        raise InputError(teach("a JSON object", f"{path} with a {type(data).__name__}", "check the file"))
+        raise InputError(teach("a JSON object", f"{path} with a value of type {type(data).__name__}", "check the file"))
     return data
 
 
@@ -42,20 +42,43 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def weight_files(folder: Path) -> list[Path]:
     """Files that hold a folder's weights; safetensors are preferred."""
     for single, index in zip(WEIGHT_FILES, INDEX_FILES, strict=True):
-        if (folder / single).exists():
+        if (folder / single).is_file():
             return [folder / single]
-        if (folder / index).exists():
-            return [folder / name for name in sorted(set(read_json(folder / index)["weight_map"].values()))]
+        if (folder / index).is_file():
+            return _shards(folder, index)
     expected = f"weights in {' or '.join(WEIGHT_FILES)}"
     raise InputError(
         teach(expected, f"none in {folder}", "give a folder with weights, or init='default' for random ones")
     )
 
 
+def _shards(folder: Path, index: str) -> list[Path]:
+    """Files that an index names, all inside the folder."""
+    names = read_json(folder / index).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        got = f"{index} with {names!r:.80}"
+        raise InputError(teach("an index with a weight_map from parameters to files", got, "download it again"))
+    found = []
+    for name in sorted(set(names.values())):
+        # by its spelling alone: files of the hub's cache are links to elsewhere
+        inside = name and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
+        if not inside:
+            got = f"{index}, which names {name!r:.80}"
+            raise InputError(
+                teach("weights inside the model's folder", got, "it was not opened; do not trust this model")
+            )
+        if len(name) > LONGEST_NAME or not (folder / name).is_file():
+            raise InputError(
+                teach(f"the file {name!r:.80} that {index} names", f"none in {folder}", "download it again")
+            )
+        found.append(folder / name)
+    return found
+
+
 def _read_file(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
     with refusing_pickles(path.name):
+        if path.suffix == ".safetensors":
+            return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
 
 
@@ -70,18 +93,17 @@ def refuse_pickled_objects(folder: Path) -> None:
 @contextmanager
 def refusing_pickles(name: str) -> Iterator[None]:
     """Turn the unpickler's refusal, or a damaged file, into an error that says what to do."""
-    try:
-        yield
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            teach(
-                "a checkpoint of tensors only",
-                f"{name}, which needs unpickling of objects",
-                "it was not executed; ask its author for safetensors",
-            )
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, SafetensorError) as error:
-        raise InputError(teach("a readable checkpoint", f"{name}: {error}", "download it again")) from error
+    with refusing("a readable checkpoint", name, "check its files, or download it again"):
+        try:
+            yield
+        except pickle.UnpicklingError as error:
+            raise InputError(
+                teach(
+                    "a checkpoint of tensors only",
+                    f"{name}, which needs unpickling of objects",
+                    "it was not executed; ask its author for safetensors",
+                )
+            ) from error
 
 
 def _is_zip(path: Path) -> bool:

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.errors import InputError, UnsupportedModelError, memory_words, out_of_memory, teach, words_of
 from repflow.models.anatomy import find_blocks, find_sublayers, token_mixers
 from repflow.models.construct import build_once, fits
 from repflow.models.stack import auto_class
@@ -90,9 +90,13 @@ def drawing_device(config: Any, device: torch.device, trust_remote_code: bool = 
     cpu = torch.device("cpu")
     if device.type != "cuda" or trust_remote_code or isinstance(config, StackConfig):
         return cpu
+    return device if fits(device, count_weights(config, trust_remote_code)) else cpu
+
+
+def count_weights(config: Any, trust_remote_code: bool = False) -> int:
+    """Number of weights of a configuration; none is allocated."""
     with torch.device("meta"):
-        count = sum(parameter.numel() for parameter in _build(config, trust_remote_code).parameters())
-    return device if fits(device, count) else cpu
+        return sum(parameter.numel() for parameter in _build(config, trust_remote_code).parameters())
 
 
 def _seeded(config: Any, seed: int, trust_remote_code: bool, *, once: bool) -> PreTrainedModel:
@@ -121,8 +125,17 @@ def _build(config: Any, trust_remote_code: bool) -> PreTrainedModel:
             return factory.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
         except ValueError as error:
             if "Unrecognized configuration class" not in str(error):
-                raise InputError(f"the configuration of {config.model_type} is not valid: {error}") from error
+                raise _invalid(config, error) from error
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+            if out_of_memory(error):
+                raise memory_words(error, f"building a {config.model_type}") from error
+            raise _invalid(config, error) from error
     raise UnsupportedModelError(f"transformers has no causal language model for {config.model_type!r}")
+
+
+def _invalid(config: Any, error: Exception) -> InputError:
+    expected = f"a configuration from which a {config.model_type} can be built"
+    return InputError(teach(expected, words_of(error), "correct its config.json"))
 
 
 def parameter_groups(network: nn.Module) -> dict[str, str]:

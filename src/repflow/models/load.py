@@ -17,7 +17,7 @@ import importlib.util
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,23 @@ from urllib.request import getproxies
 
 import torch
 from huggingface_hub.constants import ENDPOINT
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import cached_file, logging
 
-from repflow.errors import InputError, MissingExtraError, nearest, teach
+from repflow.errors import InputError, MissingExtraError, UnsupportedModelError, nearest, refusing, teach, words_of
 from repflow.models import mamba_ssm
 from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
 from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config, refuse_encoder
+from repflow.models.gguf_header import check_gguf
 from repflow.models.implementations import no_fetched_kernels, refuse_fetched_code
-from repflow.models.initialise import drawing_device, random_model
+from repflow.models.initialise import count_weights, drawing_device, random_model
 from repflow.models.live import moved_copy, recall, remember, shared_copy
 from repflow.models.pretrained import Model
+from repflow.models.size import check_counts, check_sizes, check_weights_fit
 from repflow.models.stack import auto_class
 from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
 from repflow.models.transformers_own import config_class, is_displaced
@@ -132,13 +134,22 @@ def load(
         found = _tokenizer(source, tokenizer, trust_remote_code)
         name = source.name.rpartition("/")[2]
         facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "revision": source.revision}
-        return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
+        with runnable(name):
+            return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
+
+
+def runnable(name: str) -> AbstractContextManager[None]:
+    """Context in which whatever a network from a file raises means that it cannot be run."""
+    remedy = "check its config.json, or load it with transformers to see more"
+    return refusing("a model that runs on token ids", name, remedy, UnsupportedModelError)
 
 
 def _random(
     config: Any, init: str, seed: int, device: torch.device, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, str]:
     """Random weights for a device, and who drew them: a GPU where it can, else the CPU."""
+    if not trust_remote_code:
+        check_weights_fit(count_weights(config), torch.float32, CPU, str(config.model_type))
     place = drawing_device(config, device, trust_remote_code)
     options: dict[str, Any] = {"seed": seed, "trust_remote_code": trust_remote_code}
     return random_model(config, init, device=None if place == CPU else place, **options), device_words(place)
@@ -257,27 +268,31 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
     if source.form == "gguf":
         _need("gguf", "gguf", "a .gguf file")
         assert source.path is not None
+        check_gguf(source.path)
         with refusing_pickles(source.path.name):
             place, options = source.path.parent, {"gguf_file": source.path.name, "local_files_only": True}
             found = AutoConfig.from_pretrained(place, **options)
             kind = found.model_type
             found = config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else found
+        check_sizes(found, source.name)
         refuse_encoder(found)
         return found
     file = config_file(source)
     data = read_json(file)
+    check_counts(data, source.name)
+    sound = refusing(f"a valid {file.name}", f"that of {source.name}", "correct it, or download it again")
     if mamba_ssm.is_original(data):
-        return mamba_ssm.read_config(data)
+        with sound:
+            return mamba_ssm.read_config(data)
     _check_config(data, source, trust_remote_code)
     options = {"revision": source.revision or "main", "local_files_only": source.form != "hub" or not hub_reachable()}
-    try:
+    with sound:
         home = source.path or source.name
         if is_displaced(data.get("model_type")):
             found = config_class(data["model_type"]).from_pretrained(home, **options)
         else:
             found = AutoConfig.from_pretrained(home, trust_remote_code=trust_remote_code, **options)
-    except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
-        raise InputError(f"the configuration {file.name} of {source.name} is not valid: {error}") from error
+        check_sizes(found, source.name)
     refuse_encoder(found)
     return found
 
@@ -333,6 +348,10 @@ def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool)
     """Refuse what transformers has no code for, and code that comes with the model unless it is trusted."""
     refuse_fetched_code(data, source.name)
     kind = data.get("model_type")
+    if kind is not None and not isinstance(kind, str):
+        raise InputError(teach("a model_type that is a name", f"{kind!r:.80}", "check the config.json"))
+    if "quantization_config" in data:
+        _check_quantization(data["quantization_config"])
     if kind in CONFIG_MAPPING or (trust_remote_code and "auto_map" in data):
         return
     if "auto_map" in data:
@@ -344,10 +363,23 @@ def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool)
     raise InputError(teach("a model_type that transformers knows", repr(kind), hint if len(hint) < 200 else "check it"))
 
 
+def _check_quantization(given: Any) -> None:
+    """Refuse a packing of weights that transformers cannot undo: it would read the packed numbers as weights."""
+    method = given.get("quant_method") if isinstance(given, dict) else None
+    known = sorted(AUTO_QUANTIZATION_CONFIG_MAPPING)
+    if given is None or method in known or method == "bitsandbytes":  # known by its bits: bitsandbytes_4bit, ...
+        return
+    got = f"quantization_config = {given!r:.80}"
+    remedy = "use the unquantised checkpoint, or take the key out if the weights are plain"
+    raise InputError(teach(f"a quant_method that transformers knows ({', '.join(known[:6])}, ...)", got, remedy))
+
+
 def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_remote_code: bool) -> PreTrainedModel:
     """Read trained weights; parameters that the checkpoint lacks are an error, never random numbers."""
     if source.form != "gguf" and mamba_ssm.is_original(data := read_json(config_file(source))):
-        return mamba_ssm.convert(data, read_weights(_original_folder(source))).to(dtype)
+        check_counts(data, source.name)
+        with refusing_pickles(source.name):
+            return mamba_ssm.convert(data, read_weights(_original_folder(source))).to(dtype)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code, "weights_only": True}
     if device_map is not None:
         options["device_map"] = device_map
@@ -373,7 +405,7 @@ def _original_folder(source: Source) -> Path:
 
 
 def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> PreTrainedModel:
-    with refusing_pickles(name), without_progress():
+    with refusing_pickles(name), _matching(name), without_progress():
         network, info = auto_class(options.get("config")).from_pretrained(place, output_loading_info=True, **options)
     missing = set(info["missing_keys"])
     head = network.get_output_embeddings()
@@ -388,6 +420,21 @@ def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> P
         got = f"{name}, which lacks {len(missing)} of them ({', '.join(sorted(missing)[:3])}, ...)"
         raise InputError(teach("a checkpoint with every parameter", got, "use a complete checkpoint"))
     return network
+
+
+@contextmanager
+def _matching(name: str) -> Iterator[None]:
+    """Say in other words what transformers says of shapes, which it prints elsewhere, and of missing packages."""
+    try:
+        yield
+    except ImportError as error:
+        remedy = "install that package, or use the unquantised checkpoint"
+        raise InputError(teach("packages for this checkpoint", f"{name}: {words_of(error)}", remedy)) from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        expected, remedy = "weights of the shapes that config.json gives", "check that the two belong together"
+        raise InputError(teach(expected, f"others in {name}", remedy)) from error
 
 
 @contextmanager

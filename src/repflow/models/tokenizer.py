@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, refusing, teach, words_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 GPT2_FILES = ("encoder.json", "vocab.bpe")
@@ -100,10 +101,8 @@ def local_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
     if path.is_file():
         return _from_file(path)
     if any((path / name).exists() for name in TOKENIZER_FILES):
-        try:
+        with _readable(path):
             return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"the tokenizer in {path} cannot be read: {error}; pass tokenizer=FOLDER") from error
     if all((path / name).exists() for name in GPT2_FILES):
         return _gpt2(*(path / name for name in GPT2_FILES))
     lone = sorted(path.glob("*tokenizer.json"))
@@ -113,17 +112,18 @@ def local_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:
 def hub_tokenizer(name: str, revision: str | None, *, trust_remote_code: bool = False, offline: bool = False) -> Any:
     """Tokenizer of a hub repository, offline from the cache only; None where it has none."""
     options = {"revision": revision or "main", "trust_remote_code": trust_remote_code, "local_files_only": offline}
-    try:
-        return AutoTokenizer.from_pretrained(name, **options)
-    except (OSError, ValueError, KeyError):
-        return None
+    with _readable(name):
+        try:
+            return AutoTokenizer.from_pretrained(name, **options)
+        except (OSError, ValueError, KeyError):
+            return None
 
 
 def gguf_tokenizer(path: Path) -> Any:
     """Tokenizer inside a .gguf file; None where it holds none that transformers can read."""
     try:
         return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except Exception:  # noqa: BLE001  what a damaged file makes of its reader is any class
         return None
 
 
@@ -133,20 +133,26 @@ def _from_file(path: Path) -> Any:
     try:
         # the library raises bare Exception for a malformed file, so the JSON is read first
         data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
-        raise InputError(teach("a *tokenizer.json file", f"{path}: {error}", "download it again")) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(teach("a *tokenizer.json file", f"{path}: {words_of(error)}", "download it again")) from error
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         kind = "a model's configuration" if isinstance(data, dict) and "model_type" in data else "other JSON"
         remedy = "pass the folder that holds the tokenizer, or its tokenizer.json"
         raise InputError(teach("a *tokenizer.json file", f"{path}, which is {kind}", remedy))
-    return _wrap(Tokenizer.from_file(str(path)))
+    with _readable(path):
+        return _wrap(Tokenizer.from_file(str(path)))
 
 
 def _gpt2(vocabulary: Path, merges: Path) -> Any:
-    tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return _wrap(tokenizer)
+    with _readable(vocabulary.parent):
+        tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return _wrap(tokenizer)
+
+
+def _readable(place: Path | str) -> AbstractContextManager[None]:
+    return refusing("a tokenizer that can be read", f"that of {place}", "pass --tokenizer FOLDER of another")
 
 
 def _wrap(tokenizer: Tokenizer) -> Any:

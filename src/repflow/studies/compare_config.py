@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, out_of_memory, teach
 from repflow.request import check_least
 from repflow.scheme import parse_scheme
 from repflow.studies import measure
@@ -209,8 +209,6 @@ def batches(config: CompareConfig, lengths: Sequence[int], state_bytes: Sequence
 
 def in_batches(batch: Sequence[int], work: Callable[[Sequence[int]], list[Any]]) -> list[Any]:
     """What `work` gives for each prompt of a batch, which is halved where memory runs out."""
-    from repflow.capture.run import out_of_memory
-
     try:
         return work(batch)
     except (RuntimeError, MemoryError) as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.errors import InputError, out_of_memory, teach
 from repflow.studies.needle_config import NeedleConfig
 from repflow.tasks.needle_prompts import NeedlePrompts
 
@@ -55,7 +55,7 @@ def read_batches(
     Returns:
         Per prompt the log-probability of each candidate, and the greedy answer; whether the model's own state was used.
     """
-    from repflow.capture.run import _halve, batch_name, out_of_memory
+    from repflow.capture.run import _halve, batch_name
 
     plan = sink.plan(lambda: make_batches(made.prompts.lengths, config.batch_size))
     cached = _keeps_state(model, made, plan, sink)

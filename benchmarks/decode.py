@@ -139,7 +139,7 @@ def measure(shape, arguments, dtype):
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, model.vocab_size, (arguments.batch, arguments.prompt), generator=generator)
     kept, check = timed(arguments.device, lambda: keeps_state(model, ids[:4]))
-    read_prompts(model, ids[:, :8], cached=True).greedy(4, last=True)  # kernels are compiled here
+    read_prompts(model, ids, cached=True).greedy(arguments.tokens + 1, last=True)  # kernels and memory are made here
     read, prefill = timed(arguments.device, lambda: read_prompts(model, ids, cached=True))
     made, seconds = timed(arguments.device, lambda: read.greedy(arguments.tokens + 1, last=True))
     eager = read_prompts(model, ids, cached=True)

@@ -7,7 +7,7 @@ from tiny_configs import NAMED, tiny_model
 from torch import nn
 
 from repflow.capture.measure import MeasureOptions, measure_prompts
-from repflow.capture.repeat import differences, repeat_findings
+from repflow.capture.repeat import RepeatCheck, differences
 from repflow.models import load
 from repflow.models.pretrained import Model
 
@@ -22,8 +22,10 @@ def found(network, **options):
 @pytest.mark.parametrize("model_type", NAMED)
 def test_deterministic_models_have_no_finding(model_type):
     model = load(tiny_model(model_type))
-    assert not repeat_findings(model, prompts((20, 24)))
-    assert [gap for gap, _ in differences(model, IDS, "residual")] == [0.0] * model.n_states
+    check = RepeatCheck(model, prompts((20, 24)))
+    check.start()
+    assert not check.findings()
+    assert [float(gap) for gap, _ in differences(model, IDS, "residual")] == [0.0] * model.n_states
 
 
 def noisy(network, block, size):
@@ -86,3 +88,21 @@ def test_the_cost_is_a_few_percent_of_forty_eight_prompts(monkeypatch):
     measure_prompts(model, many, MeasureOptions(keep_samples=0))
     assert seen[-2] == seen[-1]
     assert sum(seen) - 48 * 60 == 2 * seen[-1] <= 0.03 * 48 * 60
+
+
+def test_an_unchanged_model_is_read_twice_once(monkeypatch):
+    seen = []
+    whole = Model.stream
+    monkeypatch.setattr(Model, "stream", lambda self, ids, *a, **k: seen.append(1) or whole(self, ids, *a, **k))
+    model, given = load(noisy(tiny_model("llama"), 1, 0.01)), prompts((20, 24))
+
+    def asked():
+        check = RepeatCheck(model, given)
+        check.start()
+        return [finding.code for finding in check.findings()]
+
+    assert asked() == asked() == ["not_deterministic"]
+    assert len(seen) == 2
+    model.blocks[0].register_forward_hook(lambda *_: None)
+    assert asked() == ["not_deterministic"]
+    assert len(seen) == 4

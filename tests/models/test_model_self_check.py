@@ -7,6 +7,7 @@ from torch import nn
 
 from repflow.errors import InputError, UnsupportedModelError
 from repflow.models import load
+from repflow.models.devices import probe_dtype
 from repflow.models.self_check import short_chunks
 
 
@@ -170,3 +171,16 @@ def test_the_check_does_not_fill_its_tokens_up_to_whole_chunks(model_type, monke
     with pytest.raises(ZeroDivisionError), short_chunks(network):
         raise ZeroDivisionError
     assert {layer.chunk_size for layer in layers} == {256}
+
+
+@pytest.mark.skipif(probe_dtype(torch.float16) is not None, reason="this CPU cannot run float16")
+def test_a_model_that_leaves_float16_is_told_so():
+    """Not that its middle block changes nothing, which is what an output of NaN alone looks like."""
+    network = tiny_model("gpt_neox")
+    with torch.no_grad():
+        network.gpt_neox.layers[0].mlp.dense_4h_to_h.bias.fill_(60000.0)
+        network.gpt_neox.layers[1].mlp.dense_4h_to_h.bias.fill_(60000.0)
+    with pytest.raises(
+        UnsupportedModelError, match=r"no finite value behind block 2 of 4 in float16; load it in bfloat16"
+    ):
+        load(network, dtype="float16")

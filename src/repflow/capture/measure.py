@@ -14,7 +14,7 @@ import torch
 from repflow.capture.findings import precision, table_findings
 from repflow.capture.plan import Plan, make_plan
 from repflow.capture.precision import PrecisionCheck
-from repflow.capture.repeat import repeat_findings
+from repflow.capture.repeat import RepeatCheck
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
 from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
 from repflow.errors import InputError, UnsupportedModelError, nearest, teach
@@ -76,7 +76,13 @@ def measure_prompts(
     check = None
     if _needs_precision_check(model, options):
         check = PrecisionCheck(model, prompts, factory, sink, options.kind)
-    at_last = None if check is None else check.start
+    repeat = RepeatCheck(model, prompts, options.kind)
+
+    def at_last() -> None:
+        repeat.start()
+        if check is not None:
+            check.start()
+
     plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress, at_last=at_last)
     meters = factory()
     for batch in plan.batches:
@@ -89,7 +95,7 @@ def measure_prompts(
     if "cka_matrix" in options.metrics and options.cka_pool == "rows":
         table |= _row_pooled(model, prompts, plan, options)
     result = _result(table, model, prompts, options, check)
-    result.findings += repeat_findings(model, prompts, options.kind)
+    result.findings += repeat.findings()
     return result
 
 

@@ -36,7 +36,7 @@ def recall(network: PreTrainedModel, scan: str) -> Model | None:
     digest, computed in every call, sees them.
     """
     state, model = _known.get(network, (None, None))
-    if model is None or model.scans.setting != scan or state != (_state(network), _state(model.network)):
+    if model is None or model.scans.setting != scan or state != (network_state(network), network_state(model.network)):
         return None
     return copy.copy(model)
 
@@ -44,7 +44,7 @@ def recall(network: PreTrainedModel, scan: str) -> Model | None:
 def remember(network: PreTrainedModel, model: Model) -> None:
     """Keep what the checks of a live network gave."""
     if weight_versions(network) is not None:
-        _known[network] = (_state(network), _state(model.network)), model
+        _known[network] = (network_state(network), network_state(model.network)), model
 
 
 def weight_versions(network: nn.Module) -> tuple[tuple[int, int], ...] | None:
@@ -53,7 +53,8 @@ def weight_versions(network: nn.Module) -> tuple[tuple[int, int], ...] | None:
     return None if any(t.is_inference() for t in tensors) else tuple((id(t), t._version) for t in tensors)
 
 
-def _state(network: PreTrainedModel) -> Any:
+def network_state(network: PreTrainedModel) -> Any:
+    """What a network's function depends on, as far as it can be seen without reading its weights."""
     modules = tuple(
         (
             name,

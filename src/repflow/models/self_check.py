@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from repflow.errors import UnsupportedModelError
+from repflow.errors import UnsupportedModelError, teach
 from repflow.models.anatomy import declared_layers, text_config
 from repflow.models.families import DECODERS
 from repflow.models.reading import Reading, hidden_of, input_of
@@ -320,4 +320,17 @@ def _check_middle(network: nn.Module, reading: Reading, ids: Tensor, trace: Trac
         stack.callback(watched.register_forward_hook(keep).remove)
         reading.base(**reading.arguments(ids, None))
     if expected is not None and torch.equal(seen[-1].nan_to_num(), expected.nan_to_num()):
+        _blame_overflow(trace, _dtype(network))
         raise fail("middle layer", "a change in the middle block does not change the output")
+
+
+def _blame_overflow(trace: Trace, dtype: torch.dtype) -> None:
+    """States that are not finite hide every change; where half precision ends is the usual cause."""
+    lost = [block for block, state in enumerate(trace.outputs, start=1) if not torch.isfinite(state).any()]
+    if lost:
+        name = str(dtype).removeprefix("torch.")
+        got = f"no finite value behind block {lost[0]} of {len(trace.outputs)} in {name}"
+        remedy = (
+            "load it in bfloat16 or float32" if dtype == torch.float16 else "load it in float32, or look at its weights"
+        )
+        raise UnsupportedModelError(teach("finite states in the check's forward pass", got, remedy))

@@ -95,7 +95,7 @@ def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, 
 def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None) -> Prompts:
     """Given token ids, one sequence or tensor per sample, taken as they are."""
     made = []
-    for index, row in enumerate(ids.numpy(force=True) if hasattr(ids, "numpy") else ids):  # a tensor, as one array
+    for index, row in enumerate(ids):
         values = _whole_numbers(row, index)
         if values and not 0 <= min(values) <= max(values) < vocab_size:
             raise InputError(
@@ -113,7 +113,7 @@ def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int 
 def _whole_numbers(row: Any, index: int) -> tuple[int, ...]:
     """Ids of one sample; 1.5 or a nested list is a mistake, not an id."""
     values = row.tolist() if hasattr(row, "tolist") else row
-    if isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype.kind in "iu":
+    if isinstance(values, Sequence) and set(map(type, values)) == {int}:  # the usual case, without a loop in Python
         return tuple(values)
     if not isinstance(values, Sequence) or not all(isinstance(i, (int, np.integer)) for i in values):
         got = f"{str(row)[:60]} in sample {index}"

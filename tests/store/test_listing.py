@@ -38,7 +38,7 @@ def test_runs_in_every_state(tmp_path):
         ("d", False, 1, None, True),
         ("e", False, None, None, True),
         ("f", False, 0, None, True),
-        ("g", False, None, None, True),
+        ("g", False, None, None, False),
     ]
     assert (runs["a-done"].model, runs["a-done"].task) == ("a-done", "random")
     assert "shards/s.safetensors is missing" in runs["d-damaged"].damaged
@@ -78,3 +78,61 @@ def test_what_is_left_of_a_damaged_run_is_listed_with_the_reason(tmp_path):
     assert "manifest.jsonl is missing or empty" in damaged["b"]
     for name in ("c", "d"):
         assert "neither run.json nor manifest.jsonl tells what ran here" in damaged[name]
+
+
+def reseal(folder, **changes):
+    """Store other values under whole checksums, in both copies."""
+    from repflow.store.canonical import seal
+    from repflow.store.manifest import encode
+
+    content = {"format": "repflow-run", "version": 1, "created": "now", "config": {}, "provenance": {}} | changes
+    (folder / "run.json").write_bytes(seal(content, indent=2))
+    (folder / "manifest.jsonl").write_bytes(encode(0, "run", content))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": []},
+        {"config": {"models": 5}},
+        {"config": {"model": {"a": [1]}, "task": [None], "samples": {}}},
+        {"provenance": "x"},
+        {"created": None},
+        {"version": "2"},
+        {"version": 99},
+    ],
+    ids=str,
+)
+def test_a_folder_with_values_of_wrong_types_does_not_stop_the_list(tmp_path, changes):
+    for name in ("a-wrong", "b-right"):
+        RunFolder.open(tmp_path, name, config={"model": name}, provenance={}).close()
+    reseal(tmp_path / "a-wrong", **changes)
+    assert [run.name for run in list_runs(tmp_path)] == ["a-wrong", "b-right"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("shard", {}), ("shard", {"name": 3, "bytes": 1, "sha256": "0", "meta": {}}), ("result", {"files": []}),
+     ("discard", {"name": []}), ("result", {"files": {"result.json": 3}}), ("plan", {"samples": "x"})],
+)  # fmt: skip
+def test_a_line_of_wrong_types_does_not_stop_the_list(tmp_path, kind, data):
+    from repflow.store import verify
+    from repflow.store.manifest import encode
+
+    RunFolder.open(tmp_path, "a", config={"model": "a"}, provenance={}).close()
+    with (tmp_path / "a" / "manifest.jsonl").open("ab") as file:
+        file.write(encode(1, kind, data))
+    assert [run.name for run in list_runs(tmp_path)] == ["a"]
+    assert bool(verify(tmp_path / "a")) == (kind != "plan")
+
+
+def test_a_run_that_is_starting_is_not_to_be_deleted(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".repflow.lock").touch()
+    RunFolder.open(tmp_path, "b", config={"model": "b"}, provenance={}).close()
+    (tmp_path / "b" / "manifest.jsonl").unlink()
+    (tmp_path / "b" / ".repflow.lock").write_bytes(b"")
+    assert [(run.name, run.damaged, run.finished) for run in list_runs(tmp_path)] == [
+        ("a", "", False),
+        ("b", "", False),
+    ]

@@ -167,3 +167,39 @@ def test_a_manifest_cannot_point_outside(folder, tmp_path):
     write_lines(folder, [*lines(folder), encode(6, "shard", evil)])
     with pytest.raises(InputError, match="shard name"):
         verify(folder)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_lines_cut_off_at_the_end_are_missed(folder, tmp_path, kept):
+    whole = lines(folder)
+    write_lines(folder, whole[:kept])
+    missing = f"{len(whole) - kept} lines are missing at the end, which were there when it was last written"
+    assert Damage("manifest.jsonl", missing) in verify(folder)
+    heal(folder)
+    assert verify(folder) == []
+
+
+def test_a_damaged_last_line_is_not_missing_too(folder):
+    whole = lines(folder)
+    write_lines(folder, [*whole[:-1], whole[-1].replace(b"1", b"2", 1)])
+    assert verify(folder) == [Damage("manifest.jsonl", f"line {len(whole)} does not match its checksum")]
+
+
+def test_a_run_of_an_older_version_has_no_count_of_lines(folder):
+    (folder / ".repflow.lock").write_text('{"pid": 1, "host": "a"}')
+    write_lines(folder, lines(folder)[:2])
+    assert verify(folder) == []
+
+
+def test_a_run_that_was_killed_before_its_first_line_is_sound(tmp_path):
+    open_run(tmp_path).close()
+    run = tmp_path / "run"
+    for rest in (b"", (run / "manifest.jsonl").read_bytes()[:20]):
+        (run / "manifest.jsonl").write_bytes(rest)
+        (run / ".repflow.lock").write_bytes(b"")
+        assert verify(run) == []
+        assert heal(run) == []
+    (run / "manifest.jsonl").unlink()
+    assert verify(run) == []
+    with open_run(tmp_path) as opened:
+        assert opened.shards() == []

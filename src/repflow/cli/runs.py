@@ -65,8 +65,11 @@ def verify_command(
 
 def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> bool:
     """Check one run and say what is found; True when it is sound, or repaired."""
-    from repflow.store import heal, verify
+    from repflow.store import heal, is_start, verify
 
+    if run.is_dir() and is_start(run):
+        print(f"{run} holds nothing yet: it is starting, or was killed at once; run its command again")
+        return True
     found = verify(run)
     for damage in found:
         print(f"damaged: {prefix}{damage}")

@@ -5,7 +5,7 @@ from repflow.store.disk import UnwritableError
 from repflow.store.exchange import export
 from repflow.store.listing import RunSummary, list_runs
 from repflow.store.name import check_name, safe_name
-from repflow.store.record import Record, read_record
+from repflow.store.record import Record, is_start, read_record
 from repflow.store.run import RunFolder
 from repflow.store.study import is_study, load_result, runs_in
 
@@ -19,6 +19,7 @@ __all__ = [
     "damaged_shards",
     "export",
     "heal",
+    "is_start",
     "is_study",
     "list_runs",
     "load_result",

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repflow.store.canonical import unseal
-from repflow.store.disk import read_bytes, write_atomic
-from repflow.store.lock import Lock
-from repflow.store.manifest import MANIFEST, Reading, decode, encode, live_result, live_shards, read_manifest
+from repflow.store.disk import read_bytes, refuse_links, write_atomic
+from repflow.store.lock import Lock, sealed_lines
+from repflow.store.manifest import MANIFEST, Reading, cut_lines, decode, encode, live_result, live_shards, read_manifest
 from repflow.store.name import check_name
-from repflow.store.record import RUN_FILE, Record, existing_run, read_record, record_in_file, record_in_manifest
-from repflow.store.run import RunFolder
+from repflow.store.record import (
+    RUN_FILE,
+    Record,
+    existing_run,
+    is_start,
+    read_record,
+    record_in_file,
+    record_in_manifest,
+)
+from repflow.store.run import OWN_FILES, RunFolder
 from repflow.store.shard import SHARDS, SUFFIX, read_stamped, shard_path
 
 # A lost line of these kinds only costs what it names; any other may have steered the lines after it.
@@ -41,16 +49,18 @@ def verify(path: Path | str) -> list[Damage]:
     """Compare every stored byte with its digest. Takes no lock and writes nothing.
 
     Returns:
-        Every damaged, truncated or missing file; empty for a sound run, finished or not.
+        Every damaged, truncated or missing file; empty for a sound run, finished or not, or just begun.
 
     Raises:
         InputError: There is no run folder at the path.
     """
     folder = existing_run(path)
+    sealed = sealed_lines(folder)  # before the manifest, to which a writer may be adding
     reading = read_manifest(folder)
     return [
+        *_check_links(folder),
         *_check_run_file(folder, reading),
-        *_check_manifest(reading),
+        *([] if is_start(folder) else _check_manifest(reading, sealed)),
         *_check_shards(folder, reading),
         *_check_result(folder, reading),
     ]
@@ -77,6 +87,7 @@ def heal(path: Path | str) -> list[Damage]:
         RunLockedError: A process is writing to the run.
     """
     folder = existing_run(path)
+    refuse_links(*(folder / name for name in OWN_FILES))
     record = read_record(folder)
     found = verify(folder)
     if not found:
@@ -104,10 +115,18 @@ def _check_run_file(folder: Path, reading: Reading) -> list[Damage]:
     return []
 
 
-def _check_manifest(reading: Reading) -> list[Damage]:
+def _check_links(folder: Path) -> list[Damage]:
+    stamped = live_result(read_manifest(folder).good)  # said below, with what is wrong with them
+    links = [name for name in OWN_FILES if (folder / name).is_symlink() and name not in stamped]
+    return [Damage(name, "a symbolic link, which is not followed") for name in links]
+
+
+def _check_manifest(reading: Reading, sealed: int) -> list[Damage]:
     if not reading.present or not reading.lines:
         return [Damage(MANIFEST, "missing" if not reading.present else "holds no whole line")]
     faults = reading.faults()
+    if cut := cut_lines(reading, sealed):
+        faults.append(f"{cut} lines are missing at the end, which were there when it was last written")
     if reading.torn:
         faults.append("the last line is incomplete (a write that was interrupted or is under way)")
     return [Damage(MANIFEST, fault) for fault in faults]

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from repflow.errors import InputError, StoreError, teach
 
 TMP = ".tmp"
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 NO_ROOM = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 FORBIDDEN = frozenset(
     [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP]
@@ -21,6 +24,19 @@ FORBIDDEN = frozenset(
 
 class UnwritableError(InputError, StoreError):
     """The place to write to is full, read-only or forbidden; what was stored before is intact."""
+
+
+def refuse_links(*paths: Path) -> None:
+    """Refuse symbolic links where a run keeps its own files: a folder from elsewhere must not reach outside itself.
+
+    Raises:
+        StoreError: One of the paths is a link; names it and where it leads.
+    """
+    for path in paths:
+        if path.is_symlink():
+            got = f"a symbolic link to {path.readlink()}"
+            remedy = "delete the link, or put what it leads to in its place; the folder of the run itself may be a link"
+            raise StoreError(teach(f"a file or folder of the run's own at {path}", got, remedy))
 
 
 def digest(data: bytes) -> str:
@@ -33,7 +49,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     tmp = path.with_name(path.name + TMP)
     with naming_path(path, len(data)):
         try:
-            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_FOLLOW, 0o666)
             try:
                 write_all(fd, data)
                 os.fsync(fd)
@@ -49,8 +65,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_at(path: Path, data: bytes, offset: int) -> None:
     """Write durably at an offset and end the file there; after a failure the file ends at the offset again."""
+    refuse_links(path)
     with naming_path(path, len(data)):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | NO_FOLLOW, 0o666)
         try:
             if os.fstat(fd).st_size != offset:
                 os.ftruncate(fd, offset)
@@ -103,9 +120,13 @@ def make_folder(folder: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Whole content, None where there is no such file."""
+    """Whole content, None where there is no such file; a link, a pipe or a device is refused, not read."""
+    refuse_links(path)
     try:
-        return path.read_bytes()
+        with open(os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT), "rb") as file:  # noqa: PTH123  Path.open has no flags
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StoreError(teach(f"a file at {path}", "a folder, pipe or device", "delete it"))
+            return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

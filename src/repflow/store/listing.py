@@ -9,7 +9,7 @@ from typing import Any
 
 from repflow.errors import InputError, StoreError, teach
 from repflow.store.manifest import MANIFEST, Entry, Reading, is_complete, live_result, live_shards, read_manifest
-from repflow.store.record import RUN_FILE, is_run, read_record, record_in_file
+from repflow.store.record import RUN_FILE, is_run, is_start, read_record, record_in_file
 from repflow.store.shard import shard_path
 from repflow.store.study import is_study, runs_in
 
@@ -99,12 +99,18 @@ def _shared(values: list[str], noun: str) -> str:
 
 def _summary(folder: Path) -> RunSummary:
     try:
-        if not is_run(folder):
-            empty = f"neither {RUN_FILE} nor {MANIFEST} tells what ran here; delete it and run the command again"
-            return RunSummary(folder.name, folder, damaged=empty)
-        record, reading = read_record(folder), read_manifest(folder)
+        return _read_summary(folder)
     except (StoreError, InputError, OSError) as error:
         return RunSummary(folder.name, folder, damaged=str(error))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # values of types that no run of ours has
+        return RunSummary(folder.name, folder, damaged=f"what it stores is not what a run stores ({error})")
+
+
+def _read_summary(folder: Path) -> RunSummary:
+    if not is_run(folder):
+        empty = f"neither {RUN_FILE} nor {MANIFEST} tells what ran here; delete it and run the command again"
+        return RunSummary(folder.name, folder, damaged="" if is_start(folder) else empty)
+    record, reading = read_record(folder), read_manifest(folder)
     finished = is_complete(reading.good) and all((folder / name).exists() for name in live_result(reading.good))
     total = _total(reading.good, record.config)
     return RunSummary(
@@ -136,7 +142,7 @@ def _visible_fault(folder: Path, reading: Reading) -> str:
     stored = {shard_path(folder, name): line["bytes"] for name, line in live_shards(reading.good).items()}
     stored |= {folder / name: line["bytes"] for name, line in live_result(reading.good).items()}
     faults = [*reading.faults(), *([] if record_in_file(folder) else [f"{RUN_FILE} is damaged"])]
-    faults += [] if reading.lines else [f"{MANIFEST} is missing or empty"]
+    faults += [] if reading.lines or is_start(folder) else [f"{MANIFEST} is missing or empty"]
     for path, size in stored.items():
         if not path.is_file() or path.stat().st_size != size:
             faults.append(f"{path.relative_to(folder)} is missing or has another size")

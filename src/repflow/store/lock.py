@@ -11,27 +11,36 @@ from contextlib import suppress
 from pathlib import Path
 
 from repflow.errors import RunLockedError, StoreError
-from repflow.store.disk import naming_path, write_all
+from repflow.store.disk import NO_FOLLOW, naming_path, read_bytes, refuse_links
 
 LOCK_FILE = ".repflow.lock"
+LOCK_BYTES = 160  # a fixed length, so that a reader never sees half of two texts
+
+
+def sealed_lines(folder: Path) -> int:
+    """Lines that the manifest of a run has had at least; 0 where nothing says so, as in a run of an older version."""
+    with suppress(StoreError, ValueError, TypeError, KeyError):
+        lines = json.loads(read_bytes(folder / LOCK_FILE) or b"")["lines"]
+        return lines if isinstance(lines, int) else 0
+    return 0
 
 
 class Lock:
     """Exclusive hold on a run folder from `Lock(folder)` to `release()`.
 
-    The file stays behind: removing it would let two processes hold locks on two files of one name.
+    The file stays behind: removing it would let two processes hold locks on two files of one name. It also keeps the
+    number of lines that the manifest has had, so that lines cut off at its end are missed.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_FILE
+        refuse_links(self.path)
         with naming_path(self.path, 0):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         try:
             self._take()
             self._check_current()
-            with suppress(OSError):  # only for the message to others; a full disk is told by the first real write
-                os.ftruncate(self._fd, 0)
-                write_all(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            self.seal(sealed_lines(folder))
         except BaseException:
             self.release()
             raise
@@ -58,6 +67,12 @@ class Lock:
             there, ours = self.path.stat(), os.fstat(self._fd)
         if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
             raise RunLockedError(f"another process is starting or removing {self.path.parent}; run the command again")
+
+    def seal(self, lines: int) -> None:
+        """Note how many lines of the manifest are on the disk; behind them, so never more than there are."""
+        content = {"pid": os.getpid(), "host": socket.gethostname(), "lines": lines}
+        with suppress(OSError):  # not needed to go on; a full disk is told by the first real write
+            os.ftruncate(self._fd, os.pwrite(self._fd, json.dumps(content).encode().ljust(LOCK_BYTES), 0))
 
     @property
     def held(self) -> bool:

@@ -65,6 +65,14 @@ class Reading:
         return found
 
 
+def cut_lines(reading: Reading, sealed: int) -> int:
+    """Lines missing at the end of a manifest that has had so many; damaged ones there are not counted twice."""
+    last = max((place for place, entry in enumerate(reading.entries) if entry is not None), default=-1)
+    known = 0 if last < 0 else reading.good[-1].seq + 1
+    behind = len(reading.entries) - 1 - last + bool(reading.torn)
+    return max(0, sealed - known - behind)
+
+
 def read_manifest(folder: Path) -> Reading:
     """Read and check every line; nothing is written."""
     raw = read_bytes(folder / MANIFEST)
@@ -85,7 +93,34 @@ def read_manifest(folder: Path) -> Reading:
 def decode(line: bytes) -> Entry | None:
     """Parse one line, None if it is damaged."""
     value = unseal(line)
-    return None if value is None else Entry(value["seq"], value["kind"], value["data"])
+    if value is None:
+        return None
+    entry = Entry(value.get("seq"), value.get("kind"), value.get("data"))  # type: ignore[arg-type]
+    return entry if _has_shape(entry) else None
+
+
+def _has_shape(entry: Entry) -> bool:
+    """Whether a line that matches its checksum is one that we wrote: anyone can compute a checksum."""
+    if type(entry.seq) is not int or not isinstance(entry.kind, str) or not isinstance(entry.data, dict):
+        return False
+    if entry.kind == "shard":
+        return _is_stamp(entry.data) and isinstance(entry.data.get("meta"), dict) and _is_named(entry.data)
+    if entry.kind == "discard":
+        return _is_named(entry.data)
+    if entry.kind == "resumed":
+        return isinstance(entry.data.get("changes"), list)
+    if entry.kind == "result":
+        files = entry.data.get("files")
+        return isinstance(files, dict) and all(map(_is_stamp, files.values()))
+    return True
+
+
+def _is_named(data: Mapping[str, Any]) -> bool:
+    return isinstance(data.get("name"), str)
+
+
+def _is_stamp(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("bytes")) is int and isinstance(value.get("sha256"), str)
 
 
 def encode(seq: int, kind: str, data: Mapping[str, Any]) -> bytes:

@@ -10,13 +10,16 @@ from typing import Any
 
 from repflow.errors import ConfigChangedError, DamagedRunError, InputError, StoreError, teach
 from repflow.store.canonical import plain, seal, unseal
-from repflow.store.disk import read_bytes
+from repflow.store.disk import TMP, read_bytes
 from repflow.store.identity import Earlier, check_models, differences, same_digests
-from repflow.store.manifest import Reading, read_manifest
+from repflow.store.lock import LOCK_FILE, sealed_lines
+from repflow.store.manifest import MANIFEST, Reading, read_manifest
 
 RUN_FILE = "run.json"
 FORMAT = "repflow-run"
 VERSION = 1
+STARTED = frozenset([LOCK_FILE, RUN_FILE + TMP])
+"""The lock comes first and run.json next, so these alone are a run that is starting or was killed at once."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Record:
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Record:
         """Inverse of `content`; refuses a format of the future."""
-        if content.get("format") != FORMAT or content.get("version", 0) > VERSION:
+        version = content.get("version", 0)
+        if content.get("format") != FORMAT or not isinstance(version, int) or version > VERSION:
             raise StoreError(
                 teach(
                     f"{RUN_FILE} of format {FORMAT} version {VERSION} or older",
@@ -50,7 +54,12 @@ class Record:
                     "install a newer repflow to read it",
                 )
             )
-        return cls(content["config"], content["provenance"], content["created"])
+        fields = [content.get(name) for name in ("config", "provenance", "created")]
+        if not all(isinstance(value, kind) for value, kind in zip(fields, (dict, dict, str), strict=True)):
+            expected = f"{RUN_FILE} with a config and a provenance, both mappings, and a time"
+            got = ", ".join(type(value).__name__ for value in fields)
+            raise StoreError(teach(expected, got, "delete the folder and run the command again"))
+        return cls(*fields)  # type: ignore[arg-type]
 
     def content(self) -> dict[str, Any]:
         """Plain JSON values, as stored."""
@@ -114,6 +123,22 @@ def is_run(folder: Path) -> bool:
     reading = read_manifest(folder) if folder.is_dir() else Reading()
     # One damaged file must not make the run look like a stranger's folder.
     return bool(reading.good) or any(FORMAT.encode() in line for line in reading.lines[:1])
+
+
+def is_start(folder: Path) -> bool:
+    """Whether a run there has stored nothing yet: it is starting, or was killed before its manifest's first line.
+
+    Raises:
+        StoreError: The folder cannot be read.
+    """
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except OSError as error:
+        raise StoreError(f"cannot read {folder}: {error.strerror}; check its permissions and the disk") from error
+    begun = bool(names & {LOCK_FILE, RUN_FILE})
+    if not begun or names - STARTED - {RUN_FILE, MANIFEST} or sealed_lines(folder):
+        return False
+    return not read_manifest(folder).lines
 
 
 def check_same(stored: Record, asked: Record, folder: Path, earlier: Earlier | None = None) -> list[str]:

@@ -14,15 +14,16 @@ from repflow.errors import DamagedRunError, InputError, RepflowError, StoreError
 from repflow.results import Finding, Result
 from repflow.seconds import timed
 from repflow.store.canonical import plain
-from repflow.store.disk import TMP, make_folder, write_atomic
+from repflow.store.disk import TMP, make_folder, refuse_links, write_atomic
 from repflow.store.identity import Earlier
 from repflow.store.lock import LOCK_FILE, Lock
 from repflow.store.manifest import MANIFEST, Manifest, is_complete, live_result, read_manifest
 from repflow.store.mapped import map_arrays
 from repflow.store.name import check_name
-from repflow.store.outcome import result_files
+from repflow.store.outcome import ARRAYS_FILE, RESULT_FILE, result_files
 from repflow.store.record import (
     RUN_FILE,
+    STARTED,
     Record,
     check_same,
     existing_run,
@@ -33,6 +34,8 @@ from repflow.store.record import (
 )
 from repflow.store.shard import SHARDS, pack, read_stamped, shard_path, stamp, unpack
 
+OWN_FILES = (LOCK_FILE, RUN_FILE, MANIFEST, SHARDS, RESULT_FILE, ARRAYS_FILE)
+"""What lies in a run folder, never through a symbolic link."""
 KINDS = frozenset(["run", "shard", "discard", "result", "discard_result", "reopened", "resumed", "lost"])
 
 
@@ -107,6 +110,7 @@ class RunFolder:
 
     @classmethod
     def _locked(cls, path: Path, asked: Record | None, *, fresh: bool = False) -> RunFolder:
+        refuse_links(*(path / name for name in OWN_FILES))
         lock = Lock(path)
         try:
             _remove_stale(path)
@@ -119,6 +123,7 @@ class RunFolder:
             manifest = Manifest(path, reading)
             if not manifest.entries:
                 manifest.append("run", record.content())
+            lock.seal(len(manifest.entries))
             return cls(path, record, manifest, lock)
         except BaseException:
             if fresh:  # under the lock: the folder of a process that won the race must stay
@@ -178,6 +183,7 @@ class RunFolder:
         kept = plain(meta or {}, "shard meta")
         data = pack(arrays)
         path = shard_path(self.path, name)
+        refuse_links(path.parent, path)
         if not path.parent.is_dir():
             make_folder(path.parent)
         write_atomic(path, data)
@@ -257,6 +263,7 @@ class RunFolder:
     def _append(self, kind: str, data: Mapping[str, Any]) -> None:
         self._check_open()
         self._manifest.append(kind, data)
+        self._lock.seal(len(self._manifest.entries))
 
     def _check_open(self) -> None:
         if not self._lock.held:
@@ -278,11 +285,9 @@ class RunFolder:
 def _check_place(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(teach(f"a folder or nothing at {path}", "a file", "use another --name or --out"))
-    # The lock comes first and run.json next, so these alone are a start that was killed.
-    started = {LOCK_FILE, RUN_FILE + TMP}
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if names - started and not is_run(path):
-        got = f"one with {len(names)} other entries, such as {min(names - started)!r}"
+    if names - STARTED and not is_run(path):
+        got = f"one with {len(names)} other entries, such as {min(names - STARTED)!r}"
         raise InputError(teach(f"a run or an empty folder at {path}", got, "use another --name or --out"))
 
 

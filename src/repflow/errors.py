@@ -70,7 +70,7 @@ COMMAND_ONLY = frozenset({"repair", "dry-run", "part", "workers", "watch", "json
 """Options of commands that have no call in Python."""
 _VALUES = (
     "text|random|kvpr|mdqa|float32|bfloat16|float16|float64|auto|reference|fast|rows|paper|last|final|model|always"
-    "|never|default|trained|init|all|none|tokens|items|mean|answer|residual|branch"
+    "|never|default|trained|init|split|all|none|tokens|items|mean|answer|residual|branch"
 )
 _OPTION = re.compile(
     r"(?:repflow \w+ (?=--help))?(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)"

@@ -79,7 +79,7 @@ def test_one_bad_model_does_not_take_the_other_down(cli, readers):
     ("wrong", "message"),
     [
         (("--task", "random"), "expected a task with labels"),
-        (("--seeds-vary", "nothing"), "--seeds-vary all or init"),
+        (("--seeds-vary", "nothing"), "--seeds-vary split, all or init"),
         (("--recipes", "papr"), "did you mean paper"),
         (("--position", "first"), "last, mean or a relative position"),
         (("--items", "40"), "pass --length"),

@@ -141,3 +141,33 @@ def test_lbfgs_stops_where_the_dtype_ends():
     )
     assert found.rounds <= 300
     assert found.point.abs().max() < 0.1
+
+
+def hard_features(samples=60, width=64, classes=4, seed=0):
+    """States as random and badly scaled models give them, (kind, sample, width)."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((6, samples, width))
+    noise[0] = 1.0 + 1e-3 * noise[0]  # a small spread around a large common vector
+    noise[1, :, :3] *= 1e4  # massive channels
+    noise[2] = rng.standard_normal((samples, 4)) @ rng.standard_normal((4, width)) + 1e-4 * noise[2]  # few directions
+    noise[3] += 1e4 * rng.standard_normal((samples, 1))  # one direction above all others
+    noise[4] = rng.standard_t(1.5, (samples, width))  # heavy tails
+    noise[5, 0] *= 1e4  # one prompt unlike all others
+    return noise.astype(np.float32), np.arange(samples) % classes
+
+
+def test_features_of_random_models_converge_to_scikit_learn():
+    """More columns than prompts, scales from 1e-3 to 1e4, in float32: the robust recipe ends at its minimum."""
+    x, y = hard_features()
+    splits = random_splits(60, 2)
+    got = fit_probes(ArrayFeatures(x), y, splits, n_classes=4, recipe="robust")
+    assert got.converged.all()
+    for penalty in (1.0, 0.01):
+        one = fit_probes(ArrayFeatures(x), y, splits, n_classes=4, recipe="robust", penalties=(penalty,))
+        assert one.converged.all()
+        for state in range(len(x)):
+            for k, split in enumerate(splits):
+                model, scaler = sklearn_probe(x[state].astype(np.float64), y, split, penalty)
+                want = log_loss(y[split.train], model.predict_proba(scaler.transform(x[state][split.train])))
+                # a gradient of 1e-3 leaves the objective within 1e-6 / (2 penalty) of its minimum
+                assert one.loss[state, k] == pytest.approx(want, abs=0.01)

@@ -7,10 +7,12 @@ import pytest
 from stored_runs import compared, facts, keep, measured, probed
 
 from repflow import papers
+from repflow.readout import ReadOut
 from repflow.report import section_cka, section_prompts, section_tokens
 from repflow.report.page import render
 from repflow.report.page_build import build_page
 from repflow.results import Band, Finding, Result
+from repflow.studies.diagnose import diagnose_results
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\u2028"
 
@@ -264,6 +266,42 @@ def test_a_diagnosis_stands_statement_by_statement(tmp_path):
     (row,) = block(page, "diagnosis-table").rows
     assert [row[0], row[1].text, *row[2:]] == ["gpt", "Flow between tokens", "Not decided.", "measured", "open"]
     assert block(page, "diagnosis-missing").paragraphs == ["gpt: no labels, so no probes"]
+
+
+def with_counts(result, train, *, drop, shown):
+    """A probed run of so many training prompts that loses so much, as `repflow probe` stores it."""
+    about = result.provenance["probe"]
+    about |= {"split_sizes": [[train, train // 3, train // 3]] * 5, "covers_refits": True, "seeds_vary": "split"}
+    about |= {"peak": 2, "peaks": [2] * 5, "peak_accuracy": 0.8, "last_accuracy": 0.8 - drop[0]}
+    about["intermediate_beats_final"] = shown
+    result.bands["probe_peak_accuracy"] = Band(*(np.asarray(value) for value in (0.8, 0.7, 0.9)))
+    result.bands["probe_drop"] = Band(*(np.asarray(value) for value in drop))
+    result.config["samples"] = 5 * train // 3
+    return result
+
+
+def test_verdict_diagnosis_and_table_state_one_loss(tmp_path):
+    """A small and a large run of one question: once "no loss shown" stood above "State 2 beats the last one"."""
+    small = with_counts(probed("gpt", prompts="a"), 36, drop=(0.5, 0.3, 0.7), shown=True)
+    large = with_counts(probed("gpt", prompts="b"), 180, drop=(0.1, -0.05, 0.25), shown=False)
+    for name, result in (("small", small), ("large", large)):
+        keep(tmp_path, name, result)
+        keep(tmp_path, f"{name}-diagnosis", diagnose_results(None, result))
+    page = build_page([tmp_path])
+    (sentence,) = block(page, "verdict-words").paragraphs
+    stated = ReadOut.of(large).statement
+    assert (
+        stated == "no earlier state is shown to beat the last one: peak minus last 10.0 [-5.0, 25.0] points of accuracy"
+    )
+    assert stated in sentence
+    assert "fitted on 180, tested on 60 prompts, 5 splits of the same prompts" in sentence
+    said = [str(row[2]).lower() for row in block(page, "diagnosis-table").rows]
+    assert any(text.startswith(stated) for text in said)
+    assert not any("beats the last one by" in text for text in said)
+    (left,) = block(page, "diagnosis-answered").paragraphs
+    assert "small-diagnosis" in left
+    counts = {(row[12], row[13], row[14]): row[-1] for row in block(page, "readout").rows}
+    assert counts == {(36, 12, 5): "yes", (180, 60, 5): "not shown"}
 
 
 def test_checkpoints_are_a_heat_map_of_depth_by_step(tmp_path):

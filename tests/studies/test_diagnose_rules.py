@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from repflow.errors import InputError
+from repflow.readout import Counts, Number, ReadOut
 from repflow.results import Band
 from repflow.studies.diagnose import judge
 from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvidence, held_out, share_interval
@@ -24,14 +25,19 @@ def flow(curve, excess=None, noise=0.005, samples=16, kinds=None, seed=0):
     return FlowEvidence(np.asarray(curve)[:, None] + spread, other, names)
 
 
-def probe(accuracy, peak, drop, *, classes=10, tied=(), width=0.02, **facts):
+def probe(accuracy, peak, drop, *, classes=10, tied=(), width=0.02, shown=None, covers=True, own=None, **facts):
+    """Evidence of a probe; `own` is the accuracy at each seed's own peak and these peaks."""
     accuracy = np.asarray(accuracy, dtype=float)
-    chance = 1 / classes
-    band = Band(accuracy, accuracy - width, accuracy + width)
-    corrected = (accuracy - chance) / (1 - chance)
+    chance, last = 1 / classes, len(accuracy) - 1
+    top, peaks = own or (Number(accuracy[peak], accuracy[peak] - width, accuracy[peak] + width), (peak,))
+    shown = peak < last and drop[1] > 0 if shown is None else shown
+    counts = Counts(600, 200, 200, seeds=5, vary="split", covers_refits=covers)
     tied = tuple(sorted({peak, *tied}))
-    facts = {"accuracy_band": band, **facts}
-    return ProbeEvidence(accuracy, corrected, classes, chance, peak, tied, Interval(*drop), "index", "robust", facts)
+    read = ReadOut(
+        "index", classes, chance, peak, peaks, last, tied, top, accuracy[-1], Number(*drop), shown, counts
+    )  # fmt: skip
+    facts = {"accuracy_band": Band(accuracy, accuracy - width, accuracy + width), **facts}
+    return ProbeEvidence(accuracy, read, "robust", facts)
 
 
 def found(statements, code, basis=None):
@@ -133,9 +139,46 @@ def test_intermediate_beats_final_only_if_the_interval_excludes_zero():
     assert found(said, "intermediate").text.startswith("Validation chose the last state, 2;")
 
 
+def test_a_loss_that_no_interval_covers_refits_of_is_not_claimed():
+    """One seed: the interval over test prompts lies above 0, and still nothing is said to be lost."""
+    said, _ = judge(None, probe([0.1, 0.9, 0.4], 1, (0.5, 0.4, 0.6), shown=False, covers=False))
+    assert found(said, "intermediate").holds is None
+    assert "no interval covers refitting" in found(said, "intermediate").text
+    assert found(said, "peak_to_last", "judged").holds is None
+    assert found(said, "intermediate").numbers["prompts"]["train"] == 600
+
+
+def test_a_loss_that_is_not_claimed_is_not_judged_to_be_over_a_limit():
+    """The interval lies above 15 points, but the loss does not survive half the training prompts."""
+    said, _ = judge(None, probe([0.1, 0.9, 0.4], 1, (0.5, 0.4, 0.6), shown=False))
+    assert found(said, "intermediate").holds is None
+    assert found(said, "peak_to_last", "judged").holds is None
+    said, _ = judge(None, probe([0.1, 0.9, 0.9], 1, (0.0, -0.02, 0.02), shown=False))
+    assert found(said, "peak_to_last", "judged").holds is False
+
+
+def test_counts_stand_beside_every_claim_of_a_probe():
+    band = Band(np.array([0.5, -0.3]), np.array([0.4, -0.4]), np.array([0.6, -0.2]))
+    facts = {"step": band, "half_step": band, "claim": np.array([1, -1])}
+    said, _ = judge(flow([0.1, 0.2, 0.3]), probe([0.1, 0.6, 0.3], 1, (0.3, 0.2, 0.4), **facts))
+    for code in ("decodable", "intermediate", "lost_in_block", "gained_in_block"):
+        assert "fitted on 600, tested on 200 prompts, 5 splits of the same prompts" in found(said, code).text
+        assert found(said, code).numbers["prompts"]["test"] == 200
+    assert found(said, "lost_in_block").numbers["block"] == 2
+    assert found(said, "lost_in_block").numbers["half"].value == -0.3
+
+
+def test_a_run_without_claims_says_why_no_block_is_named():
+    """Stored before fits on half the training prompts: its intervals are there, its claims are not."""
+    band = Band(np.array([0.5, -0.3]), np.array([0.4, -0.4]), np.array([0.6, -0.2]))
+    said, _ = judge(flow([0.1, 0.2, 0.3]), probe([0.1, 0.6, 0.3], 1, (0.3, 0.2, 0.4), step=band))
+    assert found(said, "lost_in_block").holds is None
+    assert "probe again" in found(said, "lost_in_block").text
+
+
 def test_best_state_names_those_it_cannot_be_told_from():
     said, _ = judge(None, probe([0.1, 0.6, 0.6, 0.6, 0.2], 2, (0.4, 0.3, 0.5), tied=(1, 3)))
-    assert "not to be told from it: states 1, 3" in found(said, "best_state").text
+    assert "not distinguished from it: states 1, 3" in found(said, "best_state").text
 
 
 def test_chance_accuracy_is_not_called_decodable():
@@ -145,7 +188,7 @@ def test_chance_accuracy_is_not_called_decodable():
     said, _ = judge(None, probe([0.1, 0.05, 0.1], 1, (-0.05, -0.08, -0.02)))
     assert found(said, "decodable").holds is None  # below chance: these probes do not read it, another one might
     assert "cannot" not in found(said, "decodable").text
-    assert "no recommendation" in found(said, "best_state").text
+    assert "not a recommendation" in found(said, "best_state").text
 
 
 def test_hybrid_layout_counts_changes_across_blocks():
@@ -195,8 +238,9 @@ def test_what_was_measured_is_said_and_what_was_not_is_listed():
     assert any("no labels" in text for text in missing)
 
 
-def said_with(code, **facts):
-    return found(judge(None, probe([0.1, 0.6, 0.5], 1, (0.1, 0.05, 0.15), **{**FACTS, **facts}))[0], code)
+def said_with(code, own=None, **facts):
+    evidence = probe([0.1, 0.6, 0.5], 1, (0.1, 0.05, 0.15), own=own, **{**FACTS, **facts})
+    return found(judge(None, evidence)[0], code)
 
 
 def test_twin_is_judged_by_the_paired_difference_not_by_overlap():
@@ -210,12 +254,12 @@ def test_twin_is_judged_by_the_paired_difference_not_by_overlap():
 
 
 def test_accuracy_of_each_seeds_own_peak_is_cited_where_it_is_known():
-    own = {"peak_accuracy": Interval(0.55, 0.5, 0.6), "peaks": (1, 2)}
-    decodable = said_with("decodable", **own)
+    own = (Number(0.55, 0.5, 0.6), (1, 2))
+    decodable = said_with("decodable", own)
     assert decodable.numbers["accuracy"].value == 0.55
     assert decodable.numbers["corrected"] == pytest.approx(0.45 / 0.9)
     assert "state 1 (by seed: 1, 2)" in decodable.text
-    assert said_with("best_state", **own).numbers["accuracy"].value == 0.55
+    assert said_with("best_state", own).numbers["accuracy"].value == 0.55
 
 
 def test_selectivity_holds_only_where_its_interval_excludes_zero():

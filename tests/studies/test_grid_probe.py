@@ -43,7 +43,7 @@ def test_cells_are_probes_and_the_length_is_the_tasks():
 
 
 def test_prompts_are_counted_with_seeds_and_twin():
-    assert prompt_count(ProbeConfig(samples=50, seeds=3, twin="default")) == 300
+    assert prompt_count(ProbeConfig(samples=50, seeds=3, seeds_vary="all", twin="default")) == 300
     assert prompt_count(ProbeConfig(samples=50, seeds=3, task="own.jsonl")) == 50
 
 

@@ -45,10 +45,10 @@ def test_a_broken_embedding_is_a_finding_and_every_number_is_nan(lost, recwarn):
     about = lost.provenance["probe"]
     assert (about["peak_accuracy"], about["tied"], about["intermediate_beats_final"]) == (None, [], False)
     (found,) = [f for f in lost.findings if f.code == "nonfinite_state"]
-    assert found.message.startswith("5 of 5 states, the first of them 0, are not finite")
+    assert found.message.startswith("5 of 5 states, the first of them state 0, are not finite")
     assert [s["name"] for s in lost.provenance["sentinels"]] == ["length and counts", "bag of tokens"]
     json.dumps(lost.to_json(), allow_nan=False)
-    assert summary_lines(lost) == ["nothing could be probed: no state is finite"]
+    assert summary_lines(lost) == ["no state is finite, so nothing could be probed"]
     assert probe_view(lost)
     assert not [warning for warning in recwarn if "NaN" in str(warning.message) or "empty" in str(warning.message)]
 

@@ -1,18 +1,23 @@
 """`repflow.probe` on real tiny models: what comes back, what is stored, what a seed redraws, what is refused."""
 
 import functools
+import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from probe_study_inputs import KINDS, KVPR, PlantedModel, planted_prompts, reader
+from probe_study_inputs import KINDS, KVPR, PlantedModel, PlantedTask, planted_prompts, reader
+from rich.console import Console
 from tiny_configs import tiny_model
 
 import repflow
 from repflow.errors import InputError
 from repflow.models import load
+from repflow.readout import ReadOut
+from repflow.report.probe_table import probe_view
 from repflow.store import RunFolder, load_result, verify
+from repflow.studies.diagnose import DiagnoseConfig
 from repflow.studies.probe_config import ProbeConfig, check_request, run_name
 from repflow.studies.probe_fit import Problem, joined
 from repflow.studies.probe_prompts import seed_prompts
@@ -43,7 +48,7 @@ def test_architectures_on_kvpr(kind):
     about = result.provenance["probe"]
     assert (about["classes"], about["class_names"]) == (3, ["0", "1", "2"])
     assert about["split_sizes"] == [[27, 9, 9]] * 2
-    assert len(result.provenance["lengths"]) == 2  # every seed has prompts of its own
+    assert len(result.provenance["lengths"]) == 1  # seeds split one set of prompts anew
     assert max(result.provenance["lengths"][0]) <= KVPR["length"]
     assert [s["leaks"] for s in result.provenance["sentinels"]] == [False] * 3
     assert result.provenance["answers"][0]["right"]
@@ -148,7 +153,7 @@ def test_in_memory_stored_and_spilled_results_are_equal(tmp_path, monkeypatch):
 
 
 def test_what_a_seed_redraws():
-    config = ProbeConfig(**{**KVPR, "samples": 12, "seeds": 3})
+    config = ProbeConfig(**{**KVPR, "samples": 12, "seeds": 3, "seeds_vary": "all"})
     model = reader("mamba2")
     every = seed_prompts(config, model)
     assert every.parts == [0, 1, 2]
@@ -157,6 +162,66 @@ def test_what_a_seed_redraws():
     paper = seed_prompts(ProbeConfig(**{**KVPR, "samples": 12, "seeds": 3, "seeds_vary": "init"}), model)
     assert paper.parts == [0, 0, 0]
     assert paper.part(0).digest() == every.part(0).digest()
+    resplit = seed_prompts(ProbeConfig(**{**KVPR, "samples": 12, "seeds": 3}), model)
+    assert resplit.parts == [0, 0, 0]  # one forward pass for all seeds
+    assert resplit.digests == paper.digests
+
+
+def test_training_and_test_prompts_may_be_counted_out():
+    """20,000 and 2,000 take 22,000 prompts, where shares of 60, 20 and 20 % would draw 33,334."""
+    config = ProbeConfig(train=20_000, test=2000)
+    assert config.samples == 22_000
+    assert [round(config.samples * share) for share in config.fractions] == [18_000, 2000, 2000]
+    assert ProbeConfig(samples=500).fractions == ProbeConfig().fractions == (0.6, 0.2, 0.2)
+    assert ProbeConfig(samples=1000, train=800).fractions == pytest.approx((0.6, 0.2, 0.2))
+    assert ProbeConfig(samples=1000, test=50).fractions == pytest.approx((0.9, 0.05, 0.05))
+    assert DiagnoseConfig(train=90, test=30).probe() == ProbeConfig(train=90, test=30)
+    asked = {name: value for name, value in SMALL.items() if name != "samples"}
+    result = repflow.probe(PlantedModel(), PlantedTask(), **asked, train=100, test=20)
+    sizes = np.array(result.provenance["probe"]["split_sizes"])
+    np.testing.assert_allclose(sizes, [[80, 20, 20]] * 2, atol=4)  # to within one prompt per class
+    assert result.config["samples"] == sizes.sum(1)[0] == 120
+    assert (result.config["train"], result.config["test"]) == (100, 20)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"samples": 1000, "train": 900, "test": 200}, r"samples equal to train \+ test; got samples=1000"),
+        ({"train": 900}, "train together with test or samples; got train=900 alone"),
+        ({"samples": 100, "test": 100}, "test below samples; got test=100 of samples=100"),
+        ({"train": 0, "test": 10}, "train of at least 1; got 0"),
+    ],
+)
+def test_numbers_of_prompts_that_contradict_are_refused(asked, message):
+    for kind in (ProbeConfig, DiagnoseConfig):
+        with pytest.raises(InputError, match=message):
+            kind(**asked)
+
+
+def test_prompts_at_hand_must_be_as_many_as_asked_for():
+    with pytest.raises(InputError, match="samples equal to train"):
+        repflow.probe(PlantedModel(), planted_prompts(60), seeds=1, train=100, test=20)
+
+
+def test_branches_are_counted_as_blocks_from_1():
+    """A branch belongs to a block; entry 0 is block 1, as in every other table."""
+    model = reader("gpt_neox")
+    asked = {**KVPR, "answers": 0, "lens": 0, "seeds": 1, "recipes": ["robust"], "controls": ["none"]}
+    found = repflow.probe(model, "kvpr", **asked, states="branch")
+    read = ReadOut.of(found)
+    blocks = len(found["probe_accuracy"])
+    assert read.blocks == tuple(range(1, blocks + 1))
+    assert found.provenance["probe"]["read_out"]["last"] == blocks
+    page = io.StringIO()
+    console = Console(width=200, file=page)
+    for part in probe_view(found):
+        console.print(part)
+    text = page.getvalue()
+    first = [line.split()[0].rstrip("*=") for line in text.splitlines() if line.strip()]
+    assert [word for word in first if word.isdigit()] == [str(block) for block in range(1, blocks + 1)]
+    assert "block " in text
+    assert "state 0" not in text
 
 
 def test_seeds_that_vary_the_initialisation_share_prompts_and_split():
@@ -187,7 +252,7 @@ def test_seeds_with_unlike_items_get_as_many_as_fit_all(monkeypatch):
         return own(config if config.items else replace(config, items=3 + config.seed), model, task)
 
     monkeypatch.setattr(module, "make_prompts", make)
-    config = ProbeConfig(task="kvpr", length=400, samples=12, seeds=2)
+    config = ProbeConfig(task="kvpr", length=400, samples=12, seeds=2, seeds_vary="all")
     found = seed_prompts(config, reader("mamba2"))
     assert asked[-1] == 3
     assert {found.part(n)[0].items for n in range(2)} == {3}
@@ -245,7 +310,9 @@ def test_states_that_are_not_finite_are_left_out(tmp_path):
     assert np.isnan(result["probe_drop"])
     said = {f.code: f.message for f in result.findings}
     assert said["nonfinite_weight"].startswith("block 3's ")
-    assert said["nonfinite_state"].startswith("2 of 5 states, the first of them 3, are not finite and were not probed")
+    assert said["nonfinite_state"].startswith(
+        "2 of 5 states, the first of them state 3, are not finite and were not probed"
+    )
 
 
 def test_joined_fits_keep_seeds_in_order():
@@ -286,7 +353,7 @@ def test_control_classes_are_balanced_and_fixed_by_token():
         ({"task": "kvrp"}, "did you mean kvpr"),
         ({"task": "none.jsonl"}, "no such file"),
         ({"seeds": 0}, "expected seeds of at least 1; got 0"),
-        ({"seeds_vary": "split"}, "expected seeds_vary='all' or init"),
+        ({"seeds_vary": "prompts"}, "expected seeds_vary='split', all or init"),
         ({"index": 1}, "a gold index that varies"),
         ({"rate": 0.0}, "rate above 0"),
         ({"answer_tokens": 0}, "answer_tokens of at least 1"),

@@ -5,9 +5,10 @@ import pytest
 from probe_study_inputs import CLASSES, PlantedModel, PlantedTask, planted_prompts
 
 import repflow
+from repflow.report.probe_table import summary_lines
 from repflow.studies.probe_study import LeakError
 
-QUICK = {"samples": 240, "seeds": 2, "lens": 0, "answers": 0}
+QUICK = {"samples": 240, "seeds": 3, "lens": 0, "answers": 0}
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,10 @@ def test_the_state_that_holds_the_label_is_found(planted):
     assert about["intermediate_beats_final"] is True
     assert planted["probe_like_peak"].tolist() == [False, False, True, False, False]
     assert planted["probe_accuracy"][2].min() > 0.9
+    assert about["covers_refits"] is True
+    assert about["read_out"]["prompts"] == {
+        "train": 144, "valid": 48, "test": 48, "seeds": 3, "vary": "split", "covers_refits": True,
+    }  # fmt: skip
 
 
 def test_no_other_state_reads_it(planted):
@@ -39,12 +44,44 @@ def test_numbers_beside_the_accuracy(planted):
     assert planted.provenance["probe"]["classes"] == CLASSES
     np.testing.assert_allclose(planted["probe_corrected"], (accuracy - chance) / (1 - chance))
     drop = planted.bands["probe_drop"]
-    assert float(planted["probe_drop"]) == pytest.approx(accuracy[2] - accuracy[4])
+    assert float(planted["probe_drop"]) == pytest.approx(accuracy[2] - max(accuracy[4], chance))
     assert drop.low < drop.mean < drop.high
     assert float(planted["probe_drop_corrected"]) == pytest.approx(float(planted["probe_drop"]) / (1 - chance))
     (finding,) = [f for f in planted.findings if f.code == "intermediate_beats_final"]
     assert finding.layer == 2
-    assert f"{100 * float(planted['probe_drop']):.1f} points" in finding.message
+    assert f"by {100 * float(planted['probe_drop']):.1f} [" in finding.message
+    assert finding.message.endswith("fitted on 144, tested on 48 prompts, 3 splits of the same prompts")
+    assert "with half the training prompts" in finding.message
+
+
+def test_blocks_that_write_and_remove_the_label_are_claimed(planted):
+    assert planted["probe_step_claim"].tolist() == [0, 1, -1, 0]
+    assert planted["half/probe_step"].shape == (4,)
+    codes = {f.code: f for f in planted.findings}
+    assert codes["lost_in_block"].layer == 2
+    assert codes["lost_in_block"].message.startswith("lost in block 3: accuracy")
+    assert "fitted on 144, tested on 48 prompts" in codes["gained_in_block"].message
+
+
+def test_one_seed_claims_no_loss():
+    """The same label, the same accuracies: but nothing says how far they move with other training prompts."""
+    found = repflow.probe(PlantedModel(label_at=2), planted_prompts(240), **{**QUICK, "seeds": 1}, recipes=["robust"])
+    about = found.provenance["probe"]
+    assert found.bands["probe_drop"].low > 0.2
+    assert about["intermediate_beats_final"] is False
+    assert "no interval covers refitting" in about["read_out"]["statement"]
+    assert not found["probe_step_claim"].any()
+    assert [f.code for f in found.findings if f.code == "no_refits"]
+
+
+def test_fixed_epochs_are_no_finding_where_the_robust_recipe_is_reported(planted):
+    """Adam's 150 epochs on raw features end short of a minimum, as published: their numbers are not reported here."""
+    assert planted.provenance["probe"]["recipe"] == "robust"
+    assert not planted["probe/paper/converged"].all()
+    assert not [f for f in planted.findings if f.code == "unconverged"]
+    paper = repflow.probe(PlantedModel(), planted_prompts(240), **{**QUICK, "seeds": 1}, recipes=["paper"], controls=[])
+    (found,) = [f.message for f in paper.findings if f.code == "unconverged"]
+    assert found.startswith("recipe paper ended after its 150 epochs, short of a minimum, at ")
 
 
 def test_controls_tell_task_from_capacity(planted):
@@ -52,7 +89,7 @@ def test_controls_tell_task_from_capacity(planted):
 
     A control below its chance counts as at chance: it would lift selectivity over what the task itself gains.
     """
-    assert planted["probe_control_accuracy"].shape == (5, 2)
+    assert planted["probe_control_accuracy"].shape == (5, 3)
     assert float(planted["probe_control_chance"]) == pytest.approx(1 / CLASSES, abs=0.08)
     assert planted["probe_control_accuracy"].mean(1).max() < 0.45
     own, other = float(planted["probe_chance"]), float(planted["probe_control_chance"])
@@ -132,6 +169,14 @@ def test_mean_and_other_positions():
     assert swept.provenance["probe"]["sweep"] == ["0", "0.5", "1"]
     assert swept.axes["sweep/probe_accuracy"] == ("position", "state", "seed")
     best = swept["sweep/probe_accuracy"].mean(2)
+    chosen = np.array(swept.provenance["probe"]["sweep_peaks"])  # (position, seed)
+    at = swept["sweep/probe_accuracy"][np.arange(3)[:, None], chosen, np.arange(3)]
+    np.testing.assert_allclose(swept["sweep/probe_peak_accuracy"], at.mean(1))
+    assert swept["sweep/probe_peak_accuracy"][0] < best[0].max()  # where nothing is to be read, luck is not taken
+    (line,) = [line for line in summary_lines(swept) if "other positions" in line]
+    assert "of the state that validation chose there" in line
+    band = swept.bands["sweep/probe_peak_accuracy"]
+    assert f"{float(band.mean[0]):.3f} [{float(band.low[0]):.3f}, {float(band.high[0]):.3f}]" in line
     assert best[2, 2] > 0.9  # position 1 is the last token
     np.testing.assert_array_equal(swept["sweep/probe_accuracy"][2], swept["probe_accuracy"])
     for name in ("probe_corrected", "probe_information"):
@@ -150,12 +195,12 @@ def test_twin_of_a_planted_model_holds_nothing(monkeypatch):
     monkeypatch.setattr(study, "_load_twin", lambda *_: PlantedModel(strength=0.0))
     found = repflow.probe(PlantedModel(), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none")
     band = found.bands["twin/probe_accuracy"]
-    assert found["twin/probe_accuracy"].shape == (5, 2)
+    assert found["twin/probe_accuracy"].shape == (5, 3)
     assert (band.low <= float(found["probe_chance"])).all()
     assert found.bands["probe_accuracy"].low[2] > band.high.max()
-    assert found["twin/probe_valid_accuracy"].shape == (5, 2)
+    assert found["twin/probe_valid_accuracy"].shape == (5, 3)
     peaks = found["twin/probe_valid_accuracy"].argmax(0)  # chosen on validation, by seed
-    twin = found["twin/probe_accuracy"][peaks, [0, 1]].mean()
+    twin = found["twin/probe_accuracy"][peaks, [0, 1, 2]].mean()
     assert float(found["twin/probe_peak_accuracy"]) == pytest.approx(twin)
     assert float(found["twin/probe_gain"]) == pytest.approx(float(found["probe_peak_accuracy"]) - twin)
     gain = found.bands["twin/probe_gain"]
@@ -163,7 +208,10 @@ def test_twin_of_a_planted_model_holds_nothing(monkeypatch):
 
 
 def test_a_model_is_no_better_than_itself():
-    """Twin and model alike: by prompt there is no difference at all, which the width of either interval hides."""
+    """Twin and model alike: by prompt there is no difference at all, which the width of either interval hides.
+
+    Prompts that all agree leave a small width: they do not prove that the next one would.
+    """
     from repflow.studies import probe_study
 
     with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +220,8 @@ def test_a_model_is_no_better_than_itself():
             PlantedModel(strength=1.5), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none"
         )
     gain = found.bands["twin/probe_gain"]
-    assert float(gain.low) == float(gain.mean) == float(gain.high) == 0.0
+    assert float(gain.mean) == 0.0
+    assert -0.05 < float(gain.low) < 0 < float(gain.high) < 0.05
 
 
 def leaky(**change):

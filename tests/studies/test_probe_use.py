@@ -13,8 +13,7 @@ from repflow.report.diagnose_page import diagnosis_json, diagnosis_text
 from repflow.store import list_runs, load_result, verify
 from repflow.studies import diagnose, probe
 from repflow.studies.diagnose import DiagnoseConfig
-from repflow.studies.diagnose_blocks import block_statements, block_steps, widened
-from repflow.studies.diagnose_evidence import Interval
+from repflow.studies.diagnose_blocks import block_statements, block_steps
 from repflow.studies.probe_config import ProbeConfig, run_name
 
 
@@ -57,7 +56,7 @@ class Told:
 
 
 def test_every_phase_is_told_and_a_finished_run_shows_no_bar(tmp_path):
-    config = ProbeConfig(task="kvpr", twin="default", **{**KVPR, "samples": 30}, allow_leak=True)
+    config = ProbeConfig(task="kvpr", twin="default", seeds_vary="all", **{**KVPR, "samples": 30}, allow_leak=True)
     told = Told()
     probe.run(config, model=reader("mamba2"), out=tmp_path, name="n", progress=told)
     wanted = ["making prompts", "checking for leaks", "reading states", "fitting probes, paper, prompts 1 of 2"]
@@ -94,10 +93,12 @@ def test_features_are_dropped_once_the_run_is_finished(tmp_path):
 
 def test_steps_across_blocks_are_paired(tmp_path):
     found = repflow.probe(
-        PlantedModel(label_at=2), planted_prompts(300), seeds=2, answers=0, lens=0, recipes=["robust"]
+        PlantedModel(label_at=2), planted_prompts(300), seeds=3, answers=0, lens=0, recipes=["robust"]
     )
     band = found.bands["probe_step"]
-    np.testing.assert_allclose(found["probe_step"], np.diff(found["probe_accuracy"].mean(1)), atol=1e-12)
+    # below chance counts as chance: nothing can be lost there
+    over = np.maximum(found["probe_accuracy"].mean(1), float(found["probe_chance"]))
+    np.testing.assert_allclose(found["probe_step"], np.diff(over), atol=1e-12)
     assert found.axes["probe_step"] == ("layer",)
     assert band.low[1] > 0.3  # block 2 puts the label there
     assert band.high[2] < -0.3  # block 3 takes it away
@@ -105,7 +106,7 @@ def test_steps_across_blocks_are_paired(tmp_path):
     assert (found["probe_step"] <= band.high).all()
 
 
-QUICK = {"samples": 240, "seeds": 2, "answers": 0, "lens": 0, "recipes": ["robust"]}
+QUICK = {"samples": 240, "seeds": 3, "answers": 0, "lens": 0, "recipes": ["robust"]}
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +178,6 @@ def test_other_prompts_are_a_finding(runs, tmp_path):
     assert finding.message.startswith("the flow is from random at 16 tokens, the probe from planted")
 
 
-def test_intervals_are_widened_for_all_blocks():
-    """Six intervals of 95 % together: by the normal quantile of 1 - 0.05 / 12, 2.638 in any table."""
-    wide = widened(Interval(0.0, -1.959964, 1.959964), 6)
-    assert (wide.low, wide.high) == (pytest.approx(-2.638, abs=1e-3), pytest.approx(2.638, abs=1e-3))
-    assert widened(Interval(0.3, 0.1, 0.5), 1).low == pytest.approx(0.1)
-
-
 def test_luck_is_not_called_a_loss(runs):
     """Without a label in the states no block gains or loses it, whatever single intervals say."""
     found = repflow.probe(PlantedModel(label_at=99), planted_prompts(240), **{**QUICK, "seeds": 3})
@@ -191,4 +185,5 @@ def test_luck_is_not_called_a_loss(runs):
     steps = block_steps(None, evidence)
     assert [step.verdict for step in steps] == [""] * 4
     (said,) = block_statements(steps, evidence)
-    assert (said.holds, said.text) == (None, "No single one of the 4 blocks is shown to lose it.")
+    assert said.holds is None
+    assert said.text.startswith("No single one of the 4 blocks is shown to lose it; fitted on 144, tested on 48")

@@ -74,7 +74,7 @@ def test_paper_scale_is_the_papers_setting(tmp_path):
     assert {model.spec for model in made.models.values()} == {entry.hub for entry in papers.CHECKPOINTS.values()}
     assert made.lengths == {300: 300, 1000: 1000, 2000: 2000, 4000: 4000}
     probes = [cell.config for cell in made.cells if isinstance(cell.config, ProbeConfig)]
-    assert all(round(0.6 * config.samples) == 20_000 for config in probes)
+    assert {(config.train, config.test, config.samples) for config in probes} == {(20_000, 2000, 22_000)}
     assert {(c.epochs, c.rate, c.seeds, c.seeds_vary) for c in probes} == {(150, 0.05, 5, "init")}
     assert {c.format for c in probes if c.task == "kvpr"} == {"paper"}
     assert len([row for row in made.rows if row.quantity == "drop"]) == TABLE_2_CELLS

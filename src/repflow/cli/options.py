@@ -78,6 +78,8 @@ PANELS = {
             "length",
             "lengths",
             "samples",
+            "train",
+            "test",
             "flow_samples",
             "seed",
             "format",

@@ -39,6 +39,31 @@ def corrected(accuracy: Number, chance: float) -> Number:
     return (accuracy - chance) / (1 - chance if chance < 1 else float("nan"))
 
 
+def floored_change(
+    before: np.ndarray, after: np.ndarray, ends: tuple[np.ndarray, np.ndarray], chance: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """After - before, where an accuracy below chance counts as chance; and the ends of its interval, moved alike.
+
+    A probe below chance has read nothing, and nothing more than what lay above chance can be lost: the change over
+    1 - chance never exceeds 1.
+
+    Args:
+        before: Accuracies, any shape.
+        after: Accuracies of the same shape.
+        ends: Ends of the interval of after - before.
+        chance: Accuracy of guessing.
+
+    >>> before, after, low, high = (np.array(value) for value in (1.0, 0.25, -1.0, -0.5))
+    >>> [round(float(part), 2) for part in floored_change(before, after, (low, high), 0.5)]
+    [-0.5, -0.5, -0.25]
+    """
+    most = 1 - chance
+    change = np.asarray(np.maximum(after, chance) - np.maximum(before, chance))
+    moved = change - (after - before)
+    low, high = (np.asarray(np.clip(end + moved, -most, most)) for end in ends)
+    return change, low, high
+
+
 def prior_log_likelihood(fit: ProbeFit) -> np.ndarray:
     """Mean log-probability of the test labels under the training labels' frequencies, nats, (seed,).
 

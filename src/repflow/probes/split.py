@@ -92,6 +92,33 @@ def three_way_split(
     )
 
 
+def half_training(
+    split: Split,
+    labels: Sequence[int] | np.ndarray,
+    groups: Sequence[Hashable] | np.ndarray | None = None,
+    *,
+    seed: int,
+) -> Split:
+    """The same split with half of the training rows: groups stay together, each label keeps its share.
+
+    >>> split = half_training(three_way_split([0, 1] * 20, seed=0), [0, 1] * 20, seed=0)
+    >>> len(split.train), len(split.valid), len(split.test)
+    (12, 8, 8)
+    """
+    known = np.asarray(labels)[split.train]
+    names = None if groups is None else [groups[row] for row in split.train.tolist()]
+    members = _members(names, len(known))
+    counts = np.zeros((len(members), int(known.max()) + 1), np.int64)
+    for group, rows in enumerate(members):
+        np.add.at(counts[group], known[rows], 1)
+    counts = counts[:, counts.sum(0) > 0]
+    part = _assign(counts, np.array([0.5, 0.5]), np.random.default_rng([SALT, seed, 2]))
+    # a class in one group only may fall to either half: the one that holds more classes is kept
+    kept = max((0, 1), key=lambda half: int((counts[part == half].sum(0) > 0).sum()))
+    rows = np.concatenate([members[group] for group in np.flatnonzero(part == kept)])
+    return Split(split.train[np.sort(rows)], split.valid, split.test)
+
+
 def _check_labels(labels: Sequence[int] | np.ndarray) -> np.ndarray:
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu" or array.min() < 0:
@@ -152,7 +179,7 @@ def _assign(counts: np.ndarray, shares: np.ndarray, generator: np.random.Generat
     order = generator.permutation(len(counts))
     order = order[np.argsort(-counts[order].sum(1), kind="stable")]
     part = np.empty(len(counts), np.int64)
-    jitter = generator.random((len(counts), 3)) * 1e-6
+    jitter = generator.random((len(counts), len(shares))) * 1e-6
     for place, group in enumerate(order):
         seen = np.flatnonzero(counts[group])
         mine = counts[group, seen]

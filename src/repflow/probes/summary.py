@@ -4,29 +4,29 @@ The maximum over many equal states is above their common mean by luck alone. So 
 and its accuracy taken from test rows. Where seeds redraw the split of one set of prompts, a prompt tests one seed and
 trains or validates another, so each seed has a peak of its own, from seeds that never saw its test rows: then itself
 alone. The recipe is one for all seeds: a choice between two, on validation rows of all of them.
+
+Accuracies below chance count as chance in every loss and gain. "Lost" is said only where the interval covers refitting
+(`spread`) and where it is still so with probes fitted on half the training rows (`claims`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from repflow.errors import InputError, teach
-from repflow.probes.bootstrap import DRAWS, SEED, bootstrap_accuracy, count_units, interval
-from repflow.probes.chance import chance_level, corrected, prior_log_likelihood
+from repflow.intervals import LEVEL
+from repflow.probes.chance import chance_level, corrected, floored_change, prior_log_likelihood
 from repflow.probes.fit import ProbeFit
+from repflow.probes.spread import SHARE, Spread, spread
 from repflow.seconds import timed
-
-LEAST_UNITS = 10
-"""Test prompts, or groups of them, that an interval needs."""
 
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """Test results of the recipe that read best on validation. Intervals are 95 % paired bootstrap over prompts.
+    """Test results of the recipe that read best on validation. Intervals are the wider of prompts and refits.
 
     Attributes:
         recipe: The chosen one.
@@ -45,11 +45,13 @@ class ProbeSummary:
         peak_low: Lower end of its interval.
         peak_high: Upper end.
         last_accuracy: Test accuracy of the last state.
-        drop: peak_accuracy - last_accuracy, the paper's ↓.
+        drop: peak_accuracy - last_accuracy, the paper's ↓, an accuracy below chance counted as chance.
         drop_low: Lower end of its interval.
         drop_high: Upper end.
         like_peak: States whose difference from the peak has an interval that includes 0; the peak among them.
-        intermediate_beats_final: The peak lies before the last state and the drop's interval lies above 0.
+        beats: The peak lies before the last state and the drop's interval, which covers refitting, lies above 0. A
+            claim (`claims.peak_loss`) needs a fit on half the training rows besides.
+        covers_refits: Whether the intervals hold for other training rows too; else they are over test rows alone.
         unconverged: (state, seed) pairs whose gradient is not small, as a share of all.
         test_units: Prompts, or groups of them, that test; under LEAST_UNITS intervals are NaN and nothing is claimed.
     """
@@ -74,7 +76,8 @@ class ProbeSummary:
     drop_low: float
     drop_high: float
     like_peak: tuple[int, ...]
-    intermediate_beats_final: bool
+    beats: bool
+    covers_refits: bool
     unconverged: float
     test_units: int
 
@@ -85,58 +88,82 @@ def summarise(
     *,
     groups: Sequence[Hashable] | np.ndarray | None = None,
     last: int | None = None,
-    draws: int = DRAWS,
-    seed: int = SEED,
-    level: float = 0.95,
+    level: float = LEVEL,
 ) -> ProbeSummary:
     """Choose the recipe on validation and report its test results.
 
     Args:
         fits: One fit, or one per recipe on the same states, seeds and splits.
-        groups: (sample,) prompts of a group are drawn together in the bootstrap.
+        groups: (sample,) prompts of a group count as one in the intervals.
         last: State the drop is taken to; the last one if not given. The drop is NaN where it could not be fitted.
-        draws: Of the bootstrap.
-        seed: Of the bootstrap.
         level: Of the intervals.
     """
     fit, valid = _chosen(_as_list(fits))
     last = _check_last(last, fit.n_states)
     peaks, chance = _peaks(fit), chance_level(fit)
     peak = int(np.where(_fitted(fit), fit.accuracy_valid.mean(1), -1.0).argmax())
-    drawn, units = _drawn(fit, groups, draws, seed)
-    low, high = _interval(_seed_mean(_at(drawn, peaks)[:, None] - drawn), level)
-    accuracy = fit.accuracy_test.mean(1)
+    below = below_peak(fit, peaks, groups)
+    low, high = below.interval(level)
+    accuracy = spread(correctness(fit), fit.splits, groups=groups, made_up=SHARE)
     top = float(fit.accuracy_test[peaks, np.arange(len(peaks))].mean())
+    drop, drop_low, drop_high = peak_drop(fit, peaks, below, last, chance, level=level)
+    accuracy_low, accuracy_high = accuracy.interval(level)
+    at_peak = spread(correctness(fit, peaks), fit.splits, groups=groups, made_up=SHARE).interval(level)
     return ProbeSummary(
         recipe=fit.recipe,
         recipe_valid=valid,
         n_classes=fit.n_classes,
         chance=chance,
-        accuracy=accuracy,
-        corrected=corrected(accuracy, chance),
+        accuracy=accuracy.mean,
+        accuracy_low=accuracy_low,
+        accuracy_high=accuracy_high,
+        corrected=corrected(accuracy.mean, chance),
         information=information(fit),
         peak=peak,
         peaks=peaks,
         last=last,
         peak_accuracy=top,
-        last_accuracy=float(accuracy[last]),
-        drop=top - float(accuracy[last]),
-        drop_low=float(low[last]),
-        drop_high=float(high[last]),
+        peak_low=float(at_peak[0][0]),
+        peak_high=float(at_peak[1][0]),
+        last_accuracy=float(accuracy.mean[last]),
+        drop=drop,
+        drop_low=drop_low,
+        drop_high=drop_high,
         like_peak=_alike(fit, peak, low, high),
-        intermediate_beats_final=bool(peak < last and low[last] > 0),
+        beats=bool(peak < last and below.covers_refits and drop_low > 0),
+        covers_refits=below.covers_refits,
         unconverged=_unconverged(fit),
-        test_units=units,
-        **_ends(drawn, peaks, level),
+        test_units=below.units,
     )
 
 
-def _ends(drawn: np.ndarray, peaks: np.ndarray, level: float) -> dict[str, Any]:
-    """Ends of the accuracies' intervals, (state,), and of that at the seeds' peaks."""
-    low, high = _interval(_seed_mean(drawn), level)
-    peak_low, peak_high = _interval(_seed_mean(_at(drawn, peaks))[:, None], level)
-    at_peak = {"peak_low": float(peak_low[0]), "peak_high": float(peak_high[0])}
-    return {"accuracy_low": low, "accuracy_high": high, **at_peak}
+def correctness(fit: ProbeFit, peaks: np.ndarray | None = None) -> list[np.ndarray]:
+    """Per seed, right (1) or wrong (0) on test rows, (state, test); NaN for states that could not be fitted.
+
+    With `peaks` only each seed's own peak, (1, test).
+    """
+    out = []
+    for seed, right in enumerate(fit.correct_test):
+        known = np.isfinite(fit.accuracy_test[:, seed])
+        rows = np.where(known[:, None], right, np.nan).astype(np.float64)
+        out.append(rows if peaks is None else rows[[peaks[seed]]])
+    return out
+
+
+def below_peak(fit: ProbeFit, peaks: np.ndarray, groups: Sequence[Hashable] | np.ndarray | None) -> Spread:
+    """Accuracy at each seed's peak minus that of every state, on the same test rows."""
+    every, top = correctness(fit), correctness(fit, peaks)
+    return spread([peak - rows for peak, rows in zip(top, every, strict=True)], fit.splits, groups=groups)
+
+
+def peak_drop(
+    fit: ProbeFit, peaks: np.ndarray, below: Spread, last: int, chance: float, *, level: float = LEVEL
+) -> tuple[float, float, float]:
+    """Drop from the seeds' peaks to the last state and its interval, accuracies below chance counted as chance."""
+    low, high = (np.asarray(end[last]) for end in below.interval(level))
+    top = np.asarray(fit.accuracy_test[peaks, np.arange(len(peaks))].mean())
+    drop = floored_change(np.asarray(fit.accuracy_test[last].mean()), top, (low, high), chance)
+    return float(drop[0]), float(drop[1]), float(drop[2])
 
 
 def information(fit: ProbeFit) -> np.ndarray:
@@ -160,19 +187,6 @@ def _chosen(every: Sequence[ProbeFit]) -> tuple[ProbeFit, dict[str, float]]:
 def _fitted(fit: ProbeFit) -> np.ndarray:
     """(state,) whether every seed could be fitted."""
     return np.asarray(np.isfinite(fit.accuracy_test).all(1))
-
-
-def _drawn(
-    fit: ProbeFit, groups: Sequence[Hashable] | np.ndarray | None, draws: int, seed: int
-) -> tuple[np.ndarray, int]:
-    """Accuracy on drawn prompts (draw, state, seed), NaN where there is none; and the units that were drawn from."""
-    samples = [split.test for split in fit.splits]
-    drawn = bootstrap_accuracy(fit.correct_test, samples, groups=groups, draws=draws, seed=seed)
-    drawn[:, ~_fitted(fit)] = np.nan
-    units = count_units(samples, groups)
-    if units < LEAST_UNITS:  # resampling a few prompts gives intervals of no width
-        drawn[:] = np.nan
-    return drawn, units
 
 
 def _alike(fit: ProbeFit, peak: int, low: np.ndarray, high: np.ndarray) -> tuple[int, ...]:
@@ -216,24 +230,3 @@ def _peaks(fit: ProbeFit) -> np.ndarray:
         scores = fit.accuracy_valid[:, clean].mean(1)
         peaks.append(np.where(_fitted(fit), scores, -1.0).argmax())
     return np.array(peaks)
-
-
-def _seed_mean(drawn: np.ndarray) -> np.ndarray:
-    """Mean over seeds; NaN where no seed has a value."""
-    known = ~np.isnan(drawn)
-    count = known.sum(-1)
-    return np.asarray(np.where(known, drawn, 0.0).sum(-1) / np.where(count, count, np.nan))
-
-
-def _at(drawn: np.ndarray, peaks: np.ndarray) -> np.ndarray:
-    """(draw, seed): accuracy at each seed's own peak."""
-    return drawn[:, peaks, np.arange(len(peaks))]
-
-
-def _interval(draws: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Ends over (draw, entry) values; NaN for an entry without any."""
-    ends = np.full((2, draws.shape[1]), np.nan)
-    known = ~np.isnan(draws).all(0)
-    if known.any():
-        ends[:, known] = interval(draws[:, known], level)
-    return ends[0], ends[1]

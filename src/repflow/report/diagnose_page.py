@@ -33,9 +33,10 @@ NAMES = {
     "peak_to_last": "loss from peak to last",
 }
 NOTE = (
-    "Decodable means that a linear read-out finds it on prompts it was not trained on. Intervals are 95 % over prompts;"
-    " a verdict is given only where the whole interval lies on one side. Extreme states of the flow are chosen on every"
-    " second prompt and their numbers are from the others."
+    "Decodable means that a linear read-out finds it on prompts it was not trained on. Intervals are 95 % over prompts,"
+    " those of probes the wider of test prompts and refits (three seeds or more); a verdict is given only where the"
+    " whole interval lies on one side, and a loss or gain only where it survives probes fitted on half the training"
+    " prompts. Extreme states of the flow are chosen on every second prompt and their numbers are from the others."
 )
 
 
@@ -82,7 +83,8 @@ def block_table(result: Result, width: int = WIDTH) -> list[str]:
 
     note = f"{len(rows)} of {len(steps)} blocks shown; " if len(rows) < len(steps) else ""
     if any(step["change"] is not None for step in steps):
-        note += "[ ]: 95 %, paired by prompt; lost, gained: also when widened for all blocks"
+        note += "[ ]: 95 %, below chance counts as chance; lost, gained: also widened for all blocks and with half the"
+        note += " training prompts"
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(FittedTable(columns, min(3, len(columns)), build, note))
     return [line.rstrip() for line in console.file.getvalue().splitlines()][1:]  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.readout import ReadOut
 from repflow.report.fitted import FittedTable
 from repflow.report.tables import ABSENT, label, number, thinned
 from repflow.results import Result
@@ -29,8 +30,9 @@ def _state_table(result: Result) -> FittedTable:
     about = result.provenance["probe"]
     count = len(result["probe_corrected"])
     rows = sorted({*thinned(count), about["peak"], about["last"]})
-    title = f"{label(result)}: {about['label']} on task {result.config['task']}, {about['classes']} classes, "
-    title += f"chance {about['chance']:.3f}"
+    read = ReadOut.of(result)
+    title = f"{label(result)}: {read.label} on task {result.config['task']}, {read.classes} classes, "
+    title += f"chance {read.chance:.3f}"
     columns = dict(_columns(result))
     final: dict[str, Any] = {}
     if "final_norm/probe_accuracy" in result:
@@ -40,19 +42,26 @@ def _state_table(result: Result) -> FittedTable:
 
     def build(names: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-        for name in ("state", *names):
+        for name in ("block" if read.blocks else "state", *names):
             table.add_column(name, justify="right", no_wrap=True)
         for state in rows:
-            mark = "*" if state == about["peak"] else "=" if state in about["tied"] else ""
-            table.add_row(f"{state}{mark}", *(_cell(columns[name], state) for name in names))
+            mark = "*" if state == read.peak else "=" if state in read.tied else ""
+            table.add_row(f"{read.number(state)}{mark}", *(_cell(columns[name], state) for name in names))
         if final:
             table.add_row("norm", *(_cell(final[name], 0) if name in final else "" for name in names))
         table.caption = caption
         return table
 
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
-    notes += ["* peak, chosen on validation", "= not to be told from it", "[ ]: 95 % of prompt resamples"]
+    notes += ["* peak, chosen on validation", "= not distinguished from it", interval_note(read)]
+    notes += [str(read.counts)] if read.counts is not None else []
     return FittedTable(list(columns), 1, build, "; ".join(notes))
+
+
+def interval_note(read: ReadOut) -> str:
+    """What the brackets cover."""
+    covers = read.counts is not None and read.counts.covers_refits
+    return "[ ]: 95 % over prompts and refits" if covers else "[ ]: 95 % over test prompts alone"
 
 
 def _columns(result: Result) -> list[tuple[str, Any]]:
@@ -102,30 +111,20 @@ def _cell(values: Any, state: int) -> str:
 
 def summary_lines(result: Result) -> list[str]:
     """The read-out in words; recipe and peak were chosen on validation, the numbers are from test prompts."""
-    about = result.provenance["probe"]
-    drop = result.bands["probe_drop"]
-    drawn = f"{100 * float(drop.mean):.1f} points [{100 * float(drop.low):.1f}, {100 * float(drop.high):.1f}]"
-    chosen = f"recipe {about['recipe']}, state {about['peak']}, chosen on validation"
-    if len(set(about["peaks"])) > 1:  # a seed's peak comes from validation prompts that it does not test on
-        chosen += f" (by seed: {', '.join(map(str, about['peaks']))})"
-    top = result.bands.get("probe_peak_accuracy")
-    if about["peak_accuracy"] is None:
-        return ["nothing could be probed: no state is finite", *_beside(result)]
-    nothing = top is not None and float(top.low) <= about["chance"]
+    about, read = result.provenance["probe"], ReadOut.of(result)
+    if not read.probed:
+        return [f"{read.statement}", *_beside(result)]
+    nothing = np.isfinite(read.accuracy.low) and not read.decodable
     lines = ["nothing is shown to be decodable: the accuracy at the peak is not above chance"] if nothing else []
-    at_last = number(about["last_accuracy"])
-    lines += [f"{chosen}: test accuracy {about['peak_accuracy']:.3f}, last state {at_last}"]
-    if about["last_accuracy"] is None:
-        lines.append("the last state is not finite, so there is nothing to compare it with")
-    elif about["intermediate_beats_final"]:
-        lines.append(f"an intermediate state beats the last one by {drawn}")
-    else:
-        lines.append(f"no earlier state is shown to beat the last one: peak minus last {drawn}")
-    alike = [state for state in about["tied"] if state != about["peak"]]
+    chosen = f"recipe {about['recipe']}, {read.chosen}, chosen on validation"
+    last = f"last {'block' if read.blocks else 'state'} {number(read.last_accuracy)}"
+    lines.append(f"{chosen}: test accuracy {read.accuracy.value:.3f}, {last}")
+    lines.append(f"{read.statement}{read.beside}")
+    alike = [str(read.number(state)) for state in read.tied if state != read.peak]
     if alike:
-        lines.append(f"not to be told from the peak: states {', '.join(map(str, alike))}")
+        lines.append(f"not distinguished from the peak: {'blocks' if read.blocks else 'states'} {', '.join(alike)}")
     if "probe_capacity" in result:
-        lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][about['peak']]:.3f}")
+        lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][read.peak]:.3f}")
     return [*lines, *_beside(result)]
 
 
@@ -136,11 +135,14 @@ def _beside(result: Result) -> list[str]:
         values = result["answer_correct"]
         asked = int(np.isfinite(values).sum())
         lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {asked}")
-    if "sweep/probe_accuracy" in result:
-        best = np.nan_to_num(result["sweep/probe_accuracy"].mean(2), nan=-1.0).argmax(1)
-        cells = [_band_cells(result, "sweep/probe_accuracy", row)[state] for row, state in enumerate(best)]
-        shown = ", ".join(f"{at}: {cell}" for at, cell in zip(about["sweep"], cells, strict=True))
-        lines.append(f"best test accuracy over states at other positions: {shown}")
+    if "sweep/probe_peak_accuracy" in result:
+        cells = _band_cells(result, "sweep/probe_peak_accuracy")
+        read = ReadOut.of(result)
+        states = [sorted({read.number(peak) for peak in peaks}) for peaks in about["sweep_peaks"]]
+        where = [f"{'block' if read.blocks else 'state'} {'/'.join(map(str, mine))}" for mine in states]
+        parts = zip(about["sweep"], where, cells, strict=True)
+        shown = ", ".join(f"{at} ({state}): {cell}" for at, state, cell in parts)
+        lines.append(f"test accuracy at other positions, of the state that validation chose there: {shown}")
     return lines
 
 
@@ -164,16 +166,17 @@ def probe_comparison(results: Sequence[Result]) -> FittedTable:
 
 def _comparison_row(result: Result) -> dict[str, str]:
     """Cells by heading, in the order in which they matter."""
-    about = result.provenance["probe"]
-    drop = result.bands["probe_drop"]
+    about, read = result.provenance["probe"], ReadOut.of(result)
+    counts = read.counts
     answers = number(float(np.nanmean(result["answer_correct"]))) if "answer_correct" in result else ABSENT
     return {
         "model": label(result),
         "at peak": number(about["peak_accuracy"]),
         "last": number(about["last_accuracy"]),
-        "drop": f"{number(float(drop.mean))} [{number(float(drop.low))}, {number(float(drop.high))}]",
-        "peak": str(about["peak"]),
-        "depth": f"{100 * about['peak'] / max(about['last'], 1):.0f} %",
+        "drop": read.loss.text(".3f", 1.0) if read.last_probed else ABSENT,
+        "peak": str(read.number(read.peak)),
+        "depth": f"{100 * read.number(read.peak) / max(read.number(read.last), 1):.0f} %",
+        "train/test": ABSENT if counts is None else f"{counts.train}/{counts.test} x{counts.seeds}",
         "chance": number(about["chance"]),
         "classes": str(about["classes"]),
         "corrected": number(float(result["probe_corrected"][about["peak"]])),

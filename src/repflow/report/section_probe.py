@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from repflow.intervals import share_interval
+from repflow.readout import ReadOut
 from repflow.report.page_compare import Group, group_runs
 from repflow.report.page_context import Context
 from repflow.report.page_depth import exact, strip_note
@@ -34,6 +35,26 @@ def probe_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
     return [run for run in runs if run.study == "probe" and "probe_accuracy" in run.result]
 
 
+def question(run: StoredRun) -> tuple[str, ...]:
+    """What a probe asks: model, task, length, states and label."""
+    return (run.label, run.task, run.length, run.states, probed_label(run))
+
+
+def weight(run: StoredRun) -> tuple[int, int]:
+    """Prompts to fit on, then seeds: of two runs that ask the same, the greater one answers."""
+    counts = ReadOut.of(run.result).counts
+    return (0, 0) if counts is None else (counts.train, counts.seeds)
+
+
+def answering(probed: Sequence[StoredRun]) -> list[StoredRun]:
+    """Of the runs that ask the same, the one with most training prompts."""
+    best: dict[tuple[str, ...], StoredRun] = {}
+    for run in probed:
+        if question(run) not in best or weight(run) > weight(best[question(run)]):
+            best[question(run)] = run
+    return [run for run in probed if best[question(run)] is run]
+
+
 def probe_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
     """Probes by depth; None where nothing was probed."""
     probed = probe_runs(runs)
@@ -57,7 +78,8 @@ def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:
                 found = _variant(group, words, label, context)
                 variants += [found] if found else []
     caption = (
-        "Linear probe: test accuracy of a linear read-out of each state, with its 95 % interval over prompts. Dotted "
+        "Linear probe: test accuracy of a linear read-out of each state, with its 95 % interval (the wider of test "
+        "prompts and refits; over test prompts alone with fewer than three seeds). Dotted "
         "line: chance. Thin dashed line: the control task. Thin dotted line: a random twin. Star: the peak that "
         "validation prompts chose. Open marker: the final norm. Logit lens: the state read by the model's own final "
         "norm and head."
@@ -180,7 +202,8 @@ def readout_table(probed: Sequence[StoredRun]) -> Table:
     """Peak, last state and the loss between them, per run."""
     rows: list[list[Cell]] = []
     for run in probed:
-        about, drop = run.result.provenance["probe"], run.result.bands["probe_drop"]
+        about, read = run.result.provenance["probe"], ReadOut.of(run.result)
+        counts = read.counts
         answers = run.result.arrays.get("answer_correct")
         rows.append(
             [
@@ -189,23 +212,28 @@ def readout_table(probed: Sequence[StoredRun]) -> Table:
                 run.length,
                 run.states,
                 probed_label(run),
-                Link(str(about["peak"]), "figure-7"),
+                Link(str(read.number(read.peak)), "figure-7"),
                 about["peak_accuracy"],
                 about["last_accuracy"],
-                exact(drop.mean),
-                exact(drop.low),
-                exact(drop.high),
+                exact(read.loss.value),
+                exact(read.loss.low),
+                exact(read.loss.high),
                 about["chance"],
+                *((None,) * 3 if counts is None else (counts.train, counts.test, counts.seeds)),
                 None if answers is None or not np.isfinite(answers).any() else exact(np.nanmean(answers)),
-                "yes" if about["intermediate_beats_final"] else "not shown",
+                "yes" if read.shown else "not shown",
             ]
         )
     columns = (
         *("model", "task", "length", "states", "probed for", "peak state", "at the peak", "last state", "loss"),
-        *("low", "high", "chance", "greedy answers right", "earlier state better"),
+        *("low", "high", "chance", "training prompts", "test prompts", "seeds"),
+        *("greedy answers right", "earlier state better"),
     )
     caption = (
-        "Loss: accuracy at the peak minus that at the last state, on the same test prompts, with its 95 % interval. "
+        "Loss: accuracy at the peak minus that at the last state, on the same test prompts, an accuracy below chance "
+        "counted as chance, with its 95 % interval: the wider of test prompts and refits, where three seeds or more "
+        "refit the probes. An earlier state is said to be better only where that interval covers refits and lies above "
+        "0, and the loss survives probes fitted on half the training prompts. States of branches count blocks from 1. "
         "Greedy answers: share of prompts that the model itself answers rightly."
     )
     return Table("readout", "Peak against last layer", columns, rows, caption)

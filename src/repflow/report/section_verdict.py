@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from repflow.intervals import LEAST_VALUES
+from repflow.readout import ReadOut
 from repflow.report.page_compare import MIXED, group_runs, task_name
 from repflow.report.page_context import Context, measured_runs
 from repflow.report.page_depth import depth
@@ -16,7 +17,7 @@ from repflow.report.page_interval import Interval, at, few_prompts, over_samples
 from repflow.report.page_model import Cell, Link, PageModel, Section, Table, Text
 from repflow.report.page_runs import StoredRun
 from repflow.report.section_lines import nan_mean
-from repflow.report.section_probe import probe_runs, probed_label
+from repflow.report.section_probe import answering, probe_runs, probed_label
 from repflow.report.section_scaling import one_grid
 
 LEAST_PROMPTS = 2 * LEAST_VALUES
@@ -26,12 +27,7 @@ TURN = 0.2
 SINK = 0.1
 """A change of similarity without sink tokens that is worth a word."""
 ORDINARY = (
-    "unconverged",
-    "few_test_prompts",
-    "no_control",
-    "no_lens",
-    "slow_scan",
-    "resumed",
+    *("unconverged", "few_test_prompts", "no_refits", "no_control", "no_lens", "slow_scan", "resumed"),
     "intermediate_beats_final",
 )
 """Findings about the study rather than the model, or that the table tells anyway."""
@@ -64,7 +60,7 @@ def verdict_section(runs: Sequence[StoredRun], context: Context) -> Section | No
 
 def verdicts_of(runs: Sequence[StoredRun], context: Context) -> list[Verdict]:
     """For every model the run that most models share, residual states and long prompts before others."""
-    flows, probes = _main(measured_runs(runs), context), _main_probes(probe_runs(runs), context)
+    flows, probes = _main(measured_runs(runs), context), _main_probes(answering(probe_runs(runs)), context)
     found = []
     for model in context.models:
         flow, probe = flows.get(model.label), probes.get(model.label)
@@ -82,8 +78,7 @@ def _main_probes(runs: Sequence[StoredRun], context: Context) -> dict[str, Store
 
 def decodable(run: StoredRun) -> bool:
     """Whether the interval of the accuracy at the peak lies above chance."""
-    peak = run.result.bands.get("probe_peak_accuracy")
-    return peak is not None and float(peak.low) > float(run.result.provenance["probe"]["chance"])
+    return ReadOut.of(run.result).decodable
 
 
 def _main(runs: Sequence[StoredRun], context: Context) -> dict[str, StoredRun]:
@@ -155,28 +150,20 @@ def _flow_words(run: StoredRun, state: int, value: Interval, rise: Interval | No
 
 
 def _probe_words(run: StoredRun) -> str:
-    about, drop = run.result.provenance["probe"], at(run.result.bands["probe_drop"])
-    if about["peak_accuracy"] is None:
+    read = ReadOut.of(run.result)
+    if not read.probed:
         return "no state could be probed"
-    if not decodable(run):
-        return f"the {about['label']} is not shown to be decodable (accuracy {about['peak_accuracy']:.3f}, " + (
-            f"chance {about['chance']:.3f})"
-        )
-    where = f"the {about['label']} is read best at state {about['peak']} of {about['last']}"
-    lost = {
-        1: "of which the last layer loses",
-        -1: "and the last layer gains",
-        0: "with no loss shown at the last layer:",
-    }
-    points = Interval(abs(drop.value), *sorted((abs(drop.low), abs(drop.high)))) if drop.sign else drop
-    level = f"accuracy {about['peak_accuracy']:.3f}, chance {about['chance']:.3f}"
-    level += f"; not told apart from {_others(run)}" if _others(run) else ""
-    return f"{where} ({level}), {lost[drop.sign]} {points.text('.1f', 100.0)} points"
+    level = f"accuracy {read.accuracy.value:.3f}, chance {read.chance:.3f}"
+    if not read.decodable:
+        return f"the {read.label} is not shown to be decodable ({level}{read.beside})"
+    level += f"; not distinguished from {_others(read)}" if _others(read) else ""
+    where = f"the {read.label} is read best at {read.place(read.peak)} of {read.number(read.last)} ({level})"
+    return f"{where}; {read.statement}{read.beside}"
 
 
-def _others(run: StoredRun) -> str:
+def _others(read: ReadOut) -> str:
     """How many states read as well as the best within the noise, "" where none does."""
-    others = len(run.result.provenance["probe"]["tied"]) - 1
+    others = len(read.tied) - 1
     return f"{others} other state{'s' if others > 1 else ''}" if others > 0 else ""
 
 
@@ -250,7 +237,9 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     ]
     caption = (
         "Depth of homogenisation: where in depth tokens are most alike. Best read-out layer: the state that "
-        "validation prompts chose. Last-layer loss: accuracy there minus that of the last state. Sm and St: mean "
+        "validation prompts chose. Last-layer loss: accuracy there minus that of the last state, below chance counted "
+        "as chance; shown where its interval covers refits and lies above 0, with half the training prompts too. Sm "
+        "and St: mean "
         "second difference and spread over depth, lower is smoother"
     )
     steps = f"; here on a common grid of {flows[0].result.config.get('grid')} steps of relative depth" if prefix else ""
@@ -273,12 +262,12 @@ def _row(verdict: Verdict, prefix: str) -> list[Cell]:
         row.append(Link(f"{share(flow, state):.0%} (state {state}), similarity {value.fitted}", "figure-2"))
     else:
         row.append(None)
-    if probe and probe.result.provenance["probe"]["peak_accuracy"] is not None:
-        about, drop = probe.result.provenance["probe"], at(probe.result.bands["probe_drop"])
-        alike = f", not told apart from {_others(probe)}" if _others(probe) else ""
-        shown = f"state {about['peak']} of {about['last']}{alike}" if decodable(probe) else "none above chance"
-        row += [Link(f"{shown} ({probed_label(probe)})", "figure-7")]
-        row += [Link(drop.text(".1f", 100.0), "figure-7")]
+    read = ReadOut.of(probe.result) if probe else None
+    if probe and read is not None and read.probed:
+        alike = f", not distinguished from {_others(read)}" if _others(read) else ""
+        shown = f"{read.place(read.peak)} of {read.number(read.last)}{alike}" if read.decodable else "none above chance"
+        row += [Link(f"{shown} ({probed_label(probe)}{read.beside})", "figure-7")]
+        row += [Link(f"{read.loss.text()}{'' if read.shown else ', not shown'}", "figure-7")]
     else:
         row += [None, None]
     row += [_over_depth(flow, f"{prefix}{name}") for name in ("smoothness", "stability")]

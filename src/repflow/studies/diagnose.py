@@ -19,7 +19,7 @@ from repflow.studies.diagnose_readout import layout, loss_signature, readout
 from repflow.studies.diagnose_statement import Statement, Thresholds
 from repflow.studies.loading import identity
 from repflow.studies.measure import MeasureConfig
-from repflow.studies.probe_config import LENGTH, LENGTHS, ProbeConfig, task_length
+from repflow.studies.probe_config import LENGTH, LENGTHS, ProbeConfig, prompt_total, task_length, total_prompts
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -33,8 +33,10 @@ SHARED = (
     *("tokenizer", "dtype", "device", "device_map", "scan", "batch_size", "allow_float16", "trust_remote_code", "seed"),
 )
 """Fields that both studies take as they are."""
-PROBED = ("samples", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
+PROBED = ("samples", "train", "test", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
 UNLABELLED = ("text", "random")
+STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
+"""Findings of a probe that the statements say as well."""
 
 
 def _option(default: Any, help: str) -> Any:
@@ -58,7 +60,9 @@ class DiagnoseConfig:
     )
     length: int = task_length()
     flow_samples: int = _option(16, "prompts whose flow is measured")
-    samples: int = _same("samples", "--probe-samples")
+    samples: int = prompt_total("--probe-samples")
+    train: int | None = _same("train")
+    test: int | None = _same("test")
     seeds: int = _same("seeds", "--probe-seeds")
     seeds_vary: str = _same("seeds_vary")
     seed: int = _same("seed")
@@ -102,6 +106,7 @@ class DiagnoseConfig:
     def __post_init__(self) -> None:
         """Give the task its length where none is asked for."""
         self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
+        self.samples = total_prompts(self.samples, self.train, self.test)
 
     def thresholds(self) -> Thresholds:
         """The thresholds among the options."""
@@ -331,8 +336,10 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
         "not_measured": missing,
         "thresholds": asdict(limits),
         "digests": _digests(flow, probe),
+        "read_out": None if read is None else read.read.to_json(),
     }
     findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
+    findings = [finding for finding in findings if finding.code not in STATED]
     findings += _other_prompts(flow, probe)
     config = {name: first.config.get(name) for name in ("model", "task", "length", "init", "states")}
     return Result({k: np.asarray(v) for k, v in arrays.items()}, axes, config, provenance, findings, bands)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from repflow import intervals
+from repflow.readout import ReadOut
 from repflow.results import Band, Result
 
 ENOUGH = 2 * intervals.LEAST_VALUES
@@ -107,27 +108,15 @@ class ProbeEvidence:
 
     Attributes:
         accuracy: (state,).
-        corrected: (accuracy - chance) / (1 - chance), (state,).
-        classes: number of classes.
-        chance: accuracy of guessing.
-        peak: state chosen on validation.
-        tied: states that cannot be told from the peak, the peak among them.
-        drop: accuracy at the peak minus that at the last state.
-        label: what was probed for.
+        read: the state that validation chose and the loss from there to the last one.
         recipe: recipe chosen on validation.
-        facts: further numbers by name, only those that were measured: accuracy_band (Band), peak_accuracy (Interval),
-            peaks (by seed), information, selectivity (Band), capacity, twin, final_norm, answers, lens_rank,
-            unconverged, step (Band over blocks), layer_kinds.
+        facts: further numbers by name, only those that were measured: accuracy_band (Band), information, selectivity
+            (Band), capacity, twin, final_norm, answers, lens_rank, unconverged, step and half_step (Bands over blocks),
+            claim (over blocks), layer_kinds.
     """
 
     accuracy: np.ndarray
-    corrected: np.ndarray
-    classes: int
-    chance: float
-    peak: int
-    tied: tuple[int, ...]
-    drop: Interval
-    label: str = "label"
+    read: ReadOut
     recipe: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -137,9 +126,7 @@ class ProbeEvidence:
         about = result.provenance["probe"]
         if about["peak_accuracy"] is None:
             return None
-        facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy"), "peaks": tuple(about["peaks"])}
-        if "probe_peak_accuracy" in result:
-            facts["peak_accuracy"] = _of_band(result.bands["probe_peak_accuracy"])
+        facts: dict[str, Any] = {"accuracy_band": result.band("probe_accuracy")}
         for name in ("information", "capacity"):
             if f"probe_{name}" in result:
                 facts[name] = result[f"probe_{name}"]
@@ -159,22 +146,23 @@ class ProbeEvidence:
         if "probe_converged" in result:
             probed = np.isfinite(result["probe_accuracy"]).all(1)
             facts["unconverged"] = np.flatnonzero(~result["probe_converged"].all(1) & probed).tolist()
-        if "probe_step" in result.bands:
-            facts["step"] = result.bands["probe_step"]
+        for name, place in (("step", "probe_step"), ("half_step", "half/probe_step")):
+            if place in result.bands:
+                facts[name] = result.bands[place]
+        if "probe_step_claim" in result:
+            facts["claim"] = result["probe_step_claim"]
         facts["layer_kinds"] = tuple(result.provenance.get("model", {}).get("layer_kinds", ()))
-        band = result.bands["probe_drop"]
-        return cls(
-            result["probe_accuracy"].mean(1),
-            result["probe_corrected"],
-            int(about["classes"]),
-            float(result["probe_chance"]),
-            int(about["peak"]),
-            tuple(about["tied"]),
-            _of_band(band),
-            str(about["label"]),
-            str(about["recipe"]),
-            facts,
-        )
+        return cls(result["probe_accuracy"].mean(1), ReadOut.of(result), str(about["recipe"]), facts)
+
+    @property
+    def peak(self) -> int:
+        """State chosen on validation."""
+        return self.read.peak
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of guessing."""
+        return self.read.chance
 
     @property
     def states(self) -> int:
@@ -195,13 +183,7 @@ class ProbeEvidence:
 
     def best(self) -> Interval:
         """Accuracy at the state that validation chose; each seed's own choice where seeds differ in it."""
-        found: Interval | None = self.facts.get("peak_accuracy")
-        return self.at(self.peak) if found is None else found
-
-    def corrected_drop(self) -> Interval:
-        """The drop in chance-corrected points: divided by 1 - chance."""
-        scale = 1 - self.chance
-        return Interval(self.drop.value / scale, self.drop.low / scale, self.drop.high / scale)
+        return Interval(*self.read.accuracy)
 
 
 def sample_interval(values: np.ndarray) -> Interval:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from repflow.readout import Number
 from repflow.results import Band
 from repflow.studies.diagnose_evidence import FlowEvidence, Interval, ProbeEvidence, depth
 from repflow.studies.diagnose_statement import Statement, Thresholds, verdict
@@ -40,14 +41,14 @@ def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
 
 
 def _decodable(probe: ProbeEvidence) -> Statement:
-    accuracy = probe.best()
-    holds = True if accuracy.above(probe.chance) else None  # another probe may read what these do not
+    accuracy, read = probe.best(), probe.read
+    holds = True if read.decodable else None  # another probe may read what these do not
     start = "can be decoded linearly" if holds else "is not shown to be decodable by these probes"
     corrected = (accuracy.value - probe.chance) / (1 - probe.chance)
-    numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": probe.classes}
+    numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": read.classes}
     text = (
-        f"The {probe.label} {start} at {_chosen(probe)}: accuracy {accuracy}, chance {probe.chance:.3f} with"
-        f" {probe.classes} classes, corrected {corrected:.3f}"
+        f"The {read.label} {start} at {read.chosen}: accuracy {accuracy}, chance {probe.chance:.3f} with"
+        f" {read.classes} classes, corrected {corrected:.3f}"
     )
     numbers["corrected"] = corrected
     if "information" in probe.facts:
@@ -55,68 +56,67 @@ def _decodable(probe: ProbeEvidence) -> Statement:
         text += f", {numbers['bits']:.2f} bits"
     if probe.recipe:
         text += f"; recipe {probe.recipe}"
-    return Statement("decodable", "read-out", holds, f"{text}.", numbers)
+    return Statement("decodable", "read-out", holds, f"{text}{read.beside}.", numbers | prompts_of(probe))
 
 
-def _chosen(probe: ProbeEvidence) -> str:
-    """The state that validation chose, and each seed's where these differ from it."""
-    return f"state {probe.peak}{_by_seed(probe)}"
-
-
-def _by_seed(probe: ProbeEvidence) -> str:
-    peaks = probe.facts.get("peaks", ())
-    return f" (by seed: {', '.join(map(str, peaks))})" if set(peaks) - {probe.peak} else ""
+def prompts_of(probe: ProbeEvidence) -> dict[str, object]:
+    """Prompts behind a claim, as data."""
+    return {} if probe.read.counts is None else {"prompts": probe.read.counts.to_json()}
 
 
 def _best_state(probe: ProbeEvidence) -> Statement:
-    last = probe.states - 1
-    where = f"state {probe.peak} of {last} ({depth(probe.peak, probe.states):.0%} depth){_by_seed(probe)}"
-    tied = [state for state in probe.tied if state != probe.peak]
+    last, read = probe.states - 1, probe.read
+    where = f"{read.place(probe.peak)} of {read.number(last)} ({depth(probe.peak, probe.states):.0%} depth)"
+    tied = [state for state in read.tied if state != probe.peak]
     numbers = {"state": probe.peak, "tied": list(tied), "accuracy": probe.best()}
-    text = f"Best state to read from, chosen on validation: {where}, test accuracy {probe.best()}"
+    text = f"Best state to read from, chosen on validation: {where}{read.by_seed}, test accuracy {probe.best()}"
     if tied:
-        text += f"; not to be told from it: {spans(tied)}"
-    decodable = True if probe.best().above(probe.chance) else None
-    if last in probe.tied and probe.peak != last and decodable:
+        text += f"; not distinguished from it: {_spans(probe, tied)}"
+    decodable = True if read.decodable else None
+    if last in read.tied and probe.peak != last and decodable:
         text += "; the last state is among these, so there is no ground to read elsewhere"
     if decodable is not True:
-        text += "; as nothing above chance is shown there, this is no recommendation"
+        text += "; as nothing above chance is shown there, this is not a recommendation"
     return Statement("best_state", "read-out", decodable, f"{text}.", numbers)
 
 
 def _intermediate(probe: ProbeEvidence) -> Statement:
-    at_last = probe.peak == probe.states - 1
-    holds = None if at_last else probe.drop.above(0.0)
-    words = {
-        True: f"State {probe.peak} beats the last one",
-        False: f"State {probe.peak}, the best earlier one on validation, does not beat the last one",
-        None: "No earlier state is shown to beat the last one",
-    }
-    start = words[holds]
-    if at_last:
-        start = f"Validation chose the last state, {probe.peak}{_by_seed(probe)}; no earlier state is shown to beat it"
-    text = f"{start}: peak minus last {probe.drop} in accuracy on test prompts."
-    return Statement("intermediate", "read-out", holds, text, {"peak": probe.peak, "drop": probe.drop})
+    read = probe.read
+    text = f"{read.statement[0].upper()}{read.statement[1:]}{read.beside}."
+    numbers: dict[str, object] = {"peak": probe.peak, "points": _points(read.loss)}
+    if read.shown:
+        numbers["corrected"] = _points(read.corrected)
+    return Statement("intermediate", "read-out", read.holds, text, numbers | prompts_of(probe))
+
+
+def _points(number: Number) -> Interval:
+    return Interval(*(100 * part for part in number))
 
 
 def loss_signature(probe: ProbeEvidence, thresholds: Thresholds) -> list[Statement]:
     """Loss of accuracy from the peak to the last state, published as capacity that the last layer leaves idle."""
     if not probe.last_probed:
         return []
-    limit = thresholds.loss_points
-    points = 100 * probe.drop.value
+    limit, read = thresholds.loss_points, probe.read
+    points = 100 * read.loss.value
     raw = points > limit
     text = f"As published, loss from peak to last over {limit:g} points: {verdict(raw)} ({points:.1f} points)."
     published = Statement("peak_to_last", "signature", raw, text, {"points": points, "threshold": limit}, "published")
-    drop = probe.corrected_drop()
-    scaled = Interval(100 * drop.value, 100 * drop.low, 100 * drop.high)
-    holds = scaled.above(limit)
-    bounds = f" [{scaled.low:.1f}, {scaled.high:.1f}]" if scaled.bounded else " (no interval)"
-    text = (
-        f"As judged, chance-corrected loss over {limit:g} points: {verdict(holds)} ({scaled.value:.1f}{bounds} points)."
-    )
+    scaled = _points(read.corrected)
+    holds = _judged_loss(probe, scaled, limit)
+    text = f"As judged, chance-corrected loss over {limit:g} points: {verdict(holds)}"
+    text += f" ({read.corrected.text()} points{read.beside})."
     numbers = {"points": scaled, "threshold": limit, "chance": probe.chance}
-    return [published, Statement("peak_to_last", "signature", holds, text, numbers, "judged")]
+    return [published, Statement("peak_to_last", "signature", holds, text, numbers | prompts_of(probe), "judged")]
+
+
+def _judged_loss(probe: ProbeEvidence, points: Interval, limit: float) -> bool | None:
+    """Over the limit only where a loss is claimed at all; decided only by an interval that covers refitting."""
+    counts = probe.read.counts
+    if counts is None or not counts.covers_refits:
+        return None
+    over = points.above(limit)
+    return None if over and not probe.read.shown else over
 
 
 def _final_norm(probe: ProbeEvidence) -> Statement:
@@ -127,7 +127,7 @@ def _final_norm(probe: ProbeEvidence) -> Statement:
 
 def _selectivity(probe: ProbeEvidence) -> Statement:
     value = _interval(probe.facts["selectivity"], probe.peak)
-    text = f"Selectivity at state {probe.peak}: {value} (corrected accuracy minus that of the control task)"
+    text = f"Selectivity at {probe.read.place(probe.peak)}: {value} (corrected accuracy minus that of the control task)"
     numbers: dict[str, object] = {"state": probe.peak, "selectivity": value}
     if "capacity" in probe.facts:
         numbers["capacity"] = capacity = float(probe.facts["capacity"][probe.peak])
@@ -140,8 +140,9 @@ def _twin(probe: ProbeEvidence) -> Statement:
     own, holds = probe.best(), gain.above(0.0)
     words = {True: "reads better from", False: "reads no better from", None: "is not shown to read better from"}
     text = (
-        f"The probe {words[holds]} the trained model than from its random twin: {own} at {_chosen(probe)} against"
-        f" {twin} at the twin's state {best}, each chosen on its own validation; by prompt the difference is {gain}."
+        f"The probe {words[holds]} the trained model than from its random twin: {own} at {probe.read.chosen} against"
+        f" {twin} at the twin's {probe.read.place(best)}, each chosen on its own validation; by prompt the difference"
+        f" is {gain}{probe.read.beside}."
     )
     numbers = {"accuracy": own, "twin": twin, "twin_state": best, "difference": gain}
     return Statement("twin", "read-out", holds, text, numbers)
@@ -160,8 +161,13 @@ def _lens(probe: ProbeEvidence) -> Statement:
     text = f"Logit lens: the answer's first token has median rank {last:g} at the last state"
     text += f"; it is first in the median from state {first[0]} on" if _stays(first, len(ranks)) else ""
     numbers = {"rank_last": last, "rank_peak": float(ranks[probe.peak])}
-    text += f", {numbers['rank_peak']:g} at the probe's best state {probe.peak}."
+    text += f", {numbers['rank_peak']:g} at the probe's best {probe.read.place(probe.peak)}."
     return Statement("lens", "read-out", None, text, numbers)
+
+
+def _spans(probe: ProbeEvidence, entries: Sequence[int]) -> str:
+    """Entries as ranges of states, or of blocks where they are branches."""
+    return spans([probe.read.number(entry) for entry in entries], "block" if probe.read.blocks else "state")
 
 
 def _stays(states: Sequence[int], count: int) -> bool:
@@ -170,7 +176,9 @@ def _stays(states: Sequence[int], count: int) -> bool:
 
 def _unconverged(probe: ProbeEvidence) -> Statement:
     states = probe.facts["unconverged"]
-    text = f"The {probe.recipe} recipe did not converge at {spans(states)} ({len(states)} of {probe.states} states)."
+    where = _spans(probe, states)
+    how = "ended after its fixed epochs, short of a minimum," if probe.recipe == "paper" else "did not converge"
+    text = f"The {probe.recipe} recipe {how} at {where} ({len(states)} of {probe.states} states)."
     return Statement("unconverged", "read-out", True, text, {"states": list(states), "count": len(states)})
 
 
@@ -206,7 +214,7 @@ def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds:
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
     text = f"Mean change of the probe's accuracy across a block: {listed}."
     found = [Statement("accuracy_by_kind", "layout", True, text, values)]
-    if probe.peak > 0 and probe.best().above(probe.chance):
+    if probe.peak > 0 and probe.read.decodable:
         kind = kinds[probe.peak - 1]
         text = f"The best state to read from, {probe.peak}, is the output of a block of kind {kind}."
         found.append(Statement("best_state_kind", "layout", True, text, {"state": probe.peak, "kind": kind}))

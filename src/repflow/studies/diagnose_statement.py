@@ -72,6 +72,8 @@ def plain(value: Any) -> Any:
     """JSON value of a cited number."""
     if isinstance(value, Interval):
         return value.to_json()
+    if isinstance(value, bool):
+        return value
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value

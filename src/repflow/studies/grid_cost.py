@@ -74,10 +74,10 @@ def estimate(cells: Sequence[Cell]) -> Cost:
 
 
 def prompt_count(config: CellConfig) -> int:
-    """Prompts that run through a model: a probe draws new ones for every seed and runs its twin too.
+    """Prompts that run through a model: a probe may draw new ones for every seed, and runs its twin too.
 
     >>> from repflow.studies.probe_config import ProbeConfig
-    >>> prompt_count(ProbeConfig(samples=100, seeds=3)), prompt_count(ProbeConfig(samples=100, seeds_vary="init"))
+    >>> prompt_count(ProbeConfig(samples=100, seeds=3, seeds_vary="all")), prompt_count(ProbeConfig(samples=100))
     (300, 100)
     """
     if isinstance(config, MeasureConfig):

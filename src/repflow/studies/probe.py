@@ -164,7 +164,7 @@ def probe(
     Args:
         model: a loaded Model, a spec, or a live transformers model.
         task: `kvpr`, `mdqa`, `FILE.jsonl` with labels, a Task object, or ready Prompts (a list: one per seed).
-        seeds: repetitions; each redraws prompts, split and initialisation unless `seeds_vary="init"`.
+        seeds: repetitions; each redraws split and initialisation, with `seeds_vary="all"` the prompts too.
         out: folder of runs to store features, fits and result in.
         name: name of the stored run.
         **options: any field of `ProbeConfig`.

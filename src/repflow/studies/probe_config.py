@@ -16,7 +16,7 @@ from repflow.studies.prompts import check_task, own_file
 
 RECIPES = ("paper", "robust")
 CONTROLS = ("task", "capacity")
-VARY = ("all", "init")
+VARY = ("split", "all", "init")
 LABELLED = ("kvpr", "mdqa", "FILE.jsonl")
 
 
@@ -25,10 +25,25 @@ LENGTH = 300
 """Tokens per prompt where none are asked for: two documents of mdqa with their question do not fit into 300."""
 
 
+SAMPLES = 1000
+"""Prompts where no numbers are asked for."""
+FRACTIONS = (0.6, 0.2, 0.2)
+"""Shares that fit, choose and test, where no numbers are asked for."""
+
+
 def task_length() -> Any:
     """A length whose default depends on the task."""
     made = length_option(0, f"tokens per prompt, at most; 1K is 1000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}")
     return field(default=None, metadata={**made.metadata, "shown": False})
+
+
+def prompt_total(*aliases: str) -> Any:
+    """Number of prompts, which --train and --test also set; aliases are other names of the option."""
+    text = (
+        f"prompts: 80 % train (a fourth of them chooses penalty, recipe and state), 20 % test; default {SAMPLES}, or "
+        "--train plus --test"
+    )
+    return field(default=None, metadata={"help": text, "shown": False, "aliases": aliases})
 
 
 @dataclass
@@ -38,9 +53,13 @@ class ProbeConfig:
     model: str = same("model")
     task: str = option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
     length: int = task_length()
-    samples: int = option(1000, "prompts per seed: 60 % train, 20 % validate, 20 % test")
-    seeds: int = option(5, "repetitions of the probe")
-    seeds_vary: str = option("all", "what a seed redraws: all (prompts, split, initialisation), or init alone")
+    samples: int = prompt_total()
+    train: int | None = option(None, "prompts to train on, those that validate among them; the rest of --samples test")
+    test: int | None = option(None, "prompts to test on; the rest of --samples train")
+    seeds: int = option(5, "repetitions of the probe; intervals cover refitting from 3 on")
+    seeds_vary: str = option(
+        "split", "what a seed redraws: split (and initialisation), all (prompts too, run once per seed), or init alone"
+    )
     seed: int = option(0, "first seed")
     label: str = option("index", "what is probed for: index of the gold item, or first symbol of the answer")
     recipes: list[str] = field(
@@ -92,15 +111,59 @@ class ProbeConfig:
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""
         self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
+        self.samples = total_prompts(self.samples, self.train, self.test)
         self.ablate = ablation_names(self.ablate)
         self.recipes = _words(self.recipes, RECIPES, "--recipes")
         self.controls = _words(self.controls, CONTROLS, "--controls", none=True)
         self.sweep = [part.strip() for value in self.sweep for part in str(value).split(",") if part.strip()]
 
     @property
+    def fractions(self) -> tuple[float, float, float]:
+        """Shares of the prompts that fit, choose and test.
+
+        A fourth of the training prompts chooses penalty, recipe and state, or as many as test where these are fewer.
+
+        >>> ProbeConfig().fractions, [round(22_000 * f) for f in ProbeConfig(train=20_000, test=2000).fractions]
+        ((0.6, 0.2, 0.2), [18000, 2000, 2000])
+        """
+        if self.train is None and self.test is None:
+            return FRACTIONS
+        test = self.samples - self.train if self.test is None and self.train is not None else self.test or 0
+        valid = min(test, (self.samples - test) / 4)
+        return (1 - (test + valid) / self.samples, valid / self.samples, test / self.samples)
+
+    @property
     def text(self) -> list[str]:
         """No text files: running text has no labels."""
         return []
+
+
+def total_prompts(samples: int | None, train: int | None, test: int | None) -> int:
+    """Prompts in all: the training and the test ones; numbers that do not agree are refused.
+
+    >>> total_prompts(None, None, None), total_prompts(None, 800, 100), total_prompts(500, None, 100)
+    (1000, 900, 500)
+    """
+    given = [(name, value) for name, value in (("--train", train), ("--test", test)) if value is not None]
+    for name, value in given:
+        if value < 1:
+            raise InputError(teach(f"{name} of at least 1", f"{value}", "leave it out for the default"))
+    if not given:
+        return SAMPLES if samples is None else samples
+    if len(given) == 2:
+        total = sum(value for _, value in given)
+        if samples not in (None, total):
+            got = f"--samples {samples}, --train {train} and --test {test}"
+            raise InputError(teach("--samples equal to --train + --test", got, f"leave --samples out for {total}"))
+        return total
+    name, value = given[0]
+    other = "--test" if name == "--train" else "--train"
+    if samples is None:
+        raise InputError(teach(f"{name} together with {other} or --samples", f"{name} {value} alone", f"add {other}"))
+    if value >= samples:
+        got = f"{name} {value} of --samples {samples}"
+        raise InputError(teach(f"{name} below --samples", got, f"leave --samples out and add {other}"))
+    return samples
 
 
 def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: bool = False) -> list[str]:
@@ -151,7 +214,8 @@ def check_numbers(config: ProbeConfig) -> None:
     if config.twin is not None and parse_scheme(config.twin).name == "trained":
         raise InputError(teach("a random scheme for the twin", repr(config.twin), "pass --twin default, gaussian, ..."))
     if config.seeds_vary not in VARY:
-        raise InputError(teach("--seeds-vary all or init", repr(config.seeds_vary), nearest(config.seeds_vary, VARY)))
+        expected = f"--seeds-vary {', '.join(VARY[:-1])} or {VARY[-1]}"
+        raise InputError(teach(expected, repr(config.seeds_vary), nearest(config.seeds_vary, VARY)))
     for name, least in (("seeds", 1), ("samples", 10), ("seed", 0), ("answers", 0), ("lens", 0), ("epochs", 1)):
         if (value := getattr(config, name)) < least:
             raise InputError(teach(f"--{name} of at least {least}", f"{value}", "see repflow probe --help"))

@@ -11,6 +11,8 @@ import numpy as np
 from repflow.studies.phase import steps_of, tell
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from repflow.probes import Features, ProbeFit, Split
     from repflow.studies.feature_sink import Keeper
     from repflow.studies.probe_config import ProbeConfig
@@ -20,7 +22,12 @@ TABLES = (
     *("penalty", "log_likelihood_test"),
 )
 SMALL_BYTES = 64 << 20
-WORDS = {"model-fit": "probes", "twin-fit": "the twin's probes", "model-control": "the control task"}
+WORDS = {
+    "model-fit": "probes",
+    "model-half": "probes on half the training prompts",
+    "twin-fit": "the twin's probes",
+    "model-control": "the control task",
+}
 """What the phases of the work are called."""
 PER_SEED = ("correct_valid", "correct_test")
 
@@ -157,4 +164,36 @@ def chosen_states(fit: ProbeFit, states: slice) -> ProbeFit:
 
     tables: dict[str, Any] = {name: getattr(fit, name)[states] for name in TABLES}
     tables |= {name: [rows[states] for rows in getattr(fit, name)] for name in PER_SEED}
+    return replace(fit, **tables, reasons={})
+
+
+class ChosenStates:
+    """Some states of features, as features of their own.
+
+    Attributes:
+        n_states: how many were chosen.
+        n_samples: rows of each state.
+        width: columns of each state.
+    """
+
+    def __init__(self, features: Features, states: Sequence[int]) -> None:
+        self.features, self.states = features, list(states)
+        self.n_states, self.n_samples, self.width = len(self.states), features.n_samples, features.width
+
+    def state(self, index: int) -> Tensor:
+        """Features of the chosen state of that place."""
+        return self.features.state(self.states[index])
+
+
+def spread_out(fit: ProbeFit, states: Sequence[int], count: int) -> ProbeFit:
+    """A fit of some states as one of `count` states, NaN (False for what is counted) at those that were not fitted."""
+    from dataclasses import replace
+
+    def placed(rows: np.ndarray) -> np.ndarray:
+        out = np.full((count, *rows.shape[1:]), False if rows.dtype == bool else np.nan, dtype=rows.dtype)
+        out[list(states)] = rows
+        return out
+
+    tables: dict[str, Any] = {name: placed(getattr(fit, name)) for name in TABLES}
+    tables |= {name: [placed(rows) for rows in getattr(fit, name)] for name in PER_SEED}
     return replace(fit, **tables, reasons={})

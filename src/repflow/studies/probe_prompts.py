@@ -81,7 +81,7 @@ def seed_prompts(config: ProbeConfig, model: Model, task: Any = None) -> SeedPro
         model: whose tokenizer the prompts are for.
         task: a Task object, instead of `config.task`.
     """
-    count = 1 if config.seeds_vary == "init" else config.seeds
+    count = config.seeds if config.seeds_vary == "all" else 1
     join = config.label == "answer"  # first symbols are as rare as they are; indices are balanced
 
     def make(number: int, items: int | None = config.items) -> Prompts:

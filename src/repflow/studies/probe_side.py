@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from repflow.studies.phase import tell
 from repflow.studies.probe_config import ProbeConfig
-from repflow.studies.probe_fit import Fitter, Problem, chosen_states
+from repflow.studies.probe_fit import ChosenStates, Fitter, Problem, chosen_states, spread_out
 from repflow.studies.probe_groups import Groups
 from repflow.studies.probe_part import extract, key_tokens, labels_of, readings
 
@@ -92,6 +92,12 @@ class Side:
         problems = self.problems(splits)
         return [self.fitter.fit(f"{self.name}-fit", problems, recipe) for recipe in recipes]
 
+    def half_fit(self, splits: Splits, recipe: str, states: Sequence[int]) -> ProbeFit:
+        """Fits of some states on half of every seed's training prompts; all other states are NaN."""
+        halved = splits.halved(self.config.seed)
+        problems = [replace(p, features=ChosenStates(p.features, states)) for p in self.problems(halved)]
+        return spread_out(self.fitter.fit(f"{self.name}-half", problems, recipe), states, self.n_states)
+
     def capacity(self, splits: Splits, recipe: str) -> np.ndarray:
         """Training accuracy on shuffled labels (state,)."""
         from repflow.probes import shuffled_capacity
@@ -138,6 +144,8 @@ class Splits:
         groups: group of each sample, all parts one behind the other; None where each prompt stands alone.
         control: labels of the control task per part; empty where prompts have no keys, or all ask alike.
         repeated: prompts that stand in their part before.
+        parts: part of each seed.
+        part_groups: group of each sample, by part.
     """
 
     splits: list[Split]
@@ -145,6 +153,22 @@ class Splits:
     groups: list[int] | None
     control: list[np.ndarray]
     repeated: int = 0
+    parts: list[int] = field(default_factory=list)
+    part_groups: list[list[int]] = field(default_factory=list)
+
+    def halved(self, seed: int) -> Splits:
+        """The same with half of every seed's training prompts.
+
+        Args:
+            seed: first seed of the study.
+        """
+        from repflow.probes import half_training
+
+        made = [
+            half_training(split, self.labels[part], self.part_groups[part], seed=seed + number)
+            for number, (split, part) in enumerate(zip(self.splits, self.parts, strict=True))
+        ]
+        return replace(self, splits=made)
 
 
 def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Splits:
@@ -161,7 +185,7 @@ def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Spli
     splits, groups = [], found_groups.parts()
     for seed, part in enumerate(prompts.parts):
         own = 0 if config.seeds_vary == "init" else seed
-        splits.append(three_way_split(labels[part], groups[part], seed=config.seed + own))
+        splits.append(three_way_split(labels[part], groups[part], seed=config.seed + own, fractions=config.fractions))
     control = control_tasks(keys, len(prompts.classes), config.seed) if len(keys) == prompts.n_parts else []
     if any(
         len(set(control[part][split.train])) < 2 for split, part in zip(splits, prompts.parts, strict=True) if control
@@ -169,7 +193,7 @@ def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Spli
         control = []  # all keys begin alike
     whole = [group for part in groups for group in part]
     alone = len(set(whole)) == len(whole)
-    return Splits(splits, labels, None if alone else whole, control, found_groups.repeated)
+    return Splits(splits, labels, None if alone else whole, control, found_groups.repeated, list(prompts.parts), groups)
 
 
 def control_tasks(keys: Sequence[Sequence[int]], n_classes: int, seed: int) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.errors import InputError
+from repflow.readout import ReadOut
 from repflow.results import Finding, Result
 from repflow.studies.phase import tell
 from repflow.studies.probe_answers import answer_table, lens_table
@@ -16,7 +17,7 @@ from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.probe_part import counts_of, embedding_rows, readings
 from repflow.studies.probe_prompts import KEPT_TOKENS, SeedPrompts
 from repflow.studies.probe_side import Side, Splits, make_splits, twin_config
-from repflow.studies.probe_table import ProbeTable
+from repflow.studies.probe_table import ProbeTable, loss_findings
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -116,6 +117,8 @@ class ProbeStudy:
         side = Side("model", self.config, self.model, self.prompts, keeper, self._shifted(0))
         fits = side.fits(self.splits, self.config.recipes)
         table.add_main(side, fits)
+        if states := table.states_to_refit:
+            table.add_half(side.half_fit(self.splits, table.recipe, states))
         self._add_controls(table, side)
         for reading in readings(self.config)[1:]:
             problems = side.problems(self.splits, reading)
@@ -133,7 +136,10 @@ class ProbeStudy:
         result = table.result()
         result.config, about = describe(self.config, self.model, self.prompts)
         result.provenance = about | self._about() | {"probe": table.about(self.prompts), "answers": examples}
-        result.findings = [*self.model.findings, *self._leak_findings(), *table.findings(), *self._control_findings()]
+        read = ReadOut.of(result)
+        result.provenance["probe"]["read_out"] = read.to_json()
+        result.findings = [*self.model.findings, *self._leak_findings(), *loss_findings(result, read)]
+        result.findings += [*table.findings(read), *self._control_findings()]
         result.findings += [*self._prompt_findings(), *lens_findings, *answer_findings]
         if self._same_twin:
             text = "the model and its random twin carry the same weights: the twin is no control"
@@ -179,10 +185,15 @@ class ProbeStudy:
         return {
             "model": model_facts(self.model),
             "states": self.config.states,
+            "branch_layers": self.model.sublayers(self.config.states) if self._branches else None,
             "task": prompt_facts(first),
             "lengths": [list(self.prompts.part(number).lengths) for number in range(self.prompts.n_parts)],
             "sentinels": [asdict(found) for found in self.sentinels()],
         }
+
+    @property
+    def _branches(self) -> bool:
+        return self.config.states.startswith("branch")
 
     def _control_findings(self) -> list[Finding]:
         if "task" not in self.config.controls or self.splits.control:
@@ -233,6 +244,9 @@ def describe(config: ProbeConfig, model: Model, prompts: SeedPrompts) -> tuple[d
 
     stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
     del stored["allow_leak"], stored["drop_features"]
+    for name in ("train", "test"):  # runs stored before these options resume as what they are
+        if stored[name] is None:
+            del stored[name]
     provenance = {
         **machine(str(model.device)),
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 FLOW_SAMPLES = {"tiny": 4, "zoo": 16, "paper": 100}
 """Prompts per measured cell; the paper does not say how many it used."""
-PROBE_PROMPTS = {"tiny": 80, "zoo": 500, "paper": -(-papers.PROBE_TRAINING * 10 // 6)}
+PROBE_TESTS = 2000
+"""Test prompts of a probe at scale paper, which does not say how many it took."""
+PROBE_PROMPTS = {"tiny": 80, "zoo": 500, "paper": papers.PROBE_TRAINING + PROBE_TESTS}
 """Prompts per probed cell: six of ten train, so that the paper's 20,000 do."""
 PROBE_SEEDS = {"tiny": 2, "zoo": 2, "paper": papers.PROBE_SEEDS}
 TINY_LENGTHS = dict(zip(papers.LENGTHS, (240, 360, 440, 560), strict=True))
@@ -74,7 +76,7 @@ class ReproduceConfig:
         metadata={"help": "tokens per prompt instead of the recipe's lengths, in their order, repeated"},
     )
     samples: int | None = _option(None, "prompts per measured run; the paper does not say how many it used")
-    probe_samples: int | None = _option(None, "prompts per probed run, of which 60 % train; scale paper trains 20,000")
+    probe_samples: int | None = _option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = _option(None, "repetitions of each probe; the paper's are 5")
     format: str = _option("paper", "template of kvpr: paper (as printed in appendix B), or liu2024 (valid JSON)")
     documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
@@ -235,8 +237,11 @@ def _measure(config: ReproduceConfig, made: Recipe, shared: dict[str, Any]) -> M
 
 def _probe(config: ReproduceConfig, shared: dict[str, Any]) -> ProbeConfig:
     """The paper's probe: raw features, its rate and epochs, seeds that redraw the initialisation alone."""
+    counted = config.scale == "paper" and config.probe_samples is None
     return ProbeConfig(
         **shared,
+        train=papers.PROBE_TRAINING if counted else None,
+        test=PROBE_TESTS if counted else None,
         samples=PROBE_PROMPTS[config.scale] if config.probe_samples is None else config.probe_samples,
         seeds=PROBE_SEEDS[config.scale] if config.probe_seeds is None else config.probe_seeds,
         seeds_vary="init",

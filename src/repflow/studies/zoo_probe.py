@@ -22,7 +22,7 @@ def probe_model(
 
     made: dict[str, Any] = {"task": "kvpr", "samples": samples, "seeds": seeds, "length": length, "labels": {}}
     options = {"task": "kvpr", "length": length, "samples": samples, "seeds": seeds, "device": device}
-    none = {"recipes": ["robust"], "controls": ["none"], "answers": 0, "lens": 0}
+    none = {"recipes": ["robust"], "controls": ["none"], "answers": 0, "lens": 0, "seeds_vary": "all"}
     configs = [ProbeConfig(model=str(folder), label=label, **options, **none) for label in LABELS]  # type: ignore[arg-type]
     model = load_model(configs[0])
     sinks: dict[str, Any] = {}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repflow.capture.forecast import warn_of_batches
 from repflow.capture.plan import Plan
 from repflow.errors import OutOfMemoryError, out_of_memory, teach, words_of
 from repflow.metrics.meter import BatchInfo, Meter, Record
@@ -87,6 +88,7 @@ def run_plan(
     On a GPU the records of a batch are brought in and written while the next batch already runs. `at_last` is called
     when the last batch is launched and before its records are waited for.
     """
+    warn_of_batches(model, plan.batches, prompts.lengths, plan.group)
     waiting: list[RunningBatch] = []
 
     def settle(most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -50,6 +52,18 @@ def weight_files(folder: Path) -> list[Path]:
     raise InputError(
         teach(expected, f"none in {folder}", "give a folder with weights, or init='default' for random ones")
     )
+
+
+def stored_weights(folder: Path) -> int:
+    """Number of weights in a folder's files; of a `.bin` file at least that many, by its size in float32."""
+    count = 0
+    for path in weight_files(folder):
+        if path.suffix != ".safetensors":
+            count += path.stat().st_size // 4
+            continue
+        with refusing_pickles(path.name), safe_open(path, framework="pt") as file:
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return count
 
 
 def _shards(folder: Path, index: str) -> list[Path]:

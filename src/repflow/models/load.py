@@ -33,7 +33,7 @@ from transformers.utils import cached_file, logging
 
 from repflow.errors import InputError, MissingExtraError, UnsupportedModelError, nearest, refusing, teach, words_of
 from repflow.models import mamba_ssm
-from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles
+from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles, stored_weights
 from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config, refuse_encoder
@@ -148,9 +148,9 @@ def _random(
     config: Any, init: str, seed: int, device: torch.device, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, str]:
     """Random weights for a device, and who drew them: a GPU where it can, else the CPU."""
-    if not trust_remote_code:
-        check_weights_fit(count_weights(config), torch.float32, CPU, str(config.model_type))
     place = drawing_device(config, device, trust_remote_code)
+    if not trust_remote_code:
+        check_weights_fit(count_weights(config), torch.float32, place, str(config.model_type))
     options: dict[str, Any] = {"seed": seed, "trust_remote_code": trust_remote_code}
     return random_model(config, init, device=None if place == CPU else place, **options), device_words(place)
 
@@ -393,6 +393,8 @@ def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_r
     options["config"] = read_config(source, trust_remote_code)
     if source.path is not None:
         refuse_pickled_objects(source.path)
+        if device_map is None and getattr(options["config"], "quantization_config", None) is None:
+            check_weights_fit(stored_weights(source.path), dtype, CPU, source.name)
         return _from_pretrained(source.path, options | {"local_files_only": True}, source.name)
     options |= {"revision": source.revision or "main", "local_files_only": not hub_reachable()}
     return _from_pretrained(source.name, options, source.name)

@@ -102,6 +102,7 @@ def _run(
     for number in range(prompts.n_parts):
         check_model(config, model, prompts.part(number))
     study = ProbeStudy(config, model, prompts, progress)
+    study.warn_of_memory()
     if out is None:
         study.check_leaks()
         _begin(progress, study.total)

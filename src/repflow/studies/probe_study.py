@@ -61,6 +61,19 @@ class ProbeStudy:
         rows = sum(self.prompts.samples) * len(readings(self.config))
         return rows * states * self.model.width * 4
 
+    def warn_of_memory(self) -> None:
+        """Say so where the fits take more memory than is free; the features themselves are mapped from files."""
+        from repflow.capture.forecast import say_short
+        from repflow.models.room import free_bytes
+        from repflow.probes.budget import SHARE
+
+        device = self.model.device
+        free = free_bytes(device)
+        need = int(self.feature_bytes * SHARE)
+        if free is not None and need > free:
+            what = f"fits on {sum(self.prompts.samples):,} prompts"
+            say_short(what, need, free, str(device), "pass fewer --samples or --seeds")
+
     @property
     def splits(self) -> Splits:
         """Splits of every seed."""

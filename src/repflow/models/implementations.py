@@ -74,7 +74,10 @@ def _installed_flash(value: str) -> bool:
 @contextmanager
 def no_fetched_kernels() -> Iterator[None]:
     """Inside, transformers fetches no kernel, whatever a model's own code asks for; it falls back or says so."""
-    original = hub_kernels.get_kernel
+    original = getattr(hub_kernels, "get_kernel", None)
+    if original is None:  # an older transformers, which asks the package itself for kernels that were named
+        yield
+        return
 
     def refuse(kernel_name: str, *_: Any, **__: Any) -> Any:
         raise ImportError(f"repflow runs no kernels from the hub, and this model asks for {kernel_name!r}")

@@ -14,12 +14,14 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from repflow.visible import one_line, visible
+
 
 class RepflowError(Exception):
     """Base of every error that repflow raises on purpose."""
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = visible(super().__str__())  # names from files and folders are part of it
         return text if _typed_commands else in_python(text)
 
 
@@ -199,5 +201,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean token_similarity?'
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    close = [one_line(word) for word in difflib.get_close_matches(name, known, n=3)]
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(map(one_line, known))}"

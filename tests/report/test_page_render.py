@@ -21,8 +21,9 @@ from repflow.errors import InputError, MissingExtraError
 from repflow.report import page as page_module
 from repflow.report.page import render
 from repflow.report.page_model import Figure, Link, Page, Section, Table, Text, Variant
-from repflow.report.page_text import json_text, packed, visible
+from repflow.report.page_text import json_text, packed
 from repflow.report.palette import DARK, INK, KINDS, LIGHT
+from repflow.visible import visible
 
 
 class Parts(HTMLParser):

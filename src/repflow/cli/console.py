@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+import locale
 import os
+import re
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
-from repflow.errors import InputError, RepflowError, command_line, memory_words, out_of_memory
+from repflow.errors import InputError, RepflowError, command_line, memory_words, out_of_memory, teach
 from repflow.seconds import CLOCK, phase
+from repflow.visible import one_line, visible
 
-DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_REQUEST, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 PLAIN_WIDTH = 110
 LINE_SECONDS = 10.0  # between progress lines where stderr is no terminal
 STORED_SECONDS = 0.002  # a batch reported sooner than this after the last was stored already and says nothing of speed
@@ -32,16 +38,60 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             if _timings["asked"]:
                 stack.callback(_print_seconds)
             try:
+                stack.enter_context(_heeding_termination())
+                _check_working_folder()
                 return command(*args, **kwargs)
             except (typer.Exit, typer.Abort, BrokenPipeError):
                 raise
-            except KeyboardInterrupt:
-                note("interrupted; the same command goes on from what is stored")
-                raise typer.Exit(INTERRUPTED) from None
+            except KeyboardInterrupt as stop:
+                ended = isinstance(stop, Terminated)
+                note(f"{'terminated' if ended else 'interrupted'}; the same command goes on from what is stored")
+                raise typer.Exit(TERMINATED if ended else INTERRUPTED) from None
             except Exception as error:  # noqa: BLE001  the last stop before the user
                 raise typer.Exit(complain(error)) from None
 
     return call
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: what holds for Ctrl-C holds for it."""
+
+
+@contextmanager
+def _heeding_termination() -> Iterator[None]:
+    """Have SIGTERM end the command as Ctrl-C does, with a word on what to do."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may say what a signal does
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _check_working_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError:  # libraries would end the process without a word of it
+        got = "one that was deleted or cannot be read"
+        raise InputError(teach("a working directory that exists", got, "change to another folder (cd)")) from None
+
+
+def prepare_streams() -> None:
+    """Make stdout take any text: one that is closed, or that knows ASCII alone, must not end a run that is done."""
+    if not os.environ.get("COLUMNS", "1").strip("0"):  # a width of nothing, as some schedulers set it, is not a width
+        del os.environ["COLUMNS"]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123  until the end
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def complain(error: Exception, about: str = "") -> int:
@@ -53,13 +103,31 @@ def complain(error: Exception, about: str = "") -> int:
     text = str(error) if isinstance(error, RepflowError) else f"{type(error).__name__}: {error}"
     if not isinstance(error, RepflowError):
         text += " (REPFLOW_DEBUG=1 shows where)"
+    if not isinstance(error, RepflowError) or error.__cause__ is not None:
+        text = re.sub(r"\s*\n\s*", " ", text)  # what another library said in several lines
+    if _is_locale_fault(error):
+        text += f"; this process takes text for {locale.getencoding()}: set PYTHONUTF8=1 and run the command again"
     note(f"error: {f'{about}: ' if about else ''}{text}")
     return WRONG_REQUEST if isinstance(error, InputError) else FAILED
 
 
+def _is_locale_fault(error: BaseException | None) -> bool:
+    """Whether text could not be read or written in a process that does not speak UTF-8, whoever got the blame."""
+    if sys.flags.utf8_mode or locale.getencoding().lower().replace("-", "") == "utf8":
+        return False
+    while error is not None and not isinstance(error, UnicodeError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def note(text: str) -> None:
-    """Print a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line on stderr; what is in it stays one line and moves no cursor."""
+    print(one_line(text), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Print a line of the result on stdout, as harmless as a note."""
+    print(one_line(text), flush=True)
 
 
 def import_torch() -> None:
@@ -86,9 +154,17 @@ def _print_seconds() -> None:
 def stdout_console() -> Any:
     """Console for results: as wide as the terminal or as COLUMNS says, else wide enough for the tables."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    class Seen(Console):
+        """Writes out control characters in whatever a table holds; its own colours are no part of the text."""
+
+        def render(self, *args: Any, **kwargs: Any) -> Any:
+            for part in super().render(*args, **kwargs):
+                yield part if part.control else Segment(visible(part.text), part.style)
 
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return Console() if known else Console(width=PLAIN_WIDTH)
+    return Seen() if known else Seen(width=PLAIN_WIDTH)
 
 
 @contextmanager
@@ -125,7 +201,7 @@ class Progress:
     """
 
     def __init__(self, label: str) -> None:
-        self.label = label
+        self.label = one_line(label)
         self._bar: Any = None
         self._phase = ""
         self._alone = False  # one of many, as in a grid, names its first phase only
@@ -192,7 +268,7 @@ def _bar() -> Any:
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from repflow.cli.console import note, quiet
+from repflow.cli.console import note, quiet, say
 from repflow.cli.measure import RUNS
 from repflow.cli.report import all_runs
 from repflow.errors import InputError, teach
@@ -72,7 +72,7 @@ def command(
         print(json.dumps({"files": [str(path) for path in written], "warnings": list(page.warnings)}), flush=True)
         return
     for path in written:
-        print(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _check_out(out: Path) -> None:

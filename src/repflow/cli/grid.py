@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, Progress, note, quiet, say, stdout_console
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.store.disk import check_place
@@ -102,7 +102,7 @@ def _print_cost(cost: Cost, to_stderr: bool) -> None:
         if to_stderr:
             note(line)
         else:
-            print(line, flush=True)
+            say(line)
 
 
 def _count(parameters: int) -> str:

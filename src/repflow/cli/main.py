@@ -26,7 +26,7 @@ from repflow.cli import (
     twins,
     zoo,
 )
-from repflow.cli.console import guarded, show_timings
+from repflow.cli.console import guarded, prepare_streams, show_timings
 from repflow.version import __version__
 
 app = typer.Typer(
@@ -128,4 +128,5 @@ def _root(
 
 def main() -> None:
     """Entry point."""
+    prepare_streams()
     app()

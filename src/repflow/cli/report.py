@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from repflow.cli.console import note
+from repflow.cli.console import note, say
 from repflow.cli.measure import RUNS
 from repflow.errors import InputError, teach
 
@@ -36,7 +36,7 @@ def command(
     target = _target(out)
     for warning in write_page(runs or all_runs(), target, allow_mixed=allow_mixed):
         note(f"warning: {warning}")
-    print(f"wrote {target}")
+    say(f"wrote {target}")
 
 
 def write_page(runs: Sequence[Path], target: Path, *, allow_mixed: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, say, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.errors import InputError, teach
@@ -211,7 +211,7 @@ def _print_lines(lines: list[str], *, to_stderr: bool) -> None:
         if to_stderr:
             note(line)
         else:
-            print(line, flush=True)
+            say(line)
 
 
 def _size(count: int) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from repflow.cli.console import FAILED, Progress, note, quiet, stdout_console
+from repflow.cli.console import FAILED, Progress, note, quiet, say, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.errors import InputError, teach
@@ -37,7 +37,7 @@ def list_command(
 
     runs = list_runs(folder)
     if not runs:
-        print(f"no runs in {folder}")
+        say(f"no runs in {folder}")
         return
     stdout_console().print(list_table(runs))
 
@@ -58,7 +58,7 @@ def verify_command(
     trust = Trust(allow_code, trust_remote_code)
     sound = [_verified(one, repair=repair, trust=trust, prefix=f"{one.name}/" if len(runs) > 1 else "") for one in runs]
     if len(runs) > 1:
-        print(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
+        say(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
     if not all(sound):
         raise typer.Exit(FAILED)
 
@@ -68,13 +68,13 @@ def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> boo
     from repflow.store import heal, is_start, verify
 
     if run.is_dir() and is_start(run):
-        print(f"{run} holds nothing yet: it is starting, or was killed at once; run its command again")
+        say(f"{run} holds nothing yet: it is starting, or was killed at once; run its command again")
         return True
     found = verify(run)
     for damage in found:
-        print(f"damaged: {prefix}{damage}")
+        say(f"damaged: {prefix}{damage}")
     if not found:
-        print(f"{run} is sound")
+        say(f"{run} is sound")
         return True
     if not repair:
         note(f"`repflow verify --repair {run}` recomputes what is damaged")
@@ -84,9 +84,9 @@ def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> boo
     rerun(run, trust)
     left = verify(run)
     for damage in left:
-        print(f"still damaged: {prefix}{damage}")
+        say(f"still damaged: {prefix}{damage}")
     if not left:
-        print(f"{run} is repaired")
+        say(f"{run} is repaired")
     return not left
 
 
@@ -196,4 +196,4 @@ def export_command(
     from repflow.store import export
 
     path = export(run, to, out if out is not None else Path())
-    print(f"wrote {path}")
+    say(f"wrote {path}")

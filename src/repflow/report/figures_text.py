@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from repflow.report.page_text import visible
+from repflow.visible import visible
 
 LONGEST = 60
 """Characters of a name in a legend; the rest is an ellipsis."""

@@ -14,8 +14,9 @@ from repflow.report.figures_draw import DEPTHS, choose_width, draw
 from repflow.report.figures_style import metadata, need_matplotlib, style
 from repflow.report.figures_text import slug
 from repflow.report.page_model import Figure, Page, Variant
-from repflow.report.page_text import plain, visible
+from repflow.report.page_text import plain
 from repflow.store.disk import make_folder, write_atomic
+from repflow.visible import visible
 
 CAPTIONS = "captions.txt"
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.report.fitted import FittedTable
+from repflow.visible import one_line
 
 if TYPE_CHECKING:
     from repflow.store import RunSummary
@@ -25,6 +26,7 @@ def list_table(runs: Sequence[RunSummary]) -> FittedTable:
         {"run": run.name, "prompts": _prompts(run), "state": _state(run), "task": run.task, "model": run.model}
         for run in runs
     ]
+    rows = [{name: one_line(text) for name, text in row.items()} for row in rows]
 
     folds = [name for name, most in LONGEST.items() if max(len(row[name]) for row in rows) > most]
 

@@ -18,8 +18,9 @@ from typing import Any
 from repflow.errors import InputError, MissingExtraError, teach
 from repflow.report import palette
 from repflow.report.page_model import Block, Figure, Link, Page, Prompts, PromptSample, Section, Table, Text
-from repflow.report.page_text import json_text, number, packed, plain, visible
+from repflow.report.page_text import json_text, number, packed, plain
 from repflow.version import __version__
+from repflow.visible import visible
 
 SCRIPTS = ("text.js", "data.js", "state.js", "chart.js", "figure.js", "tokens.js", "prompts.js", "main.js")
 """Files of the page's script, joined in this order into one."""

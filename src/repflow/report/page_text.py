@@ -10,22 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_UNSEEN = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}\u2028\u2029\ufeff\ud800-\udfff]")
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 DIGITS = 4
 _NUMBERS = {float, type(None)}
-
-
-def visible(text: str) -> str:
-    r"""Write out control characters that would act on the page instead of being seen, such as right-to-left marks.
-
-    Line feed and tab stay. The page's script does the same to what it shows.
-
-    >>> visible("a\u202eb\u2028")
-    'a[U+202E]b[U+2028]'
-    """
-    return _UNSEEN.sub(lambda found: f"[U+{ord(found.group()):04X}]", text)
 
 
 def plain(value: Any) -> Any:

@@ -229,3 +229,11 @@ def test_yes_and_no_stay_numbers_in_a_table():
     table = result.to_pandas()
     assert table["value"].dtype == np.float64
     assert table["value"].tolist() == [1.0, 0.0, 0.5, 0.1]
+
+
+def test_numbers_of_the_provenance_that_are_not_finite_are_null_too():
+    provenance = {"cells": [{"mean": 0.5, "low": float("nan"), "high": np.float64("inf")}], "pair": (1.0, float("nan"))}
+    made = Result({"m": np.zeros(2)}, {"m": ("state",)}, provenance=provenance)
+    text = json.dumps(made.to_json(), allow_nan=False)
+    kept = json.loads(text)["provenance"]
+    assert kept == {"cells": [{"mean": 0.5, "low": None, "high": None}], "pair": [1.0, None]}

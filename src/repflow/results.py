@@ -142,7 +142,7 @@ class Result(Mapping[str, np.ndarray]):
                 for name, band in self.bands.items()
             },
             "config": self.config,
-            "provenance": self.provenance,
+            "provenance": _finite(self.provenance),
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -284,6 +284,15 @@ def _null(value: Any) -> Any:
     if isinstance(value, list):
         return [_null(v) for v in value]
     return value if math.isfinite(value) else None
+
+
+def _finite(value: Any) -> Any:
+    """Copy of nested values with null for what is not finite, such as the ends of an interval of few prompts."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _restore(value: Any) -> Any:

@@ -12,7 +12,7 @@ SPREAD := -n $(WORKERS) --dist worksteal
 CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
         "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
 
-.PHONY: demo test test-cpus lint faults install clean
+.PHONY: audit demo test test-cpus lint faults install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
@@ -35,6 +35,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Known advisories of what is installed; it informs and never fails.
+audit: $(VENV)/.installed-dev
+	@VENV=$(VENV) PYTHON=$(PYTHON) .ci/audit
 
 # Every kill through the real command line; `make test` runs a sample of them.
 faults: $(VENV)/.installed-dev

@@ -2,9 +2,9 @@
 
     python benchmarks/cka.py [--json FILE] [--quick]
 
-torch_cka (pip install 'repflow[bench]') compares hooked modules, so it runs here through its public class on a model
-that replays the states. At 512 tokens each takes the best of three, at 2048 one run each. Values of all three must
-agree to 1e-5 in the same run.
+torch_cka is measured where it is installed (pip install torch-cka); no extra asks for it, as it is not maintained. It
+compares hooked modules, so it runs here through its public class on a model that replays the states. At 512 tokens each
+takes the best of three, at 2048 one run each. Values of all three must agree to 1e-5 in the same run.
 Memory is measured in a fresh process: the most it held, less what it held with torch loaded and the states made.
 """
 

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -277,3 +278,37 @@ def test_resumes_after_a_kill(place):
     for name in names:
         for file in ("result.json", "result.safetensors"):
             assert (folder / name / file).read_bytes() == (place / "whole" / "study" / name / file).read_bytes()
+
+
+def test_two_grids_side_by_side_both_end_well(place):
+    """Each leaves what the other is running for later, waits for it, and ends with every cell."""
+    write(place, models=["a", "b"], inits=["trained", "default"], samples=2)
+    command = [sys.executable, "-m", "repflow", "run", "study.toml", "--json"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen(command, cwd=place, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    cells = [[json.loads(line) for line in output.splitlines()] for output in outputs]
+    assert [cell["cell"] for cell in cells[0]] == [cell["cell"] for cell in cells[1]]
+    assert {cell["status"] for cell in cells[0] + cells[1]} == {"finished"}
+    assert [cell["metrics"] for cell in cells[0]] == [cell["metrics"] for cell in cells[1]]
+    assert not list((place / "runs" / "study").glob("*.json"))
+
+
+def test_a_cell_that_another_process_runs_is_left_for_later(tmp_path):
+    """In the order of the cells all the same; a cell that this process holds itself is not waited for."""
+    from repflow.errors import RunLockedError
+    from repflow.store import RunFolder
+
+    asked = []
+
+    def attempt(cell):
+        asked.append(cell)
+        locked = cell == "held" or (cell == "b" and asked.count("b") < 2)
+        return SimpleNamespace(cell=cell, error=RunLockedError("held") if locked else None)
+
+    with RunFolder.open(tmp_path, "held", config={}, provenance={}):
+        found = list(grid_run.free_first(["a", "b", "held", "c"], attempt, lambda cell: tmp_path / cell))
+    assert [outcome.cell for outcome in found] == ["a", "b", "held", "c"]
+    assert asked == ["a", "b", "held", "c", "b", "held"]
+    assert isinstance(found[2].error, RunLockedError)

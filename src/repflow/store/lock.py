@@ -25,6 +25,23 @@ def sealed_lines(folder: Path) -> int:
     return 0
 
 
+def wait_for_writer(folder: Path) -> bool:
+    """Wait until no other process writes to a run; False at once where it is this process that does."""
+    import fcntl  # POSIX only, as the lock itself
+
+    with suppress(OSError, StoreError, ValueError, TypeError, KeyError):
+        holder = json.loads(read_bytes(folder / LOCK_FILE) or b"")
+        if (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname()):
+            return False
+    with suppress(OSError):  # gone with the folder: nobody writes
+        fd = os.open(folder / LOCK_FILE, os.O_RDONLY | NO_FOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+    return True
+
+
 class Lock:
     """Exclusive hold on a run folder from `Lock(folder)` to `release()`.
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from repflow.errors import InputError, StoreError, UnsupportedModelError
+from repflow.errors import InputError, RunLockedError, StoreError, UnsupportedModelError
 from repflow.studies import measure, probe
 from repflow.studies.grid import Cell
 from repflow.studies.opening import check_reused
@@ -61,10 +61,62 @@ def run_cells(
         progress: gives the callback for a cell.
     """
     held = HeldModel()
-    for cell in cells:
-        outcome = run_cell(cell, folder, held, None if progress is None else progress(cell))
+
+    def run(cell: Cell) -> Outcome:
+        return run_cell(cell, folder, held, None if progress is None else progress(cell))
+
+    for outcome in free_first(cells, run, lambda cell: folder / cell.name):
         _note(outcome, folder)
         yield outcome
+
+
+C = TypeVar("C")
+Done = TypeVar("Done", bound="HasError")
+
+
+@runtime_checkable
+class HasError(Protocol):
+    """An outcome, whatever its study."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What was raised."""
+
+
+def free_first(cells: Sequence[C], run: Callable[[C], Done], path: Callable[[C], Path]) -> Iterator[Done]:
+    """Run cells; one that another process is running is left until the others are done, and then waited for.
+
+    So two processes side by side share a grid's work, and each ends with all of it.
+
+    Args:
+        cells: what to run.
+        run: runs a cell, or reads it where it is finished.
+        path: folder of a cell's run.
+
+    Yields:
+        An outcome for each cell, in their order.
+    """
+    done: list[Done | None] = []
+    given = 0
+    for cell in cells:
+        outcome = run(cell)
+        done.append(None if isinstance(outcome.error, RunLockedError) else outcome)
+        while given < len(done) and (ready := done[given]) is not None:
+            yield ready
+            given += 1
+    for place in range(given, len(cells)):
+        ready = done[place]
+        yield _waited(cells[place], run, path(cells[place])) if ready is None else ready
+
+
+def _waited(cell: C, run: Callable[[C], Done], path: Path) -> Done:
+    from repflow.store.lock import wait_for_writer
+
+    while True:
+        elsewhere = wait_for_writer(path)
+        outcome = run(cell)
+        if not elsewhere or not isinstance(outcome.error, RunLockedError):
+            return outcome
 
 
 def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repflow.studies.grid_run import HeldModel, Status, attempt, stored_result
+from repflow.studies.grid_run import HeldModel, Status, attempt, free_first, stored_result
 from repflow.studies.opening import check_reused
 from repflow.studies.probe_config import ProbeConfig
 from repflow.studies.reproduce import ReproduceCell, ReproducePlan
@@ -46,9 +46,13 @@ def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[CellO
         label: gives the callback for a cell from its number, the number of cells, and the cell.
     """
     held = HeldModel()
-    for number, cell in enumerate(plan.cells, start=1):
+
+    def run(numbered: tuple[int, ReproduceCell]) -> CellOutcome:
+        number, cell = numbered
         progress = None if label is None else label(number, len(plan.cells), cell)
-        yield _run_cell(plan, cell, held, progress)
+        return _run_cell(plan, cell, held, progress)
+
+    yield from free_first(list(enumerate(plan.cells, start=1)), run, lambda numbered: plan.folder / numbered[1].name)
 
 
 def _run_cell(plan: ReproducePlan, cell: ReproduceCell, held: HeldModel, progress: Progress | None) -> CellOutcome:

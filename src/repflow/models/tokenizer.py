@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,9 @@ def hub_tokenizer(name: str, revision: str | None, *, trust_remote_code: bool = 
 
 def gguf_tokenizer(path: Path) -> Any:
     """Tokenizer inside a .gguf file; None where it holds none that transformers can read."""
-    try:
+    with suppress(InputError), _readable(path):
         return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
-    except Exception:  # noqa: BLE001  what a damaged file makes of its reader is any class
-        return None
+    return None
 
 
 def _from_file(path: Path) -> Any:

@@ -104,8 +104,8 @@ def read_study(path: str | Path, *, allow_code: bool = False, trust_remote_code:
         data = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # bad TOML or UTF-8, a number of 5,000 digits, brackets without end
+        raise InputError(f"{file} is not valid TOML: {error}; correct the file") from None
     if data.keys() != {"study"} or not isinstance(data["study"], dict):
         stray = sorted(data.keys() - {"study"})
         got = f"{stray[0]!r}, {nearest(stray[0], ['study'])}" if stray else "none"
@@ -163,7 +163,7 @@ def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:
-    if "kind" in data and data["kind"] not in KINDS:
+    if "kind" in data and data["kind"] not in list(KINDS):  # a list has no hash
         expected = 'kind = "measure" or "probe" in [study]'
         raise InputError(teach(expected, repr(data["kind"]), nearest(str(data["kind"]), KINDS)))
     config, axes = KINDS[data.get("kind", "measure")], axes_of(data.get("kind", "measure"))

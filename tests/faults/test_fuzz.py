@@ -1,0 +1,106 @@
+"""Two thousand damaged files of every format are read or refused; and the watch over them can fail."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repflow.errors import InputError
+from repflow.studies.grid import read_study
+
+FUZZ = Path(__file__).with_name("fuzz.py")
+
+
+def python(*arguments: str, timeout: int = 900) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=timeout)
+
+
+def test_two_thousand_damaged_files():
+    done = python(str(FUZZ), "--cases", "2000", "--seed", "0")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "2000 cases with seed 0: 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['kind = ["measure"]', f"samples = {'9' * 5000}", f"x = {'[' * 100_000}", "kind = {a = 1}", "models = [[1]]"],
+)
+def test_studies_that_the_fuzzer_found(line, tmp_path):
+    (tmp_path / "study.toml").write_text(f"[study]\n{line}\n")
+    with pytest.raises(InputError, match=r"study"):
+        read_study(tmp_path / "study.toml")
+
+
+WATCHED = """
+import os, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from guard import ForbiddenError, Guard
+guard, folder = Guard(), Path({folder!r})
+try:
+    with guard.watching(folder):
+        {act}
+except ForbiddenError as error:
+    print("forbidden", error)
+except Exception as error:
+    print("other", repr(error))
+print("seen", len(guard.seen))
+"""
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "import subprocess; subprocess.run(['true'])",
+        "os.system('true')",
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+        "import socket; socket.getaddrinfo('localhost', 80)",
+        "(folder.parent / 'elsewhere').write_text('x')",
+        "os.open(folder.parent / 'elsewhere', os.O_CREAT | os.O_WRONLY)",
+        "(folder.parent / 'elsewhere').mkdir()",
+        "(folder / '..' / 'elsewhere').write_text('x')",
+        "Path('/etc/passwd').read_text()",
+        "sys.path.insert(0, {folder!r}); import evil",
+        "exec(compile(open({folder!r} + '/evil.py').read(), {folder!r} + '/evil.py', 'exec'))",
+        "import runpy; runpy.run_path({folder!r} + '/evil.py')",
+        "import pickle; pickle.loads(b'cos\\nsystem\\n(S\\'true\\'\\ntR.')",
+    ],
+)
+def test_the_watch_sees(act, tmp_path):
+    folder = tmp_path / "case"
+    folder.mkdir()
+    (folder / "evil.py").write_text("print('executed')")
+    code = WATCHED.format(here=str(FUZZ.parent), folder=str(folder), act=act.format(folder=str(folder)))
+    done = python("-c", code)
+    assert "forbidden" in done.stdout, done.stdout + done.stderr
+    assert "executed" not in done.stdout
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_watch_allows_what_readers_do(tmp_path):
+    act = "(folder / 'x').write_text('x'); import json, html.parser, wave; open(os.devnull, 'w').close()"
+    done = python("-c", WATCHED.format(here=str(FUZZ.parent), folder=str(tmp_path), act=act))
+    assert done.stdout.strip() == "seen 0", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("raise KeyError('x')", "FAILED config: KeyError"),
+        ("while True: pass", "FAILED config: HangError"),
+        ("open(folder.parent / 'elsewhere', 'w')", "FAILED config: ForbiddenError: 'a write to"),
+    ],
+)
+def test_a_failing_case_names_the_command_that_repeats_it(fault, said, tmp_path):
+    """A reader with a fault is put in; the hang is one of computing, so no clock is asked."""
+    code = f"import sys, fuzz\ndef broken(files, folder, rng):\n    {fault}\nfuzz.FORMATS['config'] = broken\n"
+    code += "fuzz.SECONDS = 1\nsys.argv = ['fuzz', '--seed', '3', '--cases', '1']\nsys.exit(fuzz.main())"
+    environment = {**os.environ, "PYTHONPATH": f"{FUZZ.parent}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    assert done.returncode == 1, done.stderr
+    assert said in done.stdout
+    assert "again: python tests/faults/fuzz.py --seed 3 --case 0" in done.stdout

@@ -65,6 +65,16 @@ def test_measure_spells_the_models_name(cli, tmp_path):
     assert "\nruns are sound" not in done.err
 
 
+def test_a_metric_of_ones_own_alone_is_shown(cli, tmp_path):
+    (tmp_path / "own.py").write_text("def size(hidden):\n    return hidden.abs().mean((1, 2))\n")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(TINY))
+    asked = ("--length", "12", "--samples", "2", "--metrics", "own.py:size")
+    done = cli("measure", "config:a.json", "config:b.json", *asked)
+    assert done.code == 0, done.err
+    assert "size" in done.out
+
+
 def shell(command, cwd, **env):
     """A command line in a shell, with `repflow` for this one."""
     text = command.replace("repflow", f"{sys.executable} -m repflow")
@@ -108,6 +118,7 @@ def test_a_locale_that_is_not_utf8_is_named(tmp_path):
     for locale, named in (({"LC_ALL": "C", "PYTHONUTF8": "0"}, True), ({"PYTHONUTF8": "1"}, False)):
         done = shell(f"{sys.executable} say.py", tmp_path, **locale)
         assert ("set PYTHONUTF8=1" in done.stderr) == named
+        assert ("tokenizer" in done.stderr) != named  # which is not to blame
 
 
 @pytest.mark.parametrize(

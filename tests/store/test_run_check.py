@@ -170,7 +170,7 @@ def test_a_manifest_cannot_point_outside(folder, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [1, 2, 4])
-def test_lines_cut_off_at_the_end_are_missed(folder, tmp_path, kept):
+def test_lines_cut_off_at_the_end_are_noticed(folder, tmp_path, kept):
     whole = lines(folder)
     write_lines(folder, whole[:kept])
     missing = f"{len(whole) - kept} lines are missing at the end, which were there when it was last written"

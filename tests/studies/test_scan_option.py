@@ -85,6 +85,20 @@ def test_a_run_resumes_with_another_setting(folder):
     assert read_record("runs/run").provenance["scan"] == "reference"
 
 
+def test_a_resume_with_another_setting_is_a_finding_of_the_result(folder):
+    from repflow.store import RunFolder
+
+    options = ("model", "--length", "12", "--samples", "2", "--batch-size", "1", "--name", "run", "--json")
+    assert command("measure", *options, "--scan", "reference").exit_code == 0
+    with RunFolder.reopen("runs/run") as run:
+        run.discard_shard(run.shards()[-1], "as after a kill")
+        run.discard_result("as after a kill")
+    found = json.loads(command("measure", *options).stdout)["findings"]
+    assert [finding["message"] for finding in found if finding["code"] == "resumed"] == [
+        "resumed with scan: stored 'reference', now 'auto'"
+    ]
+
+
 @pytest.mark.parametrize("name", ["measure", "compare", "probe", "diagnose", "twins"])
 def test_wrong_word(folder, name):
     models = ("model", "twin") if name == "compare" else ("model",)

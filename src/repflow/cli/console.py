@@ -105,19 +105,21 @@ def complain(error: Exception, about: str = "") -> int:
         text += " (REPFLOW_DEBUG=1 shows where)"
     if not isinstance(error, RepflowError) or error.__cause__ is not None:
         text = re.sub(r"\s*\n\s*", " ", text)  # what another library said in several lines
-    if _is_locale_fault(error):
-        text += f"; this process takes text for {locale.getencoding()}: set PYTHONUTF8=1 and run the command again"
+    if (fault := _locale_fault(error)) is not None:
+        got = f"{locale.getencoding()}, in which this cannot be read or written: {fault}"
+        text = teach("a process that takes text for UTF-8", got, "set PYTHONUTF8=1 and run the command again")
     note(f"error: {f'{about}: ' if about else ''}{text}")
     return WRONG_REQUEST if isinstance(error, InputError) else FAILED
 
 
-def _is_locale_fault(error: BaseException | None) -> bool:
-    """Whether text could not be read or written in a process that does not speak UTF-8, whoever got the blame."""
+def _locale_fault(error: BaseException | None) -> UnicodeError | None:
+    """What could not be read or written as the process does not speak UTF-8, whoever got the blame."""
     if sys.flags.utf8_mode or locale.getencoding().lower().replace("-", "") == "utf8":
-        return False
-    while error is not None and not isinstance(error, UnicodeError):
+        return None
+    while error is not None and not isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
         error = error.__cause__ or error.__context__
-    return error is not None
+    # a file that was read as UTF-8, as ours are, and is not, is the file's fault
+    return None if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8" else error
 
 
 def note(text: str) -> None:

@@ -168,7 +168,8 @@ def _state_table(result: Result, columns: list[Column]) -> FittedTable:
 
 
 def _state_count(result: Result) -> int:
-    for name in ("token_similarity", "token_norm", "common_share", "token_similarity_excess"):
+    by_state = ("token_similarity", "token_norm", "common_share", "token_similarity_excess")
+    for name in (*by_state, *_asked(result, ("state", "sample"))):
         if name in result:
             return result[name].shape[0]
     return result["layer_cosine"].shape[0] + 1

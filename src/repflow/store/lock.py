@@ -46,7 +46,7 @@ class Lock:
     """Exclusive hold on a run folder from `Lock(folder)` to `release()`.
 
     The file stays behind: removing it would let two processes hold locks on two files of one name. It also keeps the
-    number of lines that the manifest has had, so that lines cut off at its end are missed.
+    number of lines that the manifest has had, so that it is noticed when lines at its end are cut off.
     """
 
     def __init__(self, folder: Path) -> None:

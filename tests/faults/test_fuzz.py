@@ -25,11 +25,18 @@ def test_two_thousand_damaged_files():
 
 @pytest.mark.parametrize(
     "line",
-    ['kind = ["measure"]', f"samples = {'9' * 5000}", f"x = {'[' * 100_000}", "kind = {a = 1}", "models = [[1]]"],
+    [
+        'kind = ["measure"]',
+        f"samples = {'9' * 5000}",
+        f"x = {'[' * 100_000}",
+        "kind = {a = 1}",
+        "models = [[1]]",
+        f"lengths = ['{'9' * 400}K']",
+    ],
 )
 def test_studies_that_the_fuzzer_found(line, tmp_path):
     (tmp_path / "study.toml").write_text(f"[study]\n{line}\n")
-    with pytest.raises(InputError, match=r"study"):
+    with pytest.raises(InputError, match=r"study|length"):
         read_study(tmp_path / "study.toml")
 
 

@@ -59,6 +59,8 @@ def load_result(path: Path | str) -> Result:
         raise InputError(teach(f"a finished run in {folder}", "an unfinished one", "run its command again, it resumes"))
     found = {}
     for name in (ARRAYS_FILE, RESULT_FILE):
+        if name not in files:  # a line with a checksum that fits, but not one that we wrote
+            raise DamagedRunError(f"{folder}: the manifest's result lacks {name}; `repflow verify --repair {folder}`")
         found[name], fault = read_stamped(folder / name, files[name])
         if fault:
             raise DamagedRunError(f"{folder / name}: {fault}; `repflow verify --repair {folder}` recomputes it")

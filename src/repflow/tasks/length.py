@@ -18,9 +18,7 @@ def parse_length(text: str | int) -> int:
     if isinstance(text, int):
         return text
     thousands = THOUSANDS.match(text.strip())
-    if thousands:
-        return round(float(thousands[1]) * 1000)
     try:
-        return int(text)
-    except ValueError:
-        raise InputError(teach("a length such as 300, 1K or 4K", repr(text), "K is 1000 tokens")) from None
+        return round(float(thousands[1]) * 1000) if thousands else int(text)
+    except (ValueError, OverflowError):  # no number, or one of hundreds of digits
+        raise InputError(teach("a length such as 300, 1K or 4K", f"{text!r:.80}", "K is 1000 tokens")) from None

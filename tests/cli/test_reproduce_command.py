@@ -91,7 +91,7 @@ def test_dry_run_writes_nothing(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.import_module("repflow.models.load"), "hub_reachable", lambda: True)
     done = cli("reproduce", "flow-fig7", "--scale", "paper", "--dry-run")
     assert done.code == 0
-    assert "12 runs, 400,008 prompts" in done.out
+    assert "12 runs, 264,000 prompts" in done.out  # 20,000 to train and 2,000 to test each
     cost = json.loads(cli("reproduce", "flow-fig7", "--scale", "paper", "--dry-run", "--json").out)
     assert cost["runs"] == 12
     assert cost["gpu_hours"] > 1

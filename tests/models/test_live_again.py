@@ -73,7 +73,11 @@ def own_forward(network):
     module.forward = lambda x: real(x)
 
 
-CHANGES = [train_step, new_hook, other_config, replaced_parameter, replaced_module, own_forward]
+def plain_attribute(network):
+    next(m for m in network.modules() if isinstance(m, torch.nn.LayerNorm)).eps = 0.5
+
+
+CHANGES = [plain_attribute, train_step, new_hook, other_config, replaced_parameter, replaced_module, own_forward]
 
 
 @pytest.mark.parametrize("change", CHANGES)

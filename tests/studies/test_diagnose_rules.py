@@ -317,7 +317,7 @@ def test_every_statement_cites_its_numbers_and_none_says_used():
 @pytest.mark.parametrize("wrong", [{"early_similarity": 1.2}, {"loss_points": -1.0}, {"late_depth": 2.0}])
 def test_impossible_thresholds_are_refused(wrong):
     (name,) = wrong
-    with pytest.raises(InputError, match=f"expected --{name.replace('_', '-')} from 0 to .*; got .*; see"):
+    with pytest.raises(InputError, match=f"expected {name} from 0 to .*; got .*; see"):
         Thresholds(**wrong)
 
 

@@ -90,13 +90,24 @@ def drawing_device(config: Any, device: torch.device, trust_remote_code: bool = 
     cpu = torch.device("cpu")
     if device.type != "cuda" or trust_remote_code or isinstance(config, StackConfig):
         return cpu
-    return device if fits(device, count_weights(config, trust_remote_code)) else cpu
+    count = count_weights(config, trust_remote_code)
+    return device if count is not None and fits(device, count) else cpu
 
 
-def count_weights(config: Any, trust_remote_code: bool = False) -> int:
-    """Number of weights of a configuration; none is allocated."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in _build(config, trust_remote_code).parameters())
+def count_weights(config: Any, trust_remote_code: bool = False) -> int | None:
+    """Number of weights of a configuration, none of which is allocated; None where it builds on a real device only.
+
+    repflow's mixers, and a few architectures, compute constants while they are made.
+    """
+    if isinstance(config, StackConfig):
+        return None
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in _build(config, trust_remote_code).parameters())
+    except InputError as error:
+        if "meta" in str(error):
+            return None
+        raise
 
 
 def _seeded(config: Any, seed: int, trust_remote_code: bool, *, once: bool) -> PreTrainedModel:

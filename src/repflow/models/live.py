@@ -62,6 +62,7 @@ def network_state(network: PreTrainedModel) -> Any:
             len(module._forward_hooks),
             len(module._forward_pre_hooks),
             id(vars(module).get("forward")),
+            tuple((key, value) for key, value in vars(module).items() if isinstance(value, bool | int | float | str)),
         )
         for name, module in network.named_modules()
     )

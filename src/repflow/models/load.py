@@ -149,8 +149,8 @@ def _random(
 ) -> tuple[PreTrainedModel, str]:
     """Random weights for a device, and who drew them: a GPU where it can, else the CPU."""
     place = drawing_device(config, device, trust_remote_code)
-    if not trust_remote_code:
-        check_weights_fit(count_weights(config), torch.float32, place, str(config.model_type))
+    if place == CPU and not trust_remote_code and (count := count_weights(config)) is not None:
+        check_weights_fit(count, torch.float32, place, str(config.model_type))
     options: dict[str, Any] = {"seed": seed, "trust_remote_code": trust_remote_code}
     return random_model(config, init, device=None if place == CPU else place, **options), device_words(place)
 
@@ -188,8 +188,8 @@ def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
     """Random twin of a loaded model: same configuration, dtype, device and tokenizer, weights by a scheme and seed."""
     if parse_scheme(init).name == "trained":
         raise InputError(teach("a random scheme for a twin", repr(init), "use default, gaussian, xavier or he"))
-    made = _load_live(model.network, init, model.tokenizer, DEFAULT, None, seed, model.scans.setting)
-    made.spec, made.name, made.revision = model.spec, model.name, model.revision
+    made = _load_live(model.network, init, None, DEFAULT, None, seed, model.scans.setting)
+    made.spec, made.name, made.revision, made.tokenizer = model.spec, model.name, model.revision, model.tokenizer
     return made
 
 

@@ -216,10 +216,16 @@ def test_links_of_the_verdict_lead_to_their_figure(page):
 def test_a_link_stays_at_its_figure_while_others_are_drawn_above_it(example_file, opened):
     page = opened(example_file(6, 24))
     page.tab.evaluate("location.hash = '#explorer'")
-    # it scrolls smoothly, and as fast as the machine lets it
-    page.tab.wait_for_function("Math.abs(document.querySelector('#explorer').getBoundingClientRect().y) < 60")
+    # it scrolls smoothly and as fast as the machine lets it: there is where it rests, not where it passes by
+    rests = """() => {
+      const y = document.querySelector('#explorer').getBoundingClientRect().y;
+      const still = window.lastY === y;
+      window.lastY = y;
+      return still && Math.abs(y) < 60;
+    }"""
+    page.tab.wait_for_function(rests, polling=100)
     page.settle()
-    assert abs(page.tab.locator("#explorer").bounding_box()["y"]) < 60
+    page.tab.wait_for_function(rests, polling=100)
 
 
 def test_explorer_shows_a_token_s_path_beside_the_text(page):

@@ -20,7 +20,7 @@ SHAPES = {name: ("llama", change) for name, change in (CONFIGS | LLAMA).items()}
 USABLE = {
     *("dtype number", "architectures text", "architectures number", "architectures unknown", "label list"),
     *("quantization fp8", "rope theta zero", "positions zero", "mamba expand zero", "neox rotary"),
-    *("header dtype integers", "tokenizer ids beyond the model", "tokenizer added huge", "tokenizer class unknown"),
+    *("tokenizer ids beyond the model", "tokenizer added huge", "tokenizer class unknown"),
     *("tokenizer template number", "tokenizer length text", "tokenizer own code"),
 }
 """What transformers does not look at, or what shows later: the model loads."""

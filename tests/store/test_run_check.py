@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -203,3 +205,31 @@ def test_a_run_that_was_killed_before_its_first_line_is_sound(tmp_path):
     assert verify(run) == []
     with open_run(tmp_path) as opened:
         assert opened.shards() == []
+
+
+WRONG = (
+    {},
+    [],
+    {"metrics": {"other": {"axes": ["state"]}}},
+    {"metrics": {"m": 3}},
+    {"findings": [{"code": 1, "x": 2}]},
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_result_with_digests_that_fit_what_we_never_wrote(folder, monkeypatch, wrong):
+    """Whoever can write a file can write its digest."""
+    from repflow.store import load_result, outcome
+
+    real = outcome.read_stamped
+
+    def resealed(path, stamp):
+        raw, fault = real(path, stamp)
+        if path.name != "result.json":
+            return raw, fault
+        whole = {**json.loads(raw), **wrong} if wrong and isinstance(wrong, dict) else wrong
+        return json.dumps(whole).encode(), None
+
+    monkeypatch.setattr(outcome, "read_stamped", resealed)
+    with pytest.raises(DamagedRunError, match=r"(?s)does not describe a result: .*; `repflow verify --repair"):
+        load_result(folder)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from repflow.errors import InputError, refusing, teach, words_of
 
@@ -64,6 +64,23 @@ def stored_weights(folder: Path) -> int:
         with refusing_pickles(path.name), safe_open(path, framework="pt") as file:
             count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     return count
+
+
+def refuse_integer_weights(folder: Path, network: nn.Module) -> None:
+    """Refuse a checkpoint whose header calls a weight integers where the model computes with floating point.
+
+    transformers would turn the integers into as many floats, which are not the weights. Masks and positions may be
+    integers.
+    """
+    floating = {name for name, parameter in network.named_parameters() if parameter.is_floating_point()}
+    short = {name.partition(".")[2] for name in floating}  # a base model's names lack the head's prefix
+    for path in (path for path in weight_files(folder) if path.suffix == ".safetensors"):
+        with refusing_pickles(path.name), safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                kind = str(file.get_slice(name).get_dtype())
+                if kind.startswith(("I", "U", "BOOL")) and (name in floating or name in short):
+                    got = f"{name} as {kind} in {path.name}"
+                    raise InputError(teach("weights in floating point", got, "the file is damaged; download it again"))
 
 
 def _shards(folder: Path, index: str) -> list[Path]:

@@ -33,7 +33,14 @@ from transformers.utils import cached_file, logging
 
 from repflow.errors import InputError, MissingExtraError, UnsupportedModelError, nearest, refusing, teach, words_of
 from repflow.models import mamba_ssm
-from repflow.models.checkpoint import read_json, read_weights, refuse_pickled_objects, refusing_pickles, stored_weights
+from repflow.models.checkpoint import (
+    read_json,
+    read_weights,
+    refuse_integer_weights,
+    refuse_pickled_objects,
+    refusing_pickles,
+    stored_weights,
+)
 from repflow.models.construct import cast, device_words
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.families import plain_config, refuse_encoder
@@ -393,9 +400,13 @@ def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_r
     options["config"] = read_config(source, trust_remote_code)
     if source.path is not None:
         refuse_pickled_objects(source.path)
-        if device_map is None and getattr(options["config"], "quantization_config", None) is None:
+        plain = getattr(options["config"], "quantization_config", None) is None
+        if plain and device_map is None:
             check_weights_fit(stored_weights(source.path), dtype, CPU, source.name)
-        return _from_pretrained(source.path, options | {"local_files_only": True}, source.name)
+        network = _from_pretrained(source.path, options | {"local_files_only": True}, source.name)
+        if plain:
+            refuse_integer_weights(source.path, network)
+        return network
     options |= {"revision": source.revision or "main", "local_files_only": not hub_reachable()}
     return _from_pretrained(source.name, options, source.name)
 

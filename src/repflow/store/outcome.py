@@ -64,7 +64,11 @@ def load_result(path: Path | str) -> Result:
         found[name], fault = read_stamped(folder / name, files[name])
         if fault:
             raise DamagedRunError(f"{folder / name}: {fault}; `repflow verify --repair {folder}` recomputes it")
-    return _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
+    try:
+        return _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # digests that fit what we never wrote
+        got = f"{folder / RESULT_FILE} does not describe a result: {type(error).__name__}: {error}"
+        raise DamagedRunError(f"{got}; `repflow verify --repair {folder}` recomputes it") from error
 
 
 def _rebuild(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:

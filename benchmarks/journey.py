@@ -139,10 +139,10 @@ class Workshop:
 
     def config(self, model):
         """Configuration of a model."""
-        from transformers import AutoConfig
+        from repflow.models.transformers_own import config_class  # another package may have registered its own
 
         kind, options = self.size.shapes[model]
-        return AutoConfig.for_model(kind, **{"vocab_size": TINY_VOCABULARY, **options})
+        return config_class(kind)(**{"vocab_size": TINY_VOCABULARY, **options})
 
     def network(self, model, dtype):
         """A live model with random weights, made on its device."""

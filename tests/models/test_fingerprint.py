@@ -101,7 +101,7 @@ def test_changed_code_is_seen_and_named(change, part):
     network = copy.deepcopy(tiny_model("gpt_neox"))
     before = fingerprint(load(copy.deepcopy(network)))
     model = load(network)
-    change(network)
+    change(model.network)
     found = {key for key, *_ in function_differences(before, fingerprint(model))}
     assert found == {part}
 

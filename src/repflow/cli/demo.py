@@ -70,7 +70,7 @@ def command(
         print(f"\nwrote {out / FOLDER}")
         name = "hybrid" if "hybrid" in models else models[0]
         print(f"next: repflow list {shlex.quote(str(out / FOLDER))}; repflow zoo card {name}", end="; ")
-        print(f"repflow diagnose zoo:{name} --samples 300 --seeds 1")
+        print(f"repflow diagnose zoo:{name} --samples 300 --seeds 3")
         if results:
             print(f"open {out / PAGE} in a browser: the same results as figures, with the findings explained")
     raise typer.Exit(FAILED if failed else DONE)

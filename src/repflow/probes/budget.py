@@ -14,11 +14,15 @@ from repflow.errors import InputError, teach
 from repflow.probes.features import Features, feature_bytes
 from repflow.probes.lbfgs import HISTORY
 from repflow.probes.rows import RowPlan
+from repflow.probes.span import fits_span, span_bytes
 
 SHARE = 0.4
 """Working memory over the features' own: together they stay below 1.5 times the features."""
 CPU_GROUP = 32 * 2**20
 """On a CPU larger groups bring nothing: small problems are joined up to here to save calls."""
+GPU_GROUP = 4 * 2**30
+"""On a GPU small problems are joined up to here, whatever their share of the features: each group pays for its launches
+anew, and a launch costs the same for one state as for all."""
 FREE_SHARE = 0.6
 """Of a GPU's free memory."""
 COPIES = {"paper": 6, "robust": 2 * HISTORY + 14}
@@ -27,6 +31,8 @@ COPIES = {"paper": 6, "robust": 2 * HISTORY + 14}
 
 def state_bytes(features: Features, plan: RowPlan, *, n_classes: int, recipe: str, split: bool) -> int:
     """Working memory of one state: its rows in the plan's order (twice where split) and the recipe's weights."""
+    if recipe == "robust" and fits_span(plan, features.width, plan.order.device):
+        return span_bytes(plan, features.width, n_classes, COPIES[recipe])
     rows = len(plan.order) * features.width * (2 if split else 1)
     weights = plan.n_seeds * n_classes * (features.width + 1)
     readings = len(plan.order) * plan.n_seeds * 3
@@ -62,6 +68,7 @@ def plan_groups(
     budget = int(SHARE * feature_bytes(features)) if memory is None else memory
     workers = 1
     if device.type == "cuda":
+        budget = budget if memory is not None else max(budget, GPU_GROUP)
         budget = min(budget, int(FREE_SHARE * torch.cuda.mem_get_info(device)[0]))
     elif device.type == "cpu":
         workers = max(1, min(torch.get_num_threads(), features.n_states, budget // one))

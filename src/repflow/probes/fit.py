@@ -23,8 +23,9 @@ from repflow.probes.features import Features
 from repflow.probes.objective import Objective, gradient_norm
 from repflow.probes.paper import EPOCHS, RATE, fit_paper, initial
 from repflow.probes.product import PRECISIONS, RowMatrix, tf32_products
-from repflow.probes.robust import PENALTIES, TOLERANCE, fit_robust, masks, standardise
+from repflow.probes.robust import PENALTIES, TOLERANCE, Probes, SharedRows, fit_robust, masks, seed_scales, standardise
 from repflow.probes.rows import RowPlan, plan_rows
+from repflow.probes.span import Span, fits_span
 from repflow.probes.split import PARTS, Split
 from repflow.seconds import timed
 
@@ -126,7 +127,8 @@ def fit_probes(
         penalties: λ of `robust`.
         tolerance: Gradient's 2-norm at unit scale of the features that counts as converged; `robust` stops there.
         device: Where to compute; the features' own if not given.
-        memory: Bytes for working copies; 0.4 of the features' size if not given, and one state at least.
+        memory: Bytes for working copies; 0.4 of the features' size if not given, on a GPU 4 GiB if that is more, and
+            one state at least.
         precision: On a GPU `tf32` (one product on the matrix units, exact for features captured in bfloat16), `float32`
             (three, twice the time) or `ieee` (no matrix units); a CPU computes in float32 whatever it says.
         progress: Called after each group.
@@ -312,12 +314,14 @@ def _fit_group(fit: ProbeFit, rows: Tensor, kept: list[int], plan: RowPlan, opti
     # the gradient's natural size: 1 for z-scored features, the features' root mean square for raw ones
     size = (plan.n_train_rows * rows.shape[2]) ** 0.5
     unit = torch.linalg.vector_norm(rows[:, : plan.n_train_rows], dim=(1, 2))[:, None].clamp_min(1e-30) / size
-    matrix = RowMatrix(rows, split=_splits(options.precision, device) and rows.dtype == torch.float32)
-    objective = Objective(matrix, plan, options.n_classes)
+    small = robust and fits_span(plan, rows.shape[2], device)
+    split = _splits(options.precision, device) and rows.dtype == torch.float32 and not small
+    objective = Objective(RowMatrix(rows, split=split), plan, options.n_classes)
     if robust:
         valid = masks(plan, [torch.as_tensor(split.valid) for split in fit.splits])
-        found = fit_robust(objective, targets, valid, penalties=options.penalties, tolerance=options.tolerance)
-        weight, bias, norm, penalty = found
+        probes: Probes = _small(objective, targets) if small else SharedRows(objective, targets)
+        found = fit_robust(probes, valid, penalties=options.penalties, tolerance=options.tolerance)
+        reading, norm, penalty, _ = found
         unit = torch.ones_like(unit)
     else:
         start = initial(options.seeds, options.n_classes, rows.shape[2], rows.dtype)
@@ -325,11 +329,15 @@ def _fit_group(fit: ProbeFit, rows: Tensor, kept: list[int], plan: RowPlan, opti
         penalty = torch.zeros_like(bias[..., 0])
         end = objective.gradient(weight, bias)
         norm = gradient_norm(end.weight, end.bias)
-    reading = objective.read(weight, bias, targets)
+        reading = objective.read(weight, bias, targets)
     fit.gradient[kept] = norm.cpu().numpy()
     fit.penalty[kept] = penalty.cpu().numpy()
     fit.converged[kept] = (norm <= options.tolerance * unit).cpu().numpy()
     _score(fit, kept, plan, reading.correct.cpu().numpy(), reading.log_likelihood.double().cpu().numpy())
+
+
+def _small(objective: Objective, targets: Tensor) -> Span:
+    return Span(objective.rows.high, objective.plan, targets, seed_scales(objective), objective.n_classes)
 
 
 def _load(
@@ -337,8 +345,7 @@ def _load(
 ) -> tuple[Tensor, list[int]]:
     """Used rows of a group of states in the plan's order; states with NaN or Inf are left out, with a reason."""
     rows = torch.empty(len(states), len(plan.order), features.width, dtype=dtype, device=plan.order.device)
-    kept: list[int] = []
-    for state in states:
+    for slot, state in zip(rows, states, strict=True):
         mine = features.state(state)
         if tuple(mine.shape) != (features.n_samples, features.width):
             raise InputError(
@@ -348,23 +355,26 @@ def _load(
                     "give every state one row per sample",
                 )
             )
-        slot = rows[len(kept)]
         mine = mine.to(plan.order.device)
         if mine.dtype == dtype:
             torch.index_select(mine, 0, plan.order, out=slot)
         else:
             slot.copy_(mine.index_select(0, plan.order))
-        bad = _nonfinite_rows(slot)
+    kept: list[int] = []
+    for place, bad in enumerate(_nonfinite_rows(rows)):
         if bad:
-            fit.reasons[state] = f"{bad} of {len(slot)} samples hold NaN or Inf"
-        else:
-            kept.append(state)
+            fit.reasons[states[place]] = f"{bad} of {rows.shape[1]} samples hold NaN or Inf"
+            continue
+        if place > len(kept):  # close the gap in place: another copy of the group may not fit
+            rows[len(kept)].copy_(rows[place])
+        kept.append(states[place])
     return rows[: len(kept)], kept
 
 
-def _nonfinite_rows(rows: Tensor) -> int:
+def _nonfinite_rows(rows: Tensor) -> list[int]:
+    """Rows of each state that hold NaN or Inf."""
     # 0 x = 0 unless x is NaN or Inf, so one product finds them without a mask of the features' size
-    return int((rows @ rows.new_zeros(rows.shape[1])).isnan().sum())
+    return [int(count) for count in (rows @ rows.new_zeros(rows.shape[2])).isnan().sum(1).tolist()]
 
 
 def _score(fit: ProbeFit, states: list[int], plan: RowPlan, correct: np.ndarray, likely: np.ndarray) -> None:

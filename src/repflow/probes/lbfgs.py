@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from repflow.probes.product import exact_products
+
 HISTORY = 10
 ROUNDS = 300
 """Most evaluations of a problem."""
@@ -21,7 +23,7 @@ SHORTEST = 1e-7
 """Shorter steps mean that float32 has no lower value to find."""
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(problem..., parameter) and which are active → values (problem...) and gradients."""
+"""(problem..., parameter) and which are active, on the CPU → values (problem...) and gradients."""
 
 
 @dataclass
@@ -40,54 +42,62 @@ class Minimum:
 
 
 class _History:
-    """The last steps s, changes of gradient y and 1 / s·y (0 where empty) of each problem, newest first."""
+    """The last steps s and changes of gradient y of each problem, and their inner products.
+
+    Glossary (Nocedal and Wright, section 7.2): S, Y (problem, slot, parameter), R the upper triangle of S Yᵀ with
+    diagonal D, γ the scale, H the approximation of the inverse Hessian. A round fills one slot of every problem, in
+    turn. A problem that takes no step in it leaves its slot empty: S and Y are 0 there and D is 1, so that nothing of
+    it counts.
+    """
 
     def __init__(self, point: Tensor) -> None:
-        self.steps: list[Tensor] = []
-        self.changes: list[Tensor] = []
-        self.curvature: list[Tensor] = []
+        self.pairs = point.new_zeros(*point.shape[:-1], 2 * HISTORY, point.shape[-1])
+        self.upper, self.squares = (point.new_zeros(*point.shape[:-1], HISTORY, HISTORY) for _ in range(2))
         self.scale = point.new_ones(point.shape[:-1])
+        self.rounds = 0
 
-    def add(self, chosen: Tensor, ended: Tensor, step: Tensor, change: Tensor) -> None:
-        """Take in a step of the chosen problems; what those that have ended take in is never read."""
+    def add(self, chosen: Tensor, step: Tensor, change: Tensor) -> None:
+        """Take in a step of the chosen problems."""
         product = (step * change).sum(-1)
         size = change.square().sum(-1)
         chosen = chosen & (product > torch.finfo(step.dtype).eps * size)
         self.scale = torch.where(chosen, product / size.clamp_min(torch.finfo(step.dtype).tiny), self.scale)
-        every = bool((chosen | ended).all())
-        for kept, new, which in (
-            (self.steps, step, chosen[..., None]),
-            (self.changes, change, chosen[..., None]),
-            (self.curvature, torch.where(chosen, 1 / product, 0.0), chosen),
-        ):
-            if every:  # nothing to copy
-                kept.insert(0, new)
-                del kept[HISTORY:]
-            else:
-                _shift(kept, new, which)
+        slot = self.rounds % HISTORY
+        # where, not a product: what a refused step met may be infinite
+        self.pairs[..., slot, :] = torch.where(chosen[..., None], step, 0.0)
+        self.pairs[..., HISTORY + slot, :] = change = torch.where(chosen[..., None], change, 0.0)
+        with exact_products(change):  # s·y may be a small difference
+            inner = (self.pairs @ change[..., None])[..., 0]
+        self.upper[..., slot] = inner[..., :HISTORY]
+        self.upper[..., slot, slot] = torch.where(chosen, product, 1.0)
+        self.squares[..., slot] = self.squares[..., slot, :] = inner[..., HISTORY:]
+        self.rounds += 1
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """- H g by the two-loop recursion (Nocedal and Wright, algorithm 7.4)."""
-        out, shares = gradient.clone(), []
-        rows = list(zip(self.steps, self.changes, self.curvature, strict=True))
-        for step, change, curvature in rows:
-            share = curvature * (step * out).sum(-1)
-            out -= share[..., None] * change
-            shares.append(share)
-        out *= self.scale[..., None]
-        for (step, change, curvature), share in zip(reversed(rows), reversed(shares), strict=True):
-            back = curvature * (change * out).sum(-1)
-            out += (share - back)[..., None] * step
-        return -out
+        """- H g in the compact form (equation 7.24): the vector of the two-loop recursion, in a few batched products.
 
+        The recursion takes four dependent operations for each slot, twice.
+        """
+        with exact_products(gradient):
+            return self._direction(gradient)
 
-def _shift(kept: list[Tensor], new: Tensor, chosen: Tensor) -> None:
-    """Put the new row in front of the kept ones where chosen, in place: the others keep theirs."""
-    if len(kept) < HISTORY:
-        kept.append(torch.zeros_like(new))
-    for older in range(len(kept) - 1, 0, -1):
-        torch.where(chosen, kept[older - 1], kept[older], out=kept[older])
-    torch.where(chosen, new, kept[0], out=kept[0])
+    def _direction(self, gradient: Tensor) -> Tensor:
+        filled = min(self.rounds, HISTORY)
+        turn = -(self.rounds % HISTORY) if self.rounds > HISTORY else 0  # oldest first
+        upper, squares = (
+            part[..., :filled, :filled].roll((turn, turn), (-2, -1)) for part in (self.upper, self.squares)
+        )
+        inner = (
+            (self.pairs @ gradient[..., None]).view(*gradient.shape[:-1], 2, HISTORY, 1)[..., :filled, :].roll(turn, -2)
+        )
+        along, across = inner[..., 0, :, :], inner[..., 1, :, :]
+        scale = self.scale[..., None, None]
+        share = torch.linalg.solve_triangular(upper, along, upper=True)
+        pull = upper.diagonal(dim1=-2, dim2=-1)[..., None] * share + scale * (squares @ share - across)
+        back = torch.linalg.solve_triangular(upper.mT, pull, upper=False)
+        factors = torch.stack([back, -scale * share], -3).roll(-turn, -2)
+        factors = torch.nn.functional.pad(factors, (0, 0, 0, HISTORY - filled)).flatten(-3, -2)
+        return -(self.scale[..., None] * gradient + (factors.mT @ self.pairs)[..., 0, :])
 
 
 def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: float, rounds: int = ROUNDS) -> Minimum:
@@ -107,7 +117,7 @@ def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: fl
             [0., 0.]])
     """
     point = start.clone()
-    value, gradient = evaluate(point, active)
+    value, gradient = evaluate(point, active.cpu())
     norm = gradient.norm(dim=-1)
     open_ = active & (norm > tolerance)
     history = _History(point)
@@ -115,14 +125,14 @@ def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: fl
     length = 1 / norm.clamp_min(1.0)
     done = 1
     slack = 4 * torch.finfo(point.dtype).eps
-    while done < rounds and bool(open_.any()):
+    while done < rounds and bool((still := open_.cpu()).any()):  # the round's only wait for the device
         slope = (gradient * direction).sum(-1)
         trial = point + (length * open_)[..., None] * direction
-        new_value, new_gradient = evaluate(trial, open_)
+        new_value, new_gradient = evaluate(trial, still)
         done += 1
         # near the minimum the decrease is smaller than the value's own rounding
         taken = open_ & (new_value <= value + DESCENT * length * slope + slack * value.abs())
-        history.add(taken, ~open_, trial - point, new_gradient - gradient)
+        history.add(taken, trial - point, new_gradient - gradient)
         point = torch.where(taken[..., None], trial, point)
         value = torch.where(taken, new_value, value)
         gradient = torch.where(taken[..., None], new_gradient, gradient)

@@ -12,7 +12,7 @@ error near 2⁻¹⁰.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -43,6 +43,11 @@ def tf32_products(allow: bool) -> Iterator[None]:
         yield
     finally:
         setting.fp32_precision = before
+
+
+def exact_products(like: Tensor) -> AbstractContextManager[None]:
+    """Products of every float32 digit for a while. A CPU has no other, and its workers share no setting."""
+    return tf32_products(False) if like.is_cuda else nullcontext()
 
 
 class RowMatrix:

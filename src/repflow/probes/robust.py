@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from repflow.probes.lbfgs import minimise
-from repflow.probes.objective import Objective
+from repflow.probes.objective import Objective, Reading
+from repflow.probes.product import exact_products
 from repflow.probes.rows import RowPlan
 
+COPY_BYTES = 64 * 2**20
+"""Of the rows that are scaled at once: few operations for small problems, little room for large ones."""
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 TOLERANCE = 1e-3
 """Of the gradient's 2-norm: the loss is then within 1e-6 / (2 λ) of its minimum, 0.005 nats at λ = 1e-4. With weaker
@@ -36,31 +38,54 @@ class Scale(NamedTuple):
     deviation: Tensor
 
 
-class RobustFit(NamedTuple):
-    """Weights for the shared matrix, and how the fit ended.
+@runtime_checkable
+class Probes(Protocol):
+    """All probes of a group of states as one batched problem; a point is (state, seed, parameter).
 
-    Attributes:
-        weight: (state, seed, class, width).
-        bias: (state, seed, class).
-        gradient: 2-norm of the penalised objective's gradient, (state, seed).
-        penalty: Chosen λ, (state, seed).
+    The parameters are weights (class, column) and biases (class), one behind the other. `SharedRows` has the features'
+    own columns, `Span` those of the training rows' span.
     """
 
-    weight: Tensor
-    bias: Tensor
+    def start(self) -> Tensor:
+        """Where every fit begins: zeros."""
+
+    def value(self, penalty: float, point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+        """Value (state, seed) and gradient of mean cross-entropy + λ/2 ‖W‖²."""
+
+    def read(self, point: Tensor) -> Reading:
+        """How every row is read."""
+
+
+class RobustFit(NamedTuple):
+    """How the chosen fits read the rows, and how they ended.
+
+    Attributes:
+        reading: Of the chosen penalty's probes.
+        gradient: 2-norm of the penalised objective's gradient, (state, seed).
+        penalty: Chosen λ, (state, seed).
+        point: (state, seed, parameter).
+    """
+
+    reading: Reading
     gradient: Tensor
     penalty: Tensor
+    point: Tensor
 
 
 def standardise(rows: Tensor, n_train_rows: int) -> None:
     """Z-score (state, row, width) in place with the statistics of the first rows. Constant columns become 0."""
-    for state in rows:
-        variance, mean = torch.var_mean(state[:n_train_rows], 0, correction=0)
+    for some in _few(rows):
+        variance, mean = torch.var_mean(some[:, :n_train_rows], 1, correction=0, keepdim=True)
         deviation = variance.sqrt()
-        state.sub_(mean)
+        some.sub_(mean)
         # a column that never changes keeps only the rounding of its mean
         constant = deviation <= 1e-6 * mean.abs().clamp_min(torch.finfo(rows.dtype).tiny)
-        state.mul_(torch.where(constant, 0.0, 1 / deviation))
+        some.mul_(torch.where(constant, 0.0, 1 / deviation))
+
+
+def _few(rows: Tensor) -> tuple[Tensor, ...]:
+    """States a few at a time: as many as a copy of their rows may take room for, one at least."""
+    return torch.split(rows, max(1, COPY_BYTES // (rows.element_size() * max(1, rows.shape[1] * rows.shape[2]))))
 
 
 def seed_scales(objective: Objective) -> Scale:
@@ -68,46 +93,77 @@ def seed_scales(objective: Objective) -> Scale:
     plan, rows = objective.plan, objective.rows
     shape = (rows.shape[0], plan.n_seeds, rows.shape[2])
     first, second = (torch.zeros(shape, dtype=rows.high.dtype, device=rows.high.device) for _ in range(2))
-    for chunk, state in product(plan.chunks, range(shape[0])):  # one state's chunk: squares take room
-        part = rows.high[state, chunk.start : chunk.stop]
-        if rows.split:
-            part = part + rows.low[state, chunk.start : chunk.stop]
-        squares = part.square()
-        for column, seed in enumerate(chunk.seeds):
-            weight = part.new_ones(len(part)) if chunk.mask is None else chunk.mask[:, column]
-            first[state, seed] += weight @ part
-            second[state, seed] += weight @ squares
+    place = 0
+    for some in _few(rows.high):  # squares take room
+        states = slice(place, place + len(some))
+        place += len(some)
+        for chunk in plan.chunks:
+            part = some[:, chunk.start : chunk.stop]
+            if rows.split:
+                part = part + rows.low[states, chunk.start : chunk.stop]
+            mask = part.new_ones(part.shape[1], len(chunk.seeds)) if chunk.mask is None else chunk.mask
+            squares = part.square()
+            with exact_products(part):
+                for column, seed in enumerate(chunk.seeds):
+                    first[states, seed] += mask[:, column] @ part
+                    second[states, seed] += mask[:, column] @ squares
     mean = first / plan.counts[:, None]
     deviation = (second / plan.counts[:, None] - mean.square()).clamp_min(0).sqrt()
     return Scale(mean, torch.where(deviation > 1e-4, deviation, 1.0))
 
 
-def fit_robust(
-    objective: Objective, targets: Tensor, valid: Tensor, *, penalties: Sequence[float], tolerance: float = TOLERANCE
-) -> RobustFit:
+def fit_robust(probes: Probes, valid: Tensor, *, penalties: Sequence[float], tolerance: float = TOLERANCE) -> RobustFit:
     """Fit along the penalties and keep, for each probe, the one with the best validation likelihood.
 
     Args:
-        objective: On z-scored rows.
-        targets: (row, seed) classes.
+        probes: On z-scored rows.
         valid: (row, seed) bool.
         penalties: λ to choose from.
         tolerance: Of the gradient.
     """
-    scale = seed_scales(objective)
-    states, width, plan = objective.rows.shape[0], objective.rows.shape[2], objective.plan
-    point = scale.mean.new_zeros(states, plan.n_seeds, objective.n_classes * (width + 1))
+    point = probes.start()
     best = _Best(point)
-    path = sorted(penalties, reverse=True)
-    for penalty in path:
-        value = partial(_penalised, objective, scale, penalty)
-        found = minimise(value, point, active=torch.ones_like(best.likely, dtype=torch.bool), tolerance=tolerance)
+    for penalty in sorted(penalties, reverse=True):
+        every = torch.ones_like(best.likely, dtype=torch.bool)
+        found = minimise(partial(probes.value, penalty), point, active=every, tolerance=tolerance)
         point = found.point
-        weight, bias = _unscaled(objective, scale, point)
-        likely = objective.read(weight, bias, targets).log_likelihood
-        best.offer(_mean_over(likely, valid), point, found.gradient, penalty)
-    weight, bias = _unscaled(objective, scale, best.point)
-    return RobustFit(weight, bias, best.gradient, best.penalty)
+        best.offer(_mean_over(probes.read(point).log_likelihood, valid), point, found.gradient, penalty)
+    return RobustFit(probes.read(best.point), best.gradient, best.penalty, best.point)
+
+
+class SharedRows:
+    """Probes on one matrix that all seeds share, each seed's own z-scores folded into its weights."""
+
+    def __init__(self, objective: Objective, targets: Tensor) -> None:
+        self.objective, self.targets, self.scale = objective, targets, seed_scales(objective)
+
+    def start(self) -> Tensor:
+        """(state, seed, parameter) zeros."""
+        states, _, width = self.objective.rows.shape
+        return self.scale.mean.new_zeros(states, self.objective.plan.n_seeds, self.objective.n_classes * (width + 1))
+
+    def value(self, penalty: float, point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and gradient; seeds of which no probe is active are not computed."""
+        weight, bias = self._unscaled(point)
+        seeds = tuple(active.any(0).nonzero()[:, 0].tolist())
+        found = self.objective.gradient(weight, bias, with_loss=True, active=seeds)
+        assert found.loss is not None
+        own, _ = parts(point, self.objective.n_classes)
+        mean, deviation = (part[:, :, None] for part in self.scale)
+        gradient = (found.weight - found.bias[..., None] * mean) / deviation
+        gradient += penalty * own
+        value = found.loss + penalty / 2 * own.square().sum((-2, -1))
+        return value, torch.cat([gradient.flatten(2), found.bias], -1)
+
+    def read(self, point: Tensor) -> Reading:
+        """How every row of the plan is read."""
+        return self.objective.read(*self._unscaled(point), self.targets)
+
+    def _unscaled(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights that do to the shared matrix what the point's do to the seed's own z-scored features."""
+        weight, bias = parts(point, self.objective.n_classes)
+        weight = weight / self.scale.deviation[:, :, None]
+        return weight, bias - (weight @ self.scale.mean[..., None])[..., 0]
 
 
 class _Best:
@@ -133,36 +189,15 @@ def _mean_over(values: Tensor, rows: Tensor) -> Tensor:
     return (values * rows).sum(1) / rows.sum(0)
 
 
-def _parts(objective: Objective, point: Tensor) -> tuple[Tensor, Tensor]:
-    cut = point.shape[-1] - objective.n_classes
-    return point[..., :cut].view(*point.shape[:-1], objective.n_classes, -1), point[..., cut:]
+def parts(point: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Weights (state, seed, class, column) and biases (state, seed, class) of a point."""
+    cut = point.shape[-1] - n_classes
+    return point[..., :cut].view(*point.shape[:-1], n_classes, -1), point[..., cut:]
 
 
-def _unscaled(objective: Objective, scale: Scale, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights that do to the shared matrix what the point's do to the seed's own z-scored features."""
-    weight, bias = _parts(objective, point)
-    weight = weight / scale.deviation[:, :, None]
-    return weight, bias - (weight @ scale.mean[..., None])[..., 0]
-
-
-def _penalised(
-    objective: Objective, scale: Scale, penalty: float, point: Tensor, active: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Value (state, seed) and gradient of mean cross-entropy + λ/2 ‖W‖²."""
-    weight, bias = _unscaled(objective, scale, point)
-    seeds = tuple(active.any(0).nonzero()[:, 0].tolist())
-    found = objective.gradient(weight, bias, with_loss=True, active=seeds)
-    assert found.loss is not None
-    own, _ = _parts(objective, point)
-    gradient = (found.weight - found.bias[..., None] * scale.mean[:, :, None]) / scale.deviation[:, :, None]
-    gradient += penalty * own
-    value = found.loss + penalty / 2 * own.square().sum((-2, -1))
-    return value, torch.cat([gradient.flatten(2), found.bias], -1)
-
-
-def masks(plan: RowPlan, parts: Sequence[Sequence[int] | Tensor]) -> Tensor:
+def masks(plan: RowPlan, samples_of: Sequence[Sequence[int] | Tensor]) -> Tensor:
     """(row, seed) True at each seed's own rows, given as samples."""
     out = torch.zeros(len(plan.order), plan.n_seeds, dtype=torch.bool)
-    for seed, samples in enumerate(parts):
+    for seed, samples in enumerate(samples_of):
         out[torch.as_tensor(plan.place)[torch.as_tensor(samples)], seed] = True
     return out.to(plan.order.device)

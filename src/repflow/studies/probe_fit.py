@@ -70,8 +70,9 @@ class Fitter:
     progress: Any = None
 
     def options(self, features: Features) -> dict[str, Any]:
-        """Settings of a fit. Small problems are fitted all states at once, whatever their share of the features."""
-        small = features.n_states * features.n_samples * features.width * 4 < SMALL_BYTES
+        """Settings of a fit. On a CPU small problems may take more than their share of the features; a GPU has room."""
+        small = not self.device.startswith("cuda")
+        small &= features.n_states * features.n_samples * features.width * 4 < SMALL_BYTES
         settings = {"epochs": self.config.epochs, "lr": self.config.rate, "device": self.device}
         return settings | ({"memory": SMALL_BYTES} if small else {})
 

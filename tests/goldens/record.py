@@ -60,8 +60,8 @@ VARYING = {
     *("packages", "python", "repflow", "transformers", "torch", "device_name", "cores", "threads", "host"),
 }
 """Keys whose values are of the moment, the machine or the installed versions."""
-ROUNDING = ("error", "gradient", "gradient_check")
-"""Last parts of the names of values that are rounding errors themselves: they are there and finite, no more is held."""
+ROUNDING = ("error", "gradient", "gradient_check", "gain")
+"""Last parts of the names of values that are rounding errors, or differences of almost equal numbers: not compared."""
 DRAWN = "digests/weights"
 """Checksum of weights, whose last bits CPUs draw differently: held with --same-machine only."""
 PATTERNS = [
@@ -621,10 +621,16 @@ def array_summary(entry: dict[str, Any]) -> str:
     axes = f"({', '.join(entry['axes'])}) " if "axes" in entry else ""
     flat = _leaves(entry["values"])
     found = summary(flat)
-    words = (
-        found.partition(": ")[2] if found else " ".join(f"{x:.4e}" if isinstance(x, float) else str(x) for x in flat)
-    )
-    return f"{axes}{shape}: {words}"
+    return f"{axes}{shape}: {found.partition(': ')[2] if found else _few(flat)}"
+
+
+def _few(flat: list[Any]) -> str:
+    """A few numbers, relative to their magnitude, as tolerances are."""
+    numbers = [x for x in flat if isinstance(x, float)]
+    rms = math.sqrt(sum(x * x for x in numbers) / max(len(numbers), 1))
+    if not rms:
+        return " ".join(map(str, flat))
+    return f"rms {rms:.4e}, each " + " ".join(f"{x / rms:.4f}" if isinstance(x, float) else str(x) for x in flat)
 
 
 def _leaves(value: Any) -> list[Any]:

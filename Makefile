@@ -46,7 +46,7 @@ faults: $(VENV)/.installed-dev
 
 # 200,000 damaged files of every format that repflow reads, about 20 CPU minutes; `make test` runs 2,000.
 fuzz: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/python tests/faults/fuzz.py --cases 200000 --seed $(or $(SEED),1)
+	$(TEST_ENV) $(BIN)/python -m tests.faults.fuzz --cases 200000 --seed $(or $(SEED),1)
 
 # constraints.txt must be given to every pip call: without it a newer torch replaces the tested one.
 $(VENV)/.installed: pyproject.toml constraints.txt

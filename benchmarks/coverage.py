@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of `repflow.intervals` hold the truth, on values whose truth is known.
+"""How often the 95 % intervals of `repflow.core.intervals` hold the truth, on values whose truth is known.
 
     python benchmarks/coverage.py [--trials 40000] [--json FILE]
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repflow.intervals import (
+from repflow.core.intervals import (
     Band,
     normal_quantile,
     positive_interval,

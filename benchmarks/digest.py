@@ -52,7 +52,7 @@ def rates(tensors, device):
     """GB/s of the digest, of a bare read and of a copy, and the digest."""
     import torch
 
-    from repflow.models.digest import weights_digest
+    from repflow.models.identity.digest import weights_digest
 
     total = sum(tensor.numel() * tensor.element_size() for _, tensor in tensors)
     words = [
@@ -82,8 +82,8 @@ def models(shapes, device, dtype):
     from transformers import AutoConfig
 
     from repflow.models import Model, load
-    from repflow.models.fingerprint import fingerprint
-    from repflow.models.initialise import drawing_device, random_model
+    from repflow.models.identity.fingerprint import fingerprint
+    from repflow.models.weights.initialise import drawing_device, random_model
 
     for name, (kind, options) in shapes.items():
         config = AutoConfig.for_model(kind, **options)

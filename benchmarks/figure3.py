@@ -50,7 +50,7 @@ def shape(name, tiny):
     """Configuration of a model of the paper, with a vocabulary large enough for its tokenizer's ids."""
     from transformers import AutoConfig
 
-    from repflow import papers
+    from repflow.papers import values as papers
 
     options = dict(papers.checkpoint(name).config)
     if tiny:
@@ -66,7 +66,7 @@ def measure_cell(name, scheme, seed, ids, arguments):
 
     from repflow.capture.measure import MeasureOptions, measure_prompts
     from repflow.models import load
-    from repflow.models.initialise import random_model
+    from repflow.models.weights.initialise import random_model
     from repflow.tasks import id_prompts
 
     begin = time.perf_counter()
@@ -144,7 +144,7 @@ def curve(cells, key):
 
 def table(arguments):
     """Markdown: share of blocks inside the printed range, and similarity at the quarters of the depth."""
-    from repflow import papers
+    from repflow.papers import values as papers
 
     cells = read(arguments.cells)
     quotes = {q.subject: q for q in papers.QUOTES if q.quantity == "token_similarity" and "Figure 3" in q.place

@@ -66,7 +66,7 @@ def forward_backward(model, ids):
     """A function that runs one forward and one backward pass by hand, without hooks."""
     import torch
 
-    from repflow.capture.influence import fast_layers
+    from repflow.capture.influence.jacobian import fast_layers
 
     network = model.network.base_model
     embedded = model.network.get_input_embeddings()(ids).detach().requires_grad_()
@@ -104,8 +104,8 @@ def measure(name, shape, device, dtype, tokens, probes, repeats):
     """One row: forward + backward, and influence, in one process."""
     import torch
 
-    from repflow.capture.influence import influence_squares
-    from repflow.capture.influence_run import needs_checkpointing
+    from repflow.capture.influence.batches import needs_checkpointing
+    from repflow.capture.influence.jacobian import influence_squares
 
     model = build(shape, device, dtype)
     ids = torch.randint(3, model.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
@@ -136,7 +136,7 @@ def check(device):
     import numpy as np
     import torch
 
-    from repflow.capture.influence import FINAL, influence_squares
+    from repflow.capture.influence.jacobian import FINAL, influence_squares
 
     found = {}
     seed = time.time_ns() % 2**32

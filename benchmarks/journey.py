@@ -292,7 +292,7 @@ def measured_here():
 
     import torch
 
-    from repflow.seconds import CLOCK
+    from repflow.core.seconds import CLOCK
 
     gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
     return {

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from repflow.intervals import proportion_interval
+from repflow.core.intervals import proportion_interval
 from repflow.probes import (
     ArrayFeatures,
     Split,

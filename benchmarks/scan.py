@@ -94,7 +94,7 @@ def draw_ids(network, tokens, seed=0):
 def switch(network, setting):
     """Set the form of the scan; returns what says afterwards what ran."""
     from repflow.models.anatomy import find_blocks
-    from repflow.models.fastpath import install
+    from repflow.models.fastpath.scans import install
 
     return install(network, find_blocks(network, network.config), setting)
 
@@ -169,7 +169,7 @@ def scan_errors(network, ids, scans, places=3):
     """
     from dataclasses import replace
 
-    import repflow.models.fastpath as fastpath
+    import repflow.models.fastpath.scans as fastpath
 
     found = []
 

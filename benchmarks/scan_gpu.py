@@ -79,7 +79,7 @@ def row_equal(bench):
     """Two layers of the full widths: transformers' own float32 path against its own bf16 and ours."""
     import scan_gpu_checks as c
 
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     torch = bench.torch
     for shape in ("mamba2-2.7b", "mamba-2.8b"):
@@ -97,8 +97,8 @@ def row_equal(bench):
 
 # ---------------------------------------------------------------- whole models
 def tiny_tiles(bench, shape):
-    from repflow.mixers.triton_s6 import Tiles as S6
-    from repflow.mixers.triton_ssd import Tiles as SSD
+    from repflow.mixers.triton.s6 import Tiles as S6
+    from repflow.mixers.triton.ssd import Tiles as SSD
 
     if not bench.smoke:
         return None
@@ -107,8 +107,8 @@ def tiny_tiles(bench, shape):
 
 def tilings(bench, shape):
     """Ways to cut the scan that a row tries; None is what a user gets."""
-    from repflow.mixers.triton_s6 import Tiles as S6
-    from repflow.mixers.triton_ssd import Tiles as SSD
+    from repflow.mixers.triton.s6 import Tiles as S6
+    from repflow.mixers.triton.ssd import Tiles as SSD
 
     if bench.smoke:
         return [tiny_tiles(bench, shape)]
@@ -123,7 +123,7 @@ def named(tiles):
 
 def measure(bench, row, shape, batch, tokens, *, graph=False):
     """Time each tiling shortly, then the best one in full."""
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     torch, model = bench.torch, bench.model(shape)
     ids = bench.ids(model, batch, tokens)
@@ -166,7 +166,7 @@ def as_loaded(bench, row, shape, model, call, work, reference):
     """The same model as `repflow.load` runs it: layer by layer, with every hook, held against transformers' first."""
     from scan_gpu_checks import error
 
-    from repflow.models import fastpath
+    from repflow.models.fastpath import scans as fastpath
 
     scans = fastpath.install(model, list(model.layers), "auto")
     with bench.torch.inference_mode():
@@ -242,7 +242,7 @@ def row_m1b1(bench):
 # ---------------------------------------------------------------- training
 def trainer(bench, tiles, fused, capturable=False, layers=None):
     """A step of next-token training on one fixed batch, and its numbers."""
-    from repflow.mixers.triton_loss import cross_entropy_in_place
+    from repflow.mixers.triton.loss import cross_entropy_in_place
 
     torch = bench.torch
     torch.manual_seed(0)
@@ -273,9 +273,9 @@ def trainer(bench, tiles, fused, capturable=False, layers=None):
 
 
 def row_train(bench):
-    from repflow.mixers.triton_ssd import TRAINING
-    from repflow.mixers.triton_ssd import Tiles as SSD
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.mixers.triton.ssd import TRAINING
+    from repflow.mixers.triton.ssd import Tiles as SSD
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     tilings = [("chunk 64", TRAINING, True), ("chunk 128", SSD(), True), ("chunk 64, torch's loss", TRAINING, False)]
     if bench.smoke:
@@ -310,7 +310,7 @@ def row_train(bench):
 
 # ---------------------------------------------------------------- growth
 def row_growth(bench):
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     torch = bench.torch
     for shape in ("mamba-2.8b", "mamba2-2.7b", "pythia-2.8b"):

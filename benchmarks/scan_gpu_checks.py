@@ -76,7 +76,7 @@ def draw(device, dtype, *sizes):
 
 
 def check_s6(device, dtype, batch, tokens, channels, state, *, scale=1.0, tiles=None, gradients=True):
-    from repflow.mixers.triton_s6 import selective_scan_triton
+    from repflow.mixers.triton.s6 import selective_scan_triton
 
     per_token = [(batch, tokens, channels)] * 2, [(batch, tokens, state)] * 2
     x, delta, B, C = (draw(device, dtype, *s) for group in per_token for s in group)
@@ -98,7 +98,7 @@ def check_s6(device, dtype, batch, tokens, channels, state, *, scale=1.0, tiles=
 
 
 def check_ssd(device, dtype, batch, tokens, heads, dim, groups, state, *, scale=1.0, tiles=None, gradients=True):
-    from repflow.mixers.triton_ssd import ssd_scan_triton
+    from repflow.mixers.triton.ssd import ssd_scan_triton
 
     x = draw(device, dtype, batch, tokens, heads, dim)
     delta = (draw(device, F32, batch, tokens, heads) * scale).to(dtype)
@@ -116,7 +116,7 @@ def check_ssd(device, dtype, batch, tokens, heads, dim, groups, state, *, scale=
 
 
 def check_loss(device, dtype, rows, size):
-    from repflow.mixers.triton_loss import cross_entropy_in_place
+    from repflow.mixers.triton.loss import cross_entropy_in_place
 
     logits, target = draw(device, dtype, rows, size) * 3, torch.randint(0, size, (rows,), device=device)
 
@@ -137,7 +137,7 @@ def lively(model):
 
 def check_model(device, dtype, build, tokens, *, tiles=None, gradients=True):
     """Two layers of transformers: their own path in float32 against the kernels, states and gradients."""
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     model = lively(build(F32)).train()
     ids = torch.randint(0, model.config.vocab_size, (2, tokens), device=device)
@@ -161,7 +161,7 @@ def check_model(device, dtype, build, tokens, *, tiles=None, gradients=True):
 
 def compile_only(bench, shape, batch, tokens, tiles):
     """One layer of a timed shape, once: its kernels are then in Triton's cache when the clock runs."""
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     model = bench.build(shape, num_hidden_layers=1, vocab_size=512)
     with torch.no_grad(), gpu_blocks(model, tiles):
@@ -172,7 +172,7 @@ def compile_only(bench, shape, batch, tokens, tiles):
 def compile_training(bench, tiles):
     import scan_gpu
 
-    from repflow.models.fastpath_gpu import gpu_blocks
+    from repflow.models.fastpath.gpu import gpu_blocks
 
     model, step, _, _ = scan_gpu.trainer(bench, tiles, True, layers=1)
     with gpu_blocks(model, tiles):
@@ -186,9 +186,9 @@ def plans(bench):
 
     import scan_gpu
 
-    from repflow.mixers.triton_s6 import Tiles as S6
-    from repflow.mixers.triton_ssd import TRAINING
-    from repflow.mixers.triton_ssd import Tiles as SSD
+    from repflow.mixers.triton.s6 import Tiles as S6
+    from repflow.mixers.triton.ssd import TRAINING
+    from repflow.mixers.triton.ssd import Tiles as SSD
 
     device, low = bench.device, BF16
     if bench.smoke:

@@ -1,4 +1,4 @@
-"""How often the rule of `repflow.verdict` is wrong, and how often it says that what is true holds.
+"""How often the rule of `repflow.core.verdict` is wrong, and how often it says that what is true holds.
 
     python benchmarks/verdicts.py [--draws 4000] [--json FILE]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repflow.verdict import DOES_NOT, HOLDS, OPEN, PARTLY, WORDS, Part, decide, power, settle
+from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, PARTLY, WORDS, Part, decide, power, settle
 
 PARTS, TRAININGS = (2, 4), (3, 4, 6, 8)
 SHAPES = {

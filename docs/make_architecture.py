@@ -1,7 +1,7 @@
 """Write the tables of docs/architecture.md from docs/architecture.json, and draw docs/architecture.png.
 
 Run `python docs/make_architecture.py`; nothing is measured here. The JSON file is what
-`python -m repflow.studies.zoo_architecture summary CELLS --out docs/architecture.json` keeps of the trained cells.
+`python -m tools.zoo.architecture summary CELLS --out docs/architecture.json` keeps of the trained cells.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from repflow import zoo
-from repflow.studies import zoo_architecture_table as tables
-from repflow.studies.zoo_architecture import read_cells
-from repflow.studies.zoo_variants import VARIANTS
+from repflow.spec import zoo
+from tools.zoo import effects as tables
+from tools.zoo.architecture import read_cells
+from tools.zoo.variants import VARIANTS
 
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "architecture.md", DOCS / "architecture.png"

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 
 import repflow
-from repflow.report.palette import model_colour
+from repflow.report.draw.palette import model_colour
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

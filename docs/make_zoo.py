@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.zoo import SHAPES, available, record
+from repflow.spec.zoo import SHAPES, available, record
 
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "guides" / "zoo.md", DOCS / "zoo.png"

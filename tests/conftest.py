@@ -3,11 +3,16 @@
 import functools
 import gc
 import os
+from pathlib import Path
 
 import typer.testing
 
 # read by torch when it is imported, here and in the processes that tests start
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# scripts that tests start import `tests.…` and `tools.…` as the tests themselves do
+_PLACES = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PLACES))
 
 # a command tree of forty options a command takes longer to build than many of the commands take to run
 typer.testing._get_command = functools.cache(typer.testing._get_command)

@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "models"))
 NAMES = {
     "load",
     "load_result",
@@ -49,9 +47,9 @@ def test_names_are_listed_and_found():
 @pytest.fixture(scope="module")
 def model():
     import torch
-    from tiny_configs import tiny_model
 
     import repflow
+    from tests.models.tiny_configs import tiny_model
 
     torch.set_num_threads(1)
     return repflow.load(tiny_model("gpt_neox"))
@@ -90,7 +88,7 @@ def test_states_of_ragged_ids_are_right_padded(model):
 def test_bad_states_requests_are_refused(model, bad):
     import repflow
 
-    with pytest.raises(repflow.errors.InputError):
+    with pytest.raises(repflow.core.errors.InputError):
         repflow.states(model, bad)
 
 

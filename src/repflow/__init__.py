@@ -13,42 +13,50 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from repflow.hooks import register_hook
+from repflow import moved
+from repflow.core.hooks import register_hook
 from repflow.version import __version__
 
 if TYPE_CHECKING:
-    from repflow import dynamics, errors, metrics, mixers, theory
+    from repflow import dynamics, metrics, mixers, theory
+    from repflow.core import errors
+    from repflow.core.results import Finding, Result
     from repflow.metrics.custom import register_metric
     from repflow.models.load import load
     from repflow.models.repair import from_hidden_states
-    from repflow.results import Finding, Result
     from repflow.store import load_result
-    from repflow.studies.compare import compare
-    from repflow.studies.diagnose import diagnose
+    from repflow.studies.compare.study import compare
+    from repflow.studies.diagnose.study import diagnose
     from repflow.studies.hidden_attention import hidden_attention
     from repflow.studies.measure import measure
-    from repflow.studies.needle import needle
-    from repflow.studies.probe import probe
-    from repflow.studies.recency import influence
+    from repflow.studies.needle.study import needle
+    from repflow.studies.probe.study import probe
+    from repflow.studies.recency.study import influence
     from repflow.studies.states import states
 
 _HOMES = {
-    "Finding": "repflow.results",
-    "Result": "repflow.results",
-    "compare": "repflow.studies.compare",
-    "diagnose": "repflow.studies.diagnose",
+    "Finding": "repflow.core.results",
+    "Result": "repflow.core.results",
+    "compare": "repflow.studies.compare.study",
+    "diagnose": "repflow.studies.diagnose.study",
     "from_hidden_states": "repflow.models",
     "hidden_attention": "repflow.studies.hidden_attention",
-    "influence": "repflow.studies.recency",
+    "influence": "repflow.studies.recency.study",
     "load": "repflow.models",
     "load_result": "repflow.store",
     "measure": "repflow.studies.measure",
-    "needle": "repflow.studies.needle",
-    "probe": "repflow.studies.probe",
+    "needle": "repflow.studies.needle.study",
+    "probe": "repflow.studies.probe.study",
     "register_metric": "repflow.metrics.custom",
     "states": "repflow.studies.states",
 }
-_MODULES = ("dynamics", "errors", "metrics", "mixers", "theory")
+_MODULES = {
+    "dynamics": "repflow.dynamics",
+    "errors": "repflow.core.errors",
+    "metrics": "repflow.metrics",
+    "mixers": "repflow.mixers",
+    "theory": "repflow.theory",
+}
 
 __all__ = [
     "Finding",
@@ -77,7 +85,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name in _MODULES:
-        return importlib.import_module(f"repflow.{name}")
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'repflow' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -90,13 +98,14 @@ def __dir__() -> list[str]:
 
 
 def _plot(result: Any, name: str | None = None) -> Any:
-    return importlib.import_module("repflow.report.plot").plot(result, name)
+    return importlib.import_module("repflow.report.notebook.plot").plot(result, name)
 
 
 def _html(result: Any) -> str:
-    return str(importlib.import_module("repflow.report.html").html(result))
+    return str(importlib.import_module("repflow.report.notebook.html").html(result))
 
 
 # Results draw themselves through the report, which sits above them.
 register_hook("plot", _plot)
 register_hook("html", _html)
+moved.register()

@@ -1,17 +1,13 @@
 """Tiny loaded models and ragged prompts, made once."""
 
 import functools
-import sys
-from pathlib import Path
 
 import numpy as np
 import transformers
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from tiny_configs import VOCAB, tiny_model
-
 from repflow.models import load
 from repflow.tasks import id_prompts
+from tests.models.tiny_configs import VOCAB, tiny_model
 
 transformers.logging.set_verbosity_error()
 

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import repflow
-from repflow.capture.influence import FINAL, fast_layers, influence_squares
-from repflow.mixers import triton_ssd
+from repflow.capture.influence.jacobian import FINAL, fast_layers, influence_squares
+from repflow.mixers.triton import ssd as triton_ssd
 from repflow.models.transformers_own import config_class
 
 triton_ssd.TRAINING = triton_ssd.TILES = triton_ssd.Tiles(chunk=16, rows=16)

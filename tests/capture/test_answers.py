@@ -1,15 +1,8 @@
 """Greedy answers and the logit lens, against whole forward passes without any cache."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from capture_inputs import LENGTHS, model, prompts
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-from tiny_configs import VOCAB, tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -25,9 +18,11 @@ from repflow.capture.answers import (
 )
 from repflow.capture.continuation import keeps_state
 from repflow.capture.features import FeatureMeter, FeatureShard, StoredFeatures
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.tasks import Encoder, Prompt
+from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.models.tiny_configs import VOCAB, tiny_model
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from capture_inputs import model, prompts
-from tiny_configs import tiny_model
 
 from repflow.capture.findings import precision, table_findings
 from repflow.capture.measure import MeasureOptions, measure_prompts
+from repflow.core.results import Result
 from repflow.models import load
-from repflow.results import Result
+from tests.capture.capture_inputs import model, prompts
+from tests.models.tiny_configs import tiny_model
 
 LENGTHS = (20, 24, 33)
 

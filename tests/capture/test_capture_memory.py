@@ -5,8 +5,6 @@ import weakref
 
 import pytest
 import torch
-from capture_inputs import prompts
-from tiny_configs import tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
@@ -15,6 +13,8 @@ from repflow.capture.measure import MeasureOptions, meter_factory
 from repflow.capture.run import start_batch
 from repflow.metrics.flow import FlowMeter, meter_bytes
 from repflow.models import load
+from tests.capture.capture_inputs import prompts
+from tests.models.tiny_configs import tiny_config
 
 TOKENS, BATCH, WIDTH = 40, 4, 32
 STATE = TOKENS * BATCH * WIDTH

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from capture_inputs import LENGTHS, model, prompts
 
 from repflow.capture import collect_states
 from repflow.capture.measure import MeasureOptions, measure_prompts, resolve_metric
-from repflow.errors import InputError, RepflowError
+from repflow.core.errors import InputError, RepflowError
 from repflow.metrics.custom import CUSTOM, register_metric
+from tests.capture.capture_inputs import LENGTHS, model, prompts
 
 
 @pytest.fixture(autouse=True)

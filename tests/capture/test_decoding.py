@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from tiny_configs import NAMED, VOCAB, tiny_model
 from transformers.cache_utils import DynamicLayer
 
 from repflow.capture.continuation import (
@@ -19,6 +18,7 @@ from repflow.capture.key_values import RoomyLayer
 from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.models.memory import Memory, remembers
+from tests.models.tiny_configs import NAMED, VOCAB, tiny_model
 
 OWN = ("mamba", "falcon_mamba", "mamba2")
 WITHOUT_STATE = {"rwkv": "transformers mixes up the rows of a batch", "xlstm": "its cache has the wrong shape"}

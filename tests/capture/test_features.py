@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from capture_inputs import LENGTHS, model, prompts
-from rounding import tolerance
 
 from repflow.capture import MemorySink, collect_states, make_plan, run_plan
 from repflow.capture.features import (
@@ -17,9 +15,11 @@ from repflow.capture.features import (
     widened,
 )
 from repflow.capture.run import batch_name
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.metrics.meter import BatchInfo
-from repflow.request import check_readings
+from repflow.spec.request import check_readings
+from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.models.rounding import tolerance
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")
 READINGS = ("last", "mean", "0", "0.5", "1")
@@ -139,7 +139,7 @@ def test_only_the_state_asked_for_is_in_memory(tmp_path):
 
 
 def test_a_flipped_bit_is_found_before_mapping(tmp_path):
-    from repflow.errors import DamagedRunError
+    from repflow.core.errors import DamagedRunError
     from repflow.store import RunFolder
 
     with RunFolder.open(tmp_path, "r", config={}, provenance={}) as run:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tiny_configs import VOCAB, tiny_model
 
 import repflow
 from repflow import metrics
 from repflow.capture.measure import _state_itemsize
 from repflow.models.devices import probe_dtype
+from tests.models.tiny_configs import VOCAB, tiny_model
 
 WIDE_STREAM = ("mamba", "mamba2", "falcon_mamba")
 OTHERS = ("bamba", "jamba", "zamba2", "recurrent_gemma", "xlstm")

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from capture_inputs import model, prompts
-from stack_inputs import HYBRID, stack
-from tiny_configs import tiny_model
 
 from repflow.capture import MemorySink, OutOfMemoryError
 from repflow.capture.decay import largest_decays, readable
-from repflow.capture.influence import FINAL, _accumulate, _directions, influence_squares, rademacher
-from repflow.capture.influence_check import check_gradients, packed_weight
-from repflow.capture.influence_run import InfluenceOptions, make_influence_plan, run_influence, token_at
-from repflow.errors import InputError, UnsupportedModelError
-from repflow.intervals import student_quantile
+from repflow.capture.influence.batches import InfluenceOptions, make_influence_plan, run_influence, token_at
+from repflow.capture.influence.check import check_gradients, packed_weight
+from repflow.capture.influence.jacobian import FINAL, _accumulate, _directions, influence_squares, rademacher
+from repflow.core.errors import InputError, UnsupportedModelError
+from repflow.core.intervals import student_quantile
 from repflow.models import load, ssm_quantities
 from repflow.theory import lti_influence
+from tests.capture.capture_inputs import model, prompts
+from tests.models.stack.inputs import HYBRID, stack
+from tests.models.tiny_configs import tiny_model
 
 ARCHITECTURES = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "rwkv", "recurrent_gemma", "bamba")
 FAMILIES = ("s4d", "h3", "s6", "ssd", "linear_attention", "retention", "gla", "rwkv4", "rwkv5", "rg_lru")
@@ -199,7 +199,7 @@ def test_checkpointing_changes_no_number_and_leaves_nothing_behind(kind):
 
 
 def test_out_of_memory_halves_batches_then_recomputes_blocks(monkeypatch):
-    from repflow.capture import influence_run
+    from repflow.capture.influence import batches as influence_run
 
     made, tried = prompts((5, 5, 5)), []
     real = influence_run.influence_squares
@@ -221,7 +221,7 @@ def test_out_of_memory_halves_batches_then_recomputes_blocks(monkeypatch):
 
 
 def test_batches_follow_the_memory_that_activations_take(monkeypatch):
-    from repflow.capture import influence_run
+    from repflow.capture.influence import batches as influence_run
 
     loaded, made = model("gpt_neox"), prompts((20, 20, 20, 20))
     assert len(make_influence_plan(loaded, made, InfluenceOptions()).batches) == 1

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from capture_inputs import LENGTHS, model, prompts
-from tiny_configs import VOCAB, tiny_config
 from transformers import AutoModelForCausalLM
 
 from repflow import metrics as m
 from repflow.capture import collect_states
 from repflow.capture.measure import MeasureOptions, measure_prompts
-from repflow.catalogue import DEFAULT_METRICS, METRICS
-from repflow.errors import InputError
+from repflow.core.catalogue import DEFAULT_METRICS, METRICS
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.tasks import Prompts, id_prompts
+from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.models.tiny_configs import VOCAB, tiny_config
 
 FAMILIES = ["gpt_neox", "mamba2", "bamba", "rwkv"]
 EVERY = (*DEFAULT_METRICS, "direction_smoothness", "direction_stability", "paper_smoothness", "paper_stability")

@@ -1,27 +1,22 @@
 """Memory statistics: against whole tensors in float64, brute-force pairs, hand-made recurrences, and bounded memory."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from capture_inputs import model, prompts
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from scan_models import lively
-from stack_inputs import stack
-from tiny_configs import tiny_model
 
 from repflow.capture import MemorySink
-from repflow.capture.memory import cumulative, measure_memory
-from repflow.capture.memory_sums import layer_sums
+from repflow.capture.memory.statistics import cumulative, measure_memory
+from repflow.capture.memory.sums import layer_sums
 from repflow.mixers.base import Transition
-from repflow.mixers.scan import recurrence
+from repflow.mixers.scan.forms import recurrence
 from repflow.models import load, ssm_quantities
-from repflow.models import recurrence as recurrence_file
+from repflow.models.recurrence import layer as recurrence_file
 from repflow.tasks import id_prompts
 from repflow.theory import memory_contraction
+from tests.capture.capture_inputs import model, prompts
+from tests.models.recurrence.scan_models import lively
+from tests.models.stack.inputs import stack
+from tests.models.tiny_configs import tiny_model
 
 RAGGED = (7, 12, 2, 12)
 
@@ -167,7 +162,7 @@ def test_polarized_states_have_the_whole_range():
 
 
 def polarized():
-    from repflow.models.stack import StackConfig, StackForCausalLM
+    from repflow.models.stack.network import StackConfig, StackForCausalLM
 
     torch.manual_seed(0)
     mixers = [{"name": "s6", "state": 5, "polarize": "both"}]
@@ -218,7 +213,7 @@ def test_nothing_of_tokens_times_channels_times_states_is_kept(monkeypatch):
     """No more than a chunk of states exists at a time, and no tensor grows with both tokens and states."""
     loaded = load(lively("mamba"))
     monkeypatch.setattr(recurrence_file, "BUFFER", 3000)
-    monkeypatch.setattr("repflow.capture.memory_sums.BUFFER", 3000)
+    monkeypatch.setattr("repflow.capture.memory.sums.BUFFER", 3000)
     seen = []
     original = recurrence_file.ScanRecurrence.transition
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from repflow.capture import Plan, make_plan
 from repflow.capture.plan import BATCH_TOKENS, MAX_GROUP
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.metrics.flow import HELD_STATES, meter_bytes
 
 SHAPE = {"width": 64, "itemsize": 4}

@@ -5,18 +5,18 @@ import copy
 import numpy as np
 import pytest
 import torch
-from capture_inputs import prompts
-from tiny_configs import tiny_model
 
 from repflow.capture import MemorySink
 from repflow.capture import precision as precision_module
 from repflow.capture.measure import MeasureOptions, measure_prompts, meter_factory
 from repflow.capture.precision import FULL, HALF, PrecisionCheck, in_float32
 from repflow.capture.run import start_batch
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.tasks import id_prompts
+from tests.capture.capture_inputs import prompts
+from tests.models.tiny_configs import tiny_model
 
 pytestmark = pytest.mark.skipif(probe_dtype(torch.float16) is not None, reason="this CPU cannot run float16")
 LENGTHS = (9, 12, 6)

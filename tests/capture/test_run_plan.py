@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from capture_inputs import LENGTHS, model, prompts
 
 from repflow.capture import MemorySink, OutOfMemoryError, Plan, gather, make_plan, run_plan
 from repflow.capture.run import batch_name, pad
-from repflow.errors import RepflowError, out_of_memory
-from repflow.metrics.cka_meter import RowPooledCka
+from repflow.core.errors import RepflowError, out_of_memory
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
+from repflow.metrics.streaming_cka import RowPooledCka
 from repflow.models import Model
 from repflow.store import RunFolder
-from repflow.studies.sink import RunSink
+from repflow.studies.engine.sink import RunSink
+from tests.capture.capture_inputs import LENGTHS, model, prompts
 
 
 class Small(Model):

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-
 WIDE = "200"
 """Columns that no table must fold into; a test of narrow tables sets its own."""
 
@@ -27,7 +24,8 @@ class Outcome:
 def checkpoints(tmp_path_factory):
     """Folder with the Hugging Face folders gpt_neox and mamba2."""
     import torch
-    from tiny_configs import save_tiny
+
+    from tests.models.tiny_configs import save_tiny
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("checkpoints")

@@ -5,7 +5,8 @@ import os
 import shutil
 
 import pytest
-from small_request import SMALL
+
+from tests.cli.small_request import SMALL
 
 TINY = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 50277}
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from small_request import SMALL
-from tiny_configs import NAMED, save_tiny
 
 from repflow.store import load_result, verify
+from tests.cli.small_request import SMALL
+from tests.models.tiny_configs import NAMED, save_tiny
 
 
 def only_run(folder):

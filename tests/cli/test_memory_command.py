@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from small_request import SMALL
+
+from tests.cli.small_request import SMALL
 
 
 def test_a_transformer_beside_an_ssm(cli, checkpoints, tmp_path):

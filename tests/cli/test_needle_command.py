@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from needle_inputs import needle_network, needle_tokenizer
+
+from tests.studies.needle.inputs import needle_network, needle_tokenizer
 
 SMALL = ("--lengths", "128", "--positions", "0,1", "--samples", "2", "--candidates", "3", "--answer-tokens", "2")
 

@@ -1,15 +1,11 @@
 """`repflow probe` and `repflow diagnose` on real tiny checkpoints: table, JSON, exit codes, several models, resume."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
-from probe_study_inputs import reader, tokenizer
-
 from repflow.store import load_result, verify
+from tests.studies.probe.inputs import reader, tokenizer
 
 ASKED = ("--length", "300", "--items", "3", "--samples", "30", "--seeds", "2", "--answers", "2", "--answer-tokens", "3")
 ASKED += ("--lens", "3", "--epochs", "20", "--allow-leak")

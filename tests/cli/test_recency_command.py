@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from repflow.catalogue import is_exponential
-from repflow.intervals import student_interval
+from repflow.core.catalogue import is_exponential
+from repflow.core.intervals import student_interval
 from repflow.store import load_result, verify
 
 ASKED = ("--length", "24", "--samples", "2", "--probes", "2")

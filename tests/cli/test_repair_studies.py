@@ -1,12 +1,8 @@
 """`repflow verify --repair` of comparisons and twins, whose stored request says more than their options."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
 from repflow.store import verify
 
@@ -41,7 +37,7 @@ def test_a_damaged_comparison_is_recomputed(cli, checkpoints, tmp_path, other):
 
 
 def test_a_comparison_on_a_file_keeps_its_folder(cli, checkpoints, tmp_path):
-    from probe_study_inputs import tokenizer
+    from tests.studies.probe.inputs import tokenizer
 
     tokenizer().save_pretrained(tmp_path / "words")
     (tmp_path / "data").mkdir()

@@ -1,16 +1,13 @@
 """The page of real runs: every section finds what the commands store, and its commands are the same runs again."""
 
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
-from probe_study_inputs import reader, tokenizer
-
-from repflow.report.page_build import build_page
+from repflow.report.page.build import build_page
 from repflow.store import runs_in
+from tests.studies.probe.inputs import reader, tokenizer
 
 
 @pytest.fixture(scope="module")

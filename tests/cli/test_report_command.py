@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from stored_runs import keep, measured, probed
+
+from tests.report.stored_runs import keep, measured, probed
 
 HOSTILE = "</script><script>window.hacked=1</script>"
 
@@ -97,5 +98,5 @@ def test_reporting_never_imports_torch(process, runs):
     done = process("report", runs, "--out", "page.html", PYTHONPROFILEIMPORTTIME="1")
     assert done.code == 0, done.err[-2000:]
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.err.splitlines() if line.startswith("import time:")}
-    assert "repflow.report.page" in imported
+    assert "repflow.report.page.render" in imported
     assert not {"torch", "transformers"} & imported

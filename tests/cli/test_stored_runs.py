@@ -5,9 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from small_request import SMALL
 
 from repflow.store import load_result, verify
+from tests.cli.small_request import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from repflow.cli.console import INTERRUPTED, TERMINATED, Progress, complain, guarded, note
-from repflow.errors import InputError, nearest
+from repflow.core.errors import InputError, nearest
 from repflow.store import RunFolder
 
 HOSTILE = "ev\x1b[31mil\u202e\nruns are sound\x07"
@@ -106,7 +106,7 @@ def test_odd_streams_end_well(tmp_path, command, env):
 def test_a_locale_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "say.py").write_text(
         "from repflow.cli.console import complain\n"
-        "from repflow.errors import InputError\n"
+        "from repflow.core.errors import InputError\n"
         "try:\n"
         "    try:\n"
         "        b'\\xc3'.decode('ascii')\n"

@@ -91,7 +91,7 @@ def test_wrong_requests_end_with_2_and_leave_nothing(cli, tmp_path, args, messag
 
 
 def test_unreadable_architecture(cli, tmp_path):
-    from tiny_configs import save_tiny
+    from tests.models.tiny_configs import save_tiny
 
     save_tiny("llama", tmp_path / "llama")
     done = cli("theory", "apply", tmp_path / "llama")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from repflow.seconds import PHASES
+from repflow.core.seconds import PHASES
 
 
 @pytest.mark.parametrize("line", [("zoo", "list"), ("list", "nowhere"), ("measure", "config:missing.json")])

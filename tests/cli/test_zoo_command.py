@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_zoo import make_zoo
 
-from repflow import load, load_result, measure, probe, zoo
-from repflow.errors import InputError
-from repflow.paper_findings import FINDINGS
+from repflow import load, load_result, measure, probe
+from repflow.core.errors import InputError
+from repflow.papers.findings import FINDINGS
+from repflow.spec import zoo
 from repflow.studies import demo
-from repflow.studies.recency_config import RecencyConfig
+from repflow.studies.recency.config import RecencyConfig
+from tests.models.tiny_zoo import make_zoo
 
 THREE = ("gpt-neox", "mamba2", "hybrid")
 SMALL = ("--length", "48", "--samples", "2")

@@ -5,7 +5,8 @@ import runpy
 import shutil
 
 import pytest
-from pages import DOCS
+
+from tests.docs.pages import DOCS
 
 
 @pytest.fixture(scope="session")

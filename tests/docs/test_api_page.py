@@ -4,11 +4,11 @@ import re
 
 import pytest
 import typer
-from pages import DOCS
 
 import repflow
-from repflow.catalogue import ALIASES, METRICS
 from repflow.cli.main import app
+from repflow.core.catalogue import ALIASES, METRICS
+from tests.docs.pages import DOCS
 
 API = (DOCS / "api.md").read_text(encoding="utf-8")
 THEORY = (DOCS / "theory.md").read_text(encoding="utf-8")

@@ -24,7 +24,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, SKIPPED, blocks, name
+
+from tests.docs.pages import PAGES, ROOT, SKIPPED, blocks, name
 
 LANGUAGES = {"python", "bash", "toml", "text", "json"}
 MOST_SKIPPED = 6

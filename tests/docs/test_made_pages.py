@@ -4,7 +4,8 @@ import re
 import runpy
 
 import pytest
-from pages import DOCS
+
+from tests.docs.pages import DOCS
 
 MADE = {"make_zoo": "guides/zoo.md", "make_architecture": "architecture.md"}
 

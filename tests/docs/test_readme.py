@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from pages import DOCS, PAGES, ROOT, blocks, links, name, prose
+
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, links, name, prose
 
 README = ROOT / "README.md"
 LINES = 120

@@ -5,10 +5,10 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from dynamics_cases import FIG3, FIG4, FIG5, solve
 
+from repflow.core.errors import RepflowError
 from repflow.dynamics import blow_up_time, classify, simulate
-from repflow.errors import RepflowError
+from tests.dynamics.dynamics_cases import FIG3, FIG4, FIG5, solve
 
 
 def quadrature(x, mu, s_delta):

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from repflow.core.results import Result
 from repflow.dynamics.figures import FIGURES
-from repflow.report.dynamics_plot import dynamics_figure
-from repflow.report.dynamics_table import apply_view, figure_view
-from repflow.results import Result
+from repflow.report.draw.dynamics import dynamics_figure
+from repflow.report.terminal.dynamics import apply_view, figure_view
 from repflow.store import load_result
-from repflow.studies.dynamics_figures import run as run_figure
-from repflow.studies.dynamics_paths import times
-from repflow.studies.reproduce_recipes import DYNAMICS
+from repflow.studies.dynamics.paths import times
+from repflow.studies.reproduce.dynamics import run as run_figure
+from repflow.studies.reproduce.flow import DYNAMICS
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import torch
 from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
 
 import repflow
+from repflow.core.errors import UnsupportedModelError
 from repflow.dynamics import symmetric_eigenvalues
 from repflow.dynamics.projections import signature
-from repflow.errors import UnsupportedModelError
-from repflow.studies.dynamics_apply import apply
-from repflow.studies.dynamics_layers import mamba_layers, reading_forms
+from repflow.studies.dynamics.apply import apply
+from repflow.studies.dynamics.layers import mamba_layers, reading_forms
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "vocab_size": 50}
 

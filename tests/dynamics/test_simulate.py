@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from dynamics_cases import FIG3, FIG4, FIG5, direct_scores, solve
 
 from repflow.dynamics import convergence_limits, first_token_estimate, first_token_log_rate, simulate
 from repflow.dynamics.limits import printed_sign_slopes
 from repflow.dynamics.step_size import causal_sum, monotone_from
+from tests.dynamics.dynamics_cases import FIG3, FIG4, FIG5, direct_scores, solve
 
 WORKED = [-.60278234, -.19291210, .30459329, -.52162456, .39720305, -.41333590, .55675588, -.42070246, .07930939,
           -.14660102]  # fmt: skip

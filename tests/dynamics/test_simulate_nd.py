@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from dynamics_cases import FIG3, MIXED, NEGATIVE, POSITIVE, direct_scores_nd, solve_nd
 
 from repflow.dynamics import classify_nd, simulate, simulate_nd, symmetric_eigenvalues
 from repflow.dynamics.system import VectorSystem
+from tests.dynamics.dynamics_cases import FIG3, MIXED, NEGATIVE, POSITIVE, direct_scores_nd, solve_nd
 
 SPIRAL = {
     "io_matrix": [[-1, -6], [6, -1]], "s_delta": [[-0.3, -1.2], [-1, 1.3]], "a": 1, "x0": [[0.9, 1.5], [1, 0.1]],

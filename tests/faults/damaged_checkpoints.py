@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_configs import tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from tests.models.tiny_configs import tiny_model
 
 Damage = Callable[[Path], None]
 HUGE = 10**9

@@ -1,7 +1,7 @@
 """Fuzzer over every file format that repflow reads.
 
-    python tests/faults/fuzz.py --cases 2000                 what CI runs
-    python tests/faults/fuzz.py --seed 7 --case 1234         one case again, with its traceback
+    python -m tests.faults.fuzz --cases 2000                 what CI runs
+    python -m tests.faults.fuzz --seed 7 --case 1234         one case again, with its traceback
 
 A case is one damaged file. It may be read or refused with an error of repflow; anything else fails: another exception,
 ten seconds of computing, and whatever `guard` forbids. Cases depend on the seed and their number alone.
@@ -25,28 +25,26 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "models")]
 sys.dont_write_bytecode = True
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
-from damaged_checkpoints import KINDS, whole_folder  # noqa: E402
-from guard import ForbiddenError, Guard  # noqa: E402
-from mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
 
-from repflow.errors import RepflowError  # noqa: E402
-from repflow.models.checkpoint import read_weights, stored_weights, weight_files  # noqa: E402
-from repflow.models.initialise import count_weights  # noqa: E402
+from repflow.core.errors import RepflowError  # noqa: E402
+from repflow.core.results import Result  # noqa: E402
 from repflow.models.load import find_source, read_config, runnable  # noqa: E402
 from repflow.models.tokenizer import gguf_tokenizer, local_tokenizer  # noqa: E402
-from repflow.results import Result  # noqa: E402
+from repflow.models.weights.checkpoint import read_weights, stored_weights, weight_files  # noqa: E402
+from repflow.models.weights.initialise import count_weights  # noqa: E402
 from repflow.store import RunFolder, heal, list_runs, load_result, read_record, verify  # noqa: E402
 from repflow.store.canonical import seal  # noqa: E402
-from repflow.studies.grid import read_study  # noqa: E402
+from repflow.studies.engine.grid import read_study  # noqa: E402
 from repflow.tasks.own import read_own  # noqa: E402
+from tests.faults.damaged_checkpoints import KINDS, whole_folder  # noqa: E402
+from tests.faults.guard import ForbiddenError, Guard  # noqa: E402
+from tests.faults.mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
 
 SECONDS = 10
 MEMORY = 12 << 30
@@ -296,7 +294,7 @@ def _report(error: BaseException, seed: int, number: int, *, whole: bool) -> Non
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" at {frame[0].filename}:{frame[0].lineno}" if frame else ""
     print(f"FAILED {name}: {type(error).__name__}: {str(error)[:300]!r}{where}")
-    print(f"  again: python tests/faults/fuzz.py --seed {seed} --case {number}")
+    print(f"  again: python -m tests.faults.fuzz --seed {seed} --case {number}")
     if whole:
         traceback.print_exception(error)
 

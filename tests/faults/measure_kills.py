@@ -5,7 +5,7 @@ import random
 import sys
 from pathlib import Path
 
-from child_kills import CONFIG, contents, kill_and_resume
+from tests.faults.child_kills import CONFIG, contents, kill_and_resume
 
 BATCHES = 10
 

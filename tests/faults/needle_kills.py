@@ -1,19 +1,18 @@
-"""Kills in the middle of `repflow.studies.needle`: `needle_kills.py FOLDER KILLS` prints a JSON object."""
+"""Kills in the middle of `repflow.studies.needle.study`: `needle_kills.py FOLDER KILLS` prints a JSON object."""
 
 import json
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("models", "studies")]
-
 
 def main(folder, kills):
     import torch
-    from child_kills import kill_and_resume
-    from needle_inputs import needle_model
+
+    from tests.faults.child_kills import kill_and_resume
+    from tests.studies.needle.inputs import needle_model
 
     torch.set_num_threads(1)
-    from repflow.studies.needle import NeedleConfig, run
+    from repflow.studies.needle.study import NeedleConfig, run
 
     config = NeedleConfig(lengths=["128"], positions=["0", "1"], samples=2, candidates=2, answer_tokens=1, batch_size=1)
     model, runs = needle_model("mamba2"), folder / "runs"

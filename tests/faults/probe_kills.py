@@ -1,11 +1,12 @@
-"""Kills in the middle of `repflow.studies.probe`: `probe_kills.py FOLDER KILLS` prints a JSON object."""
+"""Kills in the middle of `repflow.studies.probe.study`: `probe_kills.py FOLDER KILLS` prints a JSON object."""
 
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
-from child_kills import CONFIG, kill_and_resume
+
+from tests.faults.child_kills import CONFIG, kill_and_resume
 
 SAMPLES = 60
 
@@ -24,7 +25,7 @@ def main(folder, kills):
     import torch
 
     torch.set_num_threads(1)
-    from repflow.studies.probe import ProbeConfig, load_model, run
+    from repflow.studies.probe.study import ProbeConfig, load_model, run
 
     (folder / "model.json").write_text(json.dumps(CONFIG))
     config = ProbeConfig(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from repflow.results import Finding, Result
+from repflow.core.results import Finding, Result
 from repflow.store import RunFolder
 
 SHARDS = 6

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_configs import CONFIGS, tiny_config, tiny_model
 
 import repflow
-from repflow.errors import ConfigChangedError
-from repflow.models import digest as scheme
+from repflow.core.errors import ConfigChangedError
 from repflow.models import load
-from repflow.models.identity import normalised
+from repflow.models.identity import digest as scheme
+from repflow.models.identity.record import normalised
 from repflow.models.load import find_source, read_config
 from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.studies import measure
-from repflow.studies.grid import Cell
-from repflow.studies.grid_run import run_cells
+from repflow.studies.engine.cells import run_cells
+from repflow.studies.engine.grid import Cell
+from tests.models.tiny_configs import CONFIGS, tiny_config, tiny_model
 
 EDITS = [
     ("hidden_act", "relu"),

@@ -5,13 +5,23 @@ from pathlib import Path
 
 import pytest
 import transformers
-from damaged_checkpoints import CONFIGS, KINDS, LLAMA, OTHERS, TEMPLATES, TOKENIZERS, WEIGHTS, config, whole_folder
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.tokenizer import local_tokenizer
 from repflow.tasks.chat import ChatEncoder, bounded_steps
 from repflow.tasks.prompt import Encoder
+from tests.faults.damaged_checkpoints import (
+    CONFIGS,
+    KINDS,
+    LLAMA,
+    OTHERS,
+    TEMPLATES,
+    TOKENIZERS,
+    WEIGHTS,
+    config,
+    whole_folder,
+)
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

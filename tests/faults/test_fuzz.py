@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repflow.errors import InputError
-from repflow.studies.grid import read_study
+from repflow.core.errors import InputError
+from repflow.studies.engine.grid import read_study
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 
@@ -42,9 +42,8 @@ def test_studies_that_the_fuzzer_found(line, tmp_path):
 
 WATCHED = """
 import os, sys
-sys.path.insert(0, {here!r})
 from pathlib import Path
-from guard import ForbiddenError, Guard
+from tests.faults.guard import ForbiddenError, Guard
 guard, folder = Guard(), Path({folder!r})
 try:
     with guard.watching(folder):
@@ -79,7 +78,7 @@ def test_the_watch_sees(act, tmp_path):
     folder = tmp_path / "case"
     folder.mkdir()
     (folder / "evil.py").write_text("print('executed')")
-    code = WATCHED.format(here=str(FUZZ.parent), folder=str(folder), act=act.format(folder=str(folder)))
+    code = WATCHED.format(folder=str(folder), act=act.format(folder=str(folder)))
     done = python("-c", code)
     assert "forbidden" in done.stdout, done.stdout + done.stderr
     assert "executed" not in done.stdout
@@ -88,7 +87,7 @@ def test_the_watch_sees(act, tmp_path):
 
 def test_the_watch_allows_what_readers_do(tmp_path):
     act = "(folder / 'x').write_text('x'); import json, html.parser, wave; open(os.devnull, 'w').close()"
-    done = python("-c", WATCHED.format(here=str(FUZZ.parent), folder=str(tmp_path), act=act))
+    done = python("-c", WATCHED.format(folder=str(tmp_path), act=act))
     assert done.stdout.strip() == "seen 0", done.stdout + done.stderr
 
 
@@ -102,7 +101,8 @@ def test_the_watch_allows_what_readers_do(tmp_path):
 )
 def test_a_failing_case_names_the_command_that_repeats_it(fault, said, tmp_path):
     """A reader with a fault is put in; the hang is one of computing, so no clock is asked."""
-    code = f"import sys, fuzz\ndef broken(files, folder, rng):\n    {fault}\nfuzz.FORMATS['config'] = broken\n"
+    code = f"import sys\nfrom tests.faults import fuzz\ndef broken(files, folder, rng):\n    {fault}\n"
+    code += "fuzz.FORMATS['config'] = broken\n"
     code += "fuzz.SECONDS = 1\nsys.argv = ['fuzz', '--seed', '3', '--cases', '1']\nsys.exit(fuzz.main())"
     environment = {**os.environ, "PYTHONPATH": f"{FUZZ.parent}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
@@ -110,4 +110,4 @@ def test_a_failing_case_names_the_command_that_repeats_it(fault, said, tmp_path)
     )
     assert done.returncode == 1, done.stderr
     assert said in done.stdout
-    assert "again: python tests/faults/fuzz.py --seed 3 --case 0" in done.stdout
+    assert "again: python -m tests.faults.fuzz --seed 3 --case 0" in done.stdout

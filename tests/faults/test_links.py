@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from store_study import open_run, run_study
 
-from repflow.errors import RepflowError, StoreError
-from repflow.results import Result
+from repflow.core.errors import RepflowError, StoreError
+from repflow.core.results import Result
 from repflow.store import heal, list_runs, load_result, verify
 from repflow.store.run import OWN_FILES
+from tests.faults.store_study import open_run, run_study
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from damaged_checkpoints import whole_folder
-from tiny_configs import tiny_model
 
 import repflow
 from repflow.capture import forecast
 from repflow.capture.forecast import MemoryWarning, batch_bytes
 from repflow.cli.console import complain
-from repflow.errors import InputError, OutOfMemoryError, command_line, out_of_memory, refusing
+from repflow.core.errors import InputError, OutOfMemoryError, command_line, out_of_memory, refusing
 from repflow.models import load, room, size
 from repflow.store import verify
+from tests.faults.damaged_checkpoints import whole_folder
+from tests.models.tiny_configs import tiny_model
 
 IDS = np.arange(64).reshape(4, 16) % 128
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_the_limit_of_the_shell_counts():
 
 def test_a_real_shortage_is_recognised_in_each_library():
     code = """
-from repflow.errors import out_of_memory
+from repflow.core.errors import out_of_memory
 def shortage(work):
     try:
         work()

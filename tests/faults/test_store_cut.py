@@ -4,10 +4,10 @@ import random
 import shutil
 
 import pytest
-from store_study import contents, open_run, run_study
 
 from repflow.store import verify
 from repflow.store.manifest import MANIFEST
+from tests.faults.store_study import contents, open_run, run_study
 
 
 @pytest.fixture(scope="module")

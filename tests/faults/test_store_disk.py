@@ -7,10 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
-from store_study import contents, open_run, run_study
 
-from repflow.errors import InputError, StoreError
+from repflow.core.errors import InputError, StoreError
 from repflow.store import UnwritableError, verify
+from tests.faults.store_study import contents, open_run, run_study
 
 BIG = {"x": np.random.default_rng(0).normal(size=100_000)}
 

@@ -4,10 +4,10 @@ import random
 import shutil
 
 import pytest
-from store_study import contents, run_study
 
 from repflow.store import damaged_shards, heal, load_result, verify
 from repflow.store.lock import LOCK_FILE
+from tests.faults.store_study import contents, run_study
 
 
 @pytest.fixture(scope="module")

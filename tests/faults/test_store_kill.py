@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from store_study import SHARDS, contents, open_run, run_study
 
 from repflow.store import verify
+from tests.faults.store_study import SHARDS, contents, open_run, run_study
 
 KILLS_PER_FOLDER = 5
 POINTS = ("open", "write", "fsync", "replace", "ftruncate", "close")

@@ -4,10 +4,10 @@ import os
 import signal
 
 import pytest
-from store_study import open_run
 
-from repflow.errors import RunLockedError, StoreError
+from repflow.core.errors import RunLockedError, StoreError
 from repflow.store import list_runs, verify
+from tests.faults.store_study import open_run
 
 
 def child_holding(parent, then=lambda run: None):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from repflow.errors import ConfigChangedError, InputError
+from repflow.core.errors import ConfigChangedError, InputError
 from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.store.manifest import encode, read_manifest
@@ -179,7 +177,7 @@ def test_compiled_code_beside_the_file_is_not_what_runs(place, cli):
 
 def test_python_says_the_keyword(place):
     import repflow
-    from repflow.studies.grid import read_study
+    from repflow.studies.engine.grid import read_study
 
     (place / "study.toml").write_text('[study]\nkind = "measure"\nmodels = ["a"]\nmetrics = ["own.py:size"]\n')
     with pytest.raises(InputError, match="allow_code=True in this call"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.interventions import ABLATIONS, parse_ablations
 
 

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from ablation_inputs import calls, mean_over, states
-from tiny_configs import COMMON, CONFIGS, VOCAB
 from transformers import AutoModelForCausalLM
 
-from repflow.errors import UnsupportedModelError
+from repflow.core.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.interventions.attention import check_served
 from repflow.models import load, twin
-from repflow.models.live import shared_copy
+from repflow.models.identity.live import shared_copy
 from repflow.models.transformers_own import config_class
+from tests.interventions.ablation_inputs import calls, mean_over, states
+from tests.models.tiny_configs import COMMON, CONFIGS, VOCAB
 
 WITH_ATTENTION = [
     *("gpt2", "gpt_neo", "gpt_neox", "llama", "bamba", "jamba", "falcon_h1", "recurrent_gemma"),

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from ablation_inputs import calls, states
-from tiny_configs import CONFIGS
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.interventions import ablate
+from tests.interventions.ablation_inputs import calls, states
+from tests.models.tiny_configs import CONFIGS
 
 
 @pytest.mark.parametrize("model", CONFIGS, indirect=True)

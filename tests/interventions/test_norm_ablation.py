@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from ablation_inputs import calls, states
-from tiny_configs import CONFIGS, tiny_model
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from repflow.interventions import ablate
 from repflow.models import load
+from tests.interventions.ablation_inputs import calls, states
+from tests.models.tiny_configs import CONFIGS, tiny_model
 
 REQUIRED = ["gpt2", "gpt_neo", "gpt_neox", "llama", "mamba", "mamba2", "bamba", "jamba", "falcon_h1", "recurrent_gemma"]
 GATED = ["mamba2", "bamba", "zamba2", "nemotron_h", "granitemoehybrid", "qwen3_next"]

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from ablation_inputs import states
-from tiny_configs import COMMON, CONFIGS
 from transformers import AutoModelForCausalLM
 
-from repflow.errors import UnsupportedModelError
+from repflow.core.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.models import load
 from repflow.models.transformers_own import config_class
+from tests.interventions.ablation_inputs import states
+from tests.models.tiny_configs import COMMON, CONFIGS
 
 GPTJ = {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
 ONE_LAYER = {

@@ -1,18 +1,13 @@
 """Ablations reach into a stack's own mixers as into transformers' layers."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from stack_inputs import ids, stack
-from test_model_conformance import collect, worst
-
-from repflow.errors import UnsupportedModelError
+from repflow.core.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.models import load
+from tests.models.stack.inputs import ids, stack
+from tests.models.test_model_conformance import collect, worst
 
 MIXERS = ["softmax_attention", "ssd", "retention", "softmax_attention"]
 

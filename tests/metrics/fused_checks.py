@@ -10,12 +10,12 @@ import traceback
 
 import numpy as np
 import torch
-from metric_inputs import feed, pad, sample_states, values
 
 from repflow import metrics as m
 from repflow.metrics import fused, reduce
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.reduce import DepthSums
+from tests.metrics.metric_inputs import feed, pad, sample_states, values
 
 WIDTHS = (5, 48, 96, 130)
 DTYPES = (torch.float32, torch.float16)

@@ -2,7 +2,6 @@
 
 import itertools
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from repflow.metrics.cka import (
     normalise_hsic,
     permutation_null,
 )
+from tests.metrics import metric_oracles as oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

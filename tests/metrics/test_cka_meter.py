@@ -1,19 +1,19 @@
 """Streaming CKA: per sample, pooled as a mean of HSIC, and over the rows of all samples."""
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_inputs import feed, sample_states, splits, values
 
 from repflow import metrics as m
-from repflow.errors import InputError
-from repflow.metrics import cka_meter
+from repflow.core.errors import InputError
+from repflow.metrics import streaming_cka as cka_meter
 from repflow.metrics.cka import hsic_matrix, normalise_hsic, permutation_null
-from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.metrics.flow import FlowMeter
+from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka, row_pool_bytes
+from tests.metrics import metric_oracles as oracle
+from tests.metrics.metric_inputs import feed, sample_states, splits, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

@@ -27,8 +27,7 @@ needs_triton = pytest.mark.skipif(
 def python(code_or_file, **env):
     """Run Python in a process of its own: Triton reads TRITON_INTERPRET once, when it is imported."""
     command = [sys.executable, *([str(code_or_file)] if isinstance(code_or_file, Path) else ["-c", code_or_file])]
-    paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    whole = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **env}
+    whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
     done = subprocess.run(command, capture_output=True, text=True, env=whole, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -58,7 +57,7 @@ def test_without_triton_the_plain_path_is_taken():
         "importlib.util.find_spec = lambda name, package=None: None if name == 'triton' else find(name, package)\n"
         "sys.modules['triton'] = None\n"
         "import torch\n"
-        "from metric_inputs import feed, sample_states, values\n"
+        "from tests.metrics.metric_inputs import feed, sample_states, values\n"
         "from repflow.metrics import fused\n"
         "from repflow.metrics.flow import FlowMeter\n"
         "assert fused.INTERPRETED and not fused.usable(torch.zeros(1, 2, 8))\n"

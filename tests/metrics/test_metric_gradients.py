@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from metric_inputs import pad, sample_states
 
 from repflow import metrics as m
+from tests.metrics.metric_inputs import pad, sample_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

@@ -1,13 +1,13 @@
 """Every pure function against an independent double loop, on ragged batches with garbage in the padding."""
 
-import metric_oracles as oracle
 import numpy as np
 import pytest
 import torch
-from metric_inputs import pad, sample_states
 
 from repflow import metrics as m
 from repflow.metrics.drop import token_median
+from tests.metrics import metric_oracles as oracle
+from tests.metrics.metric_inputs import pad, sample_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

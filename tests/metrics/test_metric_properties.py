@@ -5,13 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_inputs import feed, sample_states
 
 from repflow import metrics as m
-from repflow.catalogue import METRICS
-from repflow.metrics.cka_meter import CkaMeter
+from repflow.core.catalogue import METRICS
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
+from repflow.metrics.streaming_cka import CkaMeter
+from tests.metrics.metric_inputs import feed, sample_states
 
 FIRST_OF_TWO = {"gram_share", "channel_share"}
 """These return (value, where); the table is about the value."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from repflow import metrics as m
-from repflow.checks import as_batch
-from repflow.errors import InputError
+from repflow.core.errors import InputError
+from repflow.metrics.checks import as_batch
 
 H = torch.tensor([[[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [1, 3]], [[2, 2], [1, 1], [0, 4]]], dtype=torch.float64)
 SINE = torch.sin(torch.arange(1, 61, dtype=torch.float64)).reshape(5, 4, 3)

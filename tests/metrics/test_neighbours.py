@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.metrics import mutual_neighbours, neighbour_chance, neighbours
 
 

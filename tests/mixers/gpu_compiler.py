@@ -12,7 +12,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from repflow.metrics import fused
-from repflow.mixers import triton_launch
+from repflow.mixers.triton import launch as triton_launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED = 227 << 10

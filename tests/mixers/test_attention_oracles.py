@@ -8,8 +8,8 @@ from torch import nn
 
 from repflow.mixers import build
 from repflow.mixers.gla import gated_scan
-from repflow.mixers.rotary import rotate
-from repflow.mixers.scan import fast_recurrence, recurrence
+from repflow.mixers.parts.rotary import rotate
+from repflow.mixers.scan.forms import fast_recurrence, recurrence
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns that there is no GPU; its naive forms need none

@@ -7,11 +7,11 @@ import re
 
 import pytest
 import torch
-from pages import DOCS
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.mixers import Mixer, build, check_mixer, families
 from repflow.mixers.build import _ALIASES, _CLASSES, family_name
+from tests.docs.pages import DOCS
 
 
 @pytest.mark.parametrize("family", families())

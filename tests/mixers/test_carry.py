@@ -5,7 +5,7 @@ import torch
 
 from repflow.mixers import build
 from repflow.mixers.build import families
-from repflow.mixers.carry import Carry
+from repflow.mixers.scan.carry import Carry
 
 CASES = [
     *((family, {}) for family in families()),

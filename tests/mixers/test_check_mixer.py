@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.mixers import Mixer, Transition, build, check_mixer
-from repflow.mixers.preference import prefer
-from repflow.mixers.scan import fast_recurrence
+from repflow.mixers.scan.forms import fast_recurrence
+from repflow.mixers.scan.preference import prefer
 
 
 class Average(Mixer):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from repflow.mixers import build, check_mixer
-from repflow.mixers.preference import prefer
+from repflow.mixers.scan.preference import prefer
 
 CASES = [
     ("softmax_attention", {"heads": 1, "rotary": 0.5}),
@@ -60,8 +60,8 @@ def test_a_preference_for_the_reference_is_followed_and_noted(monkeypatch, name,
         fast = mixer(x)
     for fast_form in ("chunked_ssd.ssd_scan_chunked", "gla.gated_scan", "diagonal_ssm.long_convolution", "rwkv5.wkv"):
         monkeypatch.setattr(f"repflow.mixers.{fast_form}", None)
-    monkeypatch.setattr("repflow.mixers.chunked._state_form", None)
-    monkeypatch.setattr("repflow.mixers.chunked_s6.selective_scan_chunked", None)
+    monkeypatch.setattr("repflow.mixers.scan.chunked._state_form", None)
+    monkeypatch.setattr("repflow.mixers.scan.s6.selective_scan_chunked", None)
     with prefer("reference", lambda path, reason: noted.append(path)):
         torch.testing.assert_close(mixer(x), fast, rtol=1e-9, atol=1e-12)
     assert noted == [form, "reference"]

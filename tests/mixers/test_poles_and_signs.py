@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from mamba_oracles import WIDTH, inputs, loud, relative
 
 from repflow.mixers import build
-from repflow.mixers.scan import recurrence
+from repflow.mixers.scan.forms import recurrence
+from tests.mixers.mamba_oracles import WIDTH, inputs, loud, relative
 
 DIAGONAL = {
     "s6": {"state": 6},

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mamba_oracles import loud, relative
-from rwkv_files import read_ggml, stack_weights
 from transformers import RwkvConfig
 from transformers.models.rwkv import modeling_rwkv
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.mixers import Transition, build, check_mixer
-from repflow.mixers.channel_mixing import ChannelMixing
+from repflow.mixers.parts.channel_mixing import ChannelMixing
 from repflow.mixers.rwkv5 import wkv
-from repflow.mixers.scan import recurrence
+from repflow.mixers.scan.forms import recurrence
+from tests.mixers.mamba_oracles import loud, relative
+from tests.mixers.rwkv_files import read_ggml, stack_weights
 
 
 def draw(*shape, seed=0):
@@ -174,7 +174,7 @@ def tiny():
 @pytest.mark.parametrize(("version", "mixer"), [("4v0-660K", "rwkv4"), ("5v2-730K", "rwkv5")])
 def test_real_checkpoints_give_the_expected_logits(version, mixer, tiny):
     """rwkv.cpp's own test: the logits behind the three bytes of `"in`."""
-    from repflow.models.stack import StackConfig, StackForCausalLM
+    from repflow.models.stack.network import StackConfig, StackForCausalLM
 
     facts, tensors = read_ggml(tiny / f"tiny-rwkv-{version}-FP32.bin")
     options = {} if mixer == "rwkv4" else {"head_dim": tensors["blocks.0.att.time_decay"].shape[1], "norm_eps": 1e-5}

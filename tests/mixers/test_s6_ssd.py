@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from mamba_oracles import WIDTH, inputs, loud, mamba2_mixer, mamba_mixer, outputs, relative
 from torch.nn.functional import softplus
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.mixers import build, check_mixer
-from repflow.mixers.scan import recurrence
+from repflow.mixers.scan.forms import recurrence
+from tests.mixers.mamba_oracles import WIDTH, inputs, loud, mamba2_mixer, mamba_mixer, outputs, relative
 
 S6_OPTIONS = {"width": WIDTH, "state": 5}
 SSD_OPTIONS = {"width": WIDTH, "state": 6, "head_dim": 4, "groups": 3}

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from scan_inputs import drawer, s6_inputs, s6_transition, ssd_inputs, ssd_transition
 from scipy.signal import lfilter
 
-from repflow.errors import InputError
-from repflow.mixers import scan
+from repflow.core.errors import InputError
 from repflow.mixers.base import Transition
-from repflow.mixers.chunked_s6 import selective_scan_chunked
-from repflow.mixers.chunked_ssd import ssd_scan_chunked
-from repflow.mixers.preference import prefer
-from repflow.mixers.scan import choose, fast_recurrence, recurrence, selective_scan, ssd_scan
+from repflow.mixers.scan import forms as scan
+from repflow.mixers.scan.forms import choose, fast_recurrence, recurrence, selective_scan, ssd_scan
+from repflow.mixers.scan.preference import prefer
+from repflow.mixers.scan.s6 import selective_scan_chunked
+from repflow.mixers.scan.ssd import ssd_scan_chunked
+from tests.mixers.scan_inputs import drawer, s6_inputs, s6_transition, ssd_inputs, ssd_transition
 
 pytestmark = pytest.mark.numeric
 
@@ -75,7 +75,7 @@ def test_chunked_against_the_reference(kind, tokens, shift):
 @pytest.mark.parametrize("kind", FORMS)
 def test_default_chunks_and_slabs(kind, monkeypatch):
     make, form, _, _ = FORMS[kind]
-    monkeypatch.setattr("repflow.mixers.chunked_ssd.SLAB", 2 * 64 * 64 * 4)  # a slab of one chunk
+    monkeypatch.setattr("repflow.mixers.scan.ssd.SLAB", 2 * 64 * 64 * 4)  # a slab of one chunk
     inputs = make(150, seed=5)
     want = form(*inputs[:5], path="reference")
     torch.testing.assert_close(form(*inputs[:5]), want, rtol=1e-10, atol=1e-10)

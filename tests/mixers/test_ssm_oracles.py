@@ -10,7 +10,7 @@ from torch import nn
 from repflow.mixers import build
 from repflow.mixers.diagonal_ssm import DiagonalSSM, initial_rates, long_convolution
 from repflow.mixers.rg_lru import _initial_decay, bounded_root
-from repflow.mixers.scan import recurrence
+from repflow.mixers.scan.forms import recurrence
 
 WIDTH, TOKENS = 8, 30
 

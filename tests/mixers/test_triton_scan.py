@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from repflow.errors import InputError
-from repflow.mixers import triton_s6, triton_ssd
+from repflow.core.errors import InputError
+from repflow.mixers.triton import s6 as triton_s6
+from repflow.mixers.triton import ssd as triton_ssd
 
 CHECKS = Path(__file__).parent / "triton_scan_checks.py"
 NAMES = re.findall(r"^def (check_\w+)", CHECKS.read_text(encoding="utf-8"), re.MULTILINE)

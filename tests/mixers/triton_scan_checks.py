@@ -14,13 +14,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from repflow.errors import InputError
-from repflow.mixers import scan, triton_launch, triton_s6, triton_ssd
-from repflow.mixers import triton_block as block
-from repflow.mixers.triton_block import causal_conv_silu, norm_backward, norm_forward, rms_norm
-from repflow.mixers.triton_loss import cross_entropy_in_place
-from repflow.mixers.triton_mamba2 import Shape, Weights, mamba2_inner
-from repflow.models.fastpath_gpu import gpu_blocks
+from repflow.core.errors import InputError
+from repflow.mixers.scan import forms as scan
+from repflow.mixers.triton import block
+from repflow.mixers.triton import launch as triton_launch
+from repflow.mixers.triton import s6 as triton_s6
+from repflow.mixers.triton import ssd as triton_ssd
+from repflow.mixers.triton.block import causal_conv_silu, norm_backward, norm_forward, rms_norm
+from repflow.mixers.triton.loss import cross_entropy_in_place
+from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
+from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.memory import Memory
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)

@@ -5,9 +5,9 @@ import functools
 import pytest
 import torch
 import transformers
-from tiny_configs import tiny_model
 
 from repflow.models import Model, load
+from tests.models.tiny_configs import tiny_model
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

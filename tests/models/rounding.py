@@ -9,9 +9,9 @@ import copy
 import functools
 
 import torch
-from tiny_configs import tiny_model
 
 from repflow.models import load
+from tests.models.tiny_configs import tiny_model
 
 DRAWS = 3
 MARGIN = 8

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from stack_inputs import ids as stack_ids
-from stack_inputs import stack
-from tiny_configs import tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.interventions import ablate
 from repflow.models import load
 from repflow.models.attention_weights import attention_layers, attention_modules, attention_weights
+from tests.models.stack.inputs import ids as stack_ids
+from tests.models.stack.inputs import stack
+from tests.models.tiny_configs import tiny_model
 
 KINDS = ["gpt2", "gpt_neo", "gpt_neox", "llama", "recurrent_gemma", "bamba", "zamba2", "falcon_h1"]
 

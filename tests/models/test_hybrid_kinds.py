@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tiny_configs import CONFIGS, HYBRIDS, tiny_model
 from torch import nn
 
-from repflow.errors import InputError, UnsupportedModelError
+from repflow.core.errors import InputError, UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.models import load
 from repflow.models.anatomy import layer_kind, mixing_kind, token_mixers
+from tests.models.tiny_configs import CONFIGS, HYBRIDS, tiny_model
 
 SSM, REC, ATT, BOTH = "ssm", "recurrent", "attention", "attention+ssm"
 KINDS = {

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from tiny_configs import save_tiny, tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.implementations import refuse_fetched_code
+from tests.models.tiny_configs import save_tiny, tiny_model
 
 HOSTILE = [
     (

@@ -5,12 +5,12 @@ import weakref
 
 import pytest
 import torch
-from rounding import tolerance, worst
-from tiny_configs import CONFIGS, NAMED, UNLISTED, tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.repair import EMBEDDING_MISSING
+from tests.models.rounding import tolerance, worst
+from tests.models.tiny_configs import CONFIGS, NAMED, UNLISTED, tiny_model
 
 EVERY = pytest.mark.parametrize("model", NAMED + UNLISTED, indirect=True)
 KINDS = {

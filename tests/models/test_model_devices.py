@@ -6,10 +6,10 @@ import types
 
 import pytest
 import torch
-from tiny_configs import tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import devices, load, probe_dtype, probe_dtypes
+from tests.models.tiny_configs import tiny_model
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_configs import CONFIGS, NAMED, UNLISTED, save_tiny, tiny_config, tiny_model
 from transformers import AutoConfig, AutoModel
 
-from repflow.errors import InputError, MissingExtraError, UnsupportedModelError
+from repflow.core.errors import InputError, MissingExtraError, UnsupportedModelError
 from repflow.models import Model, families, load
+from tests.models.tiny_configs import CONFIGS, NAMED, UNLISTED, save_tiny, tiny_config, tiny_model
 
 MODULE = sys.modules["repflow.models.load"]  # the package's attribute of that name is the function
 

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 import torch
-from tiny_configs import tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
+from tests.models.tiny_configs import tiny_model
 
 
 @functools.cache

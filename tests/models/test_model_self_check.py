@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tiny_configs import tiny_model
 from torch import nn
 
-from repflow.errors import InputError, UnsupportedModelError
+from repflow.core.errors import InputError, UnsupportedModelError
 from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.models.self_check import short_chunks
+from tests.models.tiny_configs import tiny_model
 
 
 class Wrapped(nn.Module):

@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny_configs import save_tiny, tiny_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
+from tests.models.tiny_configs import save_tiny, tiny_model
 
 SHARED = Path(os.environ.get("REPFLOW_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data" / "tokenizers"
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny_configs import CONFIGS, tiny_model
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import from_hidden_states
 from repflow.models.repair import EMBEDDING_MISSING, LAST_BLOCK_MISSING
+from tests.models.tiny_configs import CONFIGS, tiny_model
 
 
 @pytest.mark.parametrize("model", CONFIGS, indirect=True)

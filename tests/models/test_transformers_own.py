@@ -5,19 +5,17 @@ In processes of their own: it changes transformers' registry for good when it is
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from tiny_configs import CONFIGS
 
 from repflow.models.transformers_own import config_class, is_displaced
+from tests.models.tiny_configs import CONFIGS
 
 pytest.importorskip("fla")
 
 
 def run(code):
-    path = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    done = subprocess.run([sys.executable, "-c", path + code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
 
@@ -26,7 +24,7 @@ DELTA_RULE = """
 import sys
 if {hidden}: sys.modules["fla"] = None
 import torch
-from tiny_configs import tiny_model
+from tests.models.tiny_configs import tiny_model
 from repflow.models import load
 states = []
 load(tiny_model("qwen3_next")).stream(
@@ -40,7 +38,7 @@ print(type(load("zoo:mamba2").network).__module__)
 IMPORTED_FIRST = """
 import fla
 import repflow
-from repflow.errors import UnsupportedModelError
+from repflow.core.errors import UnsupportedModelError
 for init in ("trained", "default"):
     model = repflow.load("zoo:mamba2", init=init)
     print(type(model.network).__module__, model.model_type)

@@ -10,7 +10,7 @@ END = "<|endoftext|>"
 
 def make_data(folder):
     """A prepared data folder from the licence's text."""
-    from repflow.studies.train_zoo import main
+    from tools.zoo.make import main
 
     parts = [part for part in (ROOT / "LICENSE").read_text(encoding="utf-8").split("\n\n") if part.strip()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -25,11 +25,11 @@ def make_model(name, data, folder, seed=0):
     """Folder of one untrained model, with the records that training and evaluation write."""
     import torch
 
-    from repflow.studies.zoo_card import write_card
-    from repflow.studies.zoo_data import open_data
-    from repflow.studies.zoo_models import build
-    from repflow.studies.zoo_save import save_model
-    from repflow.studies.zoo_train import TrainConfig, _begin
+    from tools.zoo.card import write_card
+    from tools.zoo.data import open_data
+    from tools.zoo.models import build
+    from tools.zoo.save import save_model
+    from tools.zoo.train import TrainConfig, _begin
 
     opened = open_data(data, check=False)
     network = build(name, "tiny", opened.vocabulary, opened.window, seed)
@@ -44,7 +44,7 @@ def make_model(name, data, folder, seed=0):
 
 def make_zoo(folder):
     """All six and their digests; returns the folder."""
-    from repflow.zoo import NAMES, write_digests
+    from repflow.spec.zoo import NAMES, write_digests
 
     data = make_data(folder / "raw")
     zoo = folder / "zoo"

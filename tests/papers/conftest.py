@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def texts():
-    """Lines of paper 1 and its two summaries, by the names that `repflow.papers` gives them."""
-    from repflow.papers import FLOW, SUMMARY_1, SUMMARY_2
+    """Lines of paper 1 and its two summaries, by the names that `repflow.papers.values` gives them."""
+    from repflow.papers.values import FLOW, SUMMARY_1, SUMMARY_2
 
     root = Path(os.environ.get("REPFLOW_SHARED", Path(__file__).parents[2].parent / "shared")) / "seeds"
     found = {

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from repflow import papers
-from repflow.errors import InputError
+from repflow.core.errors import InputError
+from repflow.papers import values as papers
 
 NUMBER = re.compile(r"\d+\.\d+")
 SECTIONS = {"Multi-Document": "mdqa", "Key-Value": "kvpr"}
@@ -125,7 +125,7 @@ def test_lookups():
     [("GPT-Neo-2.7B", 2.7), ("Pythia-2.8B", 2.8), ("Mamba2-130M", 0.13), ("Mamba-2.8B", 2.8), ("Mamba2-2.7B", 2.7)],
 )
 def test_shapes_have_the_size_in_the_name(model, billions):
-    from repflow.studies.reproduce_cost import shape_size
+    from repflow.studies.reproduce.cost import shape_size
 
     size = shape_size(papers.CHECKPOINTS[model].config)
     assert size.parameters == pytest.approx(billions * 1e9, rel=0.02)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from probe_inputs import random_splits
-from test_summary import made_fit, readings
 
 from repflow.probes import (
     Split,
@@ -23,6 +21,8 @@ from repflow.probes import (
     three_way_split,
 )
 from repflow.probes.claims import survives
+from tests.probes.probe_inputs import random_splits
+from tests.probes.test_summary import made_fit, readings
 
 
 def _benchmark():

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from probe_inputs import class_means, random_splits
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.probes import ArrayFeatures, control_labels, fit_probes, shuffled_capacity, shuffled_labels
+from tests.probes.probe_inputs import class_means, random_splits
 
 
 def test_a_key_has_one_label_whatever_stands_beside_it():

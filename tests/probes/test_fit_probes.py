@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from probe_inputs import class_means, random_splits
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.probes import ArrayFeatures, Split, fit, fit_probes, objective, rows, three_way_split
 from repflow.probes.paper import initial
+from tests.probes.probe_inputs import class_means, random_splits
 
 SCALES = (0.1, 1.0, 30.0)
 

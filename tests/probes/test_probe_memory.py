@@ -5,13 +5,13 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from probe_inputs import random_splits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from repflow.probes import ArrayFeatures, fit_probes
 from repflow.probes.budget import plan_groups, state_bytes
 from repflow.probes.rows import plan_rows
+from tests.probes.probe_inputs import random_splits
 
 SAMPLES, WIDTH, CLASSES, STATES = 600, 64, 3, 12
 

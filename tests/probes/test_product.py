@@ -68,9 +68,8 @@ def test_the_users_own_setting_comes_back():
 
 
 def test_a_whole_fit_with_split_products(monkeypatch):
-    from probe_inputs import class_means, random_splits
-
     from repflow.probes import ArrayFeatures, fit, fit_probes
+    from tests.probes.probe_inputs import class_means, random_splits
 
     x, y = class_means((0.5, 1.0), scales=(1.0, 20.0))
     x = x.astype(np.float32)

@@ -5,13 +5,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from probe_inputs import class_means, random_splits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from repflow.probes import ArrayFeatures, fit_probes, robust
 from repflow.probes.lbfgs import minimise
+from tests.probes.probe_inputs import class_means, random_splits
 
 STRENGTHS, SCALES = (0.0, 0.5, 1.5), (100.0, 1.0, 0.01)
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from probe_inputs import random_splits
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.probes import Split, sentinels, three_way_split
 from repflow.probes.sentinels import bag_columns, size_columns
+from tests.probes.probe_inputs import random_splits
 
 SAMPLES, CLASSES = 600, 4
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from probe_inputs import random_splits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
@@ -13,6 +12,7 @@ from repflow.probes import ArrayFeatures, Split, fit, fit_probes, span
 from repflow.probes.budget import GPU_GROUP, plan_groups
 from repflow.probes.lbfgs import HISTORY, _History
 from repflow.probes.rows import plan_rows
+from tests.probes.probe_inputs import random_splits
 
 SAMPLES, WIDTH, CLASSES = 60, 256, 4
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.probes import Split, three_way_split
 
 PARTS = ("train", "valid", "test")

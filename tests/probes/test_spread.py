@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from probe_inputs import class_means, random_splits
-from test_summary import made_fit, readings
 
-from repflow.intervals import corrected_resampled_t, paired_proportion_interval, student_interval
+from repflow.core.intervals import corrected_resampled_t, paired_proportion_interval, student_interval
 from repflow.probes import ArrayFeatures, Split, fit_probes, spread, summarise
 from repflow.probes.spread import SHARE, refits_of
+from tests.probes.probe_inputs import class_means, random_splits
+from tests.probes.test_summary import made_fit, readings
 
 
 def alone(count):

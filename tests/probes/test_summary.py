@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from probe_inputs import class_means, random_splits
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.probes import (
     ArrayFeatures,
     ProbeFit,
@@ -17,6 +16,7 @@ from repflow.probes import (
     majority_share,
     summarise,
 )
+from tests.probes.probe_inputs import class_means, random_splits
 
 
 def made_fit(right, splits, *, recipe="paper", labels=None, classes=4):

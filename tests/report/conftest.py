@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def browser():
-    from page_browser import launch, without
+    from tests.report.page.browser import launch, without
 
     try:
         from playwright.sync_api import sync_playwright
@@ -22,9 +22,8 @@ def browser():
 @pytest.fixture(scope="session")
 def example_file(tmp_path_factory):
     """Write an example page once; its file."""
-    from page_example import example_page
-
-    from repflow.report.page import render
+    from repflow.report.page.render import render
+    from tests.report.page.example import example_page
 
     folder = tmp_path_factory.mktemp("pages")
 
@@ -39,7 +38,7 @@ def example_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shared_tab(browser, example_file):
-    from page_browser import Opened
+    from tests.report.page.browser import Opened
 
     tab = Opened(browser, example_file())
     yield tab
@@ -57,7 +56,7 @@ def page(shared_tab):
 @pytest.fixture
 def opened(browser):
     """Open a file in a tab; at the end nothing may have been logged, asked for elsewhere or run by others."""
-    from page_browser import Opened
+    from tests.report.page.browser import Opened
 
     tabs = []
 

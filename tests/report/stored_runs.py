@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repflow.results import Band, Finding, Result
+from repflow.core.results import Band, Finding, Result
 from repflow.store import RunFolder
 
 DROP = "norm>10"

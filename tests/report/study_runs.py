@@ -12,7 +12,7 @@ import torch
 @functools.cache
 def network(kind):
     """Tiny random model with a tokenizer that can write needles."""
-    from needle_inputs import needle_model
+    from tests.studies.needle.inputs import needle_model
 
     torch.set_num_threads(1)
     return needle_model(kind)
@@ -27,7 +27,8 @@ def folder(prefix):
 @functools.cache
 def theory_runs():
     """Folder with a check of all closed forms and one of the layers of two models."""
-    from repflow.studies import theory_apply, theory_verify
+    from repflow.studies.theory import apply as theory_apply
+    from repflow.studies.theory import verify as theory_verify
 
     out = folder("theory")
     theory_verify.run(theory_verify.VerifyConfig(samples=1000), out=out, name="verify")
@@ -40,7 +41,9 @@ def theory_runs():
 @functools.cache
 def dynamics_runs():
     """Folder with a simulation, one of paper 3's figures and a real checkpoint."""
-    from repflow.studies import dynamics_apply, dynamics_figures, dynamics_simulate
+    from repflow.studies.dynamics import apply as dynamics_apply
+    from repflow.studies.dynamics import simulate as dynamics_simulate
+    from repflow.studies.reproduce import dynamics as dynamics_figures
 
     out = folder("dynamics")
     config = dynamics_simulate.SimulateConfig(x0="0.5,1.5", mu="1", s_delta="1", a="1")
@@ -57,8 +60,10 @@ def dynamics_runs():
 @functools.cache
 def recency_runs():
     """Folder with influence of two models and a hybrid, a ratio, needles, memory and hidden attention."""
-    from repflow.studies import memory, needle, recency
-    from repflow.studies.recency_ratio import influence_ratio
+    from repflow.studies.memory import study as memory
+    from repflow.studies.needle import study as needle
+    from repflow.studies.recency import study as recency
+    from repflow.studies.recency.ratio import influence_ratio
 
     out = folder("recency")
     found = {}
@@ -75,7 +80,7 @@ def recency_runs():
 
 
 def read(path):
-    from repflow.report.page_runs import read_runs
+    from repflow.report.page.runs import read_runs
 
     runs, warnings = read_runs([path])
     assert warnings == []

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from repflow.errors import InputError, MissingExtraError
-from repflow.results import Finding, Result
+from repflow.core.errors import InputError, MissingExtraError
+from repflow.core.results import Finding, Result
 from repflow.store import RunFolder, export
 
 ARRAYS = {

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from repflow.errors import InputError
-from repflow.results import Result
+from repflow.core.errors import InputError
+from repflow.core.results import Result
 from repflow.store import RunFolder, list_runs
 
 

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from repflow.errors import DamagedRunError, InputError, RunLockedError
-from repflow.results import Result
+from repflow.core.errors import DamagedRunError, InputError, RunLockedError
+from repflow.core.results import Result
 from repflow.store import Damage, RunFolder, damaged_shards, heal, read_record, verify
 from repflow.store.manifest import read_manifest
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from repflow.errors import ConfigChangedError, DamagedRunError, InputError, StoreError
-from repflow.results import Finding, Result
+from repflow.core.errors import ConfigChangedError, DamagedRunError, InputError, StoreError
+from repflow.core.results import Finding, Result
 from repflow.store import RunFolder, load_result, read_record
 
 CONFIG = {"model": "gpt2", "length": 512, "metrics": ("a", "b"), "nested": {"depth": 1}}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.store import RunFolder, check_name, safe_name
 
 BAD = [

@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from repflow.errors import InputError
-from repflow.results import Band, Finding, Result
+from repflow.core.errors import InputError
+from repflow.core.results import Band, Finding, Result
 from repflow.store import RunFolder, export, is_study, list_runs, load_result, runs_in
 
 

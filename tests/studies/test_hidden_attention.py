@@ -1,24 +1,19 @@
 """Hidden attention: exact against each layer's own term, Eq. 6 by hand, forms, rows, storing, and refusals."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from scan_models import lively
-from stack_inputs import ids as stack_ids
-from stack_inputs import stack
-from tiny_configs import tiny_model
-
 import repflow
 from repflow.capture.maps import normalised, row_statistics
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load, ssm_quantities
 from repflow.store import load_result, verify
 from repflow.studies.hidden_attention import _indices
+from tests.models.recurrence.scan_models import lively
+from tests.models.stack.inputs import ids as stack_ids
+from tests.models.stack.inputs import stack
+from tests.models.tiny_configs import tiny_model
 
 IDS = torch.randint(3, 128, (2, 18), generator=torch.Generator().manual_seed(5))
 SCANS = ["mamba", "falcon_mamba", "mamba2", "bamba", "zamba", "zamba2", "falcon_h1"]
@@ -35,7 +30,7 @@ def scans(model, ids):
 @pytest.mark.parametrize("kind", SCANS)
 def test_maps_reproduce_the_scan_alone(kind):
     """P x equals transformers' own scan without skip and gate, in float64 for every unit of a layer."""
-    from repflow.mixers.scan import selective_scan, ssd_scan
+    from repflow.mixers.scan.forms import selective_scan, ssd_scan
 
     model = load(lively(kind).double(), dtype="float64")
     layer = 0
@@ -108,7 +103,7 @@ def test_other_recurrences(kind):
 
 @pytest.mark.parametrize("kind", ["rwkv", "recurrent_gemma"])
 def test_a_layer_that_was_read_wrongly_is_found(kind, monkeypatch):
-    from repflow.models import recurrence_readers
+    from repflow.models.recurrence import readers as recurrence_readers
 
     name = {"rwkv": "RwkvRecurrence", "recurrent_gemma": "RglruRecurrence"}[kind]
     right = getattr(recurrence_readers, name)
@@ -162,7 +157,7 @@ def test_rows_of_known_maps():
 
 
 def test_a_term_that_is_not_finite_is_no_exact_map(monkeypatch):
-    from repflow.models.recurrence import ScanRecurrence
+    from repflow.models.recurrence.layer import ScanRecurrence
 
     mixed = ScanRecurrence.mixed
     monkeypatch.setattr(ScanRecurrence, "mixed", lambda self: torch.full_like(mixed(self), torch.nan))

@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
-from compare_inputs import TEXTS, bytes_tokenizer, model, network, save, words_tokenizer
 
 import repflow
 from repflow.capture import collect_states
-from repflow.catalogue import DEFAULT_METRICS
-from repflow.errors import ConfigChangedError, InputError, RepflowError
+from repflow.core.catalogue import DEFAULT_METRICS
+from repflow.core.errors import ConfigChangedError, InputError, RepflowError
 from repflow.metrics import token_similarity
 from repflow.metrics.custom import CUSTOM
 from repflow.store import load_result
 from repflow.studies.measure import MeasureConfig, run, run_name
 from repflow.tasks import Encoder, text_prompts
+from tests.studies.compare.inputs import TEXTS, bytes_tokenizer, model, network, save, words_tokenizer
 
 SMALL = {"length": 12, "samples": 3}
 
@@ -216,7 +216,7 @@ def test_a_stored_run_is_the_run_in_memory_bit_for_bit(tmp_path, options):
 
 def test_a_run_goes_on_after_any_batch(tmp_path, monkeypatch):
     """Cut off after 1, 2, ... shards: the same command ends bit-identical, running only what is missing."""
-    from repflow.studies.sink import RunSink
+    from repflow.studies.engine.sink import RunSink
 
     loaded, options = (
         model("mamba"),

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from compare_inputs import TEXTS, model, network, save, words_tokenizer
 
 import repflow
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.studies.states import States
+from tests.studies.compare.inputs import TEXTS, model, network, save, words_tokenizer
 
 
 def test_ragged_texts():

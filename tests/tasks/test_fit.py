@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrieval_inputs import bytes_encoder, bytes_tokenizer, words_encoder, write_library
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder, TaskOptions, fit, make_task
 from repflow.tasks.fit import MIN_WORDS
+from tests.tasks.retrieval_inputs import bytes_encoder, bytes_tokenizer, words_encoder, write_library
 
 ENCODERS = [
     bytes_encoder(),

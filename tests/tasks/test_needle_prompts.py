@@ -4,14 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from needle_inputs import needle_tokenizer
-from word_tokenizer import word_tokenizer
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder
 from repflow.tasks.haystack import FileProse, MadeUpProse, split_sentences
-from repflow.tasks.needle import clashing, file_needles, made_needles, stands, told_in
-from repflow.tasks.needle_prompts import (
+from repflow.tasks.needle.needles import clashing, file_needles, made_needles, stands, told_in
+from repflow.tasks.needle.prompts import (
     INSTRUCTION,
     NeedleSweep,
     candidate_ids,
@@ -20,7 +18,9 @@ from repflow.tasks.needle_prompts import (
     needle_prompts,
     with_needle,
 )
-from repflow.tasks.needle_table import KINDS
+from repflow.tasks.needle.table import KINDS
+from tests.studies.needle.inputs import needle_tokenizer
+from tests.tasks.word_tokenizer import word_tokenizer
 
 PAPER = {
     "capital": "The capital of France is Madrid.",

@@ -4,11 +4,11 @@ import gzip
 import json
 
 import pytest
-from retrieval_inputs import CHAT, bytes_tokenizer
-from word_tokenizer import word_tokenizer
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder, TaskOptions, jsonl_prompts, make_task
+from tests.tasks.retrieval_inputs import CHAT, bytes_tokenizer
+from tests.tasks.word_tokenizer import word_tokenizer
 
 PLAIN = Encoder(word_tokenizer())
 

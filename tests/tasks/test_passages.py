@@ -8,13 +8,13 @@ import sys
 from collections import Counter
 
 import pytest
-from retrieval_inputs import bytes_encoder, write_library
 
-from repflow.errors import InputError, MissingExtraError
+from repflow.core.errors import InputError, MissingExtraError
 from repflow.tasks import TaskOptions, make_task
-from repflow.tasks.facts import NAMES, SHELF, FactLibrary, article, made_up_name, subject_name
+from repflow.tasks.facts.articles import NAMES, SHELF, FactLibrary, article, made_up_name, subject_name
 from repflow.tasks.passages import FileLibrary, Passage, plain, read_library
 from repflow.tasks.ranking import Ranking
+from tests.tasks.retrieval_inputs import bytes_encoder, write_library
 
 WORD = re.compile(r"\w\w+")
 

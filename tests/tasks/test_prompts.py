@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from word_tokenizer import BOS, WORDS, A, word_tokenizer
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import (
     TASKS,
     Encoder,
@@ -22,6 +21,7 @@ from repflow.tasks import (
     text_prompts,
 )
 from repflow.tasks.prompt import bos_prefix
+from tests.tasks.word_tokenizer import BOS, WORDS, A, word_tokenizer
 
 ADDING = word_tokenizer("<s> $A")
 PLAIN = word_tokenizer()

@@ -7,17 +7,16 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrieval_inputs import CHAT, bytes_encoder, bytes_tokenizer, words_encoder, write_library
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder, Prompts, Task, TaskOptions, make_task, matched_prompts, parse_length
 from repflow.tasks.draw import Draw, balanced
 from repflow.tasks.gold import Gold
+from tests.tasks.retrieval_inputs import CHAT, bytes_encoder, bytes_tokenizer, words_encoder, write_library
 
 ENCODER = bytes_encoder()
 DOCUMENT = re.compile(r"^Document \[(\d+)\]\(Title: (.*?)\) (.*)$", re.MULTILINE)
@@ -139,9 +138,8 @@ def test_seeds_and_samples_differ(task):
 
 
 CODE = """
-import sys, hashlib
-sys.path.insert(0, {folder!r})
-from retrieval_inputs import bytes_encoder
+import hashlib
+from tests.tasks.retrieval_inputs import bytes_encoder
 from repflow.tasks import TaskOptions, make_task
 state = hashlib.sha256()
 for task in ("kvpr", "mdqa"):
@@ -154,13 +152,10 @@ print(state.hexdigest())
 
 
 def test_the_same_in_every_process_and_under_every_hash_seed():
-    here = str(Path(__file__).parent)
     found = set()
     for seed in ("1", "12345"):
         env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", CODE.format(folder=here)], env=env, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
         found.add(done.stdout)
     state = hashlib.sha256()
     for task in ("kvpr", "mdqa"):

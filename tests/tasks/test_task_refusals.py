@@ -5,11 +5,11 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder, TaskOptions, make_task, random_prompts, text_prompts
 from repflow.tasks.key_value import KeyValueDrafts
+from tests.tasks.word_tokenizer import word_tokenizer
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from retrieval_inputs import bytes_encoder
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import TaskOptions, make_task
 from repflow.tasks.key_value import key_value_text
 from repflow.tasks.multi_document import multi_document_text
 from repflow.tasks.passages import Passage
+from tests.tasks.retrieval_inputs import bytes_encoder
 
 PAIRS = [
     ("7f666c61-573f-4212-a0a9-6f90d487cd4a", "2a1d0ba0-cfe4-4df5-987a-6ee1be2c6ac0"),

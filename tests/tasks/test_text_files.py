@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from word_tokenizer import BOS, WORDS, word_tokenizer
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks import Encoder, file_prompts, jsonl_prompts
+from tests.tasks.word_tokenizer import BOS, WORDS, word_tokenizer
 
 PLAIN = Encoder(word_tokenizer())
 ADDING = Encoder(word_tokenizer("<s> $A"))

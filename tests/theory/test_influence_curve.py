@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from repflow.catalogue import EXPONENTIAL_R2
-from repflow.errors import InputError
-from repflow.intervals import rate_interval
+from repflow.core.catalogue import EXPONENTIAL_R2
+from repflow.core.errors import InputError
+from repflow.core.intervals import rate_interval
 from repflow.theory import lti_influence
 from repflow.theory.influence_curve import (
     exponential_fit,

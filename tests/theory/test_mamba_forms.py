@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from theory_inputs import mamba_weights
 
 from repflow import theory
 from repflow.theory.channel import (
@@ -14,6 +13,7 @@ from repflow.theory.channel import (
     channel_output,
     channel_trace,
 )
+from tests.theory.theory_inputs import mamba_weights
 
 
 def response(w, t, m):

@@ -7,10 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
-from theory_inputs import mamba_weights, transformer_weights
 
 from repflow import theory
 from repflow.theory.sampling import sample_moments
+from tests.theory.theory_inputs import mamba_weights, transformer_weights
 
 
 def test_moments_are_unbiased_and_errors_are_right():

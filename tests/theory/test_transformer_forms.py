@@ -6,10 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from theory_inputs import transformer_weights
 
 from repflow import theory
 from repflow.theory.transformer import SUPPORTED
+from tests.theory.theory_inputs import transformer_weights
 
 PAIR = ("attention", "activation")
 

@@ -2,7 +2,7 @@
 
 from repflow.capture.plan import Plan, make_plan
 from repflow.capture.run import MemorySink, Sink, collect_states, gather, run_batch, run_plan
-from repflow.errors import OutOfMemoryError
+from repflow.core.errors import OutOfMemoryError
 
 __all__ = [
     "MemorySink",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repflow.capture.continuation import read_prompts
 from repflow.capture.plan import BATCH_TOKENS
-from repflow.errors import InputError, out_of_memory, teach
+from repflow.core.errors import InputError, out_of_memory, teach
 from repflow.models import Model
 from repflow.tasks import Encoder, Prompts
 

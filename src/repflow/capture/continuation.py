@@ -22,7 +22,7 @@ from torch import Tensor
 
 from repflow.capture.key_values import held_bytes, roomy_cache
 from repflow.capture.token_graph import LEAST_STEPS, Step, captured
-from repflow.errors import InputError, out_of_memory, teach
+from repflow.core.errors import InputError, out_of_memory, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.anatomy import text_config

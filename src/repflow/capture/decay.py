@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models import Model
-from repflow.models.ssm_quantities import SsmQuantities, ssm_quantities
+from repflow.models.recurrence.quantities import SsmQuantities, ssm_quantities
 
 CHUNK = 64
 """Tokens of a decay that exist at once."""

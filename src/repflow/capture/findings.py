@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from repflow.core.results import Finding, Result, sample_mean
 from repflow.metrics.meter import Table, position_bins
 from repflow.metrics.sinks import TOP
-from repflow.results import Finding, Result, sample_mean
 
 SHARE_LIMIT = 0.5
 PRECISION_LIMIT = 0.05

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from repflow.errors import RepflowError
+from repflow.core.errors import RepflowError
 from repflow.metrics.flow import meter_bytes
 from repflow.models import Model
 from repflow.models.anatomy import text_config

@@ -1,7 +1,7 @@
 """Maps over tokens: the data-controlled matrix of a recurrent layer, the weights of an attention layer, and their rows.
 
 Glossary: P map (unit, token, token), row t what token t takes from the tokens s ≤ t; unit, a channel or a head
-(`repflow.models.recurrence`).
+(`repflow.models.recurrence.layer`).
 
 | form | entry |
 |---|---|
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from repflow.models import Model, SsmQuantities, ssm_quantities
 from repflow.models.attention_weights import attention_layers, attention_weights
-from repflow.models.recurrence import Recurrence
-from repflow.models.ssm_quantities import recurrent_layers
+from repflow.models.recurrence.layer import Recurrence
+from repflow.models.recurrence.quantities import recurrent_layers
 
 UNITS = 16
 """Units of a layer that are looked at unless some are named, evenly spread."""

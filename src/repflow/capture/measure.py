@@ -16,22 +16,22 @@ from repflow.capture.plan import Plan, make_plan
 from repflow.capture.precision import PrecisionCheck
 from repflow.capture.repeat import RepeatCheck
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
-from repflow.catalogue import ALIASES, DEFAULT_METRICS, METRICS
-from repflow.errors import InputError, UnsupportedModelError, nearest, teach
+from repflow.core.catalogue import ALIASES, DEFAULT_METRICS, METRICS
+from repflow.core.errors import InputError, UnsupportedModelError, nearest, teach
+from repflow.core.results import Result
+from repflow.core.trust import METRIC_FILE, file_digest
 from repflow.metrics import effective_rank
 from repflow.metrics.centre import CentredSimilarity, MeanState
-from repflow.metrics.cka_meter import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
 from repflow.metrics.depth import check_printed
 from repflow.metrics.drop import DEFAULT_DROP
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
+from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.models import Model
 from repflow.models.anatomy import text_config
-from repflow.request import parse_drop
-from repflow.results import Result
+from repflow.spec.request import parse_drop
 from repflow.tasks import Prompts, check_fit
-from repflow.trust import METRIC_FILE, file_digest
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.metrics.flow import HELD_STATES, meter_bytes
 
 BATCH_TOKENS = 16_384

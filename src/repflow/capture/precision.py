@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from repflow.capture.run import Records, RunningBatch, Sink, gather, start_batch
-from repflow.errors import out_of_memory
+from repflow.core.errors import out_of_memory
 from repflow.metrics.meter import Meter, Table
 from repflow.models import Model
-from repflow.models.live import weight_versions
+from repflow.models.identity.live import weight_versions
 from repflow.tasks import Prompts
 
 HALF, FULL = "precision-half", "precision-float32"

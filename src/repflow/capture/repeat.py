@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from repflow.core.results import Finding
 from repflow.models import Model
-from repflow.models.live import network_state, weight_versions
-from repflow.results import Finding
+from repflow.models.identity.live import network_state, weight_versions
 from repflow.tasks import Prompts
 
 SHARE = 100

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from repflow.capture.forecast import warn_of_batches
 from repflow.capture.plan import Plan
-from repflow.errors import OutOfMemoryError, out_of_memory, teach, words_of
+from repflow.core.errors import OutOfMemoryError, out_of_memory, teach, words_of
+from repflow.core.seconds import phase, timed
 from repflow.metrics.meter import BatchInfo, Meter, Record
 from repflow.models import Model
-from repflow.seconds import phase, timed
 from repflow.tasks import Prompts
 
 Progress = Callable[[int, int, int], None]

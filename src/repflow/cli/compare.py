@@ -12,10 +12,10 @@ from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.compare_config import CompareConfig, check_request, run_name
+from repflow.studies.compare.config import CompareConfig, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 
 @with_options(CompareConfig, skip=("model_a", "model_b"))
@@ -63,7 +63,7 @@ def command(
 
 
 def _compare(config: CompareConfig, out: Path, name: str) -> Result:
-    from repflow.studies.compare import run
+    from repflow.studies.compare.study import run
 
     label = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
     with quiet(), Progress(label) as progress:
@@ -71,7 +71,7 @@ def _compare(config: CompareConfig, out: Path, name: str) -> Result:
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.compare_table import compare_view
+    from repflow.report.terminal.compare import compare_view
 
     console = stdout_console()
     for part in compare_view(result):

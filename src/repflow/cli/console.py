@@ -19,10 +19,9 @@ from typing import Any, TextIO
 
 import typer
 
-from repflow.cli.deferred import deferred
-from repflow.errors import InputError, RepflowError, command_line, memory_words, out_of_memory, teach
-from repflow.seconds import CLOCK, phase
-from repflow.visible import one_line, visible
+from repflow.core.errors import InputError, RepflowError, command_line, memory_words, out_of_memory, teach
+from repflow.core.seconds import CLOCK, phase
+from repflow.core.visible import one_line, visible
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 PLAIN_WIDTH = 110
@@ -135,7 +134,7 @@ def say(text: str) -> None:
 
 def import_torch() -> None:
     """Import what every study of a model needs, so that its seconds stand under their own name."""
-    with phase("imports"), deferred("scipy.optimize", "linear_sum_assignment"):
+    with phase("imports"):
         import repflow.capture.run
         import repflow.models  # noqa: F401
 

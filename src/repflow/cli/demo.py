@@ -14,17 +14,17 @@ import typer
 from repflow.cli.console import DONE, FAILED, Progress, complain, note, quiet, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.report import write_page
+from repflow.spec.zoo import NAMES, shown_models
 from repflow.store.disk import check_place, make_folder
 from repflow.studies.demo import PLACE, Job, jobs, run_job
-from repflow.studies.probe_config import ProbeConfig
-from repflow.studies.recency_config import RecencyConfig
-from repflow.zoo import NAMES, shown_models
+from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.recency.config import RecencyConfig
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from repflow.paper_findings import Judged, Reading
-    from repflow.results import Result
+    from repflow.core.results import Result
+    from repflow.papers.findings import Judged, Reading
 
 FOLDER, PAGE = "demo", "demo.html"
 
@@ -55,8 +55,8 @@ def command(
     if results:
         write_page([out / FOLDER / name for name in results], out / PAGE)
     if as_json:
-        from repflow.paper_findings import known_readings
-        from repflow.report.demo_view import demo_json, reaches
+        from repflow.papers.findings import known_readings
+        from repflow.report.terminal.demo import demo_json, reaches
 
         folders = [str(out / FOLDER / name) for name in results]
         reach = reaches(list(results.values()), PLACE)
@@ -92,7 +92,7 @@ def run_all(asked: Sequence[Job], out: Path) -> dict[str, Result]:
 
 def judge_all(results: Sequence[Result]) -> tuple[list[Reading], list[Judged]]:
     """Readings of these runs, and the findings with what the package knows of further trainings."""
-    from repflow.paper_findings import judge, known_readings, merge, read_results
+    from repflow.papers.findings import judge, known_readings, merge, read_results
 
     own = read_results(results)
     return own, judge(merge(own, known_readings()), place=PLACE)
@@ -102,9 +102,9 @@ def show(
     asked: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
 ) -> None:
     """Print tables, verdicts and findings."""
-    from repflow.paper_reading import further_trainings, known_readings
-    from repflow.report.demo_view import findings_text, model_verdict, reaches, verdict_text
-    from repflow.zoo import record
+    from repflow.papers.reading import further_trainings, known_readings
+    from repflow.report.terminal.demo import findings_text, model_verdict, reaches, verdict_text
+    from repflow.spec.zoo import record
 
     console = stdout_console()
     for title, names in tables(asked):
@@ -130,9 +130,9 @@ def show(
 
 def table_of(chosen: Sequence[Result]) -> RenderableType:
     """Results of one kind side by side."""
-    from repflow.report.probe_table import probe_comparison
-    from repflow.report.recency_table import reach_table
-    from repflow.report.tables import comparison_table
+    from repflow.report.terminal.probe import probe_comparison
+    from repflow.report.terminal.recency import reach_table
+    from repflow.report.terminal.states import comparison_table
 
     if "log_influence" in chosen[0]:
         return reach_table(chosen)

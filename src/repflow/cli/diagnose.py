@@ -12,10 +12,10 @@ from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.diagnose import DiagnoseConfig, check_request, run_name
+from repflow.studies.diagnose.study import DiagnoseConfig, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 
 @with_options(DiagnoseConfig, skip=("model",))
@@ -48,7 +48,7 @@ def command(
     run = name or run_name(config)
     result = _diagnose(config, out, name)
     if as_json:
-        from repflow.report.diagnose_page import diagnosis_json
+        from repflow.report.terminal.diagnose import diagnosis_json
 
         print(json.dumps(diagnosis_json(result, out / run), allow_nan=False), flush=True)
     else:
@@ -56,14 +56,14 @@ def command(
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.diagnose_page import diagnosis_text
+    from repflow.report.terminal.diagnose import diagnosis_text
 
     print(diagnosis_text(result, stdout_console().width))
     print(f"\nwrote {run}")
 
 
 def _diagnose(config: DiagnoseConfig, out: Path, name: str | None) -> Result:
-    from repflow.studies.diagnose import run
+    from repflow.studies.diagnose.study import run
 
     label = short_name(config.model or str(config.flow_run or config.probe_run))
     with quiet(), Progress(label) as progress:

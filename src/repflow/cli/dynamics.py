@@ -15,11 +15,11 @@ from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
 from repflow.store.name import check_name
-from repflow.studies.dynamics_apply import ApplyConfig
-from repflow.studies.dynamics_simulate import SimulateConfig
+from repflow.studies.dynamics.apply import ApplyConfig
+from repflow.studies.dynamics.simulate import SimulateConfig
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 app = typer.Typer(
     help="Token dynamics of deep selective state-space models: simulate them, or hold a real model against them.",
@@ -40,14 +40,14 @@ def simulate_command(
 
     One dimension: --x0 0.5,1.5 --mu 1 --s-delta 1 --a 1. More: --x0 "1,2;3,4" --mu "1,0;0,-1" --s-delta "0,0;0,0".
     """
-    from repflow.studies.dynamics_simulate import check_request, run, run_name
+    from repflow.studies.dynamics.simulate import check_request, run, run_name
 
     check_place(out)
     config = make_config(SimulateConfig, options)
     check_request(config)
     place = check_name(run_name(config) if name is None else name)
     result = run(config, out=out, name=place)
-    from repflow.report.dynamics_table import simulation_view
+    from repflow.report.terminal.dynamics import simulation_view
 
     show(result, out, place, simulation_view, as_json=as_json, picture=not no_picture)
 
@@ -68,7 +68,7 @@ def apply_command(
     The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside what the
     tokens of this model do, with its norms and without those at the stream.
     """
-    from repflow.studies.dynamics_apply import check_request, run, run_name
+    from repflow.studies.dynamics.apply import check_request, run, run_name
 
     check_place(out)
     (model,) = or_zoo(model, "mamba")
@@ -77,18 +77,18 @@ def apply_command(
     place = name or run_name(config)
     with quiet(), Progress(short_name(model)) as progress:
         result = run(config, out=out, name=place, progress=progress)
-    from repflow.report.dynamics_table import apply_view
+    from repflow.report.terminal.dynamics import apply_view
 
     show(result, out, place, apply_view, as_json=as_json, picture=False)
 
 
 def reproduce_figure(recipe: str, out: Path, name: str | None, *, as_json: bool) -> None:
     """Reproduce one of paper 3's figures: run, picture, table."""
-    from repflow.studies.dynamics_figures import run
+    from repflow.studies.reproduce.dynamics import run
 
     place = check_name(recipe if name is None else name)
     result = run(recipe, out=out, name=place)
-    from repflow.report.dynamics_table import figure_view
+    from repflow.report.terminal.dynamics import figure_view
 
     show(result, out, place, figure_view, as_json=as_json, picture=True)
 
@@ -99,7 +99,7 @@ def show(
     """Draw and print a result that is stored under a name."""
     drawn = None
     if picture:
-        from repflow.report.dynamics_plot import write_picture
+        from repflow.report.draw.dynamics import write_picture
 
         drawn = write_picture(result, out / f"{name}.html")
     if as_json:
@@ -115,7 +115,9 @@ def show(
 
 def rerun(stored: dict[str, Any], folder: Path) -> None:
     """Compute a stored run of these studies anew."""
-    from repflow.studies import dynamics_apply, dynamics_figures, dynamics_simulate
+    from repflow.studies.dynamics import apply as dynamics_apply
+    from repflow.studies.dynamics import simulate as dynamics_simulate
+    from repflow.studies.reproduce import dynamics as dynamics_figures
 
     to: dict[str, Any] = {"out": folder.parent, "name": folder.name}
     if stored["study"] == "dynamics-figure":

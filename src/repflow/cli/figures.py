@@ -11,7 +11,7 @@ import typer
 from repflow.cli.console import note, quiet, say
 from repflow.cli.measure import RUNS
 from repflow.cli.report import all_runs
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 
 FIGURES = Path("figures")
@@ -56,12 +56,12 @@ def command(
 
     Files are named by figure (figure-2.pdf); captions.txt says what each shows. Needs matplotlib (extra `figures`).
     """
-    from repflow.report.figures_write import FigureRequest, write_figures
+    from repflow.report.paper.write import FigureRequest, write_figures
 
     _check_out(out)
     request = FigureRequest(format, style, width, depth, text, tuple(figure or ()), _choices(choose or []), every, data)
     request.check()
-    from repflow.report.page_build import build_page
+    from repflow.report.page.build import build_page
 
     with quiet():
         page = build_page(runs or all_runs(), allow_mixed=allow_mixed)

@@ -15,9 +15,9 @@ from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.store.disk import check_place
 
 if TYPE_CHECKING:
-    from repflow.studies.grid import Cell
-    from repflow.studies.grid_cost import Cost
-    from repflow.studies.grid_run import Outcome
+    from repflow.studies.engine.cells import Outcome
+    from repflow.studies.engine.cost import Cost
+    from repflow.studies.engine.grid import Cell
 
 
 def command(
@@ -34,8 +34,8 @@ def command(
     Prints the cost first. Cells that are finished are skipped when the command is given again; one that cannot run is
     stored with its reason and shown as a dash.
     """
-    from repflow.studies.grid import parse_part, read_study
-    from repflow.studies.grid_cost import estimate
+    from repflow.studies.engine.cost import estimate
+    from repflow.studies.engine.grid import parse_part, read_study
 
     parse_part(part)
     check_place(out)
@@ -54,8 +54,8 @@ def command(
 
 
 def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
-    from repflow.report.grid_table import grid_table, summary
-    from repflow.studies.grid_run import run_cells
+    from repflow.report.terminal.grid import grid_table, summary
+    from repflow.studies.engine.cells import run_cells
 
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
     statuses = []

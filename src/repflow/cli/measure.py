@@ -13,14 +13,14 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, comma_separated, make_config, or_zoo, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.spec.zoo import NAMES
 from repflow.store.disk import check_place
+from repflow.studies.engine.prompts import matched_models
 from repflow.studies.measure import MeasureConfig, check_request, run_name
-from repflow.studies.prompts import matched_models
-from repflow.zoo import NAMES
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 RUNS = Path("runs")
 
@@ -134,7 +134,7 @@ def json_object(result: Result, run: Path) -> dict[str, Any]:
 
 
 def _print_result(result: Result, run: Path) -> None:
-    from repflow.report.tables import result_view
+    from repflow.report.terminal.states import result_view
 
     console = stdout_console()
     for part in result_view(result):
@@ -144,13 +144,13 @@ def _print_result(result: Result, run: Path) -> None:
 
 def print_comparison(results: list[Result]) -> None:
     """Print the table over several models."""
-    from repflow.report.tables import comparison_table
+    from repflow.report.terminal.states import comparison_table
 
     stdout_console().print(comparison_table(results))
 
 
 def _common_grid(models: list[str], config: MeasureConfig) -> int | None:
-    from repflow.studies.depth_grid import common_grid
+    from repflow.studies.engine.depth_grid import common_grid
 
     with quiet():
         grid = common_grid(models, config.states, trust_remote_code=config.trust_remote_code)

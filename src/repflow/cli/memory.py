@@ -12,13 +12,13 @@ import typer
 from repflow.cli.console import stdout_console
 from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.memory_config import MemoryConfig, check_request, run_name
-from repflow.studies.prompts import matched_models
+from repflow.studies.engine.prompts import matched_models
+from repflow.studies.memory.config import MemoryConfig, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 USUAL = ("mamba", "mamba2", "hybrid", "gpt-neox")
 """Of the zoo, where no model is named."""
@@ -42,7 +42,7 @@ def command(
     A layer without a transition, such as attention, gives the sharpness of its outputs alone. A run that was
     interrupted goes on where it was when the same command is given again.
     """
-    from repflow.studies.memory import run
+    from repflow.studies.memory.study import run
 
     models = or_zoo(models, *USUAL)
     if name is not None and len(models) > 1:
@@ -57,14 +57,14 @@ def command(
     show = functools.partial(_print, maps=bool(first.maps))
     code, results = each_model(run, show, configs, names, out, as_json=as_json)
     if len(results) > 1 and not as_json:
-        from repflow.report.memory_table import memory_comparison
+        from repflow.report.terminal.memory import memory_comparison
 
         stdout_console().print(memory_comparison(results))
     raise typer.Exit(code)
 
 
 def _print(result: Result, run: Path, *, maps: bool) -> None:
-    from repflow.report.memory_table import memory_view
+    from repflow.report.terminal.memory import memory_view
 
     console = stdout_console()
     for part in memory_view(result):

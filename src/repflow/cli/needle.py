@@ -11,12 +11,12 @@ import typer
 from repflow.cli.console import stdout_console
 from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.needle_config import NeedleConfig, check_request, run_name
+from repflow.studies.needle.config import NeedleConfig, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 
 ZOO = ("gpt-neox", "mamba2", "hybrid")
@@ -40,7 +40,7 @@ def command(
     "The capital of France is Madrid." The question is answered greedily, and the planted word is ranked against the
     true one and others, so that small models give a signal too. A run that was interrupted goes on where it was.
     """
-    from repflow.studies.needle import run
+    from repflow.studies.needle.study import run
 
     models = or_zoo(models, *ZOO)
     if name is not None and len(models) > 1:
@@ -59,7 +59,7 @@ def command(
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.needle_table import needle_view
+    from repflow.report.terminal.needle import needle_view
 
     console = stdout_console()
     for part in needle_view(result):
@@ -68,6 +68,6 @@ def _print(result: Result, run: Path) -> None:
 
 
 def _print_comparison(results: list[Result]) -> None:
-    from repflow.report.needle_table import needle_comparison
+    from repflow.report.terminal.needle import needle_comparison
 
     stdout_console().print(needle_comparison(results))

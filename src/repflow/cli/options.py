@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 
 from repflow.cli.console import note
-from repflow.errors import InputError, command_line
-from repflow.zoo import PREFIX, available, check_zoo_name, is_zoo
+from repflow.core.errors import InputError, command_line
+from repflow.spec.zoo import PREFIX, available, check_zoo_name, is_zoo
 
 C = TypeVar("C")
 MODEL_HELP = "zoo:NAME, folder, hub id with optional @revision, config:FILE.json, FILE.gguf"
@@ -22,7 +22,7 @@ ALLOW_CODE = Annotated[bool, typer.Option("--allow-code", help="Run Python files
 TRUST_REMOTE_CODE = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python that comes with a model, where the request asks for it.")
 ]
-"""Options of commands whose request is read from a file, which cannot grant these itself (`repflow.trust`)."""
+"""Options of commands whose request is read from a file, which cannot grant these itself (`repflow.core.trust`)."""
 
 
 def or_zoo(given: str | Sequence[str] | None, *names: str) -> list[str]:

@@ -11,14 +11,14 @@ import typer
 from repflow.cli.console import stdout_console
 from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.demo import PROBED
-from repflow.studies.probe_config import ProbeConfig, check_request, run_name
-from repflow.studies.prompts import matched_models
+from repflow.studies.engine.prompts import matched_models
+from repflow.studies.probe.config import ProbeConfig, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 
 @with_options(ProbeConfig, skip=("model",))
@@ -39,7 +39,7 @@ def command(
     Features go to the run folder while the model runs once; a run that was interrupted goes on where it was. Several
     models get the same text (--match).
     """
-    from repflow.studies.probe import run
+    from repflow.studies.probe.study import run
 
     models = or_zoo(models, *PROBED)
     if name is not None and len(models) > 1:
@@ -58,7 +58,7 @@ def command(
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.probe_table import probe_view
+    from repflow.report.terminal.probe import probe_view
 
     console = stdout_console()
     for part in probe_view(result):
@@ -67,6 +67,6 @@ def _print(result: Result, run: Path) -> None:
 
 
 def _print_comparison(results: list[Result]) -> None:
-    from repflow.report.probe_table import probe_comparison
+    from repflow.report.terminal.probe import probe_comparison
 
     stdout_console().print(probe_comparison(results))

@@ -12,13 +12,13 @@ import typer
 from repflow.cli.console import quiet, stdout_console
 from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.prompts import matched_models
-from repflow.studies.recency_config import RecencyConfig, check_reach, check_request, run_name
+from repflow.studies.engine.prompts import matched_models
+from repflow.studies.recency.config import RecencyConfig, check_reach, check_request, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 
 ZOO = ("mamba2", "gpt-neox", "hybrid")
@@ -43,7 +43,7 @@ def command(
 
     Of several models, the influence of the first over that of each other is fitted too, and stored as a run of its own.
     """
-    from repflow.studies.recency import run
+    from repflow.studies.recency.study import run
 
     models = or_zoo(models, *ZOO)
     if name is not None and len(models) > 1:
@@ -65,7 +65,7 @@ def command(
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.recency_table import recency_view
+    from repflow.report.terminal.recency import recency_view
 
     console = stdout_console()
     for part in recency_view(result):
@@ -75,13 +75,13 @@ def _print(result: Result, run: Path) -> None:
 
 def _ratios(results: list[Result], out: Path, nearest: int, *, as_json: bool) -> None:
     """Store and show the ratio of the first model to each other; with --json they are in their runs alone."""
-    from repflow.studies.recency_ratio import influence_ratio, ratio_name
+    from repflow.studies.recency.ratio import influence_ratio, ratio_name
 
     with quiet():
         made = [influence_ratio(results[0], other, nearest=nearest, out=out) for other in results[1:]]
     if as_json:
         return
-    from repflow.report.recency_table import ratio_table
+    from repflow.report.terminal.recency import ratio_table
 
     console = stdout_console()
     console.print(ratio_table(made))

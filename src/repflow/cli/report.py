@@ -10,7 +10,7 @@ import typer
 
 from repflow.cli.console import note, say
 from repflow.cli.measure import RUNS
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 PAGE = "report.html"
 SUFFIXES = (".html", ".htm")
@@ -41,8 +41,8 @@ def command(
 
 def write_page(runs: Sequence[Path], target: Path, *, allow_mixed: bool = False) -> list[str]:
     """Write the page of some runs to a file as a whole; what the page warns of."""
-    from repflow.report.page import render
-    from repflow.report.page_build import build_page
+    from repflow.report.page.build import build_page
+    from repflow.report.page.render import render
     from repflow.store.disk import check_place, make_folder, write_atomic
 
     check_place(target.parent)

@@ -13,17 +13,17 @@ import typer
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, say, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.recency_recipes import RECENCY, figure_name
-from repflow.studies.reproduce import ReproduceConfig, run_name
-from repflow.studies.reproduce_recipes import CHECK, DYNAMICS
+from repflow.studies.reproduce.flow import CHECK, DYNAMICS
+from repflow.studies.reproduce.recency import RECENCY, figure_name
+from repflow.studies.reproduce.study import ReproduceConfig, run_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
-    from repflow.studies.reproduce import ReproduceCell
-    from repflow.studies.reproduce_cost import ReproduceCost
-    from repflow.studies.reproduce_preflight import Preflight
+    from repflow.core.results import Result
+    from repflow.studies.reproduce.cost import ReproduceCost
+    from repflow.studies.reproduce.preflight import Preflight
+    from repflow.studies.reproduce.study import ReproduceCell
 
 HELP = {name: ReproduceConfig.help(name) for name in ("recipe", "models", "tasks", "lengths")}
 
@@ -52,8 +52,8 @@ def command(
     Verdicts are holds, partly holds, does not hold and open. Runs are stored and shared between recipes; a command that
     was cut goes on where it was.
     """
+    from repflow.spec.length import parse_length
     from repflow.store.name import check_name
-    from repflow.tasks.length import parse_length
 
     check_place(out)
     options["states"] = comma_separated(options["states"])
@@ -97,10 +97,10 @@ def _reproduce_dynamics(config: ReproduceConfig, out: Path, name: str | None, *,
 
 def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """A figure of paper 2: the study that its recipe names, then the paper's statements beside ours."""
-    from repflow.report.recency_figure import figure_view, plan_lines
-    from repflow.studies.reproduce_preflight import missing_models
+    from repflow.report.terminal.paper_figure import figure_view, plan_lines
+    from repflow.studies.reproduce.preflight import missing_models
 
-    study = importlib.import_module(f"repflow.studies.{RECENCY[config.recipe]}")
+    study = importlib.import_module(f"repflow.studies.reproduce.{RECENCY[config.recipe]}")
     with quiet():
         asked = {role: asdict(made) for role, made in study.requests(config, out, make=False).items()}
     if dry_run:
@@ -128,9 +128,9 @@ def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool,
 
 def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
     """Print what will run and its cost; refuse a start without room on the disk, or at scale paper without --yes."""
-    from repflow.studies.reproduce import plan
-    from repflow.studies.reproduce_cost import estimate
-    from repflow.studies.reproduce_preflight import preflight
+    from repflow.studies.reproduce.cost import estimate
+    from repflow.studies.reproduce.preflight import preflight
+    from repflow.studies.reproduce.study import plan
 
     with quiet():
         made = plan(config, out)
@@ -155,7 +155,7 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
 
 
 def _run(config: ReproduceConfig, out: Path, name: str) -> Result:
-    from repflow.studies.reproduce import run
+    from repflow.studies.reproduce.study import run
 
     def label(number: int, count: int, cell: ReproduceCell) -> Progress:
         return Progress(f"{number}/{count} {cell.name}")
@@ -171,7 +171,7 @@ def _code(result: Result) -> int:
 
 
 def _print(result: Result, run: Path, *, as_json: bool) -> None:
-    from repflow.report.reproduce_table import check_view, comparison_view
+    from repflow.report.terminal.reproduce import check_view, comparison_view
 
     stored = all(cell["status"] == "finished" for cell in result.provenance.get("cells", []))
     for cell in result.provenance.get("cells", []):

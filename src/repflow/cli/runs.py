@@ -13,17 +13,17 @@ import typer
 from repflow.cli.console import FAILED, Progress, note, quiet, say, stdout_console
 from repflow.cli.measure import RUNS
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
-from repflow.errors import InputError, teach
-from repflow.studies.compare_config import CompareConfig
-from repflow.studies.diagnose import DiagnoseConfig
+from repflow.core.errors import InputError, teach
+from repflow.core.trust import Trust, check_trust
+from repflow.studies.compare.config import CompareConfig
+from repflow.studies.diagnose.study import DiagnoseConfig
 from repflow.studies.measure import MeasureConfig
-from repflow.studies.memory_config import MemoryConfig
-from repflow.studies.needle_config import NeedleConfig
-from repflow.studies.probe_config import ProbeConfig
-from repflow.studies.recency_config import RecencyConfig
-from repflow.studies.reproduce import ReproduceConfig
-from repflow.studies.twins import TwinsConfig
-from repflow.trust import Trust, check_trust
+from repflow.studies.memory.config import MemoryConfig
+from repflow.studies.needle.config import NeedleConfig
+from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.recency.config import RecencyConfig
+from repflow.studies.reproduce.study import ReproduceConfig
+from repflow.studies.twins.study import TwinsConfig
 
 RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
 
@@ -32,7 +32,7 @@ def list_command(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of runs, or one run.")] = RUNS,
 ) -> None:
     """List the runs in DIR: model, task, how far each has come; a grid is one line."""
-    from repflow.report.list_table import list_table
+    from repflow.report.terminal.listing import list_table
     from repflow.store import list_runs
 
     runs = list_runs(folder)
@@ -101,7 +101,10 @@ def trusted_request(run: Path, trust: Trust) -> dict[str, Any]:
 
 def rerun(run: Path, trust: Trust) -> None:
     """Give the stored request of a run again, so that what was discarded is computed anew."""
-    from repflow.studies import diagnose, measure, probe, reproduce
+    from repflow.studies import measure
+    from repflow.studies.diagnose import study as diagnose
+    from repflow.studies.probe import study as probe
+    from repflow.studies.reproduce import study as reproduce
 
     stored = trusted_request(run, trust)
     folder = run.resolve()
@@ -145,11 +148,11 @@ STUDIES: dict[str, Any] = {
     "needle": NeedleConfig,
     "memory": MemoryConfig,
 }
-"""Studies whose stored request names them and says more than their options; `repflow.studies.NAME` runs them."""
+"""Studies whose stored request names them and says more than their options; `repflow.studies.NAME.study` runs them."""
 
 
 def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
-    from repflow.studies import twins
+    from repflow.studies.twins import study as twins
 
     kind = STUDIES[stored["study"]]
     config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
@@ -160,19 +163,19 @@ def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
         if kind is TwinsConfig:  # its summary lies in the study's folder, beside the cells
             twins.run(config, out=folder.parent.parent, name=folder.parent.name, note=note)
             return
-        study = importlib.import_module(f"repflow.studies.{stored['study']}")
+        study = importlib.import_module(f"repflow.studies.{stored['study']}.study")
         with Progress(folder.name) as progress:
             study.run(config, out=folder.parent, name=folder.name, progress=progress)
 
 
 def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
     """A figure of paper 2, made again from its runs."""
-    from repflow.studies.recency_recipes import RECENCY
+    from repflow.studies.reproduce.recency import RECENCY
 
     config = ReproduceConfig(
         **{field.name: stored[field.name] for field in fields(ReproduceConfig) if field.name in stored}
     )
-    study = importlib.import_module(f"repflow.studies.{RECENCY[config.recipe]}")
+    study = importlib.import_module(f"repflow.studies.reproduce.{RECENCY[config.recipe]}")
     with quiet(), Progress(folder.name) as progress:
         study.run(config, out=folder.parent, name=folder.name, progress=progress)
 

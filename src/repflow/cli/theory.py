@@ -12,11 +12,11 @@ import typer
 from repflow.cli.console import DONE, FAILED, Progress, guarded, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
-from repflow.studies.theory_apply import ApplyConfig
-from repflow.studies.theory_verify import VerifyConfig
+from repflow.studies.theory.apply import ApplyConfig
+from repflow.studies.theory.verify import VerifyConfig
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 app = typer.Typer(
     help="Closed forms of the papers' theorems: beside simulations (verify), on a real model (apply).",
@@ -36,14 +36,14 @@ def verify_command(
     Theorems 5 and 6 of paper 1 are set against its own Table 1. Exit code 1 if a corrected form disagrees with its
     simulation by more than 1 % (or more than its noise). A run that was cut goes on where it was.
     """
-    from repflow.studies.theory_verify import check_request, run, run_name
+    from repflow.studies.theory.verify import check_request, run, run_name
 
     config = make_config(VerifyConfig, options)
     check_request(config)
     place = out / (name or run_name(config))
     with quiet(), Progress("theory") as progress:
         result = run(config, out=out, name=name, progress=progress.phase)
-    from repflow.report.theory_table import verify_view
+    from repflow.report.terminal.theory import verify_view
 
     _print(result, place, verify_view, as_json=as_json)
     raise typer.Exit(FAILED if any(finding.code == "closed_form" for finding in result.findings) else DONE)
@@ -65,7 +65,7 @@ def apply_command(
     Reads GPT-2, GPT-Neo, GPT-NeoX, OPT, Phi, Mamba, Falcon-Mamba and Mamba-2 blocks; others have no reading. The
     hypotheses that fail are named, and no ordering is stated unless all hold.
     """
-    from repflow.studies.theory_apply import check_request, run, run_name
+    from repflow.studies.theory.apply import check_request, run, run_name
 
     (model,) = or_zoo(model, "gpt-neox")
     config = make_config(ApplyConfig, {**options, "model": model})
@@ -73,14 +73,15 @@ def apply_command(
     place = out / (name or run_name(config))
     with quiet(), Progress(short_name(model)) as progress:
         result = run(config, out=out, name=name, progress=progress)
-    from repflow.report.theory_table import apply_view
+    from repflow.report.terminal.theory import apply_view
 
     _print(result, place, apply_view, as_json=as_json)
 
 
 def rerun(stored: dict[str, Any], folder: Path) -> None:
     """Give the stored request of a run again (`repflow verify --repair`)."""
-    from repflow.studies import theory_apply, theory_verify
+    from repflow.studies.theory import apply as theory_apply
+    from repflow.studies.theory import verify as theory_verify
 
     verify = stored["study"] == "theory-verify"
     kind: Any = VerifyConfig if verify else ApplyConfig

@@ -12,11 +12,11 @@ from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_cons
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.twins import SUMMARY, TwinsConfig, check, run, study_name
+from repflow.studies.twins.study import SUMMARY, TwinsConfig, check, run, study_name
 
 if TYPE_CHECKING:
-    from repflow.results import Result
-    from repflow.studies.grid import Cell
+    from repflow.core.results import Result
+    from repflow.studies.engine.grid import Cell
 
 
 @with_options(TwinsConfig, skip=("model",))
@@ -57,7 +57,7 @@ def command(
 
 
 def _print(result: Result, folder: Path) -> None:
-    from repflow.report.twins_table import twins_view
+    from repflow.report.terminal.twins import twins_view
 
     console = stdout_console()
     for part in twins_view(result):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repflow.cli.console import guarded, stdout_console
-from repflow.zoo import NAMES
+from repflow.spec.zoo import NAMES
 
 app = typer.Typer(help="The built-in models: list them, print a card, or say where one is.", no_args_is_help=True)
 NAME = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")]
@@ -18,7 +18,7 @@ def list_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
     """List the built-in models: what they are, their size, and what was measured of them."""
-    from repflow.report.zoo_table import zoo_rows, zoo_table
+    from repflow.report.terminal.zoo import zoo_rows, zoo_table
 
     if as_json:
         print(json.dumps(zoo_rows(), allow_nan=False), flush=True)
@@ -32,14 +32,14 @@ def list_command(
 
 def card_command(name: NAME) -> None:
     """Print the card of a built-in model: data, training, held-out results, probes, what it is not good for."""
-    from repflow.zoo import card
+    from repflow.spec.zoo import card
 
     print(card(name), end="")
 
 
 def path_command(name: NAME) -> None:
     """Print the folder of a built-in model, in Hugging Face format, once its files match their digests."""
-    from repflow.zoo import checked_folder
+    from repflow.spec.zoo import checked_folder
 
     print(checked_folder(name))
 

@@ -8,7 +8,7 @@ Glossary: mu and io_matrix are S_Cᵀ S_B, s_delta is S_Δ, a is the decay of A 
 from repflow.dynamics.attention import hidden_attention, hidden_attention_nd
 from repflow.dynamics.blow_up import BlowUp, blow_up_time
 from repflow.dynamics.classify import Classification, classify
-from repflow.dynamics.classify_nd import ClassificationND, classify_nd, symmetric_eigenvalues
+from repflow.dynamics.conjecture import ClassificationND, classify_nd, symmetric_eigenvalues
 from repflow.dynamics.limits import convergence_limits, first_token_estimate, first_token_log_rate
 from repflow.dynamics.simulate import simulate, simulate_nd
 from repflow.dynamics.trajectory import Event, Trajectory

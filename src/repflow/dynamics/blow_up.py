@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repflow.core.errors import RepflowError
 from repflow.dynamics.inputs import check_budget, check_decay, check_number, check_tokens
 from repflow.dynamics.integrate import BUDGET, integrate
 from repflow.dynamics.step_size import Numbers, softplus
 from repflow.dynamics.system import ScalarSystem
-from repflow.errors import RepflowError
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from repflow.core.errors import InputError, RepflowError
 from repflow.dynamics.blow_up import blow_up_bound, blow_up_time, grows_without_end
 from repflow.dynamics.inputs import check_decay, check_number, check_tokens
 from repflow.dynamics.limits import ORDERED_UP_TO, convergence_limits, first_token_log_rate
 from repflow.dynamics.step_size import Numbers, monotone_from
-from repflow.errors import InputError, RepflowError
 
 
 @dataclass(frozen=True)

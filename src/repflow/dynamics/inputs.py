@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from repflow.core.errors import InputError, teach
 from repflow.dynamics.step_size import Numbers
-from repflow.errors import InputError, teach
 
 LARGEST = 1e60
 """Tokens and parameters beyond this leave float64 in the cubic right-hand side."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 ROUNDING = 1e-5
 """Share of the largest eigenvalue below which one is zero: weights are float32."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 ATTENTION_BYTES = 1 << 30
 """Largest `.attention` that is made in one piece."""

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from repflow.ablation import ABLATIONS, WINDOW, Ablation, parse_ablations
-from repflow.errors import UnsupportedModelError
+from repflow.core.errors import UnsupportedModelError
+from repflow.core.results import Finding
 from repflow.interventions.attention import check_served, restrict_attention
 from repflow.interventions.branches import silence
 from repflow.interventions.norms import bypass, reset_affine
 from repflow.interventions.positions import remove_positions
 from repflow.models import Model
-from repflow.models.live import shared_copy
-from repflow.results import Finding
+from repflow.models.identity.live import shared_copy
+from repflow.spec.ablation import ABLATIONS, WINDOW, Ablation, parse_ablations
 
 
 def ablate(model: Model, ablations: str | Sequence[str]) -> Model:

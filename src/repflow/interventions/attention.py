@@ -26,7 +26,7 @@ from transformers.masking_utils import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models import Model
 from repflow.models.anatomy import token_mixers

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from repflow.ablation import Ablation
-from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.core.errors import InputError, UnsupportedModelError, teach
 from repflow.models import Model
 from repflow.models.anatomy import Sublayer, find_blocks, find_sublayers, token_mixers
 from repflow.models.reading import hidden_of, input_of
+from repflow.spec.ablation import Ablation
 
 
 def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.models import Model
 from repflow.models.self_check import probe_ids
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.mixers.retention import Retention
 from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models import Model

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repflow.checks import as_batch, as_rows
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.metrics.checks import as_batch, as_rows
 from repflow.metrics.similarity import Hidden, Mask
 
 TILE = 256

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repflow.axes import AXES
-from repflow.catalogue import METRICS
-from repflow.errors import InputError, nearest, teach
+from repflow.core.axes import AXES
+from repflow.core.catalogue import METRICS
+from repflow.core.errors import InputError, nearest, teach
 
 MetricFunction = Callable[[Tensor], Any]
 CUSTOM: dict[str, tuple[tuple[str, ...], MetricFunction]] = {}
@@ -29,8 +29,8 @@ def function_name(function: MetricFunction) -> str:
     >>> function_name(lambda hidden: hidden.mean())
     Traceback (most recent call last):
         ...
-    repflow.errors.InputError: expected a new metric name that is a Python identifier; got '<lambda>'; pass name='...' \
-to register_metric
+    repflow.core.errors.InputError: expected a new metric name that is a Python identifier; got '<lambda>'; \
+pass name='...' to register_metric
     """
     name = str(getattr(function, "__name__", type(function).__name__))
     known = next((key for key, (_, held) in CUSTOM.items() if held is function), None)

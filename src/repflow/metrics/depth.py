@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repflow.checks import Batch, as_batch
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.metrics.checks import Batch, as_batch
 from repflow.metrics.drop import kept_tokens, token_median
 from repflow.metrics.similarity import Hidden, Mask
 

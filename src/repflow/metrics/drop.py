@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
-from repflow.request import parse_drop
+from repflow.core.errors import InputError, teach
+from repflow.spec.request import parse_drop
 
 DEFAULT_DROP = "norm>10"
 

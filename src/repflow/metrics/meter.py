@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, RepflowError, out_of_memory, teach
+from repflow.core.errors import InputError, RepflowError, out_of_memory, teach
 
 Record = dict[str, np.ndarray]
 """Arrays of one sample, without the sample axis."""

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from repflow.checks import as_rows
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.metrics.checks import as_rows
 
 NEIGHBOURS = 10
 CHUNK_ENTRIES = 16_777_216

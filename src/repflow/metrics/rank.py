@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repflow.checks import as_batch
+from repflow.metrics.checks import as_batch
 from repflow.metrics.drop import kept_tokens
 from repflow.metrics.similarity import Hidden, Mask
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repflow.checks import Batch, as_batch
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.metrics.checks import Batch, as_batch
 from repflow.metrics.drop import kept_tokens
 
 # What users hand in is checked by `as_batch`, whose messages teach; jaxtyping would answer first under pytest.

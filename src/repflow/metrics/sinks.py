@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from repflow.checks import as_batch
+from repflow.metrics.checks import as_batch
 from repflow.metrics.similarity import Hidden, Mask
 
 TOP = 4

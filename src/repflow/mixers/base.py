@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from repflow.errors import InputError, teach
-from repflow.mixers.convolution import CausalConvolution
-from repflow.mixers.preference import current
+from repflow.core.errors import InputError, teach
+from repflow.mixers.parts.convolution import CausalConvolution
+from repflow.mixers.scan.preference import current
 
 if TYPE_CHECKING:
-    from repflow.mixers.carry import Carry
+    from repflow.mixers.scan.carry import Carry
 
 
 class Transition(NamedTuple):
@@ -69,8 +69,8 @@ class Mixer(nn.Module):
         return max(taps, default=1) - 1
 
     def advance(self, x: Tensor, carry: Carry) -> Tensor:
-        """Mix tokens that follow those of `carry` (`repflow.mixers.carry`), which moves on; a new one for a prompt."""
-        from repflow.mixers.carry import advance  # carry builds on this file
+        """Mix tokens that follow those of `carry` (`mixers.scan.carry`), which moves on; a new one for a prompt."""
+        from repflow.mixers.scan.carry import advance  # carry builds on this file
 
         return advance(self, x, carry)
 
@@ -93,12 +93,12 @@ class Mixer(nn.Module):
 
     def by_recurrence(self, x: Tensor) -> Tensor:
         """`forward` through transition and readout, in chunks, or token by token where the reference is wanted."""
-        from repflow.mixers.scan import fast_recurrence  # scan builds on this file
+        from repflow.mixers.scan.forms import fast_recurrence  # scan builds on this file
 
         return self.readout(fast_recurrence(self.transition(x)), x)
 
     def reference_wanted(self, form: str, reason: str) -> bool:
-        """Whether the call stands under a preference for the sequential reference (`repflow.mixers.preference`).
+        """Whether the call stands under a preference for the sequential reference (`repflow.mixers.scan.preference`).
 
         What runs is noted there: the reference, or else `form` with its reason.
         """

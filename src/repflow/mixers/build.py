@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import Any
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.base import Mixer
 from repflow.mixers.option import of_kind
 

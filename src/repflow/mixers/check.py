@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer, Transition
-from repflow.mixers.preference import prefer
-from repflow.mixers.scan import fast_recurrence, recurrence
+from repflow.mixers.scan.forms import fast_recurrence, recurrence
+from repflow.mixers.scan.preference import prefer
 
 TOLERANCE = 1e-6
 ROUNDING = 1e-9

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Transition
 from repflow.mixers.option import at_least, one_of
-from repflow.mixers.precision import without_autocast
+from repflow.mixers.scan.precision import without_autocast
 
 DISCRETISATIONS = ("zoh", "bilinear")
 INITIALISATIONS = ("lin", "inv", "legs")

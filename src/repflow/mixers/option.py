@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral, Real
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
 
 _KINDS: dict[str, tuple[type, str]] = {
     "int": (Integral, "a whole number"),
@@ -21,7 +21,7 @@ def of_kind(name: str, value: object, annotation: str) -> None:
 
     >>> of_kind("gate", "no", "bool")
     Traceback (most recent call last):
-    repflow.errors.InputError: expected gate to be true or false; got 'no'; see the options of the class
+    repflow.core.errors.InputError: expected gate to be true or false; got 'no'; see the options of the class
     """
     kinds = [kind.strip() for kind in annotation.split("|")]
     if not all(kind in _KINDS for kind in kinds):  # a sequence or mapping, which its owner checks
@@ -37,7 +37,7 @@ def at_least(least: int, **options: int) -> None:
 
     >>> at_least(1, state=0)
     Traceback (most recent call last):
-    repflow.errors.InputError: expected state of at least 1; got 0; give a larger state
+    repflow.core.errors.InputError: expected state of at least 1; got 0; give a larger state
     """
     for name, value in options.items():
         if value < least:
@@ -49,7 +49,7 @@ def one_of(name: str, value: str, known: Sequence[str]) -> None:
 
     >>> one_of("polarize", "ones", ("one", "zero", "both"))
     Traceback (most recent call last):
-    repflow.errors.InputError: expected polarize among one, zero, both; got 'ones'; did you mean one?
+    repflow.core.errors.InputError: expected polarize among one, zero, both; got 'ones'; did you mean one?
     """
     if value not in known:
         raise InputError(teach(f"{name} among {', '.join(known)}", repr(value), nearest(value, known)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.option import one_of
 
 POLARIZATIONS = ("one", "zero", "both")

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer, Transition
-from repflow.mixers.head_norm import KINDS, head_norm
-from repflow.mixers.matrix_state import matrix_transition, split_heads
 from repflow.mixers.option import at_least, divides, one_of
-from repflow.mixers.rotary import BASE, rotate
-from repflow.mixers.scan import Path, ssd_scan
+from repflow.mixers.parts.head_norm import KINDS, head_norm
+from repflow.mixers.parts.matrix_state import matrix_transition, split_heads
+from repflow.mixers.parts.rotary import BASE, rotate
+from repflow.mixers.scan.forms import Path, ssd_scan
 
 GAIN = 2**-2.5
 """Gain of the projections' Xavier initialisation in RetNet and GLA."""

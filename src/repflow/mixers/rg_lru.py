@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer, Transition
-from repflow.mixers.convolution import CausalConvolution
 from repflow.mixers.option import at_least, divides
+from repflow.mixers.parts.convolution import CausalConvolution
 
 POWER = 8.0
 """c of the paper: log a = −c r softplus(Λ)."""

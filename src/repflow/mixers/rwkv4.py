@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from repflow.mixers.base import Mixer, Transition
 from repflow.mixers.option import at_least
-from repflow.mixers.shift import blend, depth_share, initial_shares, shift
+from repflow.mixers.parts.shift import blend, depth_share, initial_shares, shift
 
 if TYPE_CHECKING:
-    from repflow.mixers.carry import Carry
+    from repflow.mixers.scan.carry import Carry
 
 
 class RWKV4(Mixer):

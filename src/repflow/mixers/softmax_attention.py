@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer
-from repflow.mixers.matrix_state import split_heads
 from repflow.mixers.option import at_least, divides
-from repflow.mixers.rotary import BASE, rotate, starting_at
+from repflow.mixers.parts.matrix_state import split_heads
+from repflow.mixers.parts.rotary import BASE, rotate, starting_at
 
 if TYPE_CHECKING:
-    from repflow.mixers.carry import Carry
+    from repflow.mixers.scan.carry import Carry
 
 
 class SoftmaxAttention(Mixer):

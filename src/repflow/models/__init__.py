@@ -2,11 +2,11 @@
 
 from repflow.models.devices import probe_dtype, probe_dtypes
 from repflow.models.load import load, twin
-from repflow.models.nonfinite import NonFinite
 from repflow.models.pretrained import Model
+from repflow.models.recurrence.quantities import SsmQuantities, ssm_quantities
 from repflow.models.repair import RepairedStates, from_hidden_states
-from repflow.models.ssm_quantities import SsmQuantities, ssm_quantities
-from repflow.models.stack import StackConfig, StackForCausalLM, StackForSequenceClassification, StackModel
+from repflow.models.stack.network import StackConfig, StackForCausalLM, StackForSequenceClassification, StackModel
+from repflow.models.weights.nonfinite import NonFinite
 
 __all__ = [
     "Model",

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.mixers.base import Mixer
 
 RECURRENT = re.compile(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.mixers.softmax_attention import SoftmaxAttention
 from repflow.models.families import OWN_ATTENTION
 

@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from repflow import request
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
+from repflow.spec import request
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in request.DTYPES}
 DEFAULT = "auto-float32"

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.models.transformers_own import run_torch_forms_on_cpu
 
 UNCHUNKED = 1 << 40

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers.integrations import hub_kernels
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 LOCAL = {"attn": ("eager", "sdpa", "flex_attention"), "experts": ("eager", "batched_mm", "grouped_mm")}
 """What transformers brings itself; its other experts (deepgemm, sonicmoe) are kernels of the hub."""

@@ -2,7 +2,7 @@
 
 | spec | meaning |
 |---|---|
-| zoo:NAME | a built-in model, see `repflow.zoo` |
+| zoo:NAME | a built-in model, see `repflow.spec.zoo` |
 | a folder | local Hugging Face folder, or an original mamba_ssm one; no connection is made |
 | NAME, ORG/NAME, either with @REVISION | hub repository; a folder of that name wins |
 | config:FILE.json | architecture only, random weights |
@@ -31,9 +31,19 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import cached_file, logging
 
-from repflow.errors import InputError, MissingExtraError, UnsupportedModelError, nearest, refusing, teach, words_of
-from repflow.models import mamba_ssm
-from repflow.models.checkpoint import (
+from repflow.core.errors import InputError, MissingExtraError, UnsupportedModelError, nearest, refusing, teach, words_of
+from repflow.core.seconds import timed
+from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
+from repflow.models.families import plain_config, refuse_encoder
+from repflow.models.identity.live import moved_copy, recall, remember, shared_copy
+from repflow.models.implementations import no_fetched_kernels, refuse_fetched_code
+from repflow.models.pretrained import Model
+from repflow.models.size import check_counts, check_sizes, check_weights_fit
+from repflow.models.stack.network import auto_class
+from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
+from repflow.models.transformers_own import config_class, is_displaced
+from repflow.models.weights import mamba_ssm
+from repflow.models.weights.checkpoint import (
     read_json,
     read_weights,
     refuse_integer_weights,
@@ -41,22 +51,12 @@ from repflow.models.checkpoint import (
     refusing_pickles,
     stored_weights,
 )
-from repflow.models.construct import cast, device_words
-from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
-from repflow.models.families import plain_config, refuse_encoder
-from repflow.models.gguf_header import check_gguf
-from repflow.models.implementations import no_fetched_kernels, refuse_fetched_code
-from repflow.models.initialise import count_weights, drawing_device, random_model
-from repflow.models.live import moved_copy, recall, remember, shared_copy
-from repflow.models.pretrained import Model
-from repflow.models.size import check_counts, check_sizes, check_weights_fit
-from repflow.models.stack import auto_class
-from repflow.models.tokenizer import gguf_tokenizer, hub_tokenizer, local_tokenizer, open_tokenizer
-from repflow.models.transformers_own import config_class, is_displaced
-from repflow.request import check_device_map, check_scan, check_seed
-from repflow.scheme import parse_scheme
-from repflow.seconds import timed
-from repflow.zoo import checked_folder, is_zoo
+from repflow.models.weights.construct import cast, device_words
+from repflow.models.weights.gguf import check_gguf
+from repflow.models.weights.initialise import count_weights, drawing_device, random_model
+from repflow.spec.request import check_device_map, check_scan, check_seed
+from repflow.spec.scheme import parse_scheme
+from repflow.spec.zoo import checked_folder, is_zoo
 
 CPU = torch.device("cpu")
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?$")
@@ -97,7 +97,7 @@ def load(
     Args:
         spec: `zoo:NAME`, folder, hub id with optional `@revision`, `config:FILE.json`, `.gguf` file, or a live model.
         init: `trained`, or random weights by a scheme: `default`, `gaussian[:std]`, `xavier[:gain]`, `he[:gain]`, with
-            switches such as `+residual` (see `repflow.scheme`).
+            switches such as `+residual` (see `repflow.spec.scheme`).
         tokenizer: Tokenizer, or folder, file or hub id of one; by default the model's own, if it has any.
         dtype: float32 unless given; a live model keeps its own unless given.
         device: First GPU if there is one, else the CPU; a live model stays where it is unless given.

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.errors import InputError, teach
-from repflow.mixers.scan import selective_scan, ssd_scan
-from repflow.mixers.token import conv_token, s6_token, ssd_token
-from repflow.mixers.triton_launch import obstacle
-from repflow.models.fastpath_gpu import known_layer
+from repflow.core.errors import InputError, teach
+from repflow.mixers.scan.forms import selective_scan, ssd_scan
+from repflow.mixers.scan.token import conv_token, s6_token, ssd_token
+from repflow.mixers.triton.launch import obstacle
+from repflow.models.fastpath.gpu import known_layer
 
 
 @dataclass
@@ -113,7 +113,7 @@ def _convolved(mixer: Any, x: Tensor, held: LayerMemory | None) -> tuple[Tensor,
     before = weight.shape[-1] - 1
     window = functional.pad(x[:, max(0, x.shape[1] - before) :], (0, 0, max(0, before - x.shape[1]), 0)).contiguous()
     if obstacle(x, weight, bias) is None:
-        from repflow.mixers.triton_block import causal_conv_silu
+        from repflow.mixers.triton.block import causal_conv_silu
 
         return causal_conv_silu(x, weight, bias), window
     padded = functional.pad(x.mT, (before, 0))
@@ -136,7 +136,7 @@ def _mamba(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tensor
     wide = torch.promote_types(x.dtype, torch.float32)
     rate = -torch.exp(mixer.A_log.to(wide))
     if obstacle(x, dt, rate, b, c, mixer.D) is None:
-        from repflow.mixers.triton_s6 import selective_scan_triton
+        from repflow.mixers.triton.s6 import selective_scan_triton
 
         y, final = selective_scan_triton(
             x, dt, rate, b, c, mixer.D, None, True, z=gate, delta_bias=bias, delta_softplus=True
@@ -162,7 +162,7 @@ def _mamba2(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tenso
     b, c = (part.unflatten(-1, (mixer.n_groups, mixer.ssm_state_size)) for part in (b, c))
     wide = torch.promote_types(x.dtype, torch.float32)
     rate = -torch.exp(mixer.A_log.to(wide))
-    from repflow.mixers import triton_ssd
+    from repflow.mixers.triton import ssd as triton_ssd
 
     if triton_ssd.supported(x, dt, rate, b, c, mixer.D) is None:
         y, final = triton_ssd.ssd_scan_triton(
@@ -177,7 +177,7 @@ def _mamba2(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tenso
 def _gated(mixer: Any, y: Tensor, gate: Tensor) -> Tensor:
     """Mamba-2's gated norm."""
     if obstacle(y, gate, mixer.norm.weight) is None and mixer.norm.weight.shape[0] == y.shape[-1]:
-        from repflow.mixers.triton_block import norm_forward
+        from repflow.mixers.triton.block import norm_forward
 
         return norm_forward(y, mixer.norm.weight, mixer.norm.variance_epsilon, gate.dtype, gate=gate)
     made: Tensor = mixer.norm(y, gate)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.core.errors import InputError, UnsupportedModelError, teach
+from repflow.core.results import Finding
+from repflow.core.seconds import timed
 from repflow.metrics.meter import on_device
-from repflow.models import digest, fastpath, nonfinite
 from repflow.models.anatomy import (
     find_blocks,
     find_sublayers,
@@ -27,13 +28,14 @@ from repflow.models.anatomy import (
     token_mixers,
 )
 from repflow.models.families import prepare
-from repflow.models.nonfinite import NonFinite
+from repflow.models.fastpath import scans as fastpath
+from repflow.models.identity import digest
 from repflow.models.reading import Reading
 from repflow.models.self_check import check, short_chunks
 from repflow.models.streaming import OnFinalNorm, OnState, stream_states
-from repflow.request import sublayer_kind
-from repflow.results import Finding
-from repflow.seconds import timed
+from repflow.models.weights import nonfinite
+from repflow.models.weights.nonfinite import NonFinite
+from repflow.spec.request import sublayer_kind
 
 NO_DRIVER = "0 active drivers"
 """What Triton says where it finds no GPU to compile a kernel for."""
@@ -53,7 +55,7 @@ class Model:
         reading: Blocks, final norm, head and flags, as measured.
         ablations: Interventions that made this model from another (`repflow.interventions`); none for a loaded one.
         layer_kinds: Kind of each block.
-        scans: Which form of the scan state-space layers run, and what ran (`repflow.models.fastpath`).
+        scans: Which form of the scan state-space layers run, and what ran (`repflow.models.fastpath.scans`).
         nonfinite: Parameters with NaN or infinite entries.
         findings: What the load came across.
     """

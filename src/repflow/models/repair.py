@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
 
 EMBEDDING_MISSING = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv"})
 LAST_BLOCK_MISSING = frozenset(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from repflow.errors import UnsupportedModelError, teach
+from repflow.core.errors import UnsupportedModelError, teach
 from repflow.models.anatomy import declared_layers, text_config
 from repflow.models.families import DECODERS
 from repflow.models.reading import Reading, hidden_of, input_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.models.anatomy import declared_layers, text_config
 from repflow.models.room import size_words, total_bytes
 
@@ -27,8 +27,8 @@ def check_counts(data: dict[str, Any], name: str) -> None:
 
     >>> check_counts({"num_hidden_layers": 10**9}, "tiny")
     Traceback (most recent call last):
-    repflow.errors.InputError: expected at most 10,000 layers or experts; got num_hidden_layers = 1,000,000,000 in the \
-configuration of tiny; check its config.json
+    repflow.core.errors.InputError: expected at most 10,000 layers or experts; got num_hidden_layers = 1,000,000,000 \
+in the configuration of tiny; check its config.json
     """
     for key, value in _numbers(data):
         if value > MOST_ENTRIES and COUNTS.search(key) and not NOT_COUNTS.search(key):

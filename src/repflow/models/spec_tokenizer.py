@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.models.load import _tokenizer, find_source, read_config
 
 

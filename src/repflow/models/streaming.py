@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from repflow.errors import InputError, UnsupportedModelError, teach
+from repflow.core.errors import InputError, UnsupportedModelError, teach
+from repflow.core.seconds import timed
 from repflow.models.anatomy import Sublayer, layers_with
 from repflow.models.reading import Reading, hidden_of, input_of
-from repflow.request import sublayer_kind
-from repflow.seconds import timed
+from repflow.spec.request import sublayer_kind
 
 OnState = Callable[[int, Tensor], Any]
 OnFinalNorm = Callable[[Tensor], Any]

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from repflow.errors import InputError, refusing, teach, words_of
+from repflow.core.errors import InputError, refusing, teach, words_of
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 GPT2_FILES = ("encoder.json", "vocab.bpe")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.probes.features import Features, feature_bytes
 from repflow.probes.lbfgs import HISTORY
 from repflow.probes.rows import RowPlan

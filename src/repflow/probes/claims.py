@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.intervals import LEVEL
+from repflow.core.intervals import LEVEL
 from repflow.probes.chance import chance_level, floored_change
 from repflow.probes.fit import ProbeFit
 from repflow.probes.spread import SHARE, spread

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.probes.features import Features
 from repflow.probes.fit import fit_probes
 from repflow.probes.robust import PENALTIES

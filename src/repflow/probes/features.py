@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 
 @runtime_checkable

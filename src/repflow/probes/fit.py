@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.seconds import timed
 from repflow.probes.budget import plan_groups
 from repflow.probes.features import Features
 from repflow.probes.objective import Objective, gradient_norm
@@ -27,7 +28,6 @@ from repflow.probes.robust import PENALTIES, TOLERANCE, Probes, SharedRows, fit_
 from repflow.probes.rows import RowPlan, plan_rows
 from repflow.probes.span import Span, fits_span
 from repflow.probes.split import PARTS, Split
-from repflow.seconds import timed
 
 RECIPES = ("paper", "robust")
 CHUNK_ROWS = {"cpu": 1024, "cuda": 8192}

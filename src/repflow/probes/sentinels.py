@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.probes.chance import chance_level
 from repflow.probes.features import ArrayFeatures
 from repflow.probes.fit import check_labels, fit_probes

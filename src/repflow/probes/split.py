@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 PARTS = ("train", "valid", "test")
 SALT = 0x73706C69

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from repflow.errors import InputError, teach
-from repflow.intervals import LEAST_VALUES, LEVEL, corrected_resampled_t, student_interval, student_quantile
+from repflow.core.errors import InputError, teach
+from repflow.core.intervals import LEAST_VALUES, LEVEL, corrected_resampled_t, student_interval, student_quantile
 from repflow.probes.split import Split
 
 LEAST_UNITS = 10

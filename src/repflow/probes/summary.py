@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.errors import InputError, teach
-from repflow.intervals import LEVEL
+from repflow.core.errors import InputError, teach
+from repflow.core.intervals import LEVEL
+from repflow.core.seconds import timed
 from repflow.probes.chance import chance_level, corrected, floored_change, prior_log_likelihood
 from repflow.probes.fit import ProbeFit
 from repflow.probes.spread import SHARE, Spread, spread
-from repflow.seconds import timed
 
 
 @dataclass(frozen=True)

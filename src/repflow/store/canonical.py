@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import digest
 
 SUM = "sum"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repflow.errors import InputError, StoreError, teach
+from repflow.core.errors import InputError, StoreError, teach
 
 TMP = ".tmp"
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)

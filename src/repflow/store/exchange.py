@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from repflow.errors import InputError, MissingExtraError, nearest, teach
-from repflow.results import Result
+from repflow.core.errors import InputError, MissingExtraError, nearest, teach
+from repflow.core.results import Result
 from repflow.store.canonical import plain, without_nan
 from repflow.store.disk import write_atomic
 from repflow.store.record import is_run

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import ConfigChangedError
+from repflow.core.errors import ConfigChangedError
 
 FACTOR = 8.0
 """Standard deviations of the noise, and steps of rounding, by which projections of equal functions may differ."""
@@ -63,7 +63,7 @@ def _check_model(stored: Mapping[str, Any], asked: Mapping[str, Any], prefix: st
 
 
 def function_differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Parts whose fingerprints (`repflow.models.fingerprint`) are further apart than rounding explains.
+    """Parts whose fingerprints (`repflow.models.identity.fingerprint`) are further apart than rounding explains.
 
     >>> one = {"step": 0.001, "parts": [[1.0, 0.002, 0.5]]}
     >>> function_differences(one, one | {"parts": [[1.0, 0.002, 0.51]]})

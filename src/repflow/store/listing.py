@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import InputError, StoreError, teach
+from repflow.core.errors import InputError, StoreError, teach
 from repflow.store.manifest import MANIFEST, Entry, Reading, is_complete, live_result, live_shards, read_manifest
 from repflow.store.record import RUN_FILE, is_run, is_start, read_record, record_in_file
 from repflow.store.shard import shard_path

@@ -10,7 +10,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from repflow.errors import RunLockedError, StoreError
+from repflow.core.errors import RunLockedError, StoreError
 from repflow.store.disk import NO_FOLLOW, naming_path, read_bytes, refuse_links
 
 LOCK_FILE = ".repflow.lock"

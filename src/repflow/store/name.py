@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 MAX_BYTES = 200
 FORBIDDEN = frozenset('<>:"/\\|?*')

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import DamagedRunError, InputError, teach
-from repflow.results import Band, Finding, Result, array_to_json
+from repflow.core.errors import DamagedRunError, InputError, teach
+from repflow.core.results import Band, Finding, Result, array_to_json
 from repflow.store.canonical import plain, without_nan
 from repflow.store.manifest import live_result, read_manifest
 from repflow.store.record import existing_run

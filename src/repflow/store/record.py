@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import ConfigChangedError, DamagedRunError, InputError, StoreError, teach
+from repflow.core.errors import ConfigChangedError, DamagedRunError, InputError, StoreError, teach
 from repflow.store.canonical import plain, seal, unseal
 from repflow.store.disk import TMP, read_bytes
 from repflow.store.identity import Earlier, check_models, differences, same_digests

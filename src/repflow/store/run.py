@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import DamagedRunError, InputError, RepflowError, StoreError, nearest, teach
-from repflow.results import Finding, Result
-from repflow.seconds import timed
+from repflow.core.errors import DamagedRunError, InputError, RepflowError, StoreError, nearest, teach
+from repflow.core.results import Finding, Result
+from repflow.core.seconds import timed
 from repflow.store.canonical import plain
 from repflow.store.disk import TMP, make_folder, refuse_links, write_atomic
 from repflow.store.identity import Earlier

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.store.disk import digest, read_bytes
 
 SHARDS = "shards"

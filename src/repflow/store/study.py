@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, StoreError, teach
-from repflow.results import Band, Finding, Result
+from repflow.core.errors import InputError, StoreError, teach
+from repflow.core.results import Band, Finding, Result
 from repflow.store import outcome
 from repflow.store.lock import LOCK_FILE
 from repflow.store.manifest import MANIFEST, is_complete, read_manifest

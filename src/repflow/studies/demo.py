@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repflow.catalogue import DEFAULT_METRICS
+from repflow.core.catalogue import DEFAULT_METRICS
+from repflow.spec.zoo import NAMES, PREFIX
 from repflow.studies.measure import MeasureConfig
-from repflow.studies.probe_config import ProbeConfig
-from repflow.studies.recency_config import RecencyConfig
-from repflow.zoo import NAMES, PREFIX
+from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.recency.config import RecencyConfig
 
 if TYPE_CHECKING:
-    from repflow.results import Result
+    from repflow.core.results import Result
 
 TASK, LENGTH, SAMPLES = "kvpr", 256, 8
 INIT, INITS = "xavier", ("gaussian", "xavier", "he")
@@ -142,7 +142,9 @@ def _name(spec: str) -> str:
 
 def run_job(job: Job, out: Path | None, progress: Any = None) -> Result:
     """Do one run, or read it where it is stored; without a folder it is kept in memory alone."""
-    from repflow.studies import measure, probe, recency
+    from repflow.studies import measure
+    from repflow.studies.probe import study as probe
+    from repflow.studies.recency import study as recency
 
     if isinstance(job.config, RecencyConfig):
         return recency.run(job.config, out=out, name=job.name, progress=progress)

@@ -7,15 +7,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repflow.errors import InputError, nearest, teach
-from repflow.studies.opening import open_run
+from repflow.core.errors import InputError, nearest, teach
+from repflow.studies.engine.opening import open_run
 
 if TYPE_CHECKING:
     import numpy as np
 
     from repflow.capture.maps import Choose, LayerMaps
+    from repflow.core.results import Finding, Result
     from repflow.models import Model
-    from repflow.results import Finding, Result
     from repflow.tasks import Prompts
 
 FORMS = ("signed", "normalised")
@@ -128,7 +128,7 @@ def _forms(forms: Sequence[str]) -> list[str]:
 def _layers(model: Model, layer: int | Sequence[int], part: str | None) -> list[int]:
     """Chosen layers, each of which must be there and have a map."""
     from repflow.models.attention_weights import attention_layers
-    from repflow.models.ssm_quantities import recurrent_layers
+    from repflow.models.recurrence.quantities import recurrent_layers
 
     recurrent, attending = recurrent_layers(model), attention_layers(model)
     having = {"recurrence": list(recurrent), "attention": attending}
@@ -208,7 +208,7 @@ def _chooser(
     model: Model, layers: list[int], asked: tuple[str, list[int]] | None, part: str | None, count: int, *, curves: bool
 ) -> Choose:
     from repflow.capture.maps import every_layer, spread_units
-    from repflow.models.ssm_quantities import recurrent_layers
+    from repflow.models.recurrence.quantities import recurrent_layers
 
     recurrent, usual = recurrent_layers(model), every_layer(model, count)
 
@@ -235,8 +235,8 @@ def _result(
 ) -> Result:
     import numpy as np
 
-    from repflow.results import Result
-    from repflow.studies.machine import machine, model_facts
+    from repflow.core.results import Result
+    from repflow.studies.engine.provenance import machine, model_facts
 
     most = max(len(maps.indices) for sample in found for maps in sample.values())
     shape = (model.n_layers, len(prompts))
@@ -294,7 +294,7 @@ def _maps(found: list[dict[int, LayerMaps]], layer: int, tokens: int, forms: Seq
 def _findings(error: np.ndarray) -> list[Finding]:
     import numpy as np
 
-    from repflow.results import Finding
+    from repflow.core.results import Finding
 
     worst = np.nanmax(error, axis=1, initial=0.0)
     if not (worst > EXACT).any():

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repflow.catalogue import DEFAULT_METRICS
-from repflow.errors import InputError, nearest, teach
-from repflow.request import typed_options
-from repflow.studies.loading import check_files, check_measuring, identity
-from repflow.studies.opening import open_run
-from repflow.studies.phase import STORED, tell
-from repflow.studies.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
-from repflow.trust import METRIC_FILE, code_files, file_digest
+from repflow.core.catalogue import DEFAULT_METRICS
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.trust import METRIC_FILE, code_files, file_digest
+from repflow.spec.request import typed_options
+from repflow.studies.engine.loading import check_files, check_measuring, identity
+from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.phase import STORED, tell
+from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
 
 if TYPE_CHECKING:
     from repflow.capture.measure import MeasureOptions
     from repflow.capture.run import Progress
+    from repflow.core.results import Result
     from repflow.models import Model
-    from repflow.results import Result
     from repflow.tasks import Prompts
 
 
@@ -33,7 +33,7 @@ def _option(default: Any, help: str) -> Any:
 
 def length_option(default: int, help: str) -> Any:
     """A length in tokens, which the command line also takes as 1K, 2K or 4K."""
-    from repflow.tasks.length import parse_length
+    from repflow.spec.length import parse_length
 
     return field(default=default, metadata={"help": help, "parser": parse_length})
 
@@ -124,14 +124,14 @@ def ablation_names(ablate: Sequence[str]) -> list[str]:
     """Names of ablations in their fixed order, so that the same set makes the same run; unknown ones are refused."""
     if not ablate:
         return []
-    from repflow.ablation import parse_ablations
+    from repflow.spec.ablation import parse_ablations
 
     return [str(ablation) for ablation in parse_ablations(_listed(ablate))]
 
 
 def check_request(config: MeasureConfig, name: str | None = None) -> None:
     """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
-    from repflow.catalogue import ALIASES, METRICS
+    from repflow.core.catalogue import ALIASES, METRICS
     from repflow.store.name import check_name
 
     if name is not None:
@@ -182,7 +182,7 @@ def run(
     else:
         from repflow.capture.measure import check_options as check_with_model
         from repflow.store.record import check_digests
-        from repflow.studies.sink import RunSink
+        from repflow.studies.engine.sink import RunSink
 
         # code is imported below: a changed file is refused before it can run
         check_digests(Path(out) / (name or run_name(config)), options.code)
@@ -256,7 +256,7 @@ def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
 
 def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dict[str, Any], dict[str, Any]]:
     """Config and provenance as stored: what was asked, and with what it was done."""
-    from repflow.studies.machine import machine
+    from repflow.studies.engine.provenance import machine
 
     stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
     provenance = {
@@ -284,7 +284,7 @@ def _describe_result(
     stored: dict[str, Any],
     provenance: dict[str, Any],
 ) -> Result:
-    from repflow.studies.machine import model_facts
+    from repflow.studies.engine.provenance import model_facts
 
     result.config = stored
     result.provenance = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 
 if TYPE_CHECKING:
     from torch import Tensor

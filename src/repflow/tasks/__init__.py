@@ -1,6 +1,6 @@
 """Tasks: what the model reads."""
 
-from repflow.tasks.length import parse_length
+from repflow.spec.length import parse_length
 from repflow.tasks.make import TASKS, file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from repflow.errors import InputError, refusing, teach
+from repflow.core.errors import InputError, refusing, teach
 from repflow.tasks.prompt import Encoder
 
 DAY = "1 January 2025"

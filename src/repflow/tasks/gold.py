@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.tasks.draw import Draw, balanced
 
 PLACE, WITHIN = 10, 11  # purposes of a Draw

@@ -1,8 +1,8 @@
 """Haystacks: running text for needles to be put into, cut into sentences.
 
-The built-in one is repflow's encyclopedia of made-up things (`repflow.tasks.facts`); files of the user's own are the
-other. A haystack must not tell the answer: the built-in one leaves out every article that holds a word of the needle,
-a file that holds one is refused.
+The built-in one is repflow's encyclopedia of made-up things (`repflow.tasks.facts.articles`); files of the user's own
+are the other. A haystack must not tell the answer: the built-in one leaves out every article that holds a word of the
+needle, a file that holds one is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from repflow.errors import InputError, teach
-from repflow.tasks.facts import article
+from repflow.core.errors import InputError, teach
+from repflow.tasks.facts.articles import article
 from repflow.tasks.make import read_text
-from repflow.tasks.needle import Needle, told_in
+from repflow.tasks.needle.needles import Needle, told_in
 
 SENTENCE = re.compile(r"\S.*?(?:[.!?][\"'”’)\]]*(?=\s|$)|$)", re.DOTALL)
 BREAK = "\n"
@@ -59,7 +59,7 @@ class MadeUpProse:
     def sentences(self, sample: int, needle: Needle) -> Iterator[Sentence]:
         """Articles of a sample one after the other, each a paragraph.
 
-        >>> from repflow.tasks.needle import made_needles
+        >>> from repflow.tasks.needle.needles import made_needles
         >>> next(MadeUpProse(0).sentences(0, made_needles(1, 0)[0])).text
         'Fendewick is a market town in the north of its province.'
         """

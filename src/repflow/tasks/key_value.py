@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from repflow.errors import InputError, nearest
+from repflow.core.errors import InputError, nearest
 from repflow.tasks.draw import Draw
 from repflow.tasks.fit import Draft
 from repflow.tasks.gold import Gold

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import InputError
+from repflow.core.errors import InputError
 from repflow.tasks.make import read_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
 TASKS = ("text", "random", "kvpr", "mdqa")

@@ -97,6 +97,6 @@ def open_library(file: str | None, seed: int, distractors: str) -> Library:
     """Library of a file, or the built-in one of made-up facts."""
     if file is not None:
         return FileLibrary(file, seed, distractors)
-    from repflow.tasks.facts import FactLibrary
+    from repflow.tasks.facts.articles import FactLibrary
 
     return FactLibrary(seed, distractors)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.tasks.chat import ChatEncoder
 from repflow.tasks.lines import json_lines, string_of, strings_of
 from repflow.tasks.make import check_size

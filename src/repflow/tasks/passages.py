@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.tasks.draw import Draw
 from repflow.tasks.lines import json_lines, string_of, strings_of
 from repflow.tasks.ranking import Ranking

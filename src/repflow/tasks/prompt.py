@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import InputError, teach
-from repflow.results import Finding
+from repflow.core.errors import InputError, teach
+from repflow.core.results import Finding
 
 UNKNOWN_SHARE = 0.01
 """Share of unknown tokens from which on they are a finding."""

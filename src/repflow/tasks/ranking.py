@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.errors import MissingExtraError
+from repflow.core.errors import MissingExtraError
 
 WORD = re.compile(r"\w\w+")
 DIGITS = 4

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from repflow.errors import InputError, nearest, teach
-from repflow.results import Finding
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.results import Finding
 from repflow.tasks.chat import ChatEncoder
 from repflow.tasks.fit import Draft, Drafts, Fitted, Fitting
 from repflow.tasks.gold import Gold

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
 
 ArrayLike: TypeAlias = Any
 """Nested list, NumPy array or torch tensor of numbers."""

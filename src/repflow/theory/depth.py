@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, Number, count, is_printed, not_negative, numbers
 from repflow.theory.hypotheses import Hypothesis, report
 

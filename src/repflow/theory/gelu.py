@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, owens_t
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, is_printed, numbers
 from repflow.theory.hypotheses import Hypothesis, report
 

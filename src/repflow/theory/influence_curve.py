@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from repflow.catalogue import is_exponential
-from repflow.errors import InputError, teach
-from repflow.intervals import paired_interval, rate_interval, welch_interval
-from repflow.papers import RATIO_DISTANCES
-from repflow.results import sample_mean
+from repflow.core.catalogue import is_exponential
+from repflow.core.errors import InputError, teach
+from repflow.core.intervals import paired_interval, rate_interval, welch_interval
+from repflow.core.results import sample_mean
+from repflow.papers.values import RATIO_DISTANCES
 
 WINDOWS = (1, 16, 64, 256)
 """Last tokens whose share is reported; the first window is the token itself."""
@@ -45,7 +45,7 @@ class ExponentialFit:
         last: largest.
         intercept: mean over prompts.
         kappa: κ.
-        kappa_low: 95 % interval over prompts (`repflow.intervals.rate_interval`), NaN below three prompts.
+        kappa_low: 95 % interval over prompts (`repflow.core.intervals.rate_interval`), NaN below three prompts.
         kappa_high: its upper end.
         r2: share of the mean curve's variance (in logarithms, prompts brought to one level) that the line explains.
         rmse: root mean square distance from the line, in logarithms.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, Number, count, is_printed, not_negative, positive, scalar, variance
 from repflow.theory.hypotheses import Hypothesis, report
 from repflow.theory.mamba import MambaParts, mamba_parts, operator_norm

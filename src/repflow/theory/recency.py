@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, Number, Shapes, is_printed, not_negative, numbers, positive, scalar
 from repflow.theory.hypotheses import Hypothesis, report
 

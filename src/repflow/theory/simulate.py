@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from repflow.errors import InputError, nearest, teach
+from repflow.core.errors import InputError, nearest, teach
 from repflow.theory.arguments import ArrayLike, Number, Shapes, count, numbers, variance, word
 from repflow.theory.gelu import gelu
 from repflow.theory.hypotheses import Hypotheses, collecting

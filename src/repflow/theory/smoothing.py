@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, Number, Shapes, count, is_printed, scalar
 from repflow.theory.hypotheses import Hypotheses, Hypothesis, report
 

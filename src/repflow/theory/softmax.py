@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.hypotheses import Hypothesis
 
 MEAN_FIELD = 0.01  # largest (D1 - 1)/n at which the O(1/n) form was within 1 % of simulation

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repflow.errors import InputError, teach
+from repflow.core.errors import InputError, teach
 from repflow.theory.arguments import ArrayLike, Number, Shapes, count, is_printed, variance, word
 from repflow.theory.gelu import linear_gelu, moments, read_out_trace
 from repflow.theory.hypotheses import Hypothesis, report

@@ -1,0 +1,102 @@
+"""Carry: what a mixer keeps of the tokens it has seen, so that later ones go on from there.
+
+A recurrent mixer keeps its state h and the last inputs that its convolutions and shifts look back at; attention keeps
+keys and values. `Mixer.advance` uses it. Tested for every family against whole sequences in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.parts.rotary import starting_at
+from repflow.mixers.scan.chunked import four_axes, joint_shape
+
+CHUNK = 32
+"""Tokens whose transitions are held at once while a prompt's last state is summed up."""
+
+
+@dataclass
+class Carry:
+    """State of one layer behind the tokens seen.
+
+    Attributes:
+        seen: Tokens seen.
+        window: Last inputs of the layer (batch, token, width).
+        state: h (batch, channel, state), or what the family keeps instead, by name.
+    """
+
+    seen: int = 0
+    window: Tensor | None = None
+    state: dict[str, Tensor] | None = None
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order."""
+        if self.window is not None:
+            self.window = self.window[rows.to(self.window.device)]
+        if self.state is not None:
+            self.state = {name: part[rows.to(part.device)] for name, part in self.state.items()}
+
+    def lead(self, x: Tensor, reach: int) -> Tensor:
+        """Inputs with the last ones before them in front; afterwards `window` ends with x."""
+        whole = x if self.window is None else torch.cat([self.window, x], 1)
+        self.window = whole[:, max(0, whole.shape[1] - reach) :] if reach else None
+        return whole
+
+
+def advance(mixer: Mixer, x: Tensor, carry: Carry) -> Tensor:
+    """Outputs for tokens x (batch, token, width) that follow those seen; the carry moves on."""
+    mixer.check_input(x)
+    before = carry.seen
+    whole = carry.lead(x, mixer.reach)
+    front = whole.shape[1] - x.shape[1]
+    if before == 0:
+        made: Tensor = mixer(x)
+        carry.state = {"h": _last_state(mixer, x)}
+    else:
+        assert carry.state is not None
+        with starting_at(before - front):
+            y, h = _follow(mixer.transition(whole), front, carry.state["h"])
+            made = mixer.readout(y, whole)[:, front:]
+        carry.state = {"h": h}
+    carry.seen = before + x.shape[1]
+    return made
+
+
+def _parts(transition: Transition) -> tuple[Tensor, Tensor, Tensor]:
+    decay, b, c, delta = four_axes(transition)
+    entry = delta * b
+    shape = joint_shape(decay, entry, c)
+    return decay.expand(shape), entry.expand(shape), c.expand(shape)
+
+
+def _follow(transition: Transition, front: int, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (batch, token, channel), zeros for the first `front` tokens, and the state behind the last."""
+    decay, entry, c = _parts(transition)
+    outputs = []
+    for token in range(front, decay.shape[1]):
+        h = decay[:, token] * h + entry[:, token]
+        outputs.append((c[:, token] * h).sum(-1))
+    y = torch.stack(outputs, 1)
+    y = y.real if y.is_complex() else y
+    return torch.nn.functional.pad(y, (0, 0, front, 0)), h
+
+
+def _last_state(mixer: Mixer, x: Tensor) -> Tensor:
+    """State behind the last token, h = Σ_t (Π_{s>t} A_s) delta_t b_t, a few tokens at a time: no product grows."""
+    h: Tensor | None = None
+    for start in range(0, x.shape[1], CHUNK):
+        front = min(start, mixer.reach)
+        with starting_at(start - front):
+            decay, entry, _ = _parts(mixer.transition(x[:, start - front : start + CHUNK]))
+        decay, entry = decay[:, front:], entry[:, front:]
+        # Π over this token and all later ones; behind the last stands 1
+        through = decay.flip(1).cumprod(1).flip(1)
+        later = torch.cat([through[:, 1:], torch.ones_like(through[:, :1])], 1)
+        added = (later * entry).sum(1)
+        h = added if h is None else through[:, 0] * h + added
+    assert h is not None
+    return h

@@ -1,0 +1,135 @@
+"""Chunked form of any diagonal recurrence: few long steps instead of one per token, plain torch operations."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from repflow.core.errors import InputError, teach
+from repflow.mixers.base import Transition
+from repflow.mixers.scan.nonfinite import cleaned, from_here_on, is_finite
+from repflow.mixers.scan.precision import without_autocast
+from repflow.mixers.scan.preference import current
+
+CHUNK = 64
+
+
+def four_axes(transition: Transition) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Parts of a transition with all four axes (batch, token, channel, state), missing leading ones of size 1."""
+    parts = []
+    for name, part in zip(Transition._fields, transition, strict=True):
+        if part.ndim > 4:
+            raise InputError(
+                teach(
+                    f"{name} broadcastable to (batch, token, channel, state)",
+                    f"shape {tuple(part.shape)}",
+                    "fold heads into the channel axis",
+                )
+            )
+        parts.append(part.reshape((1,) * (4 - part.ndim) + tuple(part.shape)))
+    decay, b, c, delta = parts
+    if joint_shape(*parts)[1] == 0:
+        raise InputError(teach("at least one token", "none", "give a sequence with tokens"))
+    return decay, b, c, delta
+
+
+def joint_shape(*parts: Tensor) -> torch.Size:
+    """Shape that tensors broadcast to."""
+    return torch.broadcast_shapes(*(part.shape for part in parts))  # type: ignore[no-untyped-call]
+
+
+def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
+    """Chunked form of `recurrence`, differentiable, for any real or complex decay (0 and 1 included).
+
+    Products of decays are built up and never divided out, so a decay of 0 or a long chunk of small ones loses nothing.
+    Where decay, b and c are shared by all channels and delta by all states (linear attention, retention, Mamba-2) a
+    chunk is one matrix product and no state is kept per token; otherwise the tokens of all chunks advance together.
+    Inside `prefer("reference")` the sequential form runs.
+
+    Args:
+        transition: The recurrence.
+        chunk: Tokens in a chunk.
+
+    Returns:
+        y (batch, token, channel).
+
+    >>> half, one = torch.tensor([[[[0.5]]]]), torch.ones(1, 3, 1, 1)
+    >>> fast_recurrence(Transition(half, one, one, one), chunk=2).flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    if chunk < 1:
+        raise InputError(teach("a chunk of at least 1 token", str(chunk), "leave it out for the default"))
+    if current().path == "reference":
+        from repflow.mixers.scan.forms import recurrence
+
+        y = recurrence(transition)
+        assert isinstance(y, Tensor)
+        return y
+    decay, b, c, delta = four_axes(transition)
+    tokens = joint_shape(decay, b, c, delta)[1]
+    chunk = min(chunk, tokens)
+    cut = [_in_chunks(part, tokens, chunk) for part in (decay, b, c, delta)]
+    shared = decay.shape[2] == decay.shape[3] == b.shape[2] == c.shape[2] == delta.shape[3] == 1
+    with without_autocast(decay.device):  # which would round the products
+        y = (_matrix_form if shared and b.shape[3] > 1 else _state_form)(*cut)
+    y = y.flatten(1, 2)[:, :tokens]
+    return y.real if y.is_complex() else y
+
+
+def _in_chunks(part: Tensor, tokens: int, chunk: int) -> Tensor:
+    """(batch, token, channel, state) → (batch, chunk, token, channel, state), the last chunk filled with zeros."""
+    part = part.expand(-1, tokens, -1, -1)
+    missing = -tokens % chunk
+    if missing:
+        part = torch.nn.functional.pad(part, (0, 0, 0, 0, 0, missing))
+    return torch.unflatten(part, 1, (-1, chunk))
+
+
+def _state_form(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
+    """Every chunk from a zero state, all at once; then the states at the chunks' starts; then their share of y."""
+    entry = delta * b
+    entry = entry.expand(joint_shape(entry, decay)).to(torch.result_type(decay, entry))
+    local, product = [entry[:, :, 0]], [decay[:, :, 0]]
+    for token in range(1, entry.shape[2]):
+        local.append(decay[:, :, token] * local[-1] + entry[:, :, token])
+        product.append(decay[:, :, token] * product[-1])
+    inside, faded = torch.stack(local, dim=2), torch.stack(product, dim=2)
+    start = torch.zeros_like(local[-1][:, 0])
+    starts = [start]
+    for index in range(entry.shape[1] - 1):
+        start = product[-1][:, index] * start + local[-1][:, index]
+        starts.append(start)
+    return (c * (inside + faded * torch.stack(starts, dim=1)[:, :, None])).sum(-1)
+
+
+def _matrix_form(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
+    """One matrix product per chunk, whose tokens that are not finite leave earlier ones alone."""
+    y = _products(decay, b, c, delta)
+    if is_finite(y):
+        return y
+    bad = ~(decay.isfinite() & b.isfinite().all(-1, keepdim=True) & delta.isfinite())[..., 0]
+    chunks = bad.shape[1:3]
+    spoiled = torch.unflatten(from_here_on(bad.flatten(1, 2)), 1, chunks)
+    return torch.where(spoiled, y, _products(cleaned(decay), cleaned(b), c, cleaned(delta)))
+
+
+def _products(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor) -> Tensor:
+    """One matrix product per chunk: y = (C Bᵀ ∘ Γ) Δ + (γ C) h_start, Γ_ts = Π_{s<r≤t} A_r."""
+    gamma = decay[..., 0, 0]
+    size = gamma.shape[-1]
+    later = torch.ones(size, size, dtype=torch.bool, device=gamma.device).tril(-1)
+    between = torch.where(later, gamma[..., :, None], torch.ones_like(gamma[..., :1, None])).cumprod(-2).tril()
+    from_start = gamma.cumprod(-1)
+    keys, queries, values = b[..., 0, :], c[..., 0, :], delta[..., 0]
+    kind = functools.reduce(torch.promote_types, (part.dtype for part in (gamma, keys, queries, values)))
+    keys, queries, values = keys.to(kind), queries.to(kind), values.to(kind)
+    inside = (queries @ keys.mT * between) @ values
+    added = (values * between[..., -1, :, None]).mT @ keys
+    start = torch.zeros_like(added[:, 0])
+    starts = [start]
+    for index in range(added.shape[1] - 1):
+        start = from_start[:, index, -1, None, None] * start + added[:, index]
+        starts.append(start)
+    return inside + from_start[..., None] * (queries @ torch.stack(starts, dim=1).mT)

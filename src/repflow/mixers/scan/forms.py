@@ -1,0 +1,320 @@
+"""Scans: the diagonal recurrence token by token (the reference) and in chunks, and the place that chooses between them.
+
+Glossary: h state, A decay rate (decay in a Transition), B input map, C read-out, D skip, delta step size.
+
+Every fast form computes what the sequential one computes and is tested against it in float64. Where a fast form cannot
+run, a slower one does, and `choose` says why.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.mixers.base import Transition
+from repflow.mixers.scan.chunked import fast_recurrence, four_axes, joint_shape
+from repflow.mixers.scan.preference import current
+
+Path = str
+"""One of `PATHS`; a plain string, so that a wrong one gets a message that says what is meant."""
+PATHS = ("auto", "reference", "chunked", "triton")
+
+__all__ = ["Choice", "Path", "choose", "fast_recurrence", "recurrence", "selective_scan", "ssd_scan"]
+
+
+class Choice(NamedTuple):
+    """The form of a scan that runs, and why."""
+
+    path: Path
+    reason: str
+
+
+def recurrence(transition: Transition, *, return_states: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """Sequential reference of a diagonal linear recurrence, one token at a time.
+
+        h_t = A_t h_{t−1} + delta_t · b_t        y_t = Re Σ_state c_t h_t        h_0 = 0
+
+    Returns:
+        y (batch, token, channel); with `return_states` also h (batch, token, channel, state).
+
+    >>> half, one = torch.tensor([[[[0.5]]]]), torch.ones(1, 3, 1, 1)
+    >>> recurrence(Transition(half, one, one, one)).flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    decay, b, c, delta = four_axes(transition)
+    entry = delta * b
+    shape = joint_shape(decay, entry, c)
+    decay, entry, c = decay.expand(shape), entry.expand(shape), c.expand(shape)
+    h = torch.zeros_like(entry[:, 0], dtype=torch.result_type(decay, entry))
+    kept, outputs = [], []
+    for token in range(shape[1]):
+        h = decay[:, token] * h + entry[:, token]
+        outputs.append((c[:, token] * h).sum(-1))
+        if return_states:
+            kept.append(h)
+    y = torch.stack(outputs, dim=1)
+    y = y.real if y.is_complex() else y
+    return (y, torch.stack(kept, dim=1)) if return_states else y
+
+
+def selective_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None = None,
+    initial: Tensor | None = None,
+    return_final: bool = False,
+    path: Path = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Selective scan of Mamba (S6).
+
+        h_t = exp(delta_t A) h_{t−1} + delta_t x_t B_t        y_t = C_t · h_t + D x_t
+
+    Sums and states are kept in float32 at least, y comes back in the dtype of x.
+
+    Args:
+        x: Inputs (batch, token, channel).
+        delta: Step sizes after softplus (batch, token, channel).
+        A: Decay rates (channel, state), negative.
+        B: Input map (batch, token, state).
+        C: Read-out (batch, token, state).
+        D: Skip (channel,).
+        initial: State before the first token (batch, channel, state); zero if left out.
+        return_final: Also return the state after the last token (batch, channel, state).
+        path: Form of the scan: auto, reference, chunked or triton.
+
+    >>> x = torch.ones(1, 3, 1, dtype=torch.float64)
+    >>> rate = -torch.tensor([[2.0]], dtype=torch.float64).log()
+    >>> selective_scan(x, x, rate, x, x).flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    _check_s6(x, delta, A, B, C, D, initial)
+    chosen, reason = choose("s6", x, delta, A, B, C, path=path)
+    _note(chosen, reason)
+    if chosen == "triton":
+        from repflow.mixers.triton.s6 import selective_scan_triton
+
+        y, final = selective_scan_triton(x, delta, A, B, C, D, initial, True)
+    elif chosen == "chunked":
+        from repflow.mixers.scan.s6 import selective_scan_chunked
+
+        y, final = selective_scan_chunked(x, delta, A, B, C, D, initial)
+    else:
+        y, final = _selective_scan_reference(x, delta, A, B, C, D, initial)
+    return (y, final) if return_final else y
+
+
+def ssd_scan(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None = None,
+    initial: Tensor | None = None,
+    return_final: bool = False,
+    chunk: int | None = None,
+    path: Path = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Scan of Mamba-2 (SSD): one decay per head, a matrix state (dim, state).
+
+        h_t = exp(delta_t A) h_{t−1} + delta_t x_t ⊗ B_t        y_t = h_t C_t + D x_t
+
+    Args:
+        x: Inputs (batch, token, head, dim).
+        delta: Step sizes after softplus (batch, token, head).
+        A: Decay rates (head,), negative.
+        B: Input map (batch, token, group, state); a group serves head/group consecutive heads.
+        C: Read-out (batch, token, group, state).
+        D: Skip (head,) or (head, dim).
+        initial: State before the first token (batch, head, dim, state); zero if left out.
+        return_final: Also return the state after the last token (batch, head, dim, state).
+        chunk: Tokens in a chunk; the form's own choice if left out.
+        path: Form of the scan: auto, reference, chunked or triton.
+
+    >>> x = torch.ones(1, 3, 1, 1, dtype=torch.float64)
+    >>> rate = -torch.tensor([2.0], dtype=torch.float64).log()
+    >>> ssd_scan(x, x[..., 0], rate, x, x).flatten().round(decimals=6).tolist()
+    [1.0, 1.5, 1.75]
+    """
+    _check_ssd(x, delta, A, B, C, D, initial, chunk)
+    chosen, reason = choose("ssd", x, delta, A, B, C, path=path)
+    _note(chosen, reason)
+    if chosen == "triton":
+        from repflow.mixers.triton.ssd import ssd_scan_triton
+
+        y, final = ssd_scan_triton(x, delta, A, B, C, D, initial, True)
+    elif chosen == "chunked":
+        from repflow.mixers.scan.ssd import ssd_scan_chunked
+
+        y, final = ssd_scan_chunked(x, delta, A, B, C, D, initial, chunk)
+    else:
+        y, final = _ssd_scan_reference(x, delta, A, B, C, D, initial)
+    return (y, final) if return_final else y
+
+
+def choose(
+    kind: Literal["s6", "ssd"], x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *, path: Path = "auto"
+) -> Choice:
+    """Form of the scan for these tensors, with the reason.
+
+    `auto` follows the preference around it (`repflow.mixers.scan.preference`), else takes the fastest form. `triton`
+    that cannot run (no GPU, no Triton, a dtype or size its kernel lacks) becomes `chunked`; inside torch.func and
+    forward-mode differentiation the reference runs, whose plain operations all of them can take apart.
+
+    >>> x, rate = torch.ones(1, 3, 2), -torch.ones(2, 4)
+    >>> choose("s6", x, x, rate, torch.ones(1, 3, 4), torch.ones(1, 3, 4))
+    Choice(path='chunked', reason='tensors on the cpu')
+    """
+    if path not in PATHS:
+        raise InputError(teach(f"a path among {', '.join(PATHS)}", repr(path), nearest(str(path), PATHS)))
+    if path == "auto" and current().path in PATHS:
+        path = current().path
+    if path == "reference":
+        return Choice("reference", "asked for")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return Choice("reference", "inside a torch.func transform")
+    if torch.autograd.forward_ad._current_level >= 0:
+        return Choice("reference", "inside forward-mode differentiation")
+    if path == "chunked":
+        return Choice("chunked", "asked for")
+    if path == "auto" and x.device.type == "cpu":
+        return Choice("chunked", "tensors on the cpu")
+    why_not = _triton_obstacle(kind, x, delta, A, B, C)
+    if why_not is None:
+        return Choice("triton", "asked for" if path == "triton" else "tensors on a GPU that Triton serves")
+    return Choice("chunked", f"no Triton kernel: {why_not}")
+
+
+def _note(path: str, reason: str) -> None:
+    note = current().note
+    if note is not None:
+        note(path, reason)
+
+
+def _triton_obstacle(kind: str, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> str | None:
+    """Why the Triton kernel cannot run on these tensors; None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if kind == "s6":
+        from repflow.mixers.triton.s6 import supported as supported_s6
+
+        return supported_s6(x, delta, A, B, C)
+    from repflow.mixers.triton.ssd import supported as supported_ssd
+
+    return supported_ssd(x, delta, A, B, C)
+
+
+def _selective_scan_reference(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
+    given, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
+    h = x.new_zeros(x.shape[0], *A.shape) if initial is None else initial.to(wide)
+    outputs = []
+    for token in range(x.shape[1]):
+        step = delta[:, token, :, None]
+        h = torch.exp(step * A) * h + step * x[:, token, :, None] * B[:, token, None, :]
+        outputs.append((h * C[:, token, None, :]).sum(-1))
+    y = torch.stack(outputs, dim=1)
+    y = y if D is None else y + D.to(wide) * x
+    return y.to(given), h
+
+
+def _ssd_scan_reference(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
+    given, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
+    batch, tokens, heads, dim = x.shape
+    B, C = (part.repeat_interleave(heads // part.shape[2], dim=2) for part in (B, C))
+    h = x.new_zeros(batch, heads, dim, B.shape[-1]) if initial is None else initial.to(wide)
+    outputs = []
+    for token in range(tokens):
+        step = delta[:, token, :, None, None]
+        h = torch.exp(step * A[:, None, None]) * h + step * x[:, token, :, :, None] * B[:, token, :, None, :]
+        outputs.append((h * C[:, token, :, None, :]).sum(-1))
+    y = torch.stack(outputs, dim=1)
+    if D is not None:
+        y = y + (D if D.ndim == 2 else D[:, None]).to(wide) * x
+    return y.to(given), h
+
+
+def _check_s6(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial: Tensor | None
+) -> None:
+    if x.ndim != 3 or x.shape[1] == 0 or A.ndim != 2:
+        raise InputError(
+            teach(
+                "x (batch, token, channel) with at least one token and A (channel, state)",
+                f"x {tuple(x.shape)}, A {tuple(A.shape)}",
+                "for heads with one decay each use ssd_scan",
+            )
+        )
+    batch, tokens, channels = x.shape
+    states = A.shape[1]
+    wanted = {
+        "x": (x, (batch, tokens, channels)),
+        "delta": (delta, (batch, tokens, channels)),
+        "A": (A, (channels, states)),
+        "B": (B, (batch, tokens, states)),
+        "C": (C, (batch, tokens, states)),
+        "D": (D, (channels,)),
+        "initial": (initial, (batch, channels, states)),
+    }
+    _check_shapes(wanted)
+
+
+def _check_ssd(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    initial: Tensor | None,
+    chunk: int | None,
+) -> None:
+    if x.ndim != 4 or x.shape[1] == 0 or B.ndim != 4:
+        raise InputError(
+            teach(
+                "x (batch, token, head, dim) with at least one token and B (batch, token, group, state)",
+                f"x {tuple(x.shape)}, B {tuple(B.shape)}",
+                "split channels into heads, or use selective_scan",
+            )
+        )
+    batch, tokens, heads, dim = x.shape
+    groups, states = B.shape[2:]
+    if groups == 0 or heads % groups:
+        raise InputError(teach("heads that divide into the groups", f"{heads} heads, {groups} groups", "check B and C"))
+    if chunk is not None and chunk < 1:
+        raise InputError(teach("a chunk of at least 1 token", str(chunk), "leave it out for the default"))
+    wanted = {
+        "x": (x, (batch, tokens, heads, dim)),
+        "delta": (delta, (batch, tokens, heads)),
+        "A": (A, (heads,)),
+        "B": (B, (batch, tokens, groups, states)),
+        "C": (C, (batch, tokens, groups, states)),
+        "D": (D, (heads,) if D is None or D.ndim == 1 else (heads, dim)),
+        "initial": (initial, (batch, heads, dim, states)),
+    }
+    _check_shapes(wanted)
+
+
+def _check_shapes(wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:
+    for name, (part, shape) in wanted.items():
+        if part is not None and not part.is_floating_point():
+            remedy = "convert it first; fast_recurrence takes complex transitions"
+            raise InputError(teach(f"{name} of real floating-point numbers", str(part.dtype), remedy))
+        if part is not None and tuple(part.shape) != shape:
+            raise InputError(
+                teach(f"{name} of shape {shape}", f"shape {tuple(part.shape)}", "see the docstring for the axes")
+            )

@@ -1,0 +1,325 @@
+"""Fast scans inside transformers' Mamba, Mamba-2 and the hybrids that share their scan functions.
+
+transformers runs its own slow forms where mamba_ssm is not installed. Here the scan functions of its modeling files get
+a dispatcher in front of them: it answers the calls of layers that a loaded Model has switched over, by
+`repflow.mixers.scan.forms`, and passes all others on. So two models with different settings live side by side, and
+caches, masks and everything around the scan stay transformers'.
+
+| setting | meaning |
+|---|---|
+| auto | the fastest form that can run: mamba_ssm's kernel on a GPU where it is installed, else repflow's |
+| fast | repflow's, also where mamba_ssm is installed |
+| reference | transformers' own; the sequential form in repflow's own mixers |
+
+A call that repflow's forms cannot take (packed sequences, an unknown dtype, device or shape) runs transformers' own
+form, and `Scans.facts` says why. At load each layer's scan is held against transformers' on the self-check's tokens.
+On a GPU without gradients whole layers run on the Triton kernels (`repflow.models.fastpath.layers`), and are held
+against transformers' in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repflow.core.errors import InputError, teach
+from repflow.core.results import Finding
+from repflow.mixers.base import Mixer
+from repflow.mixers.scan.preference import Preference, pop, prefer, push
+from repflow.models.fastpath import layers as fastpath_layers
+from repflow.models.recurrence.scan_call import FUNCTIONS, Kind, NotReadError, ScanCall, read_call
+from repflow.spec.request import check_scan
+
+MARK = "_repflow_scan"
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
+"""Largest difference from transformers' scan, by the largest output; in float64 it computes in float32 inside."""
+
+OnCall = Callable[["LayerScan", ScanCall], object]
+
+
+@dataclass
+class LayerScan:
+    """Setting and record of one layer's scan.
+
+    Attributes:
+        kind: s6, ssd, or own for a mixer of repflow.
+        layer: Index of the block it stands in.
+        setting: auto, fast or reference.
+        ran: How often each form ran, with its reason.
+        verifying: Hold the next call against transformers' own form.
+        refused: Why the fast form is not used although it could run.
+        watchers: Called with every scan before it runs.
+        calls: Scans of the current forward pass; zamba has one per head.
+        readable: Whether transformers calls a function for the scan, which can be replaced and watched.
+        whole: Why the layer does not run on the Triton kernels as a whole; None where it can.
+    """
+
+    kind: str
+    layer: int
+    setting: str
+    ran: Counter[tuple[str, str]] = field(default_factory=Counter)
+    verifying: bool = False
+    refused: str | None = None
+    watchers: list[OnCall] = field(default_factory=list)
+    calls: int = 0
+    readable: bool = True
+    whole: str | None = "its class is not one that the kernels know"
+
+    def note(self, path: str, reason: str) -> None:
+        """Count a form that ran."""
+        self.ran[path, reason] += 1
+
+    def answer(self, kind: Kind, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run one scan, by the form that the setting asks for and the tensors allow."""
+        reason, call = self.refused or left_alone(self.setting, args), None
+        if reason is None or self.watchers:
+            try:
+                call = read_call(kind, original, args, kwargs)
+            except NotReadError as error:
+                reason = reason or str(error)
+        self._show(call, reason)
+        if call is not None and reason is None and self.verifying:
+            reason = self._verify(call, original, args, kwargs)
+        if call is not None and reason is None:
+            try:
+                return self._fast(call)
+            except NotReadError as error:
+                reason = str(error)
+            except InputError as error:  # shapes that do not fit together: transformers may know better
+                reason = str(error)
+        self.note("mamba_ssm" if _kernel_installed() and _on_gpu(args) else "transformers", reason or "")
+        return original(*args, **kwargs)
+
+    def _show(self, call: ScanCall | None, reason: str | None) -> None:
+        if call is None and self.watchers:
+            expected = f"a scan in block {self.layer + 1} whose quantities can be read"
+            raise InputError(teach(expected, str(reason), "run the model on plain right-padded batches"))
+        for watch in self.watchers:
+            watch(self, call)  # type: ignore[arg-type]
+        self.calls += 1
+
+    def _fast(self, call: ScanCall) -> Any:
+        chosen = call.choose()
+        # transformers' own form differentiates in every mode; ours would be a sequential one too
+        if chosen.path == "reference":
+            raise NotReadError(chosen.reason)
+        with prefer(chosen.path):
+            y, final = call.run()
+        self.note(*chosen)
+        return (y, final) if call.wants_final else y
+
+    def _verify(self, call: ScanCall, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str | None:
+        """Why the fast form must not be used here; None if it agrees with transformers' on the scan's own output."""
+        self.verifying = False
+        try:
+            ours = call.alone().run()[0]
+        except RuntimeError as error:  # a kernel that does not compile or launch on this machine
+            self.refused = f"the fast scan failed on this machine: {str(error).strip().splitlines()[0]}"
+            return self.refused
+        # Theirs in float32 at least: in half precision it rounds step sizes and states.
+        bare = {name: None if name in ("D", "z") else _widened(value) for name, value in kwargs.items()}
+        theirs = original(*map(_widened, args), **bare)
+        off = relative(ours, theirs[0] if isinstance(theirs, tuple) else theirs)
+        if not off <= TOLERANCE[call.x.dtype]:
+            self.refused = f"the fast scan differs from transformers' by {off:.1e} of the largest output"
+        return self.refused
+
+
+@dataclass
+class Scans:
+    """The scans of one network; every Model of a live one has a copy of its modules, and so settings of its own.
+
+    Attributes:
+        given: Setting it was made with.
+        layers: One entry per layer with a scan, in order.
+        at_load: Facts of the check at load. A run's provenance holds these: what later passes run is the same unless a
+            `slow_scan` finding says otherwise, and a run resumed behind its last pass must still say it.
+    """
+
+    given: str
+    layers: list[LayerScan]
+    at_load: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> str:
+        """What runs now, auto, fast or reference: the last one given to the network."""
+        return self.layers[0].setting if self.layers else self.given
+
+    def facts(self) -> dict[str, Any]:
+        """Setting, and per kind of layer the forms that ran with their reasons."""
+        kinds: dict[str, Any] = {}
+        for layer in self.layers:
+            entry = kinds.setdefault(layer.kind, {"layers": 0, "ran": []})
+            entry["layers"] += 1
+            entry["ran"] += [pair for pair in layer.ran if pair not in entry["ran"]]
+        for entry in kinds.values():
+            entry["ran"] = [{"path": path, "reason": reason} for path, reason in sorted(entry["ran"])]
+        return {"asked": self.setting, **kinds}
+
+    def findings(self) -> list[Finding]:
+        """Fast forms that were asked for and could not run."""
+        if self.setting == "reference":
+            return []
+        slow: dict[tuple[str, str], list[LayerScan]] = {}
+        for layer in self.layers:
+            for path, reason in layer.ran:
+                if path == "transformers" or reason.startswith("no Triton kernel"):
+                    slow.setdefault((path, reason), []).append(layer)
+        return [
+            Finding(
+                "slow_scan",
+                held[0].layer,
+                f"{len(held)} layers, the first of them block {held[0].layer + 1}, ran the {path} scan: {reason}",
+            )
+            for (path, reason), held in sorted(slow.items())
+        ]
+
+    def checked(self) -> None:
+        """Keep the record of the check at load apart, and begin an empty one."""
+        self.at_load = self.facts()
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the record of what ran."""
+        for layer in self.layers:
+            layer.ran.clear()
+
+    @contextmanager
+    def verifying(self) -> Iterator[None]:
+        """Hold the first scan of each layer against transformers' own form."""
+        for layer in self.layers:
+            layer.verifying = layer.setting != "reference"
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.verifying = False
+
+
+def install(network: nn.Module, blocks: Sequence[nn.Module], setting: str = "auto") -> Scans:
+    """Switch the scans of a network; may be called again with another setting.
+
+    Args:
+        network: A transformers model, or a stack of repflow's mixers.
+        blocks: Its residual blocks.
+        setting: auto, fast or reference.
+    """
+    check_scan(setting)
+    layers: list[tuple[nn.Module, LayerScan]] = []
+    for index, block in enumerate(blocks):
+        for module in block.modules():
+            found, whole = _scan_kind(module), fastpath_layers.kind_of(module)
+            kind = found or whole
+            if kind is None or any(held is module for held, _ in layers):
+                continue
+            if MARK not in module.__dict__:
+                module.register_forward_pre_hook(_enter)
+                module.register_forward_hook(_leave, always_call=True)
+                object.__setattr__(module, MARK, LayerScan(kind, index, setting, readable=found is not None))
+            made: LayerScan = getattr(module, MARK)  # of an earlier Model of this network too, whose record it stays
+            made.layer, made.setting, made.refused = index, setting, None
+            made.ran.clear()
+            layers.append((module, made))
+            if whole is not None:
+                norms = (getattr(block, "norm", None), getattr(_innermost(network), "norm_f", None))
+                fastpath_layers.switch(module, made, [norm for norm in norms if isinstance(norm, nn.Module)])
+    return Scans(setting, [made for _, made in layers])
+
+
+def _innermost(network: nn.Module) -> nn.Module:
+    """The model without its head."""
+    base = getattr(network, "base_model", network)
+    return base if isinstance(base, nn.Module) else network
+
+
+def _scan_kind(module: nn.Module) -> str | None:
+    """Kind of scan that a module itself runs; the dispatcher is put in front of a function found on the way."""
+    if isinstance(module, Mixer):
+        return "own" if module.recurrent else None
+    if not hasattr(module, "A_log"):
+        return None
+    for home in (sys.modules.get(cls.__module__) for cls in type(module).__mro__):  # a subclass may stand elsewhere
+        for name, kind in FUNCTIONS.items():
+            function = getattr(home, name, None)
+            if function is not None:
+                if not hasattr(function, MARK):
+                    setattr(home, name, _dispatcher(kind, function))
+                return kind
+    return None
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[LayerScan] = []
+
+
+_running = _Running()
+
+
+def _dispatcher(kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scan(*args: Any, **kwargs: Any) -> Any:
+        if not _running.stack:
+            return original(*args, **kwargs)
+        return _running.stack[-1].answer(kind, original, args, kwargs)
+
+    setattr(scan, MARK, original)
+    return scan
+
+
+def _enter(module: nn.Module, _: Any) -> None:
+    layer: LayerScan = getattr(module, MARK)
+    layer.calls = 0
+    _running.stack.append(layer)
+    if layer.kind == "own":
+        push(Preference("reference" if layer.setting == "reference" else "auto", layer.note))
+
+
+def _leave(module: nn.Module, _: Any, __: Any) -> None:
+    _running.stack.pop()
+    if getattr(module, MARK).kind == "own":
+        pop()
+
+
+def left_alone(setting: str, args: tuple) -> str | None:
+    """Why a scan is left to transformers whatever its tensors; None if it is not."""
+    if setting == "reference":
+        return "asked for"
+    if setting == "auto" and _kernel_installed() and _on_gpu(args):
+        return "mamba_ssm is installed"
+    return None
+
+
+@functools.cache
+def _kernel_installed() -> bool:
+    return importlib.util.find_spec("mamba_ssm") is not None
+
+
+def _on_gpu(args: tuple) -> bool:
+    return bool(args) and isinstance(args[0], Tensor) and args[0].is_cuda
+
+
+def _widened(value: Any) -> Any:
+    """A half-precision tensor in float32, all else as it is."""
+    half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if half else value
+
+
+def relative(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference by the largest entry; entries that are not finite must be so in both."""
+    ours, theirs = ours.double(), theirs.double()
+    if ours.shape != theirs.shape or not torch.equal(ours.isfinite(), theirs.isfinite()):
+        return float("inf")
+    scale = float(theirs.nan_to_num(0, 0, 0).abs().max())
+    gap = float((ours - theirs).nan_to_num(0, 0, 0).abs().max())
+    return 0.0 if gap == 0 else gap / scale if scale else float("inf")

@@ -1,0 +1,125 @@
+"""Live models: read through a copy of their modules, so that nothing of them changes.
+
+Reading a model needs eval mode, hooks in its state-space layers and for a few architectures another configuration;
+caches that are filled on the way (rotary tables) would be inference tensors, which no training step could use. All of
+this is done to the copy. It shares every tensor with the live model, costs no memory, and sees its later training
+steps, which change weights in place.
+"""
+
+from __future__ import annotations
+
+import copy
+from types import CellType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from repflow.core.errors import InputError, teach
+from repflow.models.weights.construct import cast
+
+if TYPE_CHECKING:
+    from repflow.models.pretrained import Model
+
+_known: WeakKeyDictionary[PreTrainedModel, tuple[Any, Model]] = WeakKeyDictionary()
+"""Live networks that were read before, with the state they were in and the Model that came of it. The Model holds the
+copy, never the live network, which is free to go."""
+
+
+def recall(network: PreTrainedModel, scan: str) -> Model | None:
+    """The Model of a live network that has not changed since it was checked: a later call need not check it again.
+
+    What is compared is cheap: modules, hooks, configuration, and which tensors they hold in which version (every
+    change in place counts one up). Weights written behind torch's back, through `.data`, are not seen here; a run's
+    digest, computed in every call, sees them.
+    """
+    state, model = _known.get(network, (None, None))
+    if model is None or model.scans.setting != scan or state != (network_state(network), network_state(model.network)):
+        return None
+    return copy.copy(model)
+
+
+def remember(network: PreTrainedModel, model: Model) -> None:
+    """Keep what the checks of a live network gave."""
+    if weight_versions(network) is not None:
+        _known[network] = (network_state(network), network_state(model.network)), model
+
+
+def weight_versions(network: nn.Module) -> tuple[tuple[int, int], ...] | None:
+    """Which tensors a network holds, each with the count of its changes in place; None where torch counts none."""
+    tensors = [*network.parameters(), *network.buffers()]
+    return None if any(t.is_inference() for t in tensors) else tuple((id(t), t._version) for t in tensors)
+
+
+def network_state(network: PreTrainedModel) -> Any:
+    """What a network's function depends on, as far as it can be seen without reading its weights."""
+    modules = tuple(
+        (
+            name,
+            type(module),
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            id(vars(module).get("forward")),
+            tuple((key, value) for key, value in vars(module).items() if isinstance(value, bool | int | float | str)),
+        )
+        for name, module in network.named_modules()
+    )
+    return (
+        modules,
+        weight_versions(network),
+        network.dtype,
+        network.device,
+        network.config.to_json_string(use_diff=False),
+    )
+
+
+def shared_copy(network: PreTrainedModel) -> PreTrainedModel:
+    """Copy a network's modules and configuration; parameters, buffers and other tensors are the same ones.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> one = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=4))
+    >>> two = shared_copy(one)
+    >>> two.transformer.ln_f is one.transformer.ln_f, two.transformer.ln_f.weight is one.transformer.ln_f.weight
+    (False, True)
+    """
+    tensors = [*network.parameters(), *network.buffers()]
+    tensors += [value for module in network.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    return _copied(network, {id(tensor): tensor for tensor in tensors})
+
+
+def moved_copy(network: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Copy a network with its tensors, on another device or in another floating-point type."""
+    made = _copied(network, {})
+    return (made if made.dtype == dtype else cast(made, dtype)).to(device)
+
+
+def _copied(network: PreTrainedModel, shared: dict[int, Any]) -> PreTrainedModel:
+    try:
+        made = copy.deepcopy(network, shared)
+    except (TypeError, RuntimeError) as error:  # a lock or handle, a tensor inside a graph
+        got = f"{type(network).__name__}, one part of which cannot be copied: {error}"
+        remedy = "detach that part, or save the model with save_pretrained and pass the folder"
+        raise InputError(teach("a live model whose modules can be copied", got, remedy)) from error
+    for module in made.modules():
+        forward = vars(module).get("forward")
+        if isinstance(forward, FunctionType):  # put in place of the class's own: what it closes over is not copied
+            object.__setattr__(module, "forward", _rebound(forward, shared))
+    return made
+
+
+def _rebound(function: FunctionType, copies: dict[int, Any]) -> FunctionType:
+    """The function with copies in place of the modules, and of their methods, that it closes over."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, MethodType) and id(value.__self__) in copies:
+            return MethodType(value.__func__, copies[id(value.__self__)])
+        if isinstance(value, FunctionType):
+            return _rebound(value, copies)
+        return copies.get(id(value), value) if isinstance(value, nn.Module) else value
+
+    cells = tuple(CellType(moved(cell.cell_contents)) for cell in function.__closure__ or ())
+    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made

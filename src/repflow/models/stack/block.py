@@ -1,0 +1,120 @@
+"""Residual block of a stack: a mixer and an optional feed-forward layer, each behind its norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repflow.mixers import build
+from repflow.mixers.parts.channel_mixing import ChannelMixing
+from repflow.mixers.scan.carry import Carry
+from repflow.models.stack.config import StackConfig
+
+PLACED = {"rwkv4", "rwkv5"}
+"""Families whose initialisation depends on the layer's place."""
+
+
+class StackBlock(nn.Module):
+    """h + mixer(norm(h)), then h + mlp(norm(h)) where the configuration has a feed-forward layer here."""
+
+    def __init__(self, config: StackConfig, layer: int) -> None:
+        super().__init__()
+        options = dict(config.mixers[layer])
+        family = options.pop("name")
+        place = {"layer": layer, "layers": config.num_hidden_layers}
+        if family in PLACED:
+            options = {**place, **options}
+        self.mixer_norm = make_norm(config)
+        self.mixer = build(family, config.hidden_size, **options)
+        kind = config.mlp[layer]
+        if kind is not None:
+            self.mlp_norm = make_norm(config)
+            self.mlp = _mlp(kind, config, place)
+        self.has_mlp = kind is not None
+
+    def forward(self, hidden_states: Tensor, carries: tuple[Carry, Carry] | None = None) -> Tensor:
+        """(batch, token, width) → same; with carries, of tokens that follow those seen by mixer and MLP."""
+        normed = self.mixer_norm(hidden_states)
+        mixed = self.mixer(normed) if carries is None else self.mixer.advance(normed, carries[0])
+        hidden_states = hidden_states + mixed
+        if self.has_mlp:
+            normed = self.mlp_norm(hidden_states)
+            if carries is not None and isinstance(self.mlp, ChannelMixing):
+                hidden_states = hidden_states + _behind(self.mlp, normed, carries[1])
+            else:
+                hidden_states = hidden_states + self.mlp(normed)
+        return hidden_states
+
+
+def _behind(mlp: nn.Module, x: Tensor, carry: Carry) -> Tensor:
+    """A feed-forward layer that looks at the token before, on tokens that follow those seen."""
+    made: Tensor = mlp(carry.lead(x, 1))[:, -x.shape[1] :]
+    carry.seen += x.shape[1]
+    return made
+
+
+class MLP(nn.Module):
+    """down(gelu(up(x))), or down(silu(gate(x)) · up(x)) where it is gated.
+
+    >>> MLP(4, 8, gated=True)(torch.ones(1, 3, 4)).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, width: int, hidden: int, *, gated: bool) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, hidden, bias=False) if gated else None
+        self.up_proj = nn.Linear(width, hidden, bias=not gated)
+        self.down_proj = nn.Linear(hidden, width, bias=not gated)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, token, width) → same."""
+        up = self.up_proj(x)
+        return self.down_proj(
+            functional.gelu(up) if self.gate_proj is None else functional.silu(self.gate_proj(x)) * up
+        )
+
+
+def make_norm(config: StackConfig, kind: str | None = None) -> nn.Module:
+    """Norm of the configuration, or of another kind: rms, layer or none."""
+    kind = config.norm if kind is None else kind
+    if kind == "none":
+        return nn.Identity()
+    return (nn.RMSNorm if kind == "rms" else nn.LayerNorm)(config.hidden_size, eps=config.norm_eps)
+
+
+def _mlp(kind: str, config: StackConfig, place: dict[str, int]) -> nn.Module:
+    width = config.hidden_size
+    if kind == "rwkv":
+        return ChannelMixing(width, config.mlp_size, **place)
+    usual = 4 * width if kind == "gelu" else -(-8 * width // 24) * 8
+    return MLP(width, config.mlp_size or usual, gated=kind == "swiglu")
+
+
+def shared_parameters(blocks: nn.ModuleList, groups: list[int]) -> dict[str, str]:
+    """Names `blocks.I.x` that stand for `blocks.J.x`, J the first layer of I's group.
+
+    Parameters are shared, not modules: every layer stays a module of its own, whose output can be read.
+    """
+    found: dict[str, str] = {}
+    for index, group in enumerate(groups):
+        first = groups.index(group)
+        if first != index:
+            names = [name for name, _ in blocks[index].named_parameters(remove_duplicate=False)]
+            found |= {f"blocks.{index}.{name}": f"blocks.{first}.{name}" for name in names}
+    return found
+
+
+def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Sum up tokens (batch, token, width) → (batch, width): the mean of the real ones, or the last real one.
+
+    >>> hidden, mask = torch.tensor([[[1.0], [3.0], [8.0]]]), torch.tensor([[1, 1, 0]])
+    >>> pool(hidden, mask, "mean").item(), pool(hidden, mask, "last").item()
+    (2.0, 3.0)
+    """
+    if mask is None:
+        return hidden.mean(1) if pooling == "mean" else hidden[:, -1]
+    real = mask.to(device=hidden.device, dtype=hidden.dtype)[..., None]
+    if pooling == "mean":
+        return torch.where(real > 0, hidden, 0).sum(1) / real.sum(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), real[..., 0].sum(1).long() - 1]

@@ -1,0 +1,162 @@
+"""Configuration of a stack: which mixers, in what residual frame; saved as config.json."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.mixers.build import family_name
+from repflow.mixers.option import at_least, of_kind, one_of
+
+NORMS = ("rms", "layer", "none")
+MLPS = ("gelu", "swiglu", "rwkv")
+POOLINGS = ("mean", "last")
+TASKS = ("language", "classification")
+
+
+class StackConfig(PreTrainedConfig):  # type: ignore[misc]
+    """What a stack is made of.
+
+    Args:
+        mixers: One entry per layer: a family's name, or {"name": family, option: value, ...} with the options of
+            `repflow.mixers.build`. A single entry serves all `num_hidden_layers`.
+        hidden_size: Width of the residual stream.
+        vocab_size: Token ids; levels of the input where there are input_channels.
+        num_hidden_layers: Number of layers; the length of `mixers` where that is a list.
+        mlp: Feed-forward layer behind each mixer: gelu, swiglu, rwkv (channel mixing), None for none, or a list of
+            these.
+        mlp_size: Its hidden channels; 4 widths, for swiglu 8/3 rounded up to a multiple of 8, if left out.
+        norm: Norm in front of every mixer and feed-forward layer: rms, layer or none.
+        norm_eps: Added to the norm's variance.
+        final_norm: Whether a norm stands behind the last layer; as `norm` says if left out.
+        embedding_norm: Whether a norm stands in front of the first layer, as in RWKV; layer where `norm` is none.
+        share: Whether layers share weights: True, all layers with equal entries do; or a number per layer, equal
+            numbers share.
+        max_position_embeddings: Tokens that get a learned position embedding; None for none.
+        input_channels: Channels of real inputs (batch, token, channel) in place of token ids; None for ids.
+        pooling: How a classifier sums up a sequence: mean over its tokens, or the last one.
+        task: language or classification; decides what `repflow.load` builds.
+        initializer_range: Standard deviation of the embeddings at initialisation.
+        tie_word_embeddings: Whether the head is the embedding table.
+        kwargs: Whatever else transformers keeps in a configuration: num_labels, bos_token_id, ...
+
+    >>> config = StackConfig(mixers=["Mamba-2", {"name": "attention", "heads": 2}], hidden_size=16)
+    >>> config.num_hidden_layers, [mixer["name"] for mixer in config.mixers]
+    (2, ['ssd', 'softmax_attention'])
+    """
+
+    model_type = "repflow_stack"
+
+    def __init__(
+        self,
+        mixers: str | dict[str, Any] | Sequence[str | dict[str, Any]] = "s6",
+        *,
+        hidden_size: int = 64,
+        vocab_size: int = 256,
+        num_hidden_layers: int | None = None,
+        mlp: str | Sequence[str | None] | None = None,
+        mlp_size: int | None = None,
+        norm: str = "rms",
+        norm_eps: float = 1e-5,
+        final_norm: bool | None = None,
+        embedding_norm: bool = False,
+        share: bool | Sequence[int] = False,
+        max_position_embeddings: int | None = None,
+        input_channels: int | None = None,
+        pooling: str = "mean",
+        task: str = "language",
+        initializer_range: float = 0.02,
+        tie_word_embeddings: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        _refuse_misspelt(kwargs)
+        one_of("norm", norm, NORMS)
+        one_of("pooling", pooling, POOLINGS)
+        one_of("task", task, TASKS)
+        switches = {"embedding_norm": embedding_norm, "tie_word_embeddings": tie_word_embeddings}
+        for name, value in {**switches, **({} if final_norm is None else {"final_norm": final_norm})}.items():
+            of_kind(name, value, "bool")
+        if not (norm_eps >= 0 and initializer_range >= 0):
+            got = f"{norm_eps} and {initializer_range}"
+            raise InputError(teach("norm_eps and initializer_range of at least 0", got, "leave them out"))
+        sizes = {"hidden_size": hidden_size, "vocab_size": vocab_size, "mlp_size": mlp_size}
+        sizes |= {"max_position_embeddings": max_position_embeddings, "input_channels": input_channels}
+        for name, size in sizes.items():
+            of_kind(name, size, "int | None")
+        at_least(1, **{name: size for name, size in sizes.items() if size is not None})
+        self.mixers = _entries(mixers, num_hidden_layers)
+        self.num_hidden_layers = len(self.mixers)
+        self.mlp = _per_layer("mlp", mlp if isinstance(mlp, str | None) else list(mlp), len(self.mixers))
+        for kind in self.mlp:
+            if kind is not None:
+                one_of("mlp", kind, MLPS)
+        self.share = _groups(share, self.mixers, self.mlp)
+        self.hidden_size, self.vocab_size, self.mlp_size = hidden_size, vocab_size, mlp_size
+        self.norm, self.norm_eps, self.embedding_norm = norm, norm_eps, embedding_norm
+        self.final_norm = norm != "none" if final_norm is None else final_norm
+        self.max_position_embeddings, self.input_channels = max_position_embeddings, input_channels
+        self.pooling, self.task, self.initializer_range = pooling, task, initializer_range
+        if tie_word_embeddings and input_channels is not None:
+            got = f"tie_word_embeddings with {input_channels} input channels"
+            raise InputError(teach("token ids where the head is the embedding table", got, "untie the head"))
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+        self.tie_word_embeddings = tie_word_embeddings
+
+
+def _refuse_misspelt(others: dict[str, Any]) -> None:
+    """Transformers keeps whatever it does not know: a name close to one of ours is a slip, not a fact to keep."""
+    own = [name for name in inspect.signature(StackConfig).parameters if name != "kwargs"]
+    for name in others:
+        if not hasattr(PreTrainedConfig, name) and difflib.get_close_matches(name, own, n=1, cutoff=0.8):
+            raise InputError(teach("an option of StackConfig", repr(name), nearest(name, own)))
+
+
+def _entries(mixers: str | dict[str, Any] | Sequence[str | dict[str, Any]], layers: int | None) -> list[dict[str, Any]]:
+    """Mixers of all layers, each {"name": family, option: value, ...}."""
+    of_kind("num_hidden_layers", layers, "int | None")
+    if not isinstance(mixers, str | dict | Sequence):
+        raise InputError(teach("mixers: a name, or a list of them", repr(mixers), 'write ["s6", "softmax_attention"]'))
+    several = not isinstance(mixers, str | dict)
+    given = list(mixers) if several else [mixers] * (1 if layers is None else layers)
+    if not given:
+        raise InputError(teach("at least one layer", "none", "name a mixer per layer"))
+    if several and layers is not None and layers != len(given):
+        expected = f"num_hidden_layers of {len(given)}, one per entry of mixers"
+        raise InputError(teach(expected, str(layers), "leave num_hidden_layers out"))
+    found = []
+    for entry in given:
+        if isinstance(entry, str):
+            entry = {"name": entry}
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            remedy = 'write {"name": "s6", "state": 16}'
+            raise InputError(teach("a mixer's name, or a name with options", repr(entry), remedy))
+        found.append({**copy.deepcopy(entry), "name": family_name(entry["name"])})
+    return found
+
+
+def _per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    values = value if isinstance(value, list) else [value] * layers
+    if len(values) != layers:
+        raise InputError(teach(f"{name} for each of {layers} layers", f"{len(values)}", "give one, or one per layer"))
+    return values
+
+
+def _groups(share: bool | Sequence[int], mixers: list[dict[str, Any]], mlps: list[str | None]) -> list[int]:
+    """Group of every layer; layers of one group share their weights, so they must be built alike."""
+    built = list(zip(mixers, mlps, strict=True))
+    if isinstance(share, bool):
+        return [built.index(layer) for layer in built] if share else list(range(len(built)))
+    groups = _per_layer("share", list(share), len(built))
+    for index, group in enumerate(groups):
+        first = groups.index(group)
+        if built[first] != built[index]:
+            pair = " and ".join(f"{at + 1} ({mixers[at]['name']})" for at in (first, index))
+            got = f"blocks {pair} in group {group}"
+            raise InputError(teach("layers that share weights to be equal", got, "give them different numbers"))
+    return groups

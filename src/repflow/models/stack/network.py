@@ -1,0 +1,343 @@
+"""Stack: a residual language model or sequence classifier of any mixers, as a transformers model.
+
+The layers are exact and small rather than tuned: what is measured on them is the mixer in a known frame. transformers'
+auto classes know it as `repflow_stack`, so a folder made by `save_pretrained` or a `config:FILE.json` loads like any
+other model.
+
+Every mixer is causal, so batches are padded on the right and need no mask, except for pooling. `generate` reads the
+prompts once and goes on from what every layer kept of them (`StackCache`); prompts of one batch are of equal length.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationMixin,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutput,
+)
+
+from repflow.core.errors import InputError, teach
+from repflow.models.stack.block import StackBlock, make_norm, pool, shared_parameters
+from repflow.models.stack.cache import StackCache
+from repflow.models.stack.config import StackConfig
+
+__all__ = [
+    "StackCache",
+    "StackConfig",
+    "StackForCausalLM",
+    "StackForSequenceClassification",
+    "StackModel",
+    "auto_class",
+]
+
+
+class StackPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """What the stack's models have in common: weights are set where modules are made, and shared by name."""
+
+    config_class = StackConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["StackBlock"]  # noqa: RUF012  transformers wants a list
+    _is_stateful = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Leave every module as it initialised itself: a mixer knows its family's rule."""
+
+    @classmethod
+    def get_init_context(cls, *args: Any, **kwargs: Any) -> list[Any]:
+        """Build on a real device when loading, since mixers may compute constants; seeds stay untouched."""
+        contexts = super().get_init_context(*args, **kwargs)
+        kept = [c for c in contexts if not (isinstance(c, torch.device) and c.type == "meta")]
+        return [*kept, torch.random.fork_rng(devices=[])]
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Parameters that stand for others: those of layers that share, and a tied head."""
+        return super().get_expanded_tied_weights_keys(all_submodels=True) if all_submodels else self._shared()
+
+    def _shared(self) -> dict[str, str]:
+        return {}
+
+
+class StackModel(StackPreTrainedModel):
+    """Embedding, residual blocks, final norm.
+
+    >>> model = StackModel(StackConfig(mixers=["s6", "softmax_attention"], hidden_size=8))
+    >>> model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape
+    torch.Size([1, 3, 8])
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__(config)
+        width, spread = config.hidden_size, config.initializer_range
+        self.embeddings: nn.Embedding | None = None
+        if config.input_channels is None:
+            self.embeddings = nn.Embedding(config.vocab_size, width)
+            nn.init.normal_(self.embeddings.weight, std=spread)
+        else:
+            self.input_projection = nn.Linear(config.input_channels, width)
+        if config.max_position_embeddings is not None:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+            nn.init.normal_(self.position_embeddings.weight, std=spread)
+        if config.embedding_norm:
+            self.embedding_norm = make_norm(config, "layer" if config.norm == "none" else config.norm)
+        self.blocks = nn.ModuleList(StackBlock(config, layer) for layer in range(config.num_hidden_layers))
+        kind = "none" if not config.final_norm else "rms" if config.norm == "none" else config.norm
+        self.final_norm = make_norm(config, kind)
+        self._tied_weights_keys = self._shared()
+        self.post_init()
+
+    def _shared(self) -> dict[str, str]:
+        return shared_parameters(self.blocks, self.config.share)
+
+    def get_input_embeddings(self) -> nn.Module | None:
+        """Embedding table; None where the inputs are real numbers."""
+        return self.embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the embedding table."""
+        self.embeddings = value
+
+    def embed(self, inputs: Tensor, start: int = 0) -> Tensor:
+        """Residual stream before the first block.
+
+        Args:
+            start: Tokens before these.
+            inputs: Token ids (batch, token); with input_channels, real inputs (batch, token, channel), or ids as
+                levels: id v of V is 2 v / (V − 1) − 1 in every channel.
+        """
+        channels = self.config.input_channels
+        if inputs.is_floating_point():
+            if channels is None or inputs.ndim != 3 or inputs.shape[2] != channels:
+                expected = "token ids (batch, token)" if channels is None else f"inputs (batch, token, {channels})"
+                raise InputError(teach(expected, f"floats of shape {tuple(inputs.shape)}", "see input_channels"))
+            hidden = self.input_projection(inputs.to(self.input_projection.weight.dtype))
+        elif inputs.ndim != 2:
+            expected = "token ids (batch, token)"
+            raise InputError(teach(expected, f"shape {tuple(inputs.shape)}", "pass ids[None] for one sequence"))
+        elif channels is not None:
+            level = (2 * inputs / max(self.config.vocab_size - 1, 1) - 1).to(self.input_projection.weight.dtype)
+            hidden = self.input_projection(level[..., None].expand(-1, -1, channels))
+        else:
+            assert self.embeddings is not None
+            hidden = self.embeddings(inputs)
+        return self._placed(hidden, start)
+
+    def _placed(self, hidden: Tensor | None, start: int = 0) -> Tensor:
+        assert hidden is not None
+        most, end = self.config.max_position_embeddings, start + (0 if hidden is None else hidden.shape[1])
+        if most is not None:
+            if end > most:
+                expected = f"at most {most} tokens, which have a position embedding"
+                raise InputError(teach(expected, str(end), "cut the sequence"))
+            hidden = hidden + self.position_embeddings(torch.arange(start, end, device=hidden.device))
+        return self.embedding_norm(hidden) if self.config.embedding_norm else hidden
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast | tuple:
+        """Run all blocks.
+
+        Args:
+            input_ids: Token ids (batch, token), or real inputs (batch, token, channel) for a model with input_channels.
+            attention_mask: (batch, token), padding on the right only; the states do not depend on it.
+            inputs_embeds: Embeddings (batch, token, width) in place of input_ids, before positions and embedding norm.
+            output_hidden_states: Also return the embedding output and every block's raw output, L + 1 states.
+            return_dict: False for a tuple.
+            past_key_values: What an earlier pass returned: the tokens follow those seen there.
+            use_cache: Also return what is kept of the tokens, to go on from; not where any of them is padding.
+            kwargs: transformers' further arguments (positions), which a stack does not use.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError(teach("either input_ids or inputs_embeds", "both or neither", "pass one of them"))
+        check_right_padding(attention_mask)
+        cache = self._cache(past_key_values, bool(use_cache), attention_mask)
+        start = 0 if cache is None else cache.get_seq_length()
+        hidden = self._placed(inputs_embeds, start) if input_ids is None else self.embed(input_ids, start)
+        keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        states = [hidden] if keep else []
+        for layer, block in enumerate(self.blocks):
+            hidden = block(hidden) if cache is None else block(hidden, (cache.mixers[layer], cache.mlps[layer]))
+            if keep:
+                states.append(hidden)
+        output = BaseModelOutputWithPast(
+            last_hidden_state=self.final_norm(hidden),
+            past_key_values=cache,
+            hidden_states=tuple(states) if keep else None,
+        )
+        return _returned(output, return_dict)
+
+    def _cache(self, given: Any, wanted: bool, mask: Tensor | None) -> StackCache | None:
+        """What the tokens go on from and are kept in; None where neither is asked for or padding would be kept."""
+        begun = isinstance(given, StackCache) and given.get_seq_length() > 0
+        if not begun and (not wanted or (mask is not None and not bool(mask.all()))):
+            return None
+        return StackCache.of(given, len(self.blocks))
+
+
+class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """A stack that predicts the next token.
+
+    >>> model = StackForCausalLM(StackConfig(mixers="rwkv5", num_hidden_layers=2, hidden_size=8, vocab_size=10))
+    >>> model(torch.tensor([[1, 2, 3]])).logits.shape
+    torch.Size([1, 3, 10])
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.weight"}  # noqa: RUF012  transformers wants a dict
+
+    def __init__(self, config: StackConfig) -> None:
+        config = _for_task(config, "language")
+        super().__init__(config)
+        self.model = StackModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def _shared(self) -> dict[str, str]:
+        return dict(self._tied_weights_keys) if self.config.tie_word_embeddings else {}
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.lm_head
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple:
+        """Logits (batch, token, vocabulary), and the mean loss of the next token where there are labels.
+
+        Args:
+            input_ids: As `StackModel.forward`.
+            attention_mask: As `StackModel.forward`.
+            inputs_embeds: As `StackModel.forward`.
+            labels: Token ids (batch, token), shifted here; −100 is left out.
+            logits_to_keep: Number of last tokens to read, or their indices; 0 for all.
+            return_dict: False for a tuple.
+            kwargs: Passed to `StackModel.forward`.
+        """
+        output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            wide = logits[:, :-1].flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+            loss = functional.cross_entropy(wide, labels[:, 1:].flatten().to(wide.device))
+        made = CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=output.past_key_values, hidden_states=output.hidden_states
+        )
+        return _returned(made, return_dict)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The tokens that the cache has not seen; all of them where there is none."""
+        seen = past_key_values.get_seq_length() if isinstance(past_key_values, StackCache) else 0
+        return {
+            "input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "past_key_values": past_key_values if seen else None,
+            "use_cache": kwargs.get("use_cache"),
+        }
+
+
+class StackForSequenceClassification(StackPreTrainedModel):
+    """A stack that names a sequence's class, from its mean or last state behind the final norm.
+
+    >>> config = StackConfig(mixers="ssd", num_hidden_layers=2, hidden_size=8, input_channels=3, num_labels=5)
+    >>> StackForSequenceClassification(config)(torch.randn(2, 7, 3)).logits.shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(self, config: StackConfig) -> None:
+        if config.num_labels < 1:
+            raise InputError(teach("num_labels of at least 1", str(config.num_labels), "give the number of classes"))
+        config = _for_task(config, "classification")
+        super().__init__(config)
+        self.model = StackModel(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> None:
+        """None: classes are no tokens."""
+        return
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput | tuple:
+        """Logits (batch, class), and the mean loss where there are labels (batch,)."""
+        output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        logits = self.score(pool(output.last_hidden_state, attention_mask, self.config.pooling))
+        loss = None
+        if labels is not None:
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            loss = functional.cross_entropy(wide, labels.to(wide.device))
+        output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
+        return _returned(output, return_dict)
+
+
+def check_right_padding(mask: Tensor | None) -> None:
+    """Refuse a mask with padding before or between tokens: causal states would hold the padding."""
+    if mask is not None and mask.ndim == 2:
+        real = mask.bool()
+        if bool((real[:, 1:] & ~real[:, :-1]).any()) or not bool(real[:, 0].all()):
+            got = "a mask that starts or resumes later"
+            raise InputError(teach("padding on the right", got, "right-pad the batch (padding_side='right')"))
+
+
+def auto_class(config: Any) -> Any:
+    """Auto class of transformers for a configuration: causal language models, but for a stack's classifier."""
+    classifies = isinstance(config, StackConfig) and config.task == "classification"
+    return AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
+
+
+def _for_task(config: StackConfig, task: str) -> StackConfig:
+    """The configuration, or a copy that says the task: one given to two models must not become the other's."""
+    if config.task != task:
+        config = copy.deepcopy(config)
+        config.task = task
+    return config
+
+
+def _returned(output: Any, return_dict: bool | None) -> Any:
+    return output.to_tuple() if return_dict is False else output
+
+
+AutoConfig.register(StackConfig.model_type, StackConfig, exist_ok=True)
+AutoModel.register(StackConfig, StackModel, exist_ok=True)
+AutoModelForCausalLM.register(StackConfig, StackForCausalLM, exist_ok=True)
+AutoModelForSequenceClassification.register(StackConfig, StackForSequenceClassification, exist_ok=True)

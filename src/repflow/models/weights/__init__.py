@@ -1,0 +1,1 @@
+"""Weights: read from files, drawn at random, checked."""

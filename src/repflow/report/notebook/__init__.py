@@ -1,0 +1,1 @@
+"""Results in a notebook: figures and small tables."""

@@ -1,0 +1,117 @@
+"""From run folders to the page's data: read, compare, and let every section take what it can draw.
+
+Never imports torch. What is missing, damaged or not comparable is named in `Page.warnings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from repflow.core.errors import InputError, teach
+from repflow.report.page.comparable import comparison_warnings
+from repflow.report.page.context import Context, is_twin, measured_runs
+from repflow.report.page.labels import page_models, sides
+from repflow.report.page.model import Page, PageModel, Section
+from repflow.report.page.runs import StoredRun, read_runs
+from repflow.report.sections.cka import cka_section
+from repflow.report.sections.diagnosis import diagnosis_section
+from repflow.report.sections.dynamics import dynamics_section
+from repflow.report.sections.findings import findings_section
+from repflow.report.sections.made import made_section
+from repflow.report.sections.probe import probe_section, probed_label
+from repflow.report.sections.prompts import prompts_section
+from repflow.report.sections.recency import recency_section
+from repflow.report.sections.scaling import scaling_section
+from repflow.report.sections.similarity import similarity_section
+from repflow.report.sections.tables import tables_section
+from repflow.report.sections.theory import theory_section
+from repflow.report.sections.twin import twin_section
+from repflow.report.sections.verdict import verdict_section
+
+MOST_NAMED = 4
+"""Models that the title names; more are counted."""
+
+
+def build_page(paths: Sequence[Path | str], *, title: str | None = None, allow_mixed: bool = False) -> Page:
+    """Read runs and make the data of a page.
+
+    Args:
+        paths: run folders, folders of studies, or folders of both.
+        title: heading; by default the models.
+        allow_mixed: draw in one chart what differs in prompts, number format or kind of state; it is named either way.
+
+    Returns:
+        Page: for `repflow.report.page.render.render`.
+
+    Raises:
+        InputError: None of the paths holds a run that can be read.
+    """
+    if not paths:
+        raise InputError(teach("at least one run folder", "none", "see `repflow list` for the runs of a folder"))
+    runs, warnings = read_runs(paths)
+    if not runs:
+        got = "; ".join(warnings) or f"nothing in {', '.join(map(str, paths))}"
+        raise InputError(teach("a finished run to report on", got, "see `repflow list` for the runs of a folder"))
+    with np.errstate(invalid="ignore"):  # what is not finite is named on the page
+        return page_of(runs, warnings, title=title, allow_mixed=allow_mixed)
+
+
+def page_of(
+    runs: Sequence[StoredRun], warnings: Sequence[str] = (), *, title: str | None = None, allow_mixed: bool = False
+) -> Page:
+    """The page of runs that were read."""
+    models = models_of_page(runs)
+    context = Context(models, allow_mixed)
+    measured = measured_runs(runs)
+    probed = [run for run in runs if run.study == "probe"]
+    told = [*warnings]
+    labels = dict.fromkeys(probed_label(run) for run in probed)  # what is probed for has a menu of its own
+    for mine in (measured, *([run for run in probed if probed_label(run) == label] for label in labels)):
+        told += comparison_warnings(mine, allow_mixed=allow_mixed)
+    told = list(dict.fromkeys(told))
+    builders: list[Callable[[], Section | None]] = [
+        lambda: verdict_section(runs, context),
+        lambda: findings_section(runs, context),
+        lambda: diagnosis_section(runs),
+        lambda: similarity_section(runs, context),
+        lambda: twin_section(runs, context),
+        lambda: cka_section(runs, context),
+        lambda: probe_section(runs, context),
+        lambda: scaling_section(runs, context),
+        lambda: tables_section(runs),
+        lambda: theory_section(runs),
+        lambda: dynamics_section(runs),
+        lambda: recency_section(runs, allow_mixed=allow_mixed),
+        lambda: prompts_section(runs, context),
+        lambda: made_section(runs, told),
+    ]
+    sections = [section for builder in builders if (section := builder()) is not None]
+    return Page(title or _title(models), _subtitle(runs), models, told, sections)
+
+
+def models_of_page(runs: Sequence[StoredRun]) -> list[PageModel]:
+    """Models with a colour of their own: all but random twins, which stand beside the model they belong to."""
+    labelled = []
+    for run in runs:
+        if is_twin(run, runs):
+            continue
+        labelled += list(zip((run.label, run.other), sides(run.result), strict=False))
+    return page_models(labelled)
+
+
+def _title(models: Sequence[PageModel]) -> str:
+    names = [model.label for model in models]
+    if not names:
+        return "Representation flow"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"Representation flow: {', '.join(names[:MOST_NAMED])}{more}"
+
+
+def _subtitle(runs: Sequence[StoredRun]) -> str:
+    studies = list(dict.fromkeys(run.study for run in runs))
+    tasks = list(dict.fromkeys(run.task for run in runs if run.task))
+    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    return f"{count} of {', '.join(studies)}" + (f" on {', '.join(tasks)}" if tasks else "")

@@ -1,0 +1,1 @@
+"""Figures of the page as files for a paper."""

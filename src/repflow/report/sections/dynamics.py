@@ -1,0 +1,244 @@
+"""The page's part on token dynamics: trajectories, the scores P over time, and paper 3's prediction for real layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.core.results import Result
+from repflow.report.draw.curve import (
+    band_of,
+    band_traces,
+    gaps,
+    joined,
+    layer_depth,
+    plain,
+    state_depth,
+    thin,
+    thin_note,
+)
+from repflow.report.draw.dynamics import LOG_FROM, signed_scores, steep, token_values
+from repflow.report.page.model import Block, Figure, Section, Table, Text, Variant
+from repflow.report.page.runs import StoredRun
+from repflow.report.sections.theory import of_study
+
+SIMULATED, REPRODUCED, APPLIED = "dynamics-simulate", "dynamics-figure", "dynamics-apply"
+SIGNS = {"negative": "model:0", "zero": "muted", "positive": "model:1"}
+MOST_TOKENS = 16
+
+
+def dynamics_section(runs: Sequence[StoredRun]) -> Section | None:
+    """Trajectories and P(t) of simulations, and real Mamba layers; None where no run is about dynamics."""
+    simulated, applied = of_study(runs, SIMULATED, REPRODUCED), of_study(runs, APPLIED)
+    if not simulated and not applied:
+        return None
+    blocks: list[Block] = []
+    for place, run in enumerate(simulated):
+        blocks += _system_blocks(run, "" if place == 0 else f"-{place + 1}")
+    if applied:
+        blocks += [_norm_figure(applied), _sign_figure(applied), _form_figure(applied), _said(applied)]
+    lead = (
+        "Paper 3's tokens move by dx/dt = P(t) x: they shrink, grow or blow up, and the hidden attention P(t) shows "
+        "which token drives which. Beside the simulations stands what the layers of a real checkpoint do."
+    )
+    return Section("dynamics", "Token dynamics", lead, blocks)
+
+
+def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:
+    result: Result = run.result
+    title = str(result.provenance.get("title") or f"Simulation {run.name}".strip())
+    blocks: list[Block] = [_path_figure(result, f"dynamics-paths{suffix}", title)]
+    if "lines" in result.provenance:
+        columns = ["quantity", "measured", "exact", "stated", "verdict"]
+        keys = ("quantity", "measured", "theory", "stated", "verdict")
+        rows = [[line[key] for key in keys] for line in result.provenance["lines"]]
+        blocks.append(Table(f"dynamics-lines{suffix}", f"{title}: stated and measured", columns, rows))
+    told = result.provenance.get("classification")
+    said = [finding.message for finding in result.findings]
+    if told:
+        reason = told["evidence"].get("reason")
+        said = [f"{told['scenario']} ({told['theorem']})" + (f": {reason}" if reason else ""), *said]
+    if said:
+        blocks.append(Text(f"dynamics-events{suffix}", f"{title}: what happens", said))
+    return blocks
+
+
+def _path_figure(result: Result, id: str, title: str) -> Figure:
+    panels = [name.removesuffix("tokens") for name in result if name.endswith("tokens")]
+    variants = []
+    for panel in panels:
+        for moment in reversed(range(len(result[f"{panel}moments"]))):  # the page opens with the end of the story
+            variant = _moment_variant(result, panel, moment)
+            if variant is not None:
+                variants.append(variant)
+    names = ", ".join(panel.rstrip("/") for panel in panels if panel)
+    return Figure(
+        id,
+        title,
+        "Left: each token over time, dark early in the sequence and light late (its norm, where tokens are vectors). "
+        "Right: P at the chosen time, row l the token that moves, column j the token that moves it, as its sign times "
+        "1 + log₁₀(|P| / smallest |P|), since values lie orders of magnitude apart.",
+        f"Trajectories of tokens and the matrix P{f' of the systems {names}' if names else ''}.",
+        variants,
+        models_toggle=False,
+        log_axis=False,
+    )
+
+
+def _moment_variant(result: Result, panel: str, moment: int) -> Variant | None:
+    scores = result[f"{panel}attention"][moment]
+    scores = scores[0] if scores.ndim == 3 else scores
+    if not np.isfinite(scores).all():
+        return None
+    time, values, label = token_values(result, panel)
+    traces, rows, note = _path_traces(time, values)
+    at = float(result[f"{panel}moments"][moment])
+    shown, most = signed_scores(scores)
+    index = [float(i + 1) for i in range(len(scores))]
+    bar = {"title": {"text": "sign · (1 + log₁₀ |P| / least)", "side": "right"}}
+    heat: dict[str, Any] = {"type": "heatmap", "z": plain(shown), "x": index, "y": index, "colorscale": "diverging"}
+    heat |= {"zmin": -most, "zmax": most, "xaxis": "x2", "yaxis": "y2", "colorbar": bar, "meta": {"model": None}}
+    heat |= {
+        "customdata": plain(scores),
+        "hovertemplate": "row %{y}, column %{x}<br>P = %{customdata:.4g}<extra></extra>",
+    }
+    rows += [
+        ["P", f"{row + 1},{column + 1}", at, value] for (row, column), value in np.ndenumerate(scores) if column <= row
+    ]
+    name = panel.rstrip("/") or "simulation"
+    layout = {
+        "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
+        "xaxis": {"title": {"text": "time t"}, "type": "log" if time[-1] > LOG_FROM else "linear"},
+        "yaxis": {"title": {"text": label}, "type": "log" if steep(values) else "linear"},
+        "xaxis2": {"title": {"text": "column j"}, "dtick": 1},
+        "yaxis2": {"title": {"text": "row l"}, "dtick": 1, "autorange": "reversed"},
+        "annotations": [_heading("x", name), _heading("x2", f"P at t = {at:.4g}")],
+        "showlegend": False,
+    }
+    when = {"system": name, "time of P": f"{at:.4g}"}
+    columns = ["quantity", "token or cell", "time", "value"]
+    return Variant(when, [*traces, heat], layout, columns, rows, note)
+
+
+def _heading(axis: str, text: str) -> dict[str, Any]:
+    place = {"xref": f"{axis} domain", "yref": f"{axis.replace('x', 'y')} domain", "x": 0.5, "y": 1.02}
+    return {**place, "text": text, "showarrow": False, "xanchor": "center", "yanchor": "bottom"}
+
+
+def _path_traces(time: np.ndarray, values: np.ndarray) -> tuple[list[dict[str, Any]], list[list[Any]], str]:
+    from repflow.report.draw.palette import SEQUENTIAL
+
+    tokens = thin(values.shape[1], MOST_TOKENS)
+    at = thin(len(time))
+    traces: list[dict[str, Any]] = []
+    for place, token in enumerate(tokens):
+        share = 0.85 * place / max(len(tokens) - 1, 1)
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "x": plain(time[at]), "y": plain(values[at, token]),
+                "name": f"x_{token + 1}", "line": {"color": between(SEQUENTIAL, share), "dash": "solid"},
+                "meta": {"model": None},
+            }
+        )  # fmt: skip
+    times = plain(time)
+    rows = [["token", token + 1, t, v] for token in range(values.shape[1])
+            for t, v in zip(times, plain(values[:, token]), strict=True) if v is not None]  # fmt: skip
+    note = thin_note(values.shape[1], len(tokens), "tokens")
+    return traces, rows, joined(note, thin_note(len(time), len(at), "times"))
+
+
+def between(stops: Sequence[tuple[float, str]], share: float) -> str:
+    """Colour of a map at a share of it.
+
+    >>> between(((0.0, "#000000"), (1.0, "#ffffff")), 0.5)
+    '#808080'
+    """
+    at = [place for place, _ in stops]
+    parts = [np.interp(share, at, [int(c[start : start + 2], 16) for _, c in stops]) for start in (1, 3, 5)]
+    return "#" + "".join(f"{round(part):02x}" for part in parts)
+
+
+def _norm_figure(runs: Sequence[StoredRun]) -> Figure:
+    """Mean token norm through depth, with the model's norms and without those at the stream."""
+    traces, rows, notes = [], [], []
+    for run in runs:
+        for name, words, dash in (
+            ("token_norm", "with norms", "solid"),
+            ("token_norm_without_norms", "without norms", "dash"),
+        ):
+            band = band_of(run.result, name)
+            if not np.isfinite(band.mean).any():
+                continue
+            depth = state_depth(len(band.mean))
+            said: dict[str, Any] = {"name": f"{run.label}: {words}", "model": run.label, "dash": dash, "depth": depth}
+            traces += band_traces(depth["absolute"], band, **said)
+            parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
+            rows += [[run.label, state, words, *part] for state, part in enumerate(parts)]
+            notes.append(gaps(f"{run.label} {words}", band.mean, "state"))
+    layout = {"yaxis": {"title": {"text": "mean token norm"}, "type": "log", "exponentformat": "power"}}
+    return Figure(
+        "dynamics-norms",
+        "Do real tokens shrink or grow?",
+        "Mean length of the token vectors behind each block, as the model is and with the norms at the residual stream "
+        "taken out. Paper 3 predicts from the signs of eigenvalues alone.",
+        "Token norm through depth with and without norms.",
+        [Variant({}, traces, layout, ["model", "state", "norms", "mean", "low", "high"], rows, joined(*notes))],
+        depth_axis=True,
+        log_axis=True,
+    )
+
+
+def _sign_figure(runs: Sequence[StoredRun]) -> Figure:
+    """Counts of eigenvalue signs by layer, one variant per model."""
+    variants = []
+    for run in runs:
+        layers = [str(layer + 1) for layer in run.result.provenance["ssm_layers"]]
+        traces = [
+            {"type": "bar", "x": layers, "y": [float(v) for v in run.result[sign]], "name": f"{sign} eigenvalues",
+             "marker": {"color": colour}, "meta": {"model": None}}
+            for sign, colour in SIGNS.items()
+        ]  # fmt: skip
+        rows = [[layer, *(int(run.result[sign][i]) for sign in SIGNS)] for i, layer in enumerate(layers)]
+        layout = {"barmode": "stack", "xaxis": {"title": {"text": "block"}, "type": "category"}}
+        layout |= {"yaxis": {"title": {"text": "eigenvalues of S_CᵀS_B"}}}
+        variants.append(Variant({"model": run.label}, traces, layout, ["block", *SIGNS], rows))
+    return Figure(
+        "dynamics-signs",
+        "Eigenvalue signs of the Mamba layers",
+        "By the paper's conjecture tokens grow where an eigenvalue is positive and shrink where all are negative; the "
+        "conjecture is false in both directions, see the simulations.",
+        "Stacked bars: negative, zero and positive eigenvalues of each Mamba layer.",
+        variants,
+        models_toggle=False,
+    )
+
+
+def _form_figure(runs: Sequence[StoredRun]) -> Figure:
+    traces, rows = [], []
+    for run in runs:
+        band = band_of(run.result, "form_positive")
+        blocks = run.result.provenance["ssm_layers"]
+        whole = layer_depth(int(run.result.provenance["model"]["layers"]))
+        depth = {name: [places[block] for block in blocks] for name, places in whole.items()}
+        traces += band_traces(depth["absolute"], band, name=run.label, model=run.label, depth=depth)
+        parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
+        rows += [[run.label, block + 1, *part] for block, part in zip(blocks, parts, strict=True)]
+    layout = {"yaxis": {"title": {"text": "tokens with xᵀMx > 0"}, "tickformat": ".0%", "range": [0, 1]}}
+    return Figure(
+        "dynamics-form",
+        "Share of tokens that their layer would lengthen",
+        "xᵀMx is the quadratic form whose sign decides growth; above one half most tokens are lengthened.",
+        "Share of tokens with a positive quadratic form, by Mamba layer.",
+        [Variant({}, traces, layout, ["model", "block", "share", "low", "high"], rows)],
+        depth_axis=True,
+    )
+
+
+def _said(runs: Sequence[StoredRun]) -> Text:
+    return Text(
+        "dynamics-applied",
+        "What the checkpoints do",
+        [f"{run.label}: {finding.message}." for run in runs for finding in run.result.findings],
+    )

@@ -1,0 +1,102 @@
+"""Curves that `repflow reproduce` stored, with the paper's printed values where they speak of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.papers import values as papers
+from repflow.report.page.depth import exact, short
+from repflow.report.page.model import Figure, Variant
+from repflow.report.page.runs import StoredRun
+from repflow.report.terminal.reproduce import WORDS
+
+METRICS = {"layer_cosine": "layer_cosine", "token_similarity": "token_similarity", "probe_accuracy": "accuracy"}
+COLUMNS = ("model", "whose", "weights", "layer", "relative depth", "value or low, %", "high, %")
+PERCENT = 100.0
+
+
+def reproduce_figure(runs: Sequence[StoredRun]) -> Figure | None:
+    """Our curves by depth with printed values beside them; None where no recipe stored curves over depth."""
+    variants = []
+    for run in runs:
+        if run.study != "reproduce":
+            continue
+        keys = [name.split("/") for name in run.result if name.count("/") == 5 and run.result[name].ndim == 1]
+        places = dict.fromkeys((task, length, kind, metric) for _, task, length, _, kind, metric in keys)
+        variants += [_variant(run, place) for place in places if place[3] in METRICS]
+    if not variants:
+        return None
+    caption = (
+        "Ours by relative depth in percent, one line per model and weights; markers with bars: what the paper's text "
+        "says of these layers. Where other models stand for the paper's, nothing here speaks for or against it."
+    )
+    alt = "Lines of our values over depth with the paper's printed values as markers."
+    return Figure("reproduce-curves", "Reproduced curves", caption, alt, variants, models_toggle=False)
+
+
+def _variant(run: StoredRun, place: tuple[str, str, str, str]) -> Variant:
+    task, length, kind, metric = place
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    models = list(dict.fromkeys(name.split("/")[0] for name in run.result if name.count("/") == 5))
+    for name in run.result:
+        parts = name.split("/")
+        if len(parts) == 6 and (parts[1], parts[2], parts[4], parts[5]) == place:
+            model, init = parts[0], parts[3]
+            x, values = _curve(run.result[name], metric, kind)
+            traces.append(_line(model, init, models.index(model), x, values))
+            rows += [[model, "ours", init, i, x[i], exact(values[i]), None] for i in range(len(values))]
+    for row in run.result.provenance["rows"]:
+        if row["quantity"] == METRICS[metric] and row["layers"] is not None and row["model"] in models:
+            traces.append(_printed(row, models.index(row["model"])))
+            rows.append([row["model"], "paper", row["init"], str(row["layers"]), None, row["low"], row["high"]])
+    when = {"recipe": str(run.result.config["recipe"]), "task": task, "length": length, "states": kind}
+    when |= {"metric": WORDS[METRICS[metric]]}
+    layout = {
+        "xaxis": {"title": {"text": "relative depth"}, "range": [-0.02, 1.04]},
+        "yaxis": {"title": {"text": WORDS[METRICS[metric]]}},
+    }
+    return Variant(when, traces, layout, COLUMNS, rows)
+
+
+def _curve(values: np.ndarray, metric: str, kind: str) -> tuple[list[float], np.ndarray]:
+    count = len(values)
+    blocks = count if metric == "layer_cosine" or kind.startswith("branch") else count - 1
+    first = count - blocks
+    at = np.arange(count) if first else np.arange(1, count + 1)
+    return short(at / max(blocks, 1)), PERCENT * np.asarray(values, dtype=np.float64)
+
+
+def _line(model: str, init: str, place: int, x: list[float], values: np.ndarray) -> dict[str, Any]:
+    dash = "solid" if init == "trained" else "dash"
+    look = {"color": f"model:{place}", "dash": dash}
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"{model}, {init}, ours",
+        "x": x,
+        "y": short(values),
+        "line": look,
+    }
+
+
+def _printed(row: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A printed value or range over the layers that it speaks of, as a marker with bars."""
+    depth = papers.layers_of(row["model"])
+    first, last = (layer if layer > 0 else depth for layer in row["layers"])
+    low, high = max(row["low"], 0.0), row["high"]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{row['model']}, {row['init']}, printed",
+        "showlegend": False,
+        "x": short([(first + last) / 2 / depth]),
+        "y": short([(low + high) / 2]),
+        "error_x": {"type": "data", "array": short([(last - first) / 2 / depth])},
+        "error_y": {"type": "data", "array": short([(high - low) / 2])},
+        "marker": {"symbol": "diamond-open", "size": 11, "color": f"model:{place}", "line": {"width": 2}},
+        "text": [str(row["what"])],
+    }

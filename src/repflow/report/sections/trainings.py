@@ -1,0 +1,102 @@
+"""The built-in models beside further trainings of themselves: what a seed does to a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from repflow.core.results import Band
+from repflow.papers.reading import Reading, further_trainings, further_words, known_readings, read_results
+from repflow.report.draw.curve import axis_names, band_traces, joined, small_multiples
+from repflow.report.page.comparable import Group
+from repflow.report.page.context import Context
+from repflow.report.page.depth import depth, exact, hybrids, strip, strip_note, with_strips
+from repflow.report.page.model import Figure, Variant
+from repflow.report.page.runs import StoredRun
+
+MEASURES = {"token similarity": ("token_similarity", "state"), "layer cosine": ("layer_cosine", "layer")}
+"""Words in the menu: curve of a reading, and its axis."""
+LEAST = 2
+"""Further trainings that make a band."""
+COLUMNS = ("model", "measure", "training", "place", "relative depth", "value")
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run, its reading, and readings of further trainings of the same model."""
+
+    run: StoredRun
+    own: Reading
+    others: Sequence[Reading]
+
+
+def trainings_figure(groups: Sequence[Group], context: Context) -> Figure | None:
+    """A panel per built-in model; None where none of these runs has further trainings on the same prompts."""
+    known = known_readings()
+    variants = []
+    for group in groups:
+        for words, (curve, axis) in MEASURES.items():
+            found = [again for run in group.runs if (again := _again(run, known, curve))]
+            if found:
+                variants.append(_variant(found, group.when | {"measure": words}, words, curve, axis, context))
+    if not variants:
+        return None
+    caption = (
+        "Solid: the model of this page. Band: from the lowest to the highest of further trainings of it from several "
+        "seeds, for as many steps as the legend says, on the same prompts; dashed: their mean. A line outside its band "
+        "lies outside what these seeds gave: another number of steps can do that, and so can one more seed. Models "
+        "without further trainings on these prompts are not shown."
+    )
+    alt = "Lines of a measure over depth, one panel per model, with a band over further trainings."
+    title = "The same models, trained again"
+    told = joined(caption, strip_note(context.models, variants))
+    return Figure("trainings", title, told, alt, variants, depth_axis=True)
+
+
+def _again(run: StoredRun, known: Sequence[Reading], curve: str) -> Again | None:
+    """The run with further trainings that have its curve on the very same prompts; None where they make no band."""
+    place = f"{run.result.config.get('task')}/{run.result.config.get('length')}"
+    for own in read_results([run.result]):
+        mine = own.trained.get(place)
+        if mine is None or not getattr(mine, curve):  # a twin, or a run without this metric
+            continue
+        others = [
+            other for other in further_trainings(own, known, place)
+            if other.trained[place].prompts == mine.prompts and getattr(other.trained[place], curve)
+        ]  # fmt: skip
+        if len(others) >= LEAST:
+            return Again(run, own, others)
+    return None
+
+
+def _variant(
+    found: Sequence[Again], when: dict[str, str], words: str, curve: str, axis: str, context: Context
+) -> Variant:
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    shapes: list[dict[str, Any]] = []
+    for place, again in enumerate(found):
+        at = f"{again.run.result.config['task']}/{again.run.result.config['length']}"
+        mine, *theirs = ([*getattr(reading.trained[at], curve)] for reading in (again.own, *again.others))
+        where = depth(again.run, axis, len(mine))
+        shown: dict[str, Any] = {"model": again.run.label, "depth": where, "axes": axis_names(place)}
+        shown |= {"legend": place == 0, "mode": "lines"}
+        gone = np.full(len(mine), np.nan)
+        band = Band(np.mean(theirs, 0), np.min(theirs, 0), np.max(theirs, 0))
+        x, label, name = where["relative"], further_words(again.others), f"this page ({again.own.training})"
+        traces += band_traces(x, band, name=label, colour="muted", dash="dash", **shown)
+        traces += band_traces(x, Band(np.asarray(mine), gone, gone), name=name, colour="ink", dash="solid", **shown)
+        for reading, values in zip((again.own, *again.others), (mine, *theirs), strict=True):
+            told = (again.run.label, words, str(reading.training))
+            rows += [[*told, axis, at, exact(value)] for at, value in zip(x, values, strict=True)]
+        own = [model for model in hybrids(context.models) if model.label == again.run.label]
+        shapes += [shape for model in own for shape in strip(model, panel=axis_names(place)[0][1:])]
+    labels = [again.run.label for again in found]
+    layout = small_multiples(labels, {"title": {"text": ""}}, {"title": {"text": words}}, columns=2, models=labels)
+    for place in range(1, len(found)):
+        layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
+    layout |= with_strips(layout, shapes)
+    return Variant(when, traces, layout, COLUMNS, rows)

@@ -1,0 +1,87 @@
+"""Tables of a grid: one row per cell, a dash where a cell could not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from repflow.core.results import Result
+from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.states import ABSENT, number
+
+AXES = ("model", "task", "length", "init", "seed")
+VALUES = ("Sm", "St", "sim 50 %", "sim 100 %")
+PROBED = ("at peak", "last", "drop", "peak", "corrected", "chance")
+
+
+def summary(result: Result) -> dict[str, float]:
+    """The few numbers that the table shows of a cell; matched Sm and St where the run has a relative-depth grid."""
+    if "probe" in result.provenance:
+        about = result.provenance["probe"]
+        told = (about["peak_accuracy"], about["last_accuracy"], float(result["probe_drop"]), float(about["peak"]))
+        corrected = float(result["probe_corrected"][about["peak"]])
+        known = [float("nan") if value is None else value for value in (*told, corrected, about["chance"])]
+        return dict(zip(PROBED, known, strict=True))
+    prefix = "matched/" if result.config.get("grid") is not None else ""
+    values = [_scalar(result, f"{prefix}{name}") for name in ("smoothness", "stability")]
+    similarity = result.mean("token_similarity") if "token_similarity" in result else np.full(1, np.nan)
+    at = np.interp([0.5, 1.0], np.linspace(0, 1, len(similarity)), similarity)
+    return dict(zip(VALUES, [*values, *(float(value) for value in at)], strict=True))
+
+
+def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> FittedTable:
+    """Table over cells: their configs, and their `summary` or None. What all cells share stands below it."""
+    shared = {axis: str(rows[0][0][axis]) for axis in AXES if len({str(config[axis]) for config, _ in rows}) == 1}
+    varied = [axis for axis in AXES if axis == "model" or axis not in shared]
+    probed = "seeds_vary" in rows[0][0]
+    note = PROBE_NOTE if probed else _flow_note({config.get("grid") for config, _ in rows})
+    note += f"; {ABSENT}: could not be run" if any(v is None for _, v in rows) else ""
+    same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis != "model")
+    note += f"; all cells: {same}" if same else ""
+
+    def build(names: Sequence[str], caption: Text) -> Table:
+        table = Table(box=box.SIMPLE, caption_justify="left")
+        for name in names:
+            left = name in AXES and name not in ("length", "seed")
+            table.add_column(name, justify="left" if left else "right", no_wrap=name != "model", overflow="fold")
+        for config, values in rows:
+            table.add_row(*(_grid_cell(name, config, values) for name in names))
+        table.caption = caption
+        return table
+
+    return FittedTable([*varied, *(PROBED if probed else VALUES)], len(varied), build, note, folds=("model",))
+
+
+PROBE_NOTE = "test accuracy at the peak that validation chose, and at the last state; compare corrected across lengths"
+
+
+def _flow_note(grids: set[int | None]) -> str:
+    if grids == {None}:
+        note = "Sm and St per block"
+    else:
+        steps = ", ".join(map(str, sorted(g for g in grids if g)))
+        note = f"Sm and St on a matched grid of {steps} relative-depth steps"
+    return f"{note}; sim: token similarity at relative depth"
+
+
+def _grid_cell(name: str, config: Mapping[str, Any], values: Mapping[str, float] | None) -> Text:
+    if name in AXES:
+        return Text(str(config[name]))
+    return Text(ABSENT if values is None else _shown(name, values[name]))
+
+
+def _scalar(result: Result, name: str) -> float:
+    return float(result.mean(name)) if name in result else float("nan")
+
+
+def _shown(name: str, value: float) -> str:
+    if name == "peak":
+        return f"{value:.0f}" if np.isfinite(value) else ABSENT
+    if name in ("Sm", "St"):
+        return f"{value:.4g}" if np.isfinite(value) else ABSENT
+    return number(value)

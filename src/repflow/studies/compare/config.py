@@ -1,0 +1,258 @@
+"""CompareConfig and what both kinds of comparison share: loading, naming, shards, facts about models."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, out_of_memory, teach
+from repflow.spec.request import check_least
+from repflow.spec.scheme import parse_scheme
+from repflow.studies import measure
+from repflow.studies.engine.loading import check_loading, identity
+from repflow.studies.measure import MeasureConfig, _option, length_option
+
+if TYPE_CHECKING:
+    from repflow.core.results import Finding
+    from repflow.models import Model
+    from repflow.store import RunFolder
+
+TWIN = "twin"
+HELD_BYTES = 1 << 30
+"""Memory for the states of prompts that run together, where no batch size is named; a prompt alone may take more."""
+
+
+@dataclass
+class CompareConfig:
+    """What to compare; the fields are the command line's options and the `config` of the Result."""
+
+    model_a: str = _option("", "first model; or several checkpoints: 'MODEL@{step0,step1000}' or a folder of them")
+    model_b: str = _option("", "second model, or twin: the first with random weights; none for checkpoints")
+    task: str = _option("random", "what the models read: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
+    text: list[str] = field(
+        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    )
+    length: int = length_option(512, "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000")
+    samples: int = _option(8, "number of prompts")
+    seed: int = _option(0, "seed of random prompts and random weights")
+    format: str = _option("liu2024", "template of kvpr: liu2024 (valid JSON), or paper (as printed in its appendix B)")
+    index: int | None = _option(None, "index of the gold pair or document from 0; swept and balanced unless given")
+    items: int | None = _option(None, "pairs or documents per prompt; default as many as fit into --length")
+    documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
+    distractors: str = _option("bm25", "other documents of mdqa: bm25 (most like the question), or random")
+    init: str = _option(
+        "trained", "weights of the first model: trained, or random as in measure: default, gaussian[:std] ..."
+    )
+    init_b: str | None = _option(
+        None, "weights of the second model, trained unless given; scheme of a twin, else default"
+    )
+    ablate: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
+            "attention-window:W, attention-uniform, block:N, branch:N.KIND, branch:KIND"
+        },
+    )
+    ablate_b: list[str] = field(
+        default_factory=list, metadata={"help": "parts of the second model taken out; for a twin instead of --ablate"}
+    )
+    states: str = _option(
+        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
+    )
+    neighbours: int = _option(10, "nearest neighbours per token that the two models are asked to share")
+    cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
+    bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
+    tokenizer: str | None = _option(None, "folder or file of a tokenizer for the first model")
+    tokenizer_b: str | None = _option(None, "same for the second; one without any takes the first model's")
+    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
+    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+    device_map: str | None = _option(None, "auto spreads a model over devices (extra: accelerate)")
+    scan: str = _option(
+        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
+    )
+    batch_size: int | None = _option(None, "prompts per forward pass; default by length and by what their states take")
+    reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
+    allow_float16: bool = _option(False, "measure in float16 although its range is small")
+    trust_remote_code: bool = _option(False, "run Python code that comes with a model")
+
+    def __post_init__(self) -> None:
+        """Put ablations in their fixed order."""
+        self.ablate = measure.ablation_names(self.ablate)
+        self.ablate_b = measure.ablation_names(self.ablate_b)
+
+
+def check_request(config: CompareConfig, name: str | None = None) -> None:
+    """Refuse what is wrong whatever the models are, before anything is loaded."""
+    measure.check_request(as_measure(config), name)
+    check_loading(config)
+    if config.model_b == TWIN:
+        twin_init(config)
+    if not config.model_b and config.init_b is not None:
+        raise InputError(teach("--init-b with a second model", "checkpoints of one", "pass --init for all of them"))
+    if config.cka_form not in ("unbiased", "paper"):
+        raise InputError(teach("--cka-form unbiased or paper", repr(config.cka_form), "see repflow compare --help"))
+    check_least([("--neighbours", config.neighbours, 1), ("--reference-memory", config.reference_memory, 1)])
+
+
+def as_measure(config: CompareConfig) -> MeasureConfig:
+    """The same request as far as it concerns one model by itself."""
+    known = {f.name for f in fields(MeasureConfig)}
+    return MeasureConfig(**{name: value for name, value in asdict(config).items() if name in known})
+
+
+def load_pair(config: CompareConfig) -> tuple[Model, Model]:
+    """Load both models; a twin is the first model's architecture with random weights."""
+    from repflow.models.tokenizer import open_tokenizer
+
+    a = load_one(config, config.model_a, config.init, config.tokenizer, config.seed, config.ablate)
+    if config.model_b == TWIN:
+        seed = twin_seed(config, a)
+        b = load_one(config, config.model_a, twin_init(config), config.tokenizer, seed, twin_ablations(config))
+    else:
+        init = config.init_b or "trained"
+        b = load_one(config, config.model_b, init, config.tokenizer_b, config.seed, config.ablate_b)
+    if b.tokenizer is None and config.tokenizer is not None:
+        b.tokenizer = open_tokenizer(config.tokenizer, trust_remote_code=config.trust_remote_code)
+    if config.model_b == TWIN:
+        b.tokenizer = a.tokenizer
+    return a, b
+
+
+def load_one(
+    config: CompareConfig, spec: str, init: str, tokenizer: str | None, seed: int, ablations: Sequence[str] = ()
+) -> Model:
+    """Load one model the way the config asks for."""
+    from repflow.interventions import ablate
+    from repflow.models import load
+
+    extra = {"dtype": config.dtype} if config.dtype else {}
+    loaded = load(
+        spec,
+        init=init,
+        tokenizer=tokenizer,
+        device=config.device,
+        device_map=config.device_map,
+        scan=config.scan,
+        trust_remote_code=config.trust_remote_code,
+        seed=seed,
+        **extra,
+    )
+    return ablate(loaded, ablations)
+
+
+def twin_init(config: CompareConfig) -> str:
+    """Scheme of a twin's weights; trained ones would make no twin."""
+    init = config.init_b or "default"
+    if parse_scheme(init).name == "trained":
+        remedy = "leave --init-b out, name a scheme, or give the model again as B to compare it with itself"
+        raise InputError(teach("random weights for a twin", f"--init-b {init}", remedy))
+    return init
+
+
+def twin_ablations(config: CompareConfig) -> list[str]:
+    """Ablations of a twin: its original's unless others are named."""
+    return config.ablate_b or config.ablate
+
+
+def twin_seed(config: CompareConfig, a: Model) -> int:
+    """Seed of a twin's weights: another one if the first model is random by the same scheme, or they would be equal."""
+    return config.seed + (a.init == twin_init(config))
+
+
+def kept_shard(
+    folder: RunFolder | None, name: str, make: Callable[[], Mapping[str, np.ndarray]], meta: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Arrays of a stored shard by name; made, and stored where there is a folder, if it is not there yet.
+
+    Args:
+        folder: run folder, None to keep nothing.
+        name: name of the shard.
+        make: makes the arrays; it may fill `meta`, which is read after it.
+        meta: what the manifest keeps beside them.
+    """
+    if folder is None:
+        return dict(sorted(make().items()))
+    if not folder.has_shard(name):
+        folder.write_shard(name, make(), meta)
+    return dict(sorted(folder.read_shard(name).items()))  # safetensors gives them in any order
+
+
+def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
+    """Config as stored: what was asked, with the name that lists show."""
+    shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
+    if Path(config.task).name == task:  # a file keeps its folder, so that the request can be given again
+        task = config.task
+    stored = identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+    if config.batch_size is None:  # runs that were stored before it was an option have no such entry
+        del stored["batch_size"]
+    return stored
+
+
+def batches(config: CompareConfig, lengths: Sequence[int], state_bytes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Prompts that run together, the same however often a run is resumed.
+
+    Args:
+        config: what to do.
+        lengths: tokens of each prompt, of the longer side.
+        state_bytes: what the states of each prompt take while they are held.
+    """
+    from repflow.capture.plan import BATCH_TOKENS, make_plan
+
+    size = config.batch_size or max(1, min(BATCH_TOKENS // max(lengths), HELD_BYTES // max(state_bytes)))
+    return list(make_plan(lengths, width=1, itemsize=4, batch_size=size).batches)
+
+
+def in_batches(batch: Sequence[int], work: Callable[[Sequence[int]], list[Any]]) -> list[Any]:
+    """What `work` gives for each prompt of a batch, which is halved where memory runs out."""
+    try:
+        return work(batch)
+    except (RuntimeError, MemoryError) as error:
+        if len(batch) == 1 or not out_of_memory(error):
+            raise
+    gc.collect()
+    half = len(batch) // 2
+    return [*in_batches(batch[:half], work), *in_batches(batch[half:], work)]
+
+
+def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
+    """One finding per set of names that carry the same weights."""
+    from repflow.core.results import Finding
+
+    groups: dict[str, list[str]] = {}
+    for label, digest in digests.items():
+        groups.setdefault(digest, []).append(label)
+    return [
+        Finding(
+            "equal_weights",
+            None,
+            f"{' and '.join(labels)} have equal weights (digest {digest[:12]}), so nothing can differ between them",
+        )
+        for digest, labels in groups.items()
+        if len(labels) > 1
+    ]
+
+
+def run_name(config: CompareConfig) -> str:
+    """Folder name of a run: models, task and length, as one safe path component."""
+    from repflow.store import safe_name
+
+    parts = [_short(config.model_a), *([config.init] if config.init != "trained" else [])]
+    parts += ["ablated", *config.ablate] if config.ablate else []
+    parts += ["vs", _short(config.model_b)] if config.model_b else ["steps"]
+    if config.model_b == TWIN:
+        parts.append(twin_init(config))
+    elif config.init_b not in (None, "trained"):
+        parts.append(str(config.init_b))
+    parts += ["ablated", *config.ablate_b] if config.ablate_b else []
+    parts += [Path(config.task).stem, str(config.length)]
+    parts += [config.states] if config.states != "residual" else []
+    return safe_name("-".join(parts))
+
+
+def _short(spec: str) -> str:
+    return Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec

@@ -1,0 +1,343 @@
+"""Two models on the same text: CKA and shared nearest neighbours of every state of A with every state of B.
+
+The matched rows of all states of both models are held together for the prompts of one batch: memory grows with depth,
+width and the tokens of a batch, never with the number of prompts. Each prompt is a shard, so a killed run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.studies import measure
+from repflow.studies.compare.config import (
+    CompareConfig,
+    as_measure,
+    batches,
+    equal_weights,
+    in_batches,
+    kept_shard,
+    run_name,
+    stored_config,
+)
+from repflow.studies.engine.matching import (
+    PairedPrompts,
+    check_paired,
+    check_vocabularies,
+    file_pieces,
+    pair_prompts,
+    same_prompts,
+    text_pieces,
+)
+from repflow.studies.engine.opening import open_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from repflow.capture.run import Progress
+    from repflow.core.results import Result
+    from repflow.metrics.meter import Record, Table
+    from repflow.models import Model
+    from repflow.store import RunFolder
+    from repflow.tasks import Encoder, Prompts, Task
+
+STATE_BYTES = 4
+BANDS = ("cka_cross", "neighbours_cross", "kept_share")
+
+
+def run(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Compare two loaded models over paired prompts."""
+    from repflow.store import load_result
+
+    check(config, a, b, paired)
+    stored = stored_config(config, paired.a.task, len(paired))
+    provenance = _provenance(a, b, paired)
+    if progress is not None:
+        progress(0, len(paired), 0)  # the models are loaded, the work begins
+    if out is None:
+        return _finish(config, a, b, paired, _records(config, a, b, paired, None, progress), stored, provenance)
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"a": a, "b": b}
+    ) as folder:
+        if folder.finished:
+            return load_result(folder.path)
+        records = _records(config, a, b, paired, folder, progress)
+        result = _finish(config, a, b, paired, records, stored, provenance)
+        folder.finish(result)
+    return result
+
+
+def check(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> None:
+    """Refuse what cannot be compared, before anything is written."""
+    from repflow.metrics.cka import MIN_TOKENS
+
+    for model in (a, b):
+        check_dtype(model, config)
+        if not model.state_count(config.states):
+            raise InputError(teach(f"states of kind {config.states!r}", f"none in {model.name}", "use residual"))
+    check_paired(paired, a, b, least=max(MIN_TOKENS, config.neighbours + 1))
+
+
+def check_dtype(model: Model, config: CompareConfig) -> None:
+    """Refuse float16 unless it was asked for twice."""
+    if str(model.dtype) == "torch.float16" and not config.allow_float16:
+        raise InputError(
+            teach("float32 or bfloat16 for measuring", "float16", "pass --dtype float32, or --allow-float16")
+        )
+
+
+def _records(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    folder: RunFolder | None,
+    progress: Progress | None,
+) -> list[Record]:
+    """Records of all prompts; a batch runs whole, so that a resumed run repeats its numbers to the last bit."""
+    records: dict[int, Record] = {}
+    tokens = 0
+    for batch in pair_batches(config, a, b, paired):
+        names = {sample: f"sample-{sample:06d}" for sample in batch}
+        fresh: dict[int, Record] = {}
+        if folder is None or not all(map(folder.has_shard, names.values())):
+            work = partial(pair_records, config, a, b, paired)
+            fresh = dict(zip(batch, in_batches(batch, work), strict=True))
+        for sample in batch:
+            make = partial(fresh.__getitem__, sample)
+            records[sample] = kept_shard(folder, names[sample], make, {"samples": [sample]})
+        tokens += sum(paired.a.lengths[sample] + paired.b.lengths[sample] for sample in batch)
+        if progress is not None:
+            progress(len(records), len(paired), tokens)
+    return [records[sample] for sample in range(len(paired))]
+
+
+def pair_batches(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> list[tuple[int, ...]]:
+    """Prompts that run together."""
+    wide = sum(model.state_count(config.states) * model.width for model in (a, b))
+    longer = [max(pair) for pair in zip(paired.a.lengths, paired.b.lengths, strict=True)]
+    return batches(config, longer, [int(count) * wide * STATE_BYTES for count in paired.matched])
+
+
+def pair_records(
+    config: CompareConfig, a: Model, b: Model, paired: PairedPrompts, batch: Sequence[int]
+) -> list[Record]:
+    """What each prompt of a batch gives; every model reads them in one pass."""
+    rows = [paired.rows[sample] for sample in batch]
+    states_a = matched_states(a, paired.a, batch, [first for first, _ in rows], config.states)
+    states_b = matched_states(b, paired.b, batch, [second for _, second in rows], config.states)
+    return [pair_record(config, *states) for states in zip(batch, states_a, states_b, strict=True)]
+
+
+def pair_record(config: CompareConfig, sample: int, states_a: list[Tensor], states_b: list[Tensor]) -> Record:
+    """What one prompt gives: HSIC of all pairs of states of both models, its null, and the shared neighbours."""
+    from repflow.metrics.meter import BatchInfo
+    from repflow.metrics.neighbours import mutual_neighbours
+    from repflow.metrics.streaming_cka import CkaMeter
+
+    states_b = [rows.to(states_a[0].device) for rows in states_b]
+    # One meter over the states of both: the blocks of its matrix are A with A, A with B and B with B
+    meter = CkaMeter(unbiased=config.cka_form == "unbiased")
+    meter.begin(BatchInfo((sample,), (len(states_a[0]),)))
+    for state, rows in enumerate([*states_a, *states_b]):
+        meter.update(state, rows[None])
+    meter.end()
+    shared = mutual_neighbours(states_a, states_b, k=config.neighbours)
+    return {**meter.records[sample], "neighbours": shared.cpu().numpy()}
+
+
+def matched_states(
+    model: Model, prompts: Prompts, batch: Sequence[int], rows: Sequence[np.ndarray], kind: str
+) -> list[list[Tensor]]:
+    """States of each prompt of a batch at some positions, each (token, width), float32 or wider."""
+    import torch
+
+    from repflow.capture.run import pad
+
+    index = [torch.from_numpy(chosen) for chosen in rows]
+    states: list[list[Tensor]] = [[] for _ in batch]
+
+    def keep(_: int, hidden: Tensor) -> None:
+        for place, mine in enumerate(states):
+            chosen = hidden[place].index_select(0, index[place].to(hidden.device))
+            mine.append(chosen.to(torch.promote_types(chosen.dtype, torch.float32)))
+
+    ids, mask = pad(prompts, batch)
+    model.stream(ids, mask, kind=kind, on_state=keep)
+    return [[state.to(mine[0].device) for state in mine] for mine in states]
+
+
+def _finish(
+    config: CompareConfig,
+    a: Model,
+    b: Model,
+    paired: PairedPrompts,
+    records: list[Record],
+    stored: dict[str, Any],
+    provenance: dict[str, Any],
+) -> Result:
+    from dataclasses import replace
+
+    from repflow.core.results import Result
+    from repflow.studies.engine.provenance import model_facts
+
+    table = tabulate(config, records, a.state_count(config.states), paired)
+    result = Result({key: array for key, (_, array) in table.items()}, {key: axes for key, (axes, _) in table.items()})
+    for key in BANDS:
+        result.band(key)
+    result.config = stored
+    result.provenance = provenance | {"models": {"a": model_facts(a), "b": model_facts(b)}}  # with what ran
+    digests = provenance["digests"]
+    result.findings = [
+        *(replace(found, message=f"A: {found.message}") for found in a.findings),
+        *(replace(found, message=f"B: {found.message}") for found in b.findings),
+        *equal_weights({"A": digests["weights_a"], "B": digests["weights_b"]}),
+    ]
+    return result
+
+
+def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired: PairedPrompts) -> Table:
+    """Cut the meter's table over both models into A with B, A with A and B with B.
+
+    Names and axes: `cka_cross` (state of A, state of B, sample) with its `_null_mean` and `_null_sd`; the same pooled
+    over samples, as the mean of their HSIC before the ratio, in `cka_cross_pooled`, `cka_a_pooled`, `cka_b_pooled`;
+    `neighbours_cross` with its chance level; `kept_share` and `matched_tokens` per sample.
+    """
+    from repflow.metrics.neighbours import neighbour_chance
+    from repflow.metrics.streaming_cka import CkaMeter
+
+    meter = CkaMeter(unbiased=config.cka_form == "unbiased")
+    meter.records.update(enumerate(records))
+    whole = meter.compute()
+    first, second = slice(None, states_a), slice(states_a, None)
+    table: Table = {}
+    for new, old in (
+        ("cka_cross", "cka_matrix"),
+        ("cka_cross_null_mean", "cka_null_mean"),
+        ("cka_cross_null_sd", "cka_null_sd"),
+        ("cka_cross_pooled", "cka_pooled"),
+        ("cka_cross_pooled_null_mean", "cka_pooled_null_mean"),
+        ("cka_cross_pooled_null_sd", "cka_pooled_null_sd"),
+    ):
+        axes, array = whole[old]
+        table[new] = (axes, np.ascontiguousarray(array[first, second]))
+    axes, pooled = whole["cka_pooled"]
+    table["cka_a_pooled"] = (axes, np.ascontiguousarray(pooled[first, first]))
+    table["cka_b_pooled"] = (axes, np.ascontiguousarray(pooled[second, second]))
+    table["cka_rows_per_width"] = whole["cka_rows_per_width"]
+    shared = np.stack([record["neighbours"] for record in records], -1)
+    chance = np.array([neighbour_chance(config.neighbours, int(n)) for n in paired.matched])
+    table["neighbours_cross"] = (("state", "state", "sample"), shared)
+    table["neighbours_chance"] = (("sample",), chance)
+    table["kept_share"] = (("sample",), paired.kept_share)
+    table["matched_tokens"] = (("sample",), paired.matched)
+    return table
+
+
+def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
+    from repflow.studies.engine.provenance import machine, model_facts
+
+    return {
+        **machine(str(a.device)),
+        "dtype": str(a.dtype).removeprefix("torch."),
+        "models": {"a": model_facts(a), "b": model_facts(b)},
+        "matched_by": sorted(set(paired.by)),
+        "digests": {
+            "weights_a": a.digest(),
+            "weights_b": b.digest(),
+            "prompts_a": paired.a.digest(),
+            "prompts_b": paired.b.digest(),
+        },
+    }
+
+
+def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Make the prompts the config names, for both models."""
+    from repflow.studies.engine.prompts import padding_ids, task_options
+    from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task, random_prompts
+    from repflow.tasks.lines import is_jsonl
+
+    if config.task == "random":
+        vocabulary = check_vocabularies(a, b)
+        bos: Any = config.bos
+        ids = random_prompts(
+            vocabulary,
+            length=config.length,
+            samples=config.samples,
+            seed=config.seed,
+            tokenizer=a.tokenizer,
+            bos=bos,
+            bos_id=a.bos_token_id,
+            without=padding_ids(a, b),
+        )
+        return same_prompts(ids)
+    if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
+        return same_prompts(measure.make_prompts(as_measure(config), a))
+    encoder_a, encoder_b = _encoders(config, a, b)
+    if config.task == "text":
+        pieces = file_pieces(config.text, encoder_a, length=config.length, samples=config.samples)
+        return pair_prompts(pieces, encoder_a, encoder_b, task="text")
+    if config.task in RETRIEVAL:
+        return pair_task(make_task(config.task, task_options(config)), config, a, b)
+    if is_jsonl(config.task):
+        whole = jsonl_prompts(config.task, encoder_a, length=None, samples=config.samples)
+        pieces = text_pieces([prompt.text or "" for prompt in whole], encoder_a, length=config.length)
+        return pair_prompts(pieces, encoder_a, encoder_b, task=Path(config.task).name)
+    raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+
+
+def pair_task(task: Task, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
+    """Pair the prompts of a task, the same text for both models and within the length of each."""
+    from repflow.tasks import matched_prompts
+
+    encoders = _encoders(config, a, b)
+    size = {"length": config.length, "samples": config.samples, "seed": config.seed}
+    if a.tokenizer is b.tokenizer:
+        return same_prompts(task.prompts(encoders[0], **size))
+    made = matched_prompts(task, encoders, **size, match="text")[0]
+    pieces = text_pieces([prompt.text or "" for prompt in made], encoders[0])
+    return pair_prompts(pieces, *encoders, task=task.name)
+
+
+def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model, options: Collection[str] = ()) -> PairedPrompts:
+    """Pair texts, a task's prompts, or token ids that mean the same to both models.
+
+    `length` and `samples` cut texts and ids where they are among the options of the call.
+    """
+    from repflow.studies.states import given_prompts, plain_rows
+    from repflow.tasks import Task
+
+    if isinstance(texts, Task):
+        return pair_task(texts, config, a, b)
+    sizes: dict[str, Any] = {name: getattr(config, name) for name in ("length", "samples") if name in options}
+    rows = plain_rows(texts)
+    if len(rows) and isinstance(rows[0], str) and a.tokenizer is not b.tokenizer:
+        encoders = _encoders(config, a, b)
+        given_prompts(a, rows, bos=config.bos, **sizes)  # refuses what is too little
+        chosen = list(rows)[: sizes.get("samples")]
+        return pair_prompts(text_pieces(chosen, encoders[0], length=sizes.get("length")), *encoders, task="text")
+    if not (len(rows) and isinstance(rows[0], str)):
+        sizes["vocab_size"] = check_vocabularies(a, b)
+    return same_prompts(given_prompts(a, rows, bos=config.bos, **sizes))
+
+
+def _encoders(config: CompareConfig, a: Model, b: Model) -> tuple[Encoder, Encoder]:
+    from repflow.tasks import Encoder
+
+    bos: Any = config.bos
+    first, second = (Encoder(m.tokenizer, bos, m.bos_token_id, limit=m.max_length) for m in (a, b))
+    return first, second

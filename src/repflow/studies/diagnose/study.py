@@ -1,0 +1,400 @@
+"""Diagnose: one page that joins flow and probes, each statement with its number."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.results import Finding
+from repflow.studies.diagnose.blocks import block_statements, block_steps
+from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
+from repflow.studies.diagnose.flow import early_signature, homogenise, late_signature, recover
+from repflow.studies.diagnose.readout import layout, loss_signature, readout
+from repflow.studies.diagnose.statement import Statement, Thresholds
+from repflow.studies.engine.loading import identity
+from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe.config import LENGTH, LENGTHS, ProbeConfig, prompt_total, task_length, total_prompts
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.core.results import Result
+    from repflow.models import Model
+
+_probe = ProbeConfig()
+_limits = Thresholds()
+SHARED = (
+    *("format", "classes", "items", "documents", "distractors", "chat_template", "init", "init_seed", "ablate", "bos"),
+    *("tokenizer", "dtype", "device", "device_map", "scan", "batch_size", "allow_float16", "trust_remote_code", "seed"),
+)
+"""Fields that both studies take as they are."""
+PROBED = ("samples", "train", "test", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
+UNLABELLED = ("text", "random")
+STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
+"""Findings of a probe that the statements say as well."""
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def _same(name: str, *aliases: str) -> Any:
+    """An option that means what it means to `repflow probe`; aliases are names that `repflow reproduce` has for it."""
+    entry = next(f for f in fields(ProbeConfig) if f.name == name)
+    return field(default=getattr(_probe, name), metadata={"help": entry.metadata["help"], "aliases": aliases})
+
+
+@dataclass
+class DiagnoseConfig:
+    """What to diagnose; the fields are the command line's options."""
+
+    model: str = _same("model")
+    task: str = _option("kvpr", "what the model reads: kvpr, mdqa, FILE.jsonl; text and random have flow but no probes")
+    text: list[str] = field(
+        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    )
+    length: int = task_length()
+    flow_samples: int = _option(16, "prompts whose flow is measured")
+    samples: int = prompt_total("--probe-samples")
+    train: int | None = _same("train")
+    test: int | None = _same("test")
+    seeds: int = _same("seeds", "--probe-seeds")
+    seeds_vary: str = _same("seeds_vary")
+    seed: int = _same("seed")
+    label: str = _same("label")
+    twin: str | None = _same("twin")
+    allow_leak: bool = _same("allow_leak")
+    answers: int = _same("answers")
+    lens: int = _same("lens")
+    flow_run: str | None = field(
+        default=None,
+        metadata={"help": "folder of a run of `repflow measure` to take instead of measuring", "flag": "--flow"},
+    )
+    probe_run: str | None = field(
+        default=None,
+        metadata={"help": "folder of a run of `repflow probe` to take instead of probing", "flag": "--probe"},
+    )
+    early_similarity: float = _option(_limits.early_similarity, "similarity that is high for early states")
+    late_similarity: float = _option(_limits.late_similarity, "similarity that is high for the last states")
+    loss_points: float = _option(_limits.loss_points, "points of accuracy lost from peak to last that count as a loss")
+    early_depth: float = _option(_limits.early_depth, "relative depth up to which states are early")
+    late_depth: float = _option(_limits.late_depth, "relative depth from which states are late")
+    format: str = _same("format")
+    classes: int | None = _same("classes")
+    items: int | None = _same("items")
+    documents: str | None = _same("documents")
+    distractors: str = _same("distractors")
+    chat_template: bool = _same("chat_template")
+    init: str = _same("init")
+    init_seed: int | None = _same("init_seed")
+    ablate: list[str] = field(default_factory=list, metadata={"help": MeasureConfig().help("ablate")})
+    bos: str = _same("bos")
+    tokenizer: str | None = _same("tokenizer")
+    dtype: str | None = _same("dtype")
+    device: str | None = _same("device")
+    device_map: str | None = _same("device_map")
+    scan: str = _same("scan")
+    batch_size: int | None = _same("batch_size")
+    allow_float16: bool = _same("allow_float16")
+    trust_remote_code: bool = _same("trust_remote_code")
+
+    def __post_init__(self) -> None:
+        """Give the task its length where none is asked for."""
+        self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
+        self.samples = total_prompts(self.samples, self.train, self.test)
+
+    def thresholds(self) -> Thresholds:
+        """The thresholds among the options."""
+        return Thresholds(**{entry.name: float(getattr(self, entry.name)) for entry in fields(Thresholds)})
+
+    def flow(self) -> MeasureConfig:
+        """The part that measures."""
+        shared = {name: getattr(self, name) for name in SHARED}
+        shared |= {"length": self.length, "samples": self.flow_samples, "text": self.text}
+        return MeasureConfig(model=self.model, task=self.task, **shared)
+
+    def probe(self) -> ProbeConfig | None:
+        """The part that probes; None for a task without labels."""
+        if self.task in UNLABELLED:
+            return None
+        shared = {name: getattr(self, name) for name in (*SHARED, *PROBED)}
+        return ProbeConfig(model=self.model, task=self.task, length=self.length, **shared)
+
+
+def judge(
+    flow: FlowEvidence | None,
+    probe: ProbeEvidence | None,
+    thresholds: Thresholds | None = None,
+    unprobed: str = "no labels, so no probes",
+) -> tuple[list[Statement], list[str]]:
+    """Statements that the evidence allows, and what was not measured and is therefore not claimed.
+
+    Args:
+        flow: numbers of a measured run.
+        probe: numbers of a probed run.
+        thresholds: where a signature begins.
+        unprobed: why there are no probes, where there are none.
+    """
+    limits = thresholds or Thresholds()
+    statements: list[Statement] = []
+    missing: list[str] = []
+    if flow is None:
+        missing.append("flow between tokens (no finite token similarity of residual states)")
+    else:
+        if flow.partial:
+            lost = f"states {flow.states} to {flow.all_states - 1}"
+            missing.append(f"flow at {lost}, which are not finite, and signatures that take them in")
+        statements += [homogenise(flow), recover(flow)]
+        statements += early_signature(flow, limits) + late_signature(flow, limits)
+        if flow.excess is None:
+            missing.append("excess similarity (needs at least two prompts)")
+    if probe is None:
+        missing.append(f"what can be decoded ({unprobed})")
+    else:
+        found, absent = readout(probe)
+        statements += found + loss_signature(probe, limits)
+        missing += absent
+    statements += block_statements(block_steps(flow, probe), probe)
+    if flow is not None:
+        statements += layout(flow, probe)
+    missing.append("whether the model draws on what can be decoded (that takes interventions)")
+    return statements, missing
+
+
+def check_request(config: DiagnoseConfig, name: str | None = None) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded."""
+    from repflow.store.name import check_name
+    from repflow.studies import measure
+    from repflow.studies.probe import config as probe_config
+
+    if name is not None:
+        check_name(name)
+    config.thresholds()
+    if config.flow_samples < 1:
+        raise InputError(teach("--flow-samples of at least 1", f"{config.flow_samples}", "4 or more give intervals"))
+    if not config.model:
+        if config.flow_run is None and config.probe_run is None:
+            expected = "a MODEL to measure and probe, or runs of it"
+            raise InputError(teach(expected, "neither", "name MODEL, or pass --flow RUN, --probe RUN or both"))
+        return
+    if config.flow_run is None:
+        measure.check_request(config.flow(), name)
+    probe = config.probe()
+    if probe is not None and config.probe_run is None:
+        probe_config.check_request(probe, name)
+
+
+def run_name(config: DiagnoseConfig) -> str:
+    """Folder name of a diagnosis, as one safe path component; other thresholds make another one of the same runs."""
+    from repflow.store import safe_name
+
+    limits = config.thresholds()
+    mark = "" if limits == Thresholds() else hashlib.sha256(repr(limits).encode()).hexdigest()[:8]
+    return safe_name("-".join(filter(None, [_base_name(config), mark])))
+
+
+def _base_name(config: DiagnoseConfig) -> str:
+    """As of a probe, so that a quick try does not block the real run; of the runs where both are there."""
+    from repflow.studies import measure
+    from repflow.studies.probe.config import NAMED, option_tag
+
+    limits = {entry.name for entry in fields(Thresholds)}
+    if not config.model:
+        first = Path(config.probe_run or config.flow_run or "").resolve().name
+        return f"{first}-{option_tag(config, {*NAMED, *limits})}-diagnosis"
+    probed = config.probe() is not None
+    size = f"{config.samples}x{config.seeds}" if probed else str(config.flow_samples)
+    named = {*NAMED, *limits} - {"label"} | (set() if probed else {"flow_samples"})
+    return "-".join(filter(None, [measure.run_name(config.flow()), size, option_tag(config, named), "diagnosis"]))
+
+
+def run(
+    config: DiagnoseConfig,
+    *,
+    model: Model | None = None,
+    task: Any = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Measure and probe one model, and say what the numbers allow.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        task: a Task object, instead of `config.task`.
+        out: folder of runs; the measured and the probed run are stored there too, as NAME-flow and NAME-probe.
+        name: name of the diagnosis in `out`.
+        progress: called after each batch.
+    """
+    from repflow.store import RunFolder, load_result, safe_name
+
+    names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
+    found = _taken(config)
+    if config.model or model is not None:
+        found = _worked(config, found, names, model=model, task=task, out=out, progress=progress)
+    flow, probed = found["flow"], found["probe"]
+    result = diagnose_results(flow, probed, config.thresholds())
+    live = bool(config.model) or model is not None
+    taken = ("model", "task") if live else ("model", "task", "length", "init")
+    stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
+    result.config = stored | {key: result.config[key] for key in taken}
+    del result.config["allow_leak"]  # no part of what the run is, as with a probe
+    if out is None:
+        return result
+    given = {"flow": config.flow_run, "probe": config.probe_run}
+    result.provenance["runs"] = {part: None if found[part] is None else given[part] or names[part] for part in names}
+    provenance = {"digests": _digests(flow, probed)}
+    with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
+        if folder.finished:
+            return load_result(folder.path)
+        folder.finish(result)
+    return result
+
+
+def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
+    """Runs that are there already, refused where they are of another kind."""
+    from repflow.store import load_result
+
+    found: dict[str, Result | None] = {"flow": None, "probe": None}
+    for part, path in (("flow", config.flow_run), ("probe", config.probe_run)):
+        if path is None:
+            continue
+        found[part] = result = load_result(path)
+        if not ("token_similarity" in result if part == "flow" else "probe" in result.provenance):
+            command = "measure" if part == "flow" else "probe"
+            raise InputError(teach(f"--{part} with a run of `repflow {command}`", path, "see `repflow list`"))
+    return found
+
+
+def _worked(
+    config: DiagnoseConfig,
+    found: dict[str, Result | None],
+    names: dict[str, str],
+    *,
+    model: Model | None,
+    task: Any,
+    out: str | Path | None,
+    progress: Progress | None,
+) -> dict[str, Result | None]:
+    """Measure and probe what is not there yet."""
+    from repflow.studies import measure
+    from repflow.studies.engine.prompts import make_prompts
+    from repflow.studies.probe import study as probe
+
+    flow, probed, asked = found["flow"], found["probe"], config.probe()
+    if flow is not None and (probed is not None or asked is None):
+        return found
+    loaded = measure.load_model(config.flow()) if model is None else model
+    if flow is None:
+        prompts = None if task is None else make_prompts(config.flow(), loaded, task)
+        work: dict[str, Any] = {"out": out, "name": names["flow"], "progress": progress}
+        flow = measure.run(config.flow(), model=loaded, prompts=prompts, **work)
+    if probed is None and asked is not None:
+        probed = probe.run(asked, model=loaded, task=task, out=out, name=names["probe"], progress=progress)
+    return {"flow": flow, "probe": probed}
+
+
+def _digests(flow: Result | None, probe: Result | None) -> dict[str, Any]:
+    found = {"flow": flow, "probe": probe}
+    return {name: result.provenance.get("digests", {}) for name, result in found.items() if result is not None}
+
+
+def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thresholds | None = None) -> Result:
+    """Diagnosis of results that are there already, measured or read with `repflow.load_result`.
+
+    Returns:
+        A Result whose provenance holds `statements` and `not_measured`, with the curves they rest on.
+    """
+    from repflow.core.results import Result
+
+    if flow is None and probe is None:
+        raise InputError(teach("a measured or a probed result", "neither", "pass repflow.load_result(RUN)"))
+    limits = thresholds or Thresholds()
+    evidence = None if flow is None else FlowEvidence.of(flow)
+    read = None if probe is None else ProbeEvidence.of(probe)
+    why = {} if probe is None else {"unprobed": "no state is finite"}
+    statements, missing = judge(evidence, read, limits, **why)
+    _check_same_model(flow, probe)
+    arrays, axes, bands = {}, {}, {}
+    shown = (("token_similarity", "token_similarity_excess"), ("probe_accuracy", "probe_step", "probe_chance"))
+    for source, names in zip((flow, probe), shown, strict=True):
+        for name in names if source is not None else ():
+            if source is not None and name in source:
+                arrays[name], axes[name] = source[name], source.axes[name]
+                if name in source.bands:
+                    bands[name] = source.bands[name]
+    first = flow if flow is not None else probe
+    assert first is not None
+    provenance = {
+        "model": first.provenance.get("model", {}),
+        "statements": [statement.to_json() for statement in statements],
+        "blocks": [step.to_json() for step in block_steps(evidence, read)],
+        "not_measured": missing,
+        "thresholds": asdict(limits),
+        "digests": _digests(flow, probe),
+        "read_out": None if read is None else read.read.to_json(),
+    }
+    findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
+    findings = [finding for finding in findings if finding.code not in STATED]
+    findings += _other_prompts(flow, probe)
+    config = {name: first.config.get(name) for name in ("model", "task", "length", "init", "states")}
+    return Result({k: np.asarray(v) for k, v in arrays.items()}, axes, config, provenance, findings, bands)
+
+
+def _check_same_model(flow: Result | None, probe: Result | None) -> None:
+    digests = [d for part in (flow, probe) if part and (d := part.provenance.get("digests", {}).get("weights"))]
+    schemes = {digest.partition(":")[2] for digest in digests}  # digests of two schemes say nothing about each other
+    if len(schemes) == 1 and len(set(digests)) > 1 and flow is not None and probe is not None:
+        got = f"{flow.config.get('model')} and {probe.config.get('model')}, whose weights differ"
+        raise InputError(teach("flow and probe of one model", got, "name two runs with the same weights"))
+
+
+def _other_prompts(flow: Result | None, probe: Result | None) -> list[Finding]:
+    """Flow and probe of one model may come from different prompts, which the reader must know."""
+    if flow is None or probe is None:
+        return []
+    read = [(result.config.get("task"), result.config.get("length")) for result in (flow, probe)]
+    if read[0] == read[1]:
+        return []
+    shown = [f"{task} at {length} tokens" for task, length in read]
+    return [Finding("different_prompts", None, f"the flow is from {shown[0]}, the probe from {shown[1]}")]
+
+
+def diagnose(
+    model: Any,
+    task: Any = "kvpr",
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Result:
+    """Measure and probe a model, and say what the numbers allow.
+
+    Args:
+        model: a loaded Model, a spec, or a live transformers model.
+        task: `kvpr`, `mdqa`, `FILE.jsonl`, or a Task object; `random` has flow but no probes.
+        out: folder of runs to store everything in.
+        name: name of the stored diagnosis.
+        **options: any field of `DiagnoseConfig`.
+
+    Returns:
+        Result: `provenance["statements"]` holds the statements, each with the numbers behind it.
+    """
+    from repflow.studies.probe.study import prepared
+
+    known = {f.name for f in fields(DiagnoseConfig)} - {"model", "task"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    config, loaded, chosen = prepared(DiagnoseConfig, model, task, options)
+    return run(config, model=loaded, task=chosen, out=out, name=name)
+
+
+def statements_of(result: Result) -> Sequence[dict[str, Any]]:
+    """Statements of a stored diagnosis."""
+    return result.provenance["statements"]

@@ -1,0 +1,1 @@
+"""Token dynamics of paper 3: simulated, and beside real layers."""

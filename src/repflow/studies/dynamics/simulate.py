@@ -1,0 +1,141 @@
+"""Simulate: the token dynamics of paper 3 for parameters of your own, its scenario, and what the theory says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, teach
+
+if TYPE_CHECKING:
+    from repflow.core.results import Result
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class SimulateConfig:
+    """What to simulate; the fields are the command line's options."""
+
+    x0: str = _option("", "tokens at t = 0: numbers with commas between; vectors as rows with ; between: 1,2;3,4")
+    mu: str = _option("", "input-output product S_C'S_B: a number, or a matrix with ; between its rows")
+    s_delta: str = _option("", "step-size weight: a number, or a matrix whose row d belongs to channel d")
+    a: str = _option("1", "decay of A = -a I, positive: a number, or one per channel")
+    until: float = _option(100.0, "last time")
+    points: int = _option(200, "times that are kept")
+    paper_sign: bool = _option(False, "take a negative a as Figures 3 and 4 print it")
+
+
+def parse_numbers(text: str, option: str) -> np.ndarray:
+    """Numbers, or rows of numbers with ; between.
+
+    >>> parse_numbers("1,2;3,4", "--x0").tolist(), parse_numbers("-1.5", "--mu").tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [-1.5])
+    """
+    rows = [row.replace(",", " ").split() for row in text.split(";") if row.strip()]
+    try:
+        numbers = [[float(word) for word in row] for row in rows]
+    except ValueError:
+        raise InputError(teach(f"numbers in {option}", repr(text), "write 0.5,1.5 or 1,2;3,4")) from None
+    if not numbers:
+        raise InputError(teach(f"{option}", "nothing", "write 0.5,1.5 or 1,2;3,4"))
+    if len({len(row) for row in numbers}) > 1:
+        raise InputError(teach(f"{option} with rows of one length", repr(text), "write 0.5,1.5 or 1,2;3,4"))
+    return np.array(numbers[0] if len(numbers) == 1 and ";" not in text else numbers)
+
+
+def parameters(config: SimulateConfig) -> dict[str, Any]:
+    """Arguments of `simulate` or `simulate_nd` that the options mean."""
+    given = {name: parse_numbers(getattr(config, name), f"--{name.replace('_', '-')}") for name in NAMES}
+    vectors = given["mu"].size > 1 or given["x0"].ndim == 2
+    x0 = given["x0"].reshape(1, -1) if vectors and given["x0"].ndim == 1 else given["x0"]
+    io = {"io_matrix": given["mu"]} if vectors else {"mu": given["mu"]}
+    return {"x0": x0, **io, "s_delta": given["s_delta"], "a": given["a"]}
+
+
+NAMES = ("x0", "mu", "s_delta", "a")
+
+
+def check_request(config: SimulateConfig) -> None:
+    """Refuse what can be seen to be wrong, with the library's own checks."""
+    from repflow.dynamics import simulate, simulate_nd
+
+    if config.points < 2:
+        raise InputError(teach("--points of at least 2", f"{config.points}", "200 draw a smooth line"))
+    if not 0 < config.until < float("inf"):
+        raise InputError(teach("--until as a positive time", f"{config.until:g}", "such as 100 or 1e12"))
+    given = parameters(config)
+    run = simulate if "mu" in given else simulate_nd
+    run(**given, t=[0.0], paper_sign=config.paper_sign)
+
+
+def run_name(config: SimulateConfig) -> str:
+    """Folder name: the request's hash, as its numbers make no name."""
+    return f"dynamics-{hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+def run(config: SimulateConfig, *, out: str | Path | None = None, name: str | None = None) -> Result:
+    """Simulate, classify, and store.
+
+    Args:
+        config: what to do.
+        out: folder of runs; None keeps the result in memory only.
+        name: name of the run in `out`.
+
+    Returns:
+        Result: t, tokens, log_norms, attention at four moments; scenario and events under `provenance`.
+    """
+    from repflow.core.results import Finding, Result
+    from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
+
+    check_request(config)
+    given = parameters(config)
+    path = follow(given, config.until, config.points, paper_sign=config.paper_sign)
+    arrays, axes = path_arrays(path)
+    facts = {**path_facts(path), "classification": _classified(given, config)}
+    findings = [Finding(event.kind.replace("-", "_"), None, event.message) for event in path.events]
+    result = Result(arrays, axes, {"study": "dynamics-simulate", **asdict(config)}, facts, findings)
+    return result if out is None else store(result, out, name or run_name(config))
+
+
+def _classified(given: dict[str, Any], config: SimulateConfig) -> dict[str, Any]:
+    from repflow.dynamics import classify, classify_nd
+
+    if config.paper_sign and (given["a"] <= 0).any():
+        return {"scenario": "unknown", "theorem": "none: they all assume a > 0", "evidence": {}}
+    if "mu" in given:
+        return asdict(classify(**given))
+    found = classify_nd(given["io_matrix"], given["x0"], s_delta=given["s_delta"], a=given["a"], until=config.until)
+    return {
+        "scenario": found.verdict,
+        "theorem": "appendix C's conjecture, heuristic",
+        "evidence": {
+            **found.evidence,
+            "eigenvalues": found.eigenvalues.tolist(),
+            "signs": found.signs.tolist(),
+            "outcomes": list(found.outcomes),
+        },
+    }
+
+
+def store(result: Result, out: str | Path, name: str) -> Result:
+    """Keep a result that was computed in one go as a run."""
+    from importlib import metadata
+
+    from repflow.store import RunFolder
+    from repflow.version import __version__
+
+    packages = {package: metadata.version(package) for package in ("numpy", "scipy")}
+    provenance = {"repflow": __version__, "packages": packages, "device": "cpu"}
+    result.provenance = {**provenance, **result.provenance}
+    with RunFolder.open(out, name, config=result.config, provenance=provenance) as folder:
+        if not folder.finished:
+            folder.finish(result)
+    return result

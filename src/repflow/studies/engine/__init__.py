@@ -1,0 +1,1 @@
+"""Engine: what every study shares."""

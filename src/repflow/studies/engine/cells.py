@@ -1,0 +1,224 @@
+"""Running a grid: cell after cell, each model loaded once in a row; a cell that cannot run does not stop the others."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from repflow.core.errors import InputError, RunLockedError, StoreError, UnsupportedModelError
+from repflow.studies import measure
+from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.opening import check_reused
+from repflow.studies.probe import study as probe
+from repflow.studies.probe.config import ProbeConfig
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.core.results import Result
+    from repflow.models import Model
+    from repflow.studies.engine.grid import CellConfig
+
+Status = Literal["finished", "cannot run", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: the cell.
+        path: folder of its run.
+        status: `finished`; `cannot run` when the request does not fit the model; `failed` for anything else, such as a
+            broken checkpoint or a full disk.
+        reason: why it is not finished.
+        result: the result of a finished cell.
+        error: what was raised.
+    """
+
+    cell: Cell
+    path: Path
+    status: Status
+    reason: str = ""
+    result: Result | None = None
+    error: Exception | None = None
+
+
+def run_cells(
+    cells: Sequence[Cell], folder: Path, *, progress: Callable[[Cell], Progress] | None = None
+) -> Iterator[Outcome]:
+    """Run cells one after the other; a finished one is read from its run without loading its model.
+
+    A cell that cannot run or failed leaves NAME.json with the reason in the folder, and is tried again next time: the
+    model may have been downloaded, the disk emptied.
+
+    Args:
+        cells: what to run.
+        folder: folder of the study, created where missing.
+        progress: gives the callback for a cell.
+    """
+    held = HeldModel()
+
+    def run(cell: Cell) -> Outcome:
+        return run_cell(cell, folder, held, None if progress is None else progress(cell))
+
+    for outcome in free_first(cells, run, lambda cell: folder / cell.name):
+        _note(outcome, folder)
+        yield outcome
+
+
+C = TypeVar("C")
+Done = TypeVar("Done", bound="HasError")
+
+
+@runtime_checkable
+class HasError(Protocol):
+    """An outcome, whatever its study."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What was raised."""
+
+
+def free_first(cells: Sequence[C], run: Callable[[C], Done], path: Callable[[C], Path]) -> Iterator[Done]:
+    """Run cells; one that another process is running is left until the others are done, and then waited for.
+
+    So two processes side by side share a grid's work, and each ends with all of it.
+
+    Args:
+        cells: what to run.
+        run: runs a cell, or reads it where it is finished.
+        path: folder of a cell's run.
+
+    Yields:
+        An outcome for each cell, in their order.
+    """
+    done: list[Done | None] = []
+    given = 0
+    for cell in cells:
+        outcome = run(cell)
+        done.append(None if isinstance(outcome.error, RunLockedError) else outcome)
+        while given < len(done) and (ready := done[given]) is not None:
+            yield ready
+            given += 1
+    for place in range(given, len(cells)):
+        ready = done[place]
+        yield _waited(cells[place], run, path(cells[place])) if ready is None else ready
+
+
+def _waited(cell: C, run: Callable[[C], Done], path: Path) -> Done:
+    from repflow.store.lock import wait_for_writer
+
+    while True:
+        elsewhere = wait_for_writer(path)
+        outcome = run(cell)
+        if not elsewhere or not isinstance(outcome.error, RunLockedError):
+            return outcome
+
+
+def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:
+    """Run one cell, or say why it could not be."""
+    path = folder / cell.name
+
+    def work() -> Result:
+        stored = stored_result(path)
+        if stored is not None:
+            check_reused(path, cell.config.model, cell.config.trust_remote_code)
+            return stored
+        model = held.load(cell.config)
+        told: dict[str, Any] = {"out": folder, "name": cell.name, "progress": progress}
+        if isinstance(cell.config, ProbeConfig):
+            return probe.run(cell.config, model=model, **told)
+        return measure.run(cell.config, model=model, **told)
+
+    return Outcome(cell, path, *attempt(work))
+
+
+def attempt(work: Callable[[], Result]) -> tuple[Status, str, Result | None, Exception | None]:
+    """Do the work of a cell: status, reason, result and error, in the order of `Outcome`."""
+    try:
+        return "finished", "", work(), None
+    except StoreError as error:  # some are InputErrors too, but a full disk or a lock says nothing about the cell
+        return "failed", str(error), None, error
+    except InputError as error:
+        return "failed" if is_damage(error) else "cannot run", str(error), None, error
+    except Exception as error:  # noqa: BLE001  one cell must not take the rest of the grid down
+        return "failed", f"{type(error).__name__}: {error}", None, error
+
+
+def is_damage(error: InputError) -> bool:
+    """Whether a checkpoint's file is broken: the cell could run, so its failing must not pass for a dash."""
+    from safetensors import SafetensorError
+
+    broken = isinstance(error.__cause__, SafetensorError | EOFError | RuntimeError)
+    return broken and not isinstance(error, UnsupportedModelError)
+
+
+def stored_result(path: Path) -> Result | None:
+    """Result of a finished run; None if there is none that is whole."""
+    from repflow.store import list_runs, load_result
+
+    if not path.is_dir():
+        return None
+    found = list_runs(path)
+    if not found or not found[0].finished or found[0].damaged:
+        return None
+    try:
+        return load_result(path)
+    except StoreError:
+        return None  # the run itself says what is wrong with it
+
+
+class HeldModel:
+    """The model loaded last, for cells in a row that share it; a model that could not be loaded is not tried again."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._held: Model | Exception | None = None
+
+    def load(self, config: CellConfig) -> Model:
+        """Load the model of a cell unless it is held."""
+        key = model_key(config)
+        if key != self._key:
+            self._key, self._held = key, None
+            gc.collect()  # the last model's memory before the next one's
+            try:
+                self._held = measure.load_model(probe.as_measure(config) if isinstance(config, ProbeConfig) else config)
+            except Exception as error:  # noqa: BLE001  raised again below, for every cell of this model
+                self._held = error
+        if isinstance(self._held, Exception):
+            raise self._held
+        assert self._held is not None
+        return self._held
+
+
+def model_key(config: CellConfig) -> tuple[Any, ...]:
+    """What decides which weights are loaded, and where to; the seed only where weights are random."""
+    drawn = config.init != "trained" or config.model.startswith("config:")
+    seed = config.seed if config.init_seed is None else config.init_seed
+    place = (config.tokenizer, config.dtype, config.device, config.device_map, config.scan, config.trust_remote_code)
+    return (config.model, config.init, seed if drawn else None, tuple(config.ablate), *place)
+
+
+def _note(outcome: Outcome, folder: Path) -> None:
+    from repflow.store.disk import make_folder, write_atomic
+
+    file = folder / f"{outcome.cell.name}.json"
+    if outcome.status == "finished":
+        if file.exists():
+            with suppress(OSError):
+                file.unlink()
+        return
+    content = {
+        "cell": outcome.cell.name,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "config": asdict(outcome.cell.config),
+    }
+    with suppress(StoreError):  # on a full disk the reason is at least told
+        make_folder(folder)
+        write_atomic(file, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,223 @@
+"""Grid: one run for every combination of models, tasks, lengths, inits and seeds that a STUDY.toml names.
+
+    [study]
+    kind = "measure"
+    models = ["gpt2", "state-spaces/mamba-130m-hf"]
+    tasks = ["random", "text"]
+    lengths = [512, "2K"]
+    inits = ["trained", "default"]
+    seeds = [0]
+    text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
+    samples = 16
+
+`kind = "probe"` probes instead; its options are those of `repflow probe`, where `seeds` is a number of repetitions and
+so no list. Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the
+study's folder and resumes like one. Code that a study names runs only if the call that reads it allows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.trust import Trust, check_trust
+from repflow.studies.engine.loading import identity
+from repflow.studies.engine.prompts import matched_models, only_fitting
+from repflow.studies.measure import MeasureConfig, check_request, run_name
+from repflow.studies.probe import config as probe_config
+from repflow.studies.probe.config import ProbeConfig
+
+AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
+"""List in the study → field of a cell's config; the order keeps cells that share a model together."""
+KINDS: dict[str, type[MeasureConfig] | type[ProbeConfig]] = {"measure": MeasureConfig, "probe": ProbeConfig}
+CellConfig = MeasureConfig | ProbeConfig
+NAME_LENGTH = 120
+HASH_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study.
+
+    Attributes:
+        name: name of its run, unlike that of any other configuration.
+        config: what to measure or probe.
+    """
+
+    name: str
+    config: CellConfig
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of cells.
+
+    Attributes:
+        name: folder of the study in the folder of runs.
+        cells: in the order of running.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    def part(self, part: str) -> tuple[Cell, ...]:
+        """Cells of share i of k, written `i/k`; the k shares are disjoint and make the whole."""
+        number, total = parse_part(part)
+        count = len(self.cells)
+        return self.cells[count * (number - 1) // total : count * number // total]
+
+
+def parse_part(part: str) -> tuple[int, int]:
+    """Number and count of a share.
+
+    >>> parse_part("2/4")
+    (2, 4)
+    """
+    first, slash, second = part.partition("/")
+    if slash and first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second):
+        return int(first), int(second)
+    raise InputError(teach("--part i/k with 1 <= i <= k", repr(part), "write --part 1/4, 2/4, 3/4 and 4/4"))
+
+
+def read_study(path: str | Path, *, allow_code: bool = False, trust_remote_code: bool = False) -> Study:
+    """Read and expand a STUDY.toml.
+
+    Args:
+        path: the file, which may come from anyone.
+        allow_code: run Python files that it names as metrics.
+        trust_remote_code: run Python that comes with its models, where it says so too.
+
+    Raises:
+        InputError: it cannot be read, or a key, type or value in it is wrong, or it names code that is not allowed; the
+            message names it.
+    """
+    file = Path(path)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}; check the path") from None
+    except (ValueError, RecursionError) as error:  # bad TOML or UTF-8, a number of 5,000 digits, brackets without end
+        raise InputError(f"{file} is not valid TOML: {error}; correct the file") from None
+    if data.keys() != {"study"} or not isinstance(data["study"], dict):
+        stray = sorted(data.keys() - {"study"})
+        got = f"{stray[0]!r}, {nearest(stray[0], ['study'])}" if stray else "none"
+        raise InputError(teach(f"one table [study] in {file}", got, "put every key under [study]"))
+    check_trust(data["study"], Trust(allow_code, trust_remote_code), str(file))
+    return expand(data["study"], default_name=file.stem)
+
+
+def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
+    """Check the table [study] and make its cells."""
+    from repflow.store import check_name, safe_name
+
+    data = _with_lengths(data)
+    _check_keys(data)
+    kind, axes = KINDS[data["kind"]], axes_of(data["kind"])
+    # a length that is not given is left to the task
+    lists = {field: _axis(data, key, kind) for key, field in axes.items() if key in data or field != "length"}
+    options = {key: value for key, value in data.items() if key not in axes and key not in ("kind", "name")}
+    base = kind(**options)
+    if isinstance(base, MeasureConfig) and base.grid is None and len(lists["model"]) > 1:
+        options["grid"] = _common_grid(lists["model"], base)
+    cells = []
+    for values in itertools.product(*lists.values()):
+        config = only_fitting(kind(**options, **dict(zip(lists, values, strict=True))))
+        if len(lists["model"]) > 1:
+            config = replace(config, match_with=matched_models(lists["model"], config))
+        _check_cell(config)
+        cells.append(Cell(cell_name(config), config))
+    name = data.get("name", safe_name(default_name))
+    return Study(check_name(name, "study name"), tuple(cells))
+
+
+def axes_of(kind: str) -> dict[str, str]:
+    """Lists that a kind of study takes: to `repflow probe`, seeds are a number of repetitions."""
+    return {key: field for key, field in AXES.items() if kind == "measure" or key != "seeds"}
+
+
+def cell_name(config: CellConfig) -> str:
+    """Readable and stable name of a cell, with a hash of the whole configuration against collisions."""
+    text = json.dumps(identity(config), sort_keys=True)
+    tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    named = run_name(config) if isinstance(config, MeasureConfig) else probe_config.run_name(config)
+    return f"{named[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
+
+
+def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with lengths such as "4K" as numbers of tokens."""
+    from repflow.spec.length import THOUSANDS, parse_length
+
+    listed = data.get("lengths")
+    if not isinstance(listed, list):
+        return dict(data)
+    words = [parse_length(entry) if isinstance(entry, str) and THOUSANDS.match(entry) else entry for entry in listed]
+    return {**data, "lengths": words}
+
+
+def _check_keys(data: Mapping[str, Any]) -> None:
+    if "kind" in data and data["kind"] not in list(KINDS):  # a list has no hash
+        expected = 'kind = "measure" or "probe" in [study]'
+        raise InputError(teach(expected, repr(data["kind"]), nearest(str(data["kind"]), KINDS)))
+    config, axes = KINDS[data.get("kind", "measure")], axes_of(data.get("kind", "measure"))
+    options = {f.name for f in fields(config)} - set(axes.values())
+    known = {"kind", "name", *axes, *options}
+    if unknown := sorted(data.keys() - known):
+        raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
+    if "kind" not in data:
+        raise InputError(teach('kind = "measure" or "probe" in [study]', "None", nearest("None", KINDS)))
+    if "models" not in data:
+        raise InputError(teach("models = [...] in [study]", "none", "name at least one model"))
+    hints = get_type_hints(config)
+    for key, value in data.items():
+        kind: Any = types.GenericAlias(list, hints[axes[key]]) if key in axes else hints.get(key, str)
+        _check_type(key, value, kind, str(data["kind"]))
+
+
+def _check_type(key: str, value: Any, hint: Any, command: str) -> None:
+    if _fits(value, hint):
+        return
+    shown = str(hint).removeprefix("<class '").removesuffix("'>")
+    raise InputError(teach(f"{key} of type {shown} in [study]", f"{value!r}", f"see `repflow {command} --help`"))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, kind) for kind in get_args(hint))
+    return type(value) is hint  # isinstance would take true for 1
+
+
+def _axis(data: Mapping[str, Any], key: str, kind: type[CellConfig]) -> list[Any]:
+    default = getattr(kind(), AXES[key])
+    values = data.get(key, [default])
+    if not values:
+        raise InputError(teach(f"at least one entry in {key}", "an empty list", "name one, or leave the key out"))
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise InputError(teach(f"different entries in {key}", f"{twice!r} twice", "name each once"))
+    return list(values)
+
+
+def _check_cell(config: CellConfig) -> None:
+    """Refuse what no model could run, so that a misspelt study writes nothing."""
+    if not config.model.strip():
+        raise InputError(teach("names in models", repr(config.model), "name a folder, hub id or config:FILE.json"))
+    if isinstance(config, MeasureConfig):
+        check_request(config)
+    else:
+        probe_config.check_request(config)
+
+
+def _common_grid(models: Sequence[str], config: MeasureConfig) -> int | None:
+    from repflow.studies.engine.depth_grid import common_grid
+
+    return common_grid(models, config.states, trust_remote_code=config.trust_remote_code)

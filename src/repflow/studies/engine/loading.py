@@ -1,0 +1,76 @@
+"""Options that every study of a model shares, checked by their words alone, before torch or a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.spec.request import (
+    check_device,
+    check_device_map,
+    check_least,
+    check_scan,
+    check_seed,
+    dtype_name,
+    parse_drop,
+    sublayer_kind,
+)
+from repflow.spec.scheme import parse_scheme
+
+
+def check_loading(config: Any) -> None:
+    """Refuse what no model could be loaded or run with; a field that the config lacks is not looked at."""
+    for name in ("init", "init_b"):
+        if (value := getattr(config, name, None)) is not None:
+            parse_scheme(value)
+    check_seed(config.seed)
+    check_seed(getattr(config, "init_seed", None), "--init-seed")
+    check_least([("--batch-size", getattr(config, "batch_size", None), 1)])
+    sublayer_kind(config.states)
+    check_device_map(config.device_map)
+    check_scan(getattr(config, "scan", "auto"))
+    if config.device is not None:
+        check_device(config.device)
+    if config.dtype is not None and dtype_name(config.dtype) == "float16" and not config.allow_float16:
+        got = "float16, whose range ends at 65,504, below the massive activations of many models"
+        remedy = "pass --dtype float32 or bfloat16, or --allow-float16 if you mean it"
+        raise InputError(teach("float32 or bfloat16 for measuring", got, remedy))
+
+
+HOW = ("scan",)
+"""Options that change a run's speed and no number beyond its dtype's rounding: a run started with one may go on with
+another, and neither its name nor its stored config holds them. Its provenance says which form the check at load ran."""
+
+
+def identity(config: Any) -> dict[str, Any]:
+    """Fields of a config that say what a run is."""
+    return {name: value for name, value in asdict(config).items() if name not in HOW}
+
+
+def check_measuring(config: Any) -> None:
+    """Refuse numbers and words of `repflow measure` that mean nothing, whatever the model and the prompts."""
+    from repflow.tasks.make import check_size
+
+    check_loading(config)
+    check_size(config.length, config.samples)
+    parse_drop(config.drop)
+    for option, value, known in (
+        ("--cka-form", config.cka_form, ("unbiased", "paper")),
+        ("--cka-pool", config.cka_pool, ("mean", "rows")),
+    ):
+        if value not in known:
+            raise InputError(teach(f"{option} {' or '.join(known)}", repr(value), nearest(value, known)))
+    check_least([("--grid", config.grid, 1), ("--keep-samples", config.keep_samples, 0)])
+    if config.meter_memory is not None and config.meter_memory < 1:
+        got = f"{config.meter_memory}"
+        raise InputError(teach("--meter-memory of at least 1 MiB", got, "leave it out for six states of one batch"))
+
+
+def check_files(*files: str) -> None:
+    """Refuse a file that is not there."""
+    for file in files:
+        if not Path(file).is_file():
+            what = "a folder" if Path(file).is_dir() else "no such file"
+            raise InputError(f"cannot read {file}: {what}; check the path")

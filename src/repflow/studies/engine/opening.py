@@ -1,0 +1,82 @@
+"""Opening a study's run folder: one check, for every study, that the models are those it was begun with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from repflow.models import Model
+    from repflow.store import RunFolder
+
+
+def open_run(
+    out: str | Path,
+    name: str,
+    *,
+    config: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    models: Mapping[str, Model],
+    others: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    """Create or resume a run that loaded models take part in.
+
+    Args:
+        out: folder of runs.
+        name: name of the run.
+        config: what was asked for.
+        provenance: with what it is done; `digests` holds `weights`, or `weights_LABEL` of several models.
+        models: loaded models by their label, `model` for the only one.
+        others: identities of models that are not loaded, by their label.
+
+    Raises:
+        ConfigChangedError: the folder holds a run of another request or another model; names the key.
+    """
+    from repflow.models.identity.record import model_identity
+    from repflow.store import RunFolder
+
+    identities = {label: model_identity(model) for label, model in models.items()}
+    return RunFolder.open(
+        out,
+        name,
+        config=config,
+        provenance={**provenance, "identity": identities | dict(others or {})},
+        earlier={weights_key(label): model.sha256 for label, model in models.items()},
+    )
+
+
+def weights_key(label: str) -> str:
+    """Key of a model's digest.
+
+    >>> weights_key("model"), weights_key("a")
+    ('weights', 'weights_a')
+    """
+    return "weights" if label == "model" else f"weights_{label}"
+
+
+def local_config(spec: str, trust_remote_code: bool = False) -> dict[str, Any] | None:
+    """Identity that the configuration of a local model gives, its weights unread; None for other specs."""
+    from repflow.models.identity.record import config_identity
+    from repflow.models.load import find_source, read_config
+    from repflow.spec.zoo import is_zoo
+
+    if is_zoo(spec):  # its files are held against their own digests
+        return None
+    source = find_source(spec)
+    return config_identity(read_config(source, trust_remote_code)) if source.form in ("folder", "config") else None
+
+
+def check_reused(path: Path, spec: str, trust_remote_code: bool = False) -> None:
+    """Refuse to read a finished run of a local model whose configuration was changed since, its weights unread.
+
+    Raises:
+        ConfigChangedError: names the key that differs.
+    """
+    from repflow.store import read_record
+    from repflow.store.identity import check_models
+
+    stored = read_record(path).provenance.get("identity", {}).get("model")
+    now = local_config(spec, trust_remote_code) if stored else None
+    if stored and now:
+        check_models({"model": stored}, {"model": now}, path)

@@ -1,0 +1,266 @@
+"""Prompts of a study: measure, compare, probe and diagnose make them in one way, from the fields that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.core.seconds import timed
+
+if TYPE_CHECKING:
+    from repflow.models import Model
+    from repflow.tasks import Encoder, Prompts, Task, TaskOptions
+
+C = TypeVar("C")
+
+APPLIES: dict[str, tuple[str, ...]] = {
+    "format": ("kvpr",),
+    "documents": ("mdqa",),
+    "distractors": ("mdqa",),
+    "index": ("kvpr", "mdqa"),
+    "classes": ("kvpr", "mdqa"),
+    "items": ("kvpr", "mdqa"),
+    "label": ("kvpr", "mdqa"),
+    "chat_template": ("kvpr", "mdqa", "FILE.jsonl"),
+}
+"""Option → the tasks that it means something to."""
+
+
+@runtime_checkable
+class PromptConfig(Protocol):
+    """Fields that a config needs for its prompts; those in APPLIES may be missing."""
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+
+    @property
+    def text(self) -> Sequence[str]:
+        """Files of the task text."""
+
+    @property
+    def length(self) -> int:
+        """Most tokens per prompt."""
+
+    @property
+    def samples(self) -> int:
+        """Number of prompts."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the prompts."""
+
+    @property
+    def bos(self) -> str:
+        """Policy for the first token."""
+
+
+def task_options(config: Any) -> TaskOptions:
+    """Options of the task; a field that the config lacks has its default."""
+    from repflow.tasks import TaskOptions
+
+    return TaskOptions(**{f.name: getattr(config, f.name) for f in fields(TaskOptions) if hasattr(config, f.name)})
+
+
+def check_task(config: PromptConfig) -> None:
+    """Refuse an unknown task, or one whose files or options do not fit it."""
+    from repflow.tasks import TASKS
+    from repflow.tasks.lines import is_jsonl
+    from repflow.tasks.retrieval import MATCHES
+
+    if config.task not in TASKS and not is_jsonl(config.task):
+        raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+    if config.bos not in ("model", "always", "never"):
+        raise InputError(teach("--bos model, always or never", repr(config.bos), "see repflow measure --help"))
+    if config.task == "text" and not config.text:
+        raise InputError(teach("--text FILE with the task text", "no file", "name one or more text files"))
+    if config.text and config.task != "text":
+        raise InputError(
+            teach("--task text with --text", f"--task {config.task}", "pass --task text or leave --text out")
+        )
+    match = getattr(config, "match", "text")
+    if match not in MATCHES:
+        raise InputError(teach(f"--match {', '.join(MATCHES)}", repr(match), nearest(match, MATCHES)))
+    task_options(config).check()
+    for name in _given(config):
+        if (kind := _kind(config.task)) not in APPLIES[name]:
+            option = f"--{name.replace('_', '-')}"
+            expected = f"--task {' or '.join(APPLIES[name])} with {option}"
+            raise InputError(teach(expected, f"--task {kind}", f"leave {option} out"))
+
+
+def only_fitting(config: C) -> C:
+    """The config without the options that mean nothing to its task, for a grid over several tasks."""
+    from repflow.tasks import TaskOptions
+
+    task = str(config.task)  # type: ignore[attr-defined]
+    plain = TaskOptions()
+    away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in APPLIES[name]}
+    if task != "text" and config.text:  # type: ignore[attr-defined]
+        away["text"] = []
+    return replace(config, **away)  # type: ignore[type-var]
+
+
+def _kind(task: str) -> str:
+    from repflow.tasks import TASKS
+
+    return task if task in TASKS else "FILE.jsonl"
+
+
+def _given(config: Any) -> list[str]:
+    """Options in APPLIES that are not at their defaults."""
+    from repflow.tasks import TaskOptions
+
+    plain = TaskOptions()
+    return [name for name in APPLIES if getattr(config, name, getattr(plain, name)) != getattr(plain, name)]
+
+
+@timed("prompts")
+def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -> Prompts:
+    """Make the prompts the config names, for this model's tokenizer.
+
+    Args:
+        config: what to make; `match` and `match_with` name the other models whose tokenizers the prompts must fit.
+        model: the model that will read them.
+        task: a Task object, instead of `config.task`.
+    """
+    from repflow.tasks import Encoder, file_prompts, make_task, random_prompts
+    from repflow.tasks.prompt import note_unknown
+
+    if task is None:
+        check_task(config)
+        if config.task == "random":
+            return random_prompts(
+                model.vocab_size,
+                length=config.length,
+                samples=config.samples,
+                seed=config.seed,
+                tokenizer=model.tokenizer,
+                bos=config.bos,
+                bos_id=model.bos_token_id,
+                without=padding_ids(model),
+            )
+    encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
+    if task is None and config.task == "text":
+        made = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
+    else:
+        chosen = make_task(config.task, task_options(config)) if task is None else task
+        made = task_prompts(chosen, encoder, config)
+    return note_unknown(made, model.tokenizer)
+
+
+def padding_ids(*models: Model) -> list[int]:
+    """Ids that random prompts leave out."""
+    return sorted({model.padding_id for model in models if model.padding_id is not None})
+
+
+def task_name(task: Any) -> str | None:
+    """Name of a task; None for a Task, texts and ids. A lone word is a misspelt task rather than a text."""
+    from repflow.tasks import TASKS
+    from repflow.tasks.lines import is_jsonl
+
+    if not isinstance(task, (str, Path)):
+        return None
+    name = str(task)
+    if name in TASKS or is_jsonl(name):
+        return name
+    if isinstance(task, Path) or len(name.split()) < 2:
+        hint = nearest(name, [*TASKS, "FILE.jsonl"])
+        raise InputError(f"unknown task {name!r}; {hint}; to measure it as a text, pass a list: [{name!r}]")
+    return None
+
+
+@timed("prompts")
+def given_task(task: Any, config: PromptConfig, model: Model, options: Collection[str] = ()) -> Prompts:
+    """Prompts from what stands for a task in Python: a Task, ready Prompts, texts or token ids.
+
+    Args:
+        task: one of these.
+        config: of the study.
+        model: the model that will read them.
+        options: names of the options in the call. `length` and `samples` cut texts and ids only where they were given:
+            by default all of them are read, whole.
+    """
+    from repflow.studies.states import given_prompts
+    from repflow.tasks import Prompts, Task
+
+    if given := _given(config):
+        expected = f"the name of a task with {given[0]}"
+        raise InputError(teach(expected, type(task).__name__, "pass 'kvpr', 'mdqa' or a file, or leave it out"))
+    sizes = [name for name in ("length", "samples") if name in options]
+    if isinstance(task, Prompts):
+        have = {"length": max(task.lengths, default=0), "samples": len(task)}
+        if against := [name for name in sizes if getattr(config, name) != have[name]]:
+            expected = f"a task, texts or token ids with {against[0]} {getattr(config, against[0])}"
+            got = f"ready Prompts with {have[against[0]]}"
+            raise InputError(teach(expected, got, f"leave {against[0]} out, or make the prompts with it"))
+        return task
+    if isinstance(task, Task):
+        return make_prompts(config, model, task)
+    return given_prompts(model, task, bos=config.bos, **{name: getattr(config, name) for name in sizes})
+
+
+def task_prompts(task: Task, encoder: Encoder, config: PromptConfig) -> Prompts:
+    """Prompts of a task for one encoder, matched with the tokenizers of the models in `match_with`."""
+    from repflow.tasks import Prompts, matched_prompts
+
+    match = getattr(config, "match", "text")
+    others = getattr(config, "match_with", []) if match != "tokens" else []
+    encoders = [encoder, *other_encoders(others, config)]
+    size = {"length": config.length, "samples": config.samples, "seed": config.seed}
+    if len(encoders) > 1:
+        made = matched_prompts(task, encoders, **size, match=match)[0]
+    else:
+        made = task.prompts(encoder, **size)
+    if not isinstance(made, Prompts):
+        expected = f"Prompts from the task {task.name}"
+        raise InputError(teach(expected, type(made).__name__, "return repflow.tasks.Prompts"))
+    return made
+
+
+def matched_models(models: Sequence[str], config: Any) -> list[str]:
+    """What `match_with` is when these models are measured together: all of them, unless each fills its own tokens."""
+    from repflow.tasks import RETRIEVAL
+
+    if config.task not in RETRIEVAL or config.match == "tokens":
+        return list(config.match_with)
+    return sorted({*models, *config.match_with})
+
+
+def other_encoders(models: Sequence[str], config: Any) -> list[Encoder]:
+    """Encoders of models by their specs, without weights; one that has none is left out, loading it will say why."""
+    from repflow.models.spec_tokenizer import spec_tokenizer
+    from repflow.tasks import Encoder
+
+    found = []
+    for spec in models:
+        tokenizer, bos_id = spec_tokenizer(
+            spec,
+            getattr(config, "tokenizer", None),
+            trust_remote_code=getattr(config, "trust_remote_code", False),
+        )
+        if tokenizer is not None:
+            found.append(Encoder(tokenizer, config.bos, bos_id))
+    return found
+
+
+def prompt_facts(prompts: Prompts) -> dict[str, Any] | None:
+    """What a Result says of the task: items, classes, and per prompt its label and the gold item's position."""
+    if all(prompt.label is None and prompt.items is None for prompt in prompts):
+        return None
+    return {
+        "items": prompts[0].items,
+        "classes": list(prompts.classes),
+        "labels": [prompt.label for prompt in prompts],
+        "gold_positions": [prompt.position for prompt in prompts],
+    }
+
+
+def own_file(task: str) -> list[str]:
+    """File that a task's name is, if it is one."""
+    from repflow.tasks.lines import is_jsonl
+
+    return [str(Path(task))] if is_jsonl(task) else []

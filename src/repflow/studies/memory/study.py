@@ -1,0 +1,205 @@
+"""Memory: what do a model's memory gates look like, how sharp are its signals through depth (paper 2, section 4)?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, teach
+from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.phase import STORED, tell
+from repflow.studies.memory.config import LEAST_TOKENS, MemoryConfig, check_request, run_name, stored_config
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from repflow.capture.run import Progress, Sink
+    from repflow.core.results import Finding, Result
+    from repflow.models import Model
+    from repflow.tasks import Prompts
+
+__all__ = ["MemoryConfig", "check_request", "run", "run_name"]
+
+HALF = 0.5
+"""Range of A below which the paper counts channels in its Figure 6."""
+BANDS = ("contractive_share", "sharpness/", "spread_", "attention/", "range_cumulative_sample")
+
+
+def run(
+    config: MemoryConfig,
+    *,
+    model: Model | None = None,
+    prompts: Prompts | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Look at every layer of one model.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        prompts: ready prompts, instead of `config.task`.
+        out: folder of runs; None keeps the result in memory only.
+        name: name of the run in `out`; by default from model, init and task.
+        progress: called after each batch.
+    """
+    from repflow.capture import MemorySink
+    from repflow.store import load_result
+    from repflow.studies import measure
+    from repflow.studies.engine.prompts import make_prompts
+    from repflow.studies.engine.sink import RunSink
+
+    check_request(config, name)
+    if config.maps and out is None:
+        raise InputError(
+            teach("a folder for the run of maps", "out=None", "pass out, or call repflow.hidden_attention")
+        )
+    loaded = measure.load_model(config.measure()) if model is None else model
+    made = make_prompts(config.measure(), loaded) if prompts is None else prompts
+    _check_prompts(loaded, made)
+    stored = stored_config(config, loaded.spec, loaded.ablations, "memory")
+    provenance = measure.describe(config.measure(), loaded, made)[1]
+    loaded.scans.forget()
+    if out is None:
+        return _result(config, loaded, made, MemorySink(), stored, provenance, progress)
+    called = name or run_name(config)
+    if config.maps:
+        _store_maps(config, loaded, made, out, f"{called}-maps")
+    with open_run(out, called, config=stored, provenance=provenance, models={"model": loaded}) as folder:
+        if folder.finished:
+            tell(progress, STORED)
+            return load_result(folder.path)
+        result = _result(config, loaded, made, RunSink(folder), stored, provenance, progress)
+        folder.finish(result)
+    return result
+
+
+def _store_maps(config: MemoryConfig, model: Model, prompts: Prompts, out: str | Path, name: str) -> None:
+    """Maps of the first prompt, a run of `repflow.hidden_attention`."""
+    from repflow.studies.hidden_attention import map_prompts
+
+    first = replace(prompts, samples=prompts.samples[:1])
+    map_prompts(model, config.maps, first, count=config.units, curves=False, out=out, name=name)
+
+
+def _check_prompts(model: Model, prompts: Prompts) -> None:
+    from repflow.tasks import check_fit
+
+    check_fit(prompts, model.max_length, model.vocab_size)
+    if max(prompts.lengths) < LEAST_TOKENS:
+        got = f"{max(prompts.lengths)} at most, so that there is one decay and no range"
+        raise InputError(teach(f"a prompt of at least {LEAST_TOKENS} tokens", got, "use longer prompts"))
+
+
+def _result(
+    config: MemoryConfig,
+    model: Model,
+    prompts: Prompts,
+    sink: Sink,
+    stored: dict[str, Any],
+    provenance: dict[str, Any],
+    progress: Progress | None,
+) -> Result:
+    from repflow.capture.memory.statistics import THRESHOLDS, measure_memory
+    from repflow.core.results import Result
+    from repflow.studies.engine.prompts import prompt_facts
+    from repflow.studies.engine.provenance import model_facts
+
+    if progress is not None:
+        progress(0, len(prompts), 0)  # the model is loaded, the work begins
+    units = config.units if config.attention else 0
+    table, transitions = measure_memory(
+        model, prompts, sink, batch_size=config.batch_size, attention=units, progress=progress
+    )
+    table = {name: table[name] for name in sorted(table)}  # equal results must be equal bytes
+    result = Result({n: array for n, (_, array) in table.items()}, {n: axes for n, (axes, _) in table.items()})
+    for name in result:
+        if name.startswith(BANDS):
+            result.band(name)
+    result.config = stored
+    result.provenance = {
+        **provenance,
+        "model": model_facts(model),
+        "task": prompt_facts(prompts),
+        "lengths": list(prompts.lengths),
+        "thresholds": THRESHOLDS.tolist(),
+        "transitions": transitions,
+    }
+    result.findings = [*model.findings, *prompts.findings, *_findings(result, model)]
+    result.findings += [found for found in model.scans.findings() if found not in result.findings]
+    return result
+
+
+def _findings(result: Result, model: Model) -> list[Finding]:
+    from repflow.core.results import Finding
+    from repflow.studies.diagnose.readout import spans
+
+    found: list[Finding] = []
+    read = {entry["layer"] for entry in result.provenance["transitions"] if entry["kind"]}
+    hidden = [
+        i for i, kind in enumerate(model.layer_kinds) if i not in read and {"ssm", "recurrent"} & {*kind.split("+")}
+    ]
+    if hidden:
+        where = spans([layer + 1 for layer in hidden], "block")
+        text = f"{len(hidden)} recurrent layers have no diagonal transition that can be read ({where})"
+        text += ": mixer and block only"
+        found.append(Finding("unread_transition", hidden[0], text))
+    if not read:
+        found.append(Finding("no_transition", None, "no layer has a transition: sharpness of mixer and block only"))
+        return found
+    if short := sum(length < LEAST_TOKENS for length in result.provenance["lengths"]):
+        text = f"{short} prompts of fewer than {LEAST_TOKENS} tokens have one decay or none, and no range of them"
+        found.append(Finding("short_prompts", None, text))
+    ranges = _range_finding(result)
+    found += [_contraction_finding(result)] if ranges is None else [ranges, _contraction_finding(result)]
+    if model.reading.sublayer_problem is not None:
+        found.append(Finding("mixer_unread", None, f"mixer outputs cannot be read: {model.reading.sublayer_problem}"))
+    return found
+
+
+def range_share(result: Result, at: float = HALF) -> float:
+    """Share of units whose A_max − A_min is at most a threshold."""
+    import numpy as np
+
+    return float(np.interp(at, result.provenance["thresholds"], result["range_cumulative"]))
+
+
+def _range_finding(result: Result) -> Finding | None:
+    import numpy as np
+
+    from repflow.core.results import Finding
+
+    if "A_range" not in result:
+        return None
+    known = result["A_range"][np.isfinite(result["A_range"])]
+    text = (
+        f"A_max - A_min is at most {HALF} in {range_share(result):.0%} of {known.size} units "
+        f"(median {np.median(known):.3f}); median half-life {_median(result['half_life']):.3g} tokens"
+    )
+    return Finding("decay_range", None, text)
+
+
+def _median(values: np.ndarray) -> float:
+    import numpy as np
+
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def _contraction_finding(result: Result) -> Finding:
+    """Theorem 4.2's hypothesis, and how far memories spread against what it allows."""
+    import numpy as np
+
+    from repflow.core.results import Finding
+
+    share, never = result.mean("contractive_share"), result["never_contractive"]
+    known = share[np.isfinite(share)]
+    text = f"A + Delta <= 1 holds in {known.mean():.0%} of steps (by layer {known.min():.0%} to {known.max():.0%})"
+    if np.isfinite(never).any():
+        text += f"; {np.nanmean(never):.0%} of states have a rate of at most 1, which never meets it"
+    inside, state = result.mean("sharpness/input"), result.mean("sharpness/state")
+    both = np.isfinite(inside) & np.isfinite(state)
+    text += f"; b is sharper than h in {int((inside > state)[both].sum())} of {int(both.sum())} layers"
+    return Finding("contraction", None, text)

@@ -1,0 +1,239 @@
+"""Needle: does the model find a false statement in a long document, and does it matter where it stands?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.phase import STORED, tell
+from repflow.studies.needle.config import NeedleConfig, check_request, run_name
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.core.results import Result
+    from repflow.models import Model
+    from repflow.tasks.needle.needles import Needle
+    from repflow.tasks.needle.prompts import NeedlePrompts
+
+__all__ = ["NeedleConfig", "check_request", "load_model", "make_needle_prompts", "needle", "run", "run_name"]
+
+
+def load_model(config: NeedleConfig) -> Model:
+    """Load the model the config names."""
+    from repflow.studies import measure
+    from repflow.studies.probe.study import as_measure
+
+    return measure.load_model(as_measure(config))
+
+
+def run(
+    config: NeedleConfig,
+    *,
+    model: Model | None = None,
+    needles: Sequence[Needle] | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Test one model.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        needles: ready needles, instead of those that the config names.
+        out: folder of runs; None keeps the result in memory only.
+        name: name of the run in `out`; by default from model, init and length.
+        progress: called after each batch.
+
+    Returns:
+        Result: scores (length, position, sample), slopes over position and what belongs to them.
+    """
+    from repflow.studies.needle.reading import check_model
+
+    check_request(config, name)
+    loaded = load_model(config) if model is None else model
+    _check_reader(config, loaded)
+    tell(progress, "making prompts")
+    made = make_needle_prompts(config, loaded, needles)
+    check_model(config, loaded, made)
+    stored, provenance = describe(config, loaded, made)
+    if out is None:
+        from repflow.capture.run import MemorySink
+
+        return _result(config, loaded, made, MemorySink(), stored, provenance, progress)
+    from repflow.store import load_result
+    from repflow.studies.engine.sink import RunSink
+
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
+        if folder.finished:
+            tell(progress, STORED)
+            return load_result(folder.path)
+        result = _result(config, loaded, made, RunSink(folder), stored, provenance, progress)
+        folder.finish(result)
+    return result
+
+
+def _check_reader(config: NeedleConfig, model: Model) -> None:
+    if model.head is None:
+        raise InputError(teach("a model with a head", f"{model.name} without one", "load the causal language model"))
+    if model.tokenizer is None:
+        raise InputError(teach("a model with a tokenizer", f"{model.name} without one", "pass --tokenizer FOLDER"))
+    longest = max(map(int, config.lengths))
+    if not config.match_with and model.max_length is not None and longest > model.max_length:
+        # with other tokenizers a prompt may take fewer tokens here; `check_model` counts them
+        remedy = f"pass --lengths up to {model.max_length} less the answer's tokens"
+        raise InputError(teach(f"prompts within the {model.max_length} of {model.name}", f"{longest} tokens", remedy))
+
+
+def make_needle_prompts(config: NeedleConfig, model: Model, needles: Sequence[Needle] | None = None) -> NeedlePrompts:
+    """Needles, haystack and prompts for this model's tokenizer, within the lengths of those it is matched with."""
+    from repflow.studies.engine.prompts import other_encoders
+    from repflow.tasks import Encoder
+    from repflow.tasks.chat import ChatEncoder
+    from repflow.tasks.haystack import FileProse, MadeUpProse
+    from repflow.tasks.needle.prompts import needle_prompts
+
+    prose = FileProse(config.haystack, config.samples) if config.haystack else MadeUpProse(config.seed)
+    chosen = list(needles) if needles is not None else _needles(config, "\n".join(getattr(prose, "text", [])))
+    if isinstance(prose, FileProse):
+        prose.check(chosen)
+    encoders = [Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)]
+    if config.match == "text":
+        encoders += other_encoders(config.match_with, config)
+    if config.chat_template:
+        encoders = [ChatEncoder(encoder) for encoder in encoders]
+    return needle_prompts(chosen, prose, config.sweep, encoders)
+
+
+def _needles(config: NeedleConfig, text: str) -> list[Needle]:
+    from repflow.tasks.needle.needles import file_needles, made_needles
+
+    if config.needles is None:
+        avoid = text if config.skip_told else ""
+        return made_needles(config.samples, config.seed, candidates=config.candidates, avoid=avoid)
+    own = file_needles(config.needles)
+    if len(own) < config.samples:
+        got = f"{len(own)} in {config.needles}"
+        raise InputError(teach(f"{config.samples} needles", got, f"pass --samples {len(own)} or more lines"))
+    _check_sizes(own[: config.samples], f" in {config.needles}")
+    return own[: config.samples]
+
+
+def _check_sizes(needles: Sequence[Needle], where: str = "") -> None:
+    sizes = {len(needle.candidates) for needle in needles}
+    if len(sizes) > 1:
+        got = f"{min(sizes)} to {max(sizes)}{where}"
+        raise InputError(teach("as many candidates for each needle", got, "give all of them equally many 'others'"))
+
+
+def _checked(needles: Any) -> list[Needle]:
+    """Needles given from Python, held to what a file of needles must meet."""
+    from repflow.tasks.needle.needles import Needle, check_needle
+
+    if not isinstance(needles, Sequence) or not needles or not all(isinstance(entry, Needle) for entry in needles):
+        expected = "Needle objects (repflow.tasks.needle.needles), or FILE.jsonl"
+        raise InputError(teach(expected, f"{needles!r}"[:80], "leave needles out for built-in ones"))
+    for number, entry in enumerate(needles):
+        check_needle(entry, f"needle {number}")
+    _check_sizes(needles)
+    return list(needles)
+
+
+def describe(config: NeedleConfig, model: Model, made: NeedlePrompts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and provenance as stored: what was asked, and with what it was done."""
+    import hashlib
+
+    from repflow.studies.engine.loading import identity
+    from repflow.studies.engine.provenance import machine
+
+    stored = {"study": "needle", "task": "needle"} | identity(config)
+    stored |= {"model": config.model or model.spec, "ablate": list(model.ablations)}
+    words = hashlib.sha256(repr([needle.candidates for needle in made.needles]).encode()).hexdigest()
+    provenance = {
+        **machine(str(model.device)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "init": model.init,
+        "ablate": list(model.ablations),
+        "scan": model.scans.setting,
+        "digests": {"weights": model.digest(), "prompts": made.prompts.digest(), "candidates": words},
+    }
+    return stored, provenance
+
+
+def _result(
+    config: NeedleConfig,
+    model: Model,
+    made: NeedlePrompts,
+    sink: Any,
+    stored: dict[str, Any],
+    provenance: dict[str, Any],
+    progress: Progress | None,
+) -> Result:
+    from repflow.core.results import Finding
+    from repflow.studies.engine.provenance import model_facts
+    from repflow.studies.needle.reading import answer_tokens, read_batches
+    from repflow.studies.needle.result import needle_result
+
+    model.scans.forget()
+    if progress is not None:
+        progress(0, len(made.prompts), 0)
+    logprobs, answers, cached = read_batches(config, model, made, sink, progress)
+    tokens = answer_tokens(config, model, made)
+    result = needle_result(made, logprobs, answers, answered=tokens > 0)
+    result.config = stored
+    result.provenance = {
+        **provenance,
+        "model": model_facts(model),
+        "answer_tokens": tokens,
+        "reads": "from the model's state" if cached else "whole",
+        **result.provenance,
+    }
+    findings = [*model.findings, *made.prompts.findings, *result.findings, *model.scans.findings()]
+    if not cached:
+        text = "the model keeps no state that agrees with its forward pass: every candidate was read with its prompt"
+        findings.append(Finding("no_cache", None, text))
+    result.findings = list(dict.fromkeys(findings))
+    return result
+
+
+def needle(
+    model: Any,
+    *,
+    needles: Any = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Result:
+    """Hide counterfactual statements in documents and see whether a model finds them.
+
+    Args:
+        model: a loaded Model, a spec, or a live transformers model.
+        needles: `FILE.jsonl`, or Needle objects; None draws built-in ones.
+        out: folder of runs to store the result in.
+        name: name of the stored run.
+        **options: any field of `NeedleConfig`, such as `lengths=[256, 512]`.
+
+    Returns:
+        Result: `answer_correct`, `rank`, `log_odds` ... (length, position, sample); `slope/NAME` (length, sample).
+    """
+    from repflow.studies.probe.study import prepared
+
+    known = {f.name for f in fields(NeedleConfig)} - {"model", "needles"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    own = None if needles is None or isinstance(needles, (str, Path)) else _checked(needles)
+    if own is not None:
+        options["samples"] = len(own)
+    elif needles is not None:
+        options["needles"] = str(needles)
+    for key in ("lengths", "positions"):  # a lone number stands for itself
+        if key in options and isinstance(options[key], int | float):
+            options[key] = [options[key]]
+    config, loaded, _ = prepared(NeedleConfig, model, None, options)
+    return run(config, model=loaded, needles=own, out=out, name=name)

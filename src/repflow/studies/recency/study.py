@@ -1,0 +1,234 @@
+"""Recency: how far back does a token reach? Influence of every input on one output, by distance (paper 2, 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.studies.engine.loading import identity
+from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.phase import STORED, tell
+from repflow.studies.recency.config import (
+    FINAL_NORM,
+    RecencyConfig,
+    check_numbers,
+    check_reach,
+    check_request,
+    run_name,
+)
+
+if TYPE_CHECKING:
+    from repflow.capture.influence.batches import InfluenceOptions
+    from repflow.capture.run import Progress, Sink
+    from repflow.core.results import Result
+    from repflow.models import Model
+    from repflow.studies.recency.result import Measured
+    from repflow.tasks import Prompts
+
+__all__ = ["RecencyConfig", "check_request", "influence", "run", "run_name"]
+
+
+def run(
+    config: RecencyConfig,
+    *,
+    model: Model | None = None,
+    prompts: Prompts | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    compared: bool = False,
+) -> Result:
+    """Measure the influence of a model's inputs on its output.
+
+    Args:
+        config: what to do.
+        model: a loaded model, instead of `config.model`.
+        prompts: ready prompts, instead of `config.task`.
+        out: folder of runs; None keeps the result in memory only.
+        name: name of the run in `out`; by default from model, init and task.
+        progress: called after each batch.
+        compared: the ratio to another model comes next: prompts that are too short for it are refused.
+    """
+    from repflow.capture.influence.batches import token_at
+    from repflow.capture.run import MemorySink
+    from repflow.store import load_result
+    from repflow.studies.engine.sink import RunSink
+
+    if prompts is None:
+        check_request(config, name)
+    else:
+        check_numbers(config)
+    loaded = _load(config) if model is None else model
+    made = _prompts(config, loaded) if prompts is None else prompts
+    if prompts is not None:  # what was given is what the config says
+        config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
+    options = influence_options(config, loaded, made)
+    if compared:
+        check_reach(max(token_at(config.at, length) for length in made.lengths))
+    stored, provenance = describe(config, loaded, made)
+    if out is None:
+        return _measure(config, loaded, made, options, MemorySink(), progress, (stored, provenance))
+    with open_run(
+        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
+    ) as folder:
+        if folder.finished:
+            tell(progress, STORED)
+            return load_result(folder.path)
+        result = _measure(config, loaded, made, options, RunSink(folder), progress, (stored, provenance))
+        folder.finish(result)
+    return result
+
+
+def _load(config: RecencyConfig) -> Model:
+    from repflow.studies import measure
+    from repflow.studies.probe.study import as_measure
+
+    return measure.load_model(as_measure(config))
+
+
+def _prompts(config: RecencyConfig, model: Model) -> Prompts:
+    from repflow.studies.engine.prompts import make_prompts
+
+    return make_prompts(config, model)
+
+
+def influence_options(config: RecencyConfig, model: Model, prompts: Prompts) -> InfluenceOptions:
+    """The part of the config that concerns the gradients; what the model or the prompts cannot give is refused."""
+    from repflow.capture.influence.batches import InfluenceOptions, default_probes, token_at
+    from repflow.capture.influence.jacobian import FINAL
+    from repflow.tasks import check_fit
+
+    check_fit(prompts, model.max_length, model.vocab_size)
+    for length in prompts.lengths:
+        token_at(config.at, length)
+    last = model.n_states - 1
+    for target in config.to:
+        if target != FINAL_NORM and int(target) > last:
+            raise InputError(
+                teach(f"--to final or a state from 0 to {last}", target, f"{model.name} has {last} blocks")
+            )
+    probes = default_probes(model.width) if config.probes is None else config.probes or None
+    return InfluenceOptions(
+        at=config.at,
+        targets=tuple(FINAL if target == FINAL_NORM else int(target) for target in config.to),
+        probes=probes,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        checkpointing=config.checkpointing,
+    )
+
+
+def describe(config: RecencyConfig, model: Model, prompts: Prompts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and provenance as stored: what was asked, and with what it was done."""
+    from repflow.studies.engine.provenance import machine, model_facts
+
+    asked = {key: value for key, value in identity(config).items() if key != "checkpointing"}
+    stored = {"study": "recency"} | asked | {"model": config.model or model.spec, "ablate": list(model.ablations)}
+    provenance = {
+        **machine(str(model.device)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "init": model.init,
+        "ablate": list(model.ablations),
+        "scan": model.scans.setting,
+        "model": model_facts(model),
+        "digests": {"weights": model.digest(), "prompts": prompts.digest()},
+    }
+    return stored, provenance
+
+
+def _measure(
+    config: RecencyConfig,
+    model: Model,
+    prompts: Prompts,
+    options: InfluenceOptions,
+    sink: Sink,
+    progress: Progress | None,
+    described: tuple[dict[str, Any], dict[str, Any]],
+) -> Result:
+    from repflow.studies.recency.result import make_result
+
+    main = _side(model, prompts, options, sink, "", progress)
+    twin = None
+    if config.twin is not None:
+        tell(progress, "making the random twin")
+        twin = _side(_twin(config, model), prompts, options, sink, "twin-", progress)
+    return make_result(config, model, prompts, main, twin, described)
+
+
+def _twin(config: RecencyConfig, model: Model) -> Model:
+    """The same architecture with random weights, and the same parts taken out."""
+    from repflow.interventions import ablate
+    from repflow.models import twin
+
+    assert config.twin is not None
+    seed = config.seed if config.init_seed is None else config.init_seed
+    return ablate(twin(model, config.twin, seed=seed), list(model.ablations))
+
+
+def _side(
+    model: Model, prompts: Prompts, options: InfluenceOptions, sink: Sink, prefix: str, progress: Progress | None
+) -> Measured:
+    """One model's records, its gradients checked first."""
+    import numpy as np
+    import torch
+
+    from repflow.capture.decay import readable
+    from repflow.capture.influence.batches import run_influence
+    from repflow.capture.influence.check import check_gradients
+    from repflow.studies.recency.result import Measured
+
+    tell(progress, "checking gradients")
+    first = torch.as_tensor(np.asarray(prompts.samples[0].ids))
+    check = check_gradients(model, first)
+    hidden = readable(model, first)
+    tell(progress, f"{prefix.replace('-', ' ')}backward passes")
+    records = run_influence(
+        model, prompts, replace(options, decays=hidden is None), sink, prefix=prefix, progress=progress
+    )
+    return Measured(options, records, check, hidden, list(model.layer_kinds))
+
+
+def influence(
+    model: Any,
+    tokens: str | Sequence[str] | Any = "random",
+    *,
+    at: int = -1,
+    to: Any = FINAL_NORM,
+    probes: int | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Result:
+    """How much each input token moves the output at one token: |∂y_t/∂x_s| by the distance t − s.
+
+    Args:
+        model: a loaded Model, a spec, or a live transformers model.
+        tokens: token ids (batch, token), nested or as a tensor; a text of several words or a list of texts; the name of
+            a task (`random`, `text`, `kvpr`, `mdqa`, `FILE.jsonl`); a `Task` object or ready `Prompts`.
+        at: token t, from the end where negative.
+        to: `final` (the final norm's output), the number of a state, or a list of them.
+        probes: ±1 probes per prompt; 0 for exact Jacobian rows; default exact up to width 64, else 8.
+        out: folder of runs to store the result in.
+        name: name of the stored run.
+        **options: any field of `RecencyConfig`.
+
+    Returns:
+        Result: `log_influence` (sample, distance), what is read from it, and the same from every state under `depth/`.
+    """
+    from repflow.studies.engine.prompts import given_task, task_name
+    from repflow.studies.probe.study import prepared
+
+    known = {f.name for f in fields(RecencyConfig)} - {"model", "task", "at", "to", "probes"}
+    if unknown := sorted(options.keys() - known):
+        raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], {*known, 'at', 'to', 'probes'})}")
+    listed = to if isinstance(to, list | tuple) else [to]
+    named = task_name(tokens)
+    given = {**options, "at": at, "to": listed, "probes": probes}
+    config, loaded, _ = prepared(RecencyConfig, model, named, given)
+    prompts = given_task(tokens, config, loaded, options) if named is None else None
+    if named is not None:
+        check_request(config)
+    return run(config, model=loaded, prompts=prompts, out=out, name=name)

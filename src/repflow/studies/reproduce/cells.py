@@ -1,0 +1,76 @@
+"""Running a recipe's cells one after the other; finished ones are read from their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repflow.studies.engine.cells import HeldModel, Status, attempt, free_first, stored_result
+from repflow.studies.engine.opening import check_reused
+from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.reproduce.study import ReproduceCell, ReproducePlan
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress
+    from repflow.core.results import Result
+    from repflow.models import Model
+
+Label = Callable[[int, int, ReproduceCell], "Progress"]
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: the cell.
+        status: `finished`; `cannot run` when the request does not fit the model; `failed` for anything else.
+        reason: why it is not finished.
+        result: the result of a finished cell.
+        error: what was raised.
+    """
+
+    cell: ReproduceCell
+    status: Status
+    reason: str = ""
+    result: Result | None = None
+    error: Exception | None = None
+
+
+def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[CellOutcome]:
+    """Run the cells of a plan.
+
+    Args:
+        plan: what to run.
+        label: gives the callback for a cell from its number, the number of cells, and the cell.
+    """
+    held = HeldModel()
+
+    def run(numbered: tuple[int, ReproduceCell]) -> CellOutcome:
+        number, cell = numbered
+        progress = None if label is None else label(number, len(plan.cells), cell)
+        return _run_cell(plan, cell, held, progress)
+
+    yield from free_first(list(enumerate(plan.cells, start=1)), run, lambda numbered: plan.folder / numbered[1].name)
+
+
+def _run_cell(plan: ReproducePlan, cell: ReproduceCell, held: HeldModel, progress: Progress | None) -> CellOutcome:
+    def work() -> Result:
+        stored = stored_result(plan.folder / cell.name)
+        if stored is None:
+            return _study(plan, cell, held.load(cell.config), progress)
+        check_reused(plan.folder / cell.name, cell.config.model, cell.config.trust_remote_code)
+        return stored
+
+    return CellOutcome(cell, *attempt(work))
+
+
+def _study(plan: ReproducePlan, cell: ReproduceCell, model: Model, progress: Progress | None) -> Result:
+    if isinstance(cell.config, ProbeConfig):
+        from repflow.studies.probe import study as probe
+
+        return probe.run(cell.config, model=model, out=plan.folder, name=cell.name, progress=progress)
+    from repflow.studies import measure
+
+    return measure.run(cell.config, model=model, out=plan.folder, name=cell.name, progress=progress)

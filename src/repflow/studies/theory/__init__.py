@@ -1,0 +1,1 @@
+"""Theory: closed forms beside simulations and beside the weights of real models."""

@@ -1,0 +1,152 @@
+"""Verify: every closed form of `repflow.theory` beside a simulation, and paper 1's theorems beside its own Table 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, teach
+
+if TYPE_CHECKING:
+    from repflow.core.results import Finding, Result
+    from repflow.studies.theory.record import Check
+
+QUICK = 20_000
+LEAST = 1_000
+NAME = "theory-verify"
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class VerifyConfig:
+    """How long to simulate; the fields are the command line's options."""
+
+    samples: int = _option(100_000, "draws of a simulation; costly ones take a share of it, cheap ones more")
+    quick: bool = _option(False, "20,000 draws: a look in seconds, whose noise may exceed 1 %")
+    seed: int = _option(0, "seed of weights and draws")
+
+    def draws(self) -> int:
+        """Draws that the options mean."""
+        return min(self.samples, QUICK) if self.quick else self.samples
+
+
+def check_request(config: VerifyConfig) -> None:
+    """Refuse what can be seen to be wrong."""
+    if config.draws() < LEAST:
+        raise InputError(teach(f"--samples of at least {LEAST}", f"{config.samples}", "20,000 take some seconds"))
+
+
+def groups() -> dict[str, Callable[[Any], list[Check]]]:
+    """Checks by the part of the papers they belong to."""
+    from repflow.studies.theory import bounds as theory_checks_ssm
+    from repflow.studies.theory import checks as theory_checks
+    from repflow.studies.theory import printed_table as theory_checks_data
+
+    return {
+        "attention": theory_checks.attention_checks,
+        "transformer": theory_checks.transformer_checks,
+        "mamba": theory_checks.mamba_checks,
+        "ordering": theory_checks.ordering_checks,
+        "depth": theory_checks.depth_checks,
+        "recency": theory_checks_ssm.recency_checks,
+        "smoothing": theory_checks_ssm.smoothing_checks,
+        "table-1": lambda _: theory_checks_data.data_checks(),
+    }
+
+
+def run(
+    config: VerifyConfig,
+    *,
+    out: str | Path | None = None,
+    name: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Result:
+    """Run every check.
+
+    Args:
+        config: what to do.
+        out: folder of runs; None keeps the result in memory only. A run that was cut goes on with the next group.
+        name: name of the run in `out`.
+        progress: called with the group's name, draws done and draws in all.
+    """
+    from repflow.store import RunFolder, load_result
+    from repflow.studies.engine.provenance import machine
+
+    check_request(config)
+    stored, provenance = {"study": "theory-verify", **asdict(config)}, machine()
+    if out is None:
+        made = {group: _checks(group, config, progress) for group in groups()}
+        return _result(made, stored, provenance)
+    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
+        if folder.finished:
+            return load_result(folder.path)
+        for group in groups():
+            if not folder.has_shard(group):
+                _write(folder, group, _checks(group, config, progress))
+        result = _result({group: _read(folder, group) for group in groups()}, stored, provenance)
+        folder.finish(result)
+    return result
+
+
+def run_name(config: VerifyConfig) -> str:
+    """Folder name of a run: other draws make another one."""
+    parts = [NAME] + [str(config.draws())] * (config.draws() != VerifyConfig().samples)
+    return "-".join(parts + [f"seed{config.seed}"] * bool(config.seed))
+
+
+def _checks(group: str, config: VerifyConfig, progress: Callable[[str, int, int], None] | None) -> list[Check]:
+    from repflow.studies.theory.checks import Session
+
+    tell = None if progress is None else (lambda done, total: progress(group, done, total))
+    return groups()[group](Session(config.draws(), config.seed, tell))
+
+
+def _write(folder: Any, group: str, checks: list[Check]) -> None:
+    import numpy as np
+
+    simulated = np.array([check.simulation for check in checks])
+    folder.write_shard(group, {"simulation": simulated}, {"checks": [asdict(check) for check in checks]})
+
+
+def _read(folder: Any, group: str) -> list[Check]:
+    from repflow.studies.theory.record import Check
+
+    return [Check(**entry) for entry in folder.shard_meta(group)["checks"]]
+
+
+def _result(made: dict[str, list[Check]], config: dict[str, Any], provenance: dict[str, Any]) -> Result:
+    import numpy as np
+
+    from repflow.core.results import Result
+
+    checks = [check for part in made.values() for check in part]
+    columns = ("printed", "corrected", "simulation", "error", "gap")
+    arrays = {
+        column: np.array([np.nan if (v := getattr(check, column)) is None else v for check in checks])
+        for column in columns
+    }
+    rows = [asdict(check) | {"gap": check.gap, "group": group} for group, part in made.items() for check in part]
+    return Result(
+        arrays, dict.fromkeys(arrays, ("row",)), config, {**provenance, "checks": rows}, list(_findings(checks))
+    )
+
+
+def _findings(checks: list[Check]) -> list[Finding]:
+    from repflow.core.results import Finding
+
+    failed = [check for check in checks if check.kind != "data" and not check.passes]
+    found = [Finding("closed_form", None, f"{c.statement}, {c.setting}: {c.verdict}") for c in failed]
+    apart = [check for check in checks if check.kind == "data" and not check.passes]
+    if apart:
+        pairs = "; ".join(f"{check.setting}: {check.verdict}" for check in apart)
+        message = (
+            f"Theorems 5 and 6 say that a Transformer has the larger St; paper 1's own Table 1 disagrees for {pairs}. "
+            "The theorems are about St_L² of residual states without norms, Table 1 about St (Eq. 4) of trained models"
+        )
+        found.append(Finding("theory_against_data", None, message))
+    return found

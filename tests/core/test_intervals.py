@@ -1,0 +1,265 @@
+"""Intervals: against scipy.stats, against exact enumeration, and their coverage by simulation."""
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from repflow.core.errors import InputError
+from repflow.core.intervals import (
+    LEAST_VALUES,
+    corrected_resampled_t,
+    paired_interval,
+    paired_proportion_interval,
+    positive_interval,
+    proportion_interval,
+    rate_interval,
+    share_interval,
+    student_interval,
+    welch_interval,
+)
+
+RNG = np.random.default_rng(3)
+TRIALS = 20_000
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 64])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+def test_student_is_scipys(count, level):
+    values = RNG.normal(2.0, 3.0, count)
+    theirs = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(level)
+    band = student_interval(values, level=level)
+    np.testing.assert_allclose([band.mean, band.low, band.high], [values.mean(), *theirs], rtol=1e-10)
+
+
+def test_student_on_the_log_scale_is_student_of_logarithms():
+    values = RNG.lognormal(1.0, 0.7, 9)
+    theirs = scipy.stats.ttest_1samp(np.log(values), 0.0).confidence_interval(0.95)
+    band = student_interval(values, log=True)
+    np.testing.assert_allclose([band.low, band.high], np.exp(theirs), rtol=1e-10)
+    assert float(band.mean) == pytest.approx(scipy.stats.gmean(values))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_log_scale_has_no_interval_where_a_value_has_no_logarithm(value):
+    table = np.array([[1.0, 1.0], [2.0, value], [3.0, 3.0], [4.0, 4.0]])
+    band = student_interval(table, log=True)
+    assert all(np.isnan(part[1]) for part in band)
+    np.testing.assert_allclose([part[0] for part in band], list(student_interval(table[:, 0], log=True)))
+
+
+def test_student_leaves_out_nan_entry_by_entry():
+    table = RNG.normal(size=(5, 7, 2))
+    table[0, 1] = np.nan
+    table[2, 3:, 1] = np.nan
+    table[3, :, 0] = np.nan
+    band = student_interval(table, axis=1)
+    assert band.mean.shape == (5, 2)
+    for place in np.ndindex(5, 2):
+        known = table[place[0], :, place[1]]
+        alone = student_interval(known[~np.isnan(known)])
+        np.testing.assert_array_equal([part[place] for part in band], list(alone))
+    assert np.isnan(band.mean[3, 0])
+    assert np.isnan(band.low[3, 0])
+
+
+@pytest.mark.parametrize("count", range(LEAST_VALUES))
+def test_below_three_values_there_is_a_mean_and_no_interval(count):
+    band = student_interval(np.arange(1.0, count + 1))
+    assert math.isnan(band.low)
+    assert math.isnan(band.high)
+    assert math.isnan(band.mean) if count == 0 else float(band.mean) == np.arange(1.0, count + 1).mean()
+
+
+def test_infinite_values_leave_no_bounds():
+    band = student_interval([1.0, math.inf, 2.0, 3.0])
+    assert float(band.mean) == math.inf
+    assert not np.isfinite([band.low, band.high]).any()
+
+
+def test_paired_is_scipys_and_leaves_out_broken_pairs():
+    a, b = RNG.normal(size=(2, 12))
+    theirs = scipy.stats.ttest_rel(a[:10], b[:10]).confidence_interval(0.95)
+    a[10], b[11] = np.nan, np.nan
+    band = paired_interval(a, b)
+    np.testing.assert_allclose([band.low, band.high], theirs, rtol=1e-10)
+    with pytest.raises(InputError, match="welch_interval"):
+        paired_interval(a, b[:5])
+
+
+def test_welch_is_scipys():
+    a, b = RNG.normal(0, 1, 5), RNG.normal(1, 4, 11)
+    theirs = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    band = welch_interval(np.append(a, np.nan), b)
+    np.testing.assert_allclose([band.mean, band.low, band.high], [a.mean() - b.mean(), *theirs], rtol=1e-10)
+    assert math.isnan(welch_interval(a[:2], b).low)
+    assert [float(part) for part in welch_interval(np.ones(3), np.zeros(3))] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("exact", "method"), [(False, "wilson"), (True, "exact")])
+@pytest.mark.parametrize("trials", [1, 2, 7, 60])
+def test_proportion_is_scipys(exact, method, trials):
+    successes = np.arange(trials + 1)
+    band = proportion_interval(successes, trials, exact=exact)
+    for k in successes:
+        theirs = scipy.stats.binomtest(int(k), trials).proportion_ci(0.95, method=method)
+        np.testing.assert_allclose([band.low[k], band.high[k]], [theirs.low, theirs.high], atol=1e-9)
+
+
+def test_proportion_of_nothing_and_of_the_impossible():
+    assert all(math.isnan(part) for part in proportion_interval(0, 0))
+    assert all(math.isnan(part) for part in proportion_interval(0, 0, exact=True))
+    with pytest.raises(InputError, match="counts, not shares"):
+        proportion_interval(3, 2)
+
+
+@pytest.mark.parametrize("count", [10, 30])
+@pytest.mark.parametrize("truth", [(0.0, 0.0), (0.1, 0.0), (0.3, 0.1), (0.2, 0.2)])
+def test_paired_proportions_cover_by_enumeration(count, truth):
+    """Every outcome (only a right, only b right) with its multinomial probability: coverage without a simulation."""
+    covered = 0.0
+    for won in range(count + 1):
+        for lost in range(count + 1 - won):
+            a = np.repeat([1.0, 0.0, 1.0], [won, lost, count - won - lost])
+            b = np.repeat([0.0, 1.0, 1.0], [won, lost, count - won - lost])
+            band = paired_proportion_interval(a, b)
+            weight = scipy.stats.multinomial.pmf([won, lost, count - won - lost], count, [*truth, 1 - sum(truth)])
+            covered += weight * float(band.low <= truth[0] - truth[1] <= band.high)
+    assert covered >= 0.93
+
+
+def test_paired_proportions_refuse_numbers_and_keep_a_width_without_a_discordant_pair():
+    with pytest.raises(InputError, match="paired_interval"):
+        paired_proportion_interval([0.5, 1.0], [1.0, 1.0])
+    band = paired_proportion_interval(np.ones(60), np.ones(60))
+    assert band.low < 0 < band.high
+    swapped = paired_proportion_interval([1.0, 1, 0, np.nan], [0.0, 1, 1, 1])
+    assert float(swapped.mean) == 0.0
+    assert float(swapped.low) == -float(swapped.high)
+
+
+def test_corrected_t_is_students_with_a_larger_variance():
+    values = RNG.normal(size=6)
+    plain, corrected = student_interval(values), corrected_resampled_t(values, train=90, test=30)
+    ratio = (corrected.high - corrected.low) / (plain.high - plain.low)
+    assert float(ratio) == pytest.approx(math.sqrt((1 / 6 + 30 / 90) / (1 / 6)))
+    theirs = scipy.stats.t.interval(0.95, 5, values.mean(), values.std(ddof=1) * math.sqrt(1 / 6 + 30 / 90))
+    np.testing.assert_allclose([corrected.low, corrected.high], theirs, rtol=1e-10)
+    assert math.isnan(corrected_resampled_t(values[:2], train=90, test=30).low)
+    with pytest.raises(InputError, match="train > 0"):
+        corrected_resampled_t(values, train=0, test=30)
+
+
+def test_corrected_t_covers_where_students_does_not():
+    """Mean of a fifth of 100 normal values, over ten random splits: what resplitting one set of prompts looks like."""
+    data = RNG.normal(size=(2000, 100))
+    splits = np.stack(
+        [
+            np.take_along_axis(data, RNG.permuted(np.tile(np.arange(100), (2000, 1)), axis=1)[:, :20], 1)
+            for _ in range(10)
+        ]
+    )
+    means = splits.mean(-1)
+    covered = {}
+    for name, band in (
+        ("student", student_interval(means)),
+        ("corrected", corrected_resampled_t(means, train=80, test=20)),
+    ):
+        covered[name] = ((band.low <= 0) & (band.high >= 0)).mean()
+    assert covered["student"] < 0.85
+    assert covered["corrected"] >= 0.93
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 16, 64])
+def test_student_covers_at_every_count(count):
+    """Seeded; at 20,000 trials the standard error of a coverage of 95 % is 0.15 points."""
+    values = np.random.default_rng(count).normal(size=(count, TRIALS))
+    band = student_interval(values)
+    assert 0.94 <= ((band.low <= 0) & (band.high >= 0)).mean() <= 0.96
+    band = student_interval(np.exp(values), log=True)
+    assert 0.94 <= ((band.low <= 1) & (band.high >= 1)).mean() <= 0.96
+
+
+def test_level_is_checked():
+    with pytest.raises(InputError, match="between 0 and 1"):
+        student_interval([1.0, 2.0, 3.0], level=95.0)
+
+
+def covered(band, truth):
+    return float(((band.low <= truth) & (band.high >= truth)).mean())
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 16, 64])
+def test_positive_quantities_cover_better_on_the_log_scale(count):
+    rng = np.random.default_rng(count)
+    assert 0.93 <= covered(positive_interval(rng.normal(1, 0.2, (count, TRIALS))), 1.0) <= 0.97
+    skewed = rng.lognormal(0.0, 1.0, (count, TRIALS))
+    plain, log = (covered(interval(skewed), np.exp(0.5)) for interval in (student_interval, positive_interval))
+    assert plain < log
+    assert 0.81 <= plain <= 0.92
+
+
+def test_positive_interval_is_students_where_values_spread_little():
+    values = 5 + 1e-4 * RNG.normal(size=10)
+    np.testing.assert_allclose(positive_interval(values), student_interval(values), rtol=1e-8)
+    assert [float(part) for part in positive_interval(np.zeros(5))] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("count", [3, 4, 8, 16, 64])
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 3.0])
+def test_rates_cover_whether_they_are_clearly_positive_or_not(count, spread):
+    values = np.random.default_rng(count).normal(1.0, spread, (count, TRIALS))
+    band = rate_interval(values)
+    assert 0.93 <= covered(band, 1.0) <= 0.975
+    np.testing.assert_array_equal(band.low, student_interval(values).low)
+
+
+def test_weighted_rates_are_a_ratio_of_sums():
+    values, weights = RNG.normal(2.0, 0.5, 7), RNG.uniform(1, 5, 7)
+    band = rate_interval(values, weights=weights)
+    assert float(band.mean) == pytest.approx((weights * values).sum() / weights.sum())
+    left = weights * (values - float(band.mean)) / weights.mean()
+    half = scipy.stats.t.ppf(0.975, 6) * left.std(ddof=1) / math.sqrt(7)
+    assert float(band.low) == pytest.approx(float(band.mean) - half)
+    np.testing.assert_allclose(rate_interval(values, weights=np.full(7, 3.0)), rate_interval(values))
+    holes = np.append(values, np.nan)
+    np.testing.assert_allclose(rate_interval(holes, weights=np.append(weights, 9.0)), band)
+
+
+def test_share_interval_counts_what_is_there():
+    values = np.array([[1.0, 0.0, 1.0], [np.nan, 1.0, 1.0], [np.nan] * 3])
+    band = share_interval(values, axis=1)
+    np.testing.assert_array_equal(band.mean, [2 / 3, 1.0, np.nan])
+    np.testing.assert_array_equal([part[1] for part in band], list(proportion_interval(2, 2)))
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("coverage_benchmark", ROOT / "benchmarks" / "coverage.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, json.loads((ROOT / "benchmarks" / "coverage.json").read_text(encoding="utf-8"))
+
+
+def test_the_stored_coverage_is_what_the_benchmark_finds():
+    """A tenth of the trials: the standard error of a coverage of 90 % is half a point."""
+    module, stored = benchmark()
+    short = module.measure(4000)
+    for row, kept in zip(short["rows"], stored["rows"], strict=True):
+        assert (row["method"], row["values"]) == (kept["method"], kept["values"])
+        np.testing.assert_allclose(
+            np.array(row["coverage"], float), np.array(kept["coverage"], float), atol=0.03, err_msg=str(row)
+        )
+
+
+def test_the_concepts_page_prints_the_stored_coverage():
+    module, stored = benchmark()
+    assert module.table(stored) in (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    for row in stored["rows"]:
+        if row["values"] == "normal" and row["method"] != "percentile bootstrap":
+            assert all(0.93 <= share <= 0.97 for share in row["coverage"] if share is not None)
+            assert row["coverage"][0] is None

@@ -1,0 +1,314 @@
+"""A STUDY.toml: expanded, priced, run cell by cell, resumed, split."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from repflow.cli.main import app
+from repflow.core.errors import InputError
+from repflow.models import load
+from repflow.store import load_result
+from repflow.studies.engine import cells as grid_run
+from repflow.studies.engine.cost import disk_bytes, model_size
+from repflow.studies.engine.grid import cell_name, expand, parse_part, read_study
+from repflow.studies.measure import MeasureConfig, measure
+from tests.studies.compare.inputs import save
+
+STUDY = """
+[study]
+kind = "measure"
+models = ["a", "b"]
+tasks = ["random"]
+lengths = [16, 300]
+inits = ["trained", "default"]
+seeds = [0, 1]
+samples = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """a: a Transformer of at most 256 tokens; b: a Mamba, which takes any length."""
+    root = tmp_path_factory.mktemp("models")
+    save("gpt2", root / "a")
+    save("mamba", root / "b")
+    return root
+
+
+@pytest.fixture
+def place(models, tmp_path, monkeypatch):
+    """A working folder with the models and the study."""
+    for name in ("a", "b"):
+        (tmp_path / name).symlink_to(models / name)
+    (tmp_path / "study.toml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args):
+    done = CliRunner().invoke(app, ["run", *map(str, args)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def write(place, **changes):
+    """Change keys of the study; None takes one out."""
+    data = {"kind": "measure", "models": ["a"], "lengths": [16], "samples": 2} | changes
+    lines = [f"{key} = {json.dumps(value)}" for key, value in data.items() if value is not None]
+    (place / "study.toml").write_text("[study]\n" + "\n".join(lines))
+    return place / "study.toml"
+
+
+def test_every_combination_once(place):
+    study = read_study("study.toml")
+    assert study.name == "study"
+    assert len(study.cells) == 16
+    seen = {(c.config.model, c.config.length, c.config.init, c.config.seed) for c in study.cells}
+    assert len(seen) == 16
+    assert len({cell.name for cell in study.cells}) == 16
+    assert all(c.config.samples == 2 and c.config.grid == 4 for c in study.cells)
+    loads = [grid_run.model_key(cell.config) for cell in study.cells]
+    assert sum(x != y for x, y in pairwise(loads)) + 1 == len(set(loads)) == 6
+
+
+def test_names_follow_the_configuration():
+    config = MeasureConfig(model="a")
+    assert cell_name(config) == cell_name(replace(config))
+    for change in ({"samples": 3}, {"model": "b/a"}, {"dtype": "float64"}, {"metrics": ["token_similarity"]}):
+        assert cell_name(replace(config, **change)) != cell_name(config)
+    assert len(cell_name(replace(config, model="x" * 500))) < 200
+
+
+def test_text_goes_to_the_task_text_alone(place):
+    (place / "t.txt").write_text("words")
+    study = expand(
+        {"kind": "measure", "models": ["a"], "tasks": ["random", "text"], "text": ["t.txt"]}, default_name="s"
+    )
+    assert [cell.config.text for cell in study.cells] == [[], ["t.txt"]]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 16, 20])
+def test_parts_are_disjoint_and_whole(place, parts):
+    study = read_study("study.toml")
+    shares = [study.part(f"{i + 1}/{parts}") for i in range(parts)]
+    assert [cell for share in shares for cell in share] == list(study.cells)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3"])
+def test_bad_parts(place, part):
+    with pytest.raises(InputError, match="--part i/k"):
+        parse_part(part)
+    assert run("study.toml", "--part", part).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lenghts": [3]}, "unknown key 'lenghts'.*did you mean lengths"),
+        ({"model": "a"}, "did you mean models"),
+        ({"kind": "mesure"}, "did you mean measure"),
+        ({"kind": None}, "kind = "),
+        ({"models": None}, "models = "),
+        ({"models": []}, "at least one entry in models"),
+        ({"models": "a"}, r"models of type list\[str\]"),
+        ({"lengths": ["16"]}, r"lengths of type list\[int\]"),
+        ({"seeds": [True]}, r"seeds of type list\[int\]"),
+        ({"seeds": [1, 1]}, "1 twice"),
+        ({"samples": 2.5}, "samples of type int"),
+        ({"samples": 0}, "samples >= 1"),
+        ({"lengths": [1]}, "length >= 2"),
+        ({"tasks": ["rndom"]}, "unknown task 'rndom'"),
+        ({"inits": ["traned"]}, "did you mean trained"),
+        ({"metrics": ["token_similarty"]}, "did you mean token_similarity"),
+        ({"grid": "x"}, "grid of type int | None"),
+        ({"name": "../up"}, "safe path component"),
+    ],
+)
+def test_malformed_study(place, changes, message):
+    write(place, **changes)
+    done = run("study.toml", "--out", "runs")
+    assert done.exit_code == 2
+    with pytest.raises(InputError, match=message):
+        read_study("study.toml")
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("[study", "not valid TOML"), ("[stdy]\n", "did you mean study"), ("", "one table")]
+)
+def test_unreadable_study(place, text, message):
+    (place / "study.toml").write_text(text)
+    done = run("study.toml")
+    assert (done.exit_code, message in done.stderr) == (2, True)
+    assert run("nothing.toml").exit_code == 2
+
+
+def test_dry_run_writes_nothing(place):
+    before = sorted(p.name for p in place.iterdir())
+    done = run("study.toml", "--dry-run")
+    assert done.exit_code == 0
+    assert "16 cells, 32 prompts, 5,056 tokens" in done.stdout
+    parameters = {name: sum(p.numel() for p in load(place / name).network.parameters()) for name in ("a", "b")}
+    for name, count in parameters.items():
+        assert f"{name}: {count:,} parameters" in done.stdout
+    cost = json.loads(run("study.toml", "--dry-run", "--json").stdout)
+    assert cost["parameters"] == parameters
+    assert cost["flops"] == 2 * sum(parameters.values()) * 8 * 316
+    assert sorted(p.name for p in place.iterdir()) == before
+
+
+def test_cost_of_what_is_not_at_hand(place):
+    write(place, models=["a", "no/such/folder/x"])
+    done = run("study.toml", "--dry-run")
+    assert "no/such/folder/x: size unknown" in done.stdout
+    assert "at least" in done.stdout
+
+
+def test_disk_estimate_is_of_the_right_size(place):
+    config = MeasureConfig(model="b", length=64, samples=8)
+    measure("b", "random", length=64, samples=8, out="runs", name="run")
+    stored = sum(file.stat().st_size for file in (place / "runs" / "run").rglob("*") if file.is_file())
+    assert stored / 3 < disk_bytes(config, model_size("b")) < stored * 3
+
+
+def test_a_cell_that_cannot_run_is_a_dash(place):
+    done = run("study.toml")
+    assert done.exit_code == 0, done.stderr
+    assert "16 cells: 12 finished, 4 cannot run" in done.stderr
+    rows = [words for line in done.stdout.splitlines() if (words := line.split())[:1] in (["a"], ["b"])]
+    assert len(rows) == 16
+    for model, length, _, _, *values in rows:
+        assert (values == ["–"] * 4) == (model == "a" and length == "300")
+    assert "all cells: task random" in " ".join(done.stdout.split())
+    assert "matched grid of 4 relative-depth steps" in done.stdout
+    notes = sorted((place / "runs" / "study").glob("*.json"))
+    assert len(notes) == 4
+    note = json.loads(notes[0].read_text())
+    assert (note["status"], note["config"]["length"]) == ("cannot run", 300)
+    assert "at most 256 tokens" in note["reason"]
+    cell = read_study("study.toml").cells[0]
+    stored = load_result(place / "runs" / "study" / cell.name)
+    options = {k: v for k, v in asdict(cell.config).items() if k not in ("model", "task", "metrics")}
+    np.testing.assert_array_equal(stored["token_similarity"], measure("a", "random", **options)["token_similarity"])
+
+
+def test_json_is_one_object_per_cell(place):
+    write(place, lengths=[16, 300])
+    done = run("study.toml", "--json")
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["status"], first["model"], first["task"]) == ("finished", "a", "random")
+    assert first["metrics"]["token_similarity"]["axes"] == ["state", "sample"]
+    assert (second["status"], second["run"], second["metrics"]) == ("cannot run", None, None)
+    assert "at most 256" in second["reason"]
+
+
+def test_a_failing_cell_fails_the_command_but_not_the_rest(place):
+    shutil.copytree(place / "a", place / "c")
+    weights = place / "c" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    write(place, models=["c", "a"], seeds=[0, 1])
+    done = run("study.toml")
+    assert done.exit_code == 1
+    assert "4 cells: 2 failed, 2 finished" in done.stderr
+    notes = [json.loads(file.read_text()) for file in (place / "runs" / "study").glob("*.json")]
+    assert {note["status"] for note in notes} == {"failed"}
+    shutil.copy(place / "a" / "model.safetensors", weights)  # mended: the same command completes
+    done = run("study.toml")
+    assert done.exit_code == 0
+    assert not list((place / "runs" / "study").glob("*.json"))
+
+
+def test_no_tokenizer_for_text_is_a_dash(place):
+    (place / "t.txt").write_text("some words " * 50)
+    write(place, tasks=["text", "random"], text=["t.txt"])
+    done = run("study.toml")
+    assert done.exit_code == 0
+    assert "2 cells: 1 cannot run, 1 finished" in done.stderr
+    assert "tokenizer" in done.stderr
+
+
+def test_finished_cells_are_not_run_again(place, monkeypatch):
+    write(place, lengths=[16, 20], inits=["trained", "default"])
+    loads, runs = [], []
+    load_model, measure_run = grid_run.measure.load_model, grid_run.measure.run
+    monkeypatch.setattr(grid_run.measure, "load_model", lambda c: (loads.append(c.init), load_model(c))[1])
+    monkeypatch.setattr(grid_run.measure, "run", lambda c, **k: (runs.append(c.length), measure_run(c, **k))[1])
+    first = run("study.toml", "--part", "1/4")
+    assert (first.exit_code, loads, runs) == (0, ["trained"], [16])
+    run("study.toml")
+    assert (loads, runs) == (["trained", "trained", "default"], [16, 20, 16, 20])
+    again = run("study.toml")
+    assert runs == [16, 20, 16, 20]
+    assert "4 finished" in again.stderr
+
+
+def test_resumes_after_a_kill(place):
+    """kill -9 of the real command in the middle of the grid; the rest ends as if nothing had happened."""
+    write(place, models=["a", "b"], inits=["trained", "default"], seeds=[0, 1, 2], samples=4)
+    command = [sys.executable, "-m", "repflow", "run", "study.toml", "--out"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for attempt in itertools.count():  # a busy machine may look too late, when the grid is done
+        killed = f"killed{attempt}"
+        process = subprocess.Popen([*command, killed], cwd=place, env=env, stderr=subprocess.DEVNULL)
+        folder = place / killed / "study"
+        while len(list(folder.glob("*/shards"))) < 3 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        if process.wait() != 0:
+            break
+    finished = len(list(folder.glob("*/result.json")))
+    assert 1 <= finished < 12
+    assert subprocess.run([*command, killed], cwd=place, env=env, capture_output=True, check=False).returncode == 0
+    assert run("study.toml", "--out", "whole").exit_code == 0
+    names = [cell.name for cell in read_study("study.toml").cells]
+    for name in names:
+        for file in ("result.json", "result.safetensors"):
+            assert (folder / name / file).read_bytes() == (place / "whole" / "study" / name / file).read_bytes()
+
+
+def test_two_grids_side_by_side_both_end_well(place):
+    """Each leaves what the other is running for later, waits for it, and ends with every cell."""
+    write(place, models=["a", "b"], inits=["trained", "default"], samples=2)
+    command = [sys.executable, "-m", "repflow", "run", "study.toml", "--json"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen(command, cwd=place, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    cells = [[json.loads(line) for line in output.splitlines()] for output in outputs]
+    assert [cell["cell"] for cell in cells[0]] == [cell["cell"] for cell in cells[1]]
+    assert {cell["status"] for cell in cells[0] + cells[1]} == {"finished"}
+    assert [cell["metrics"] for cell in cells[0]] == [cell["metrics"] for cell in cells[1]]
+    assert not list((place / "runs" / "study").glob("*.json"))
+
+
+def test_a_cell_that_another_process_runs_is_left_for_later(tmp_path):
+    """In the order of the cells all the same; a cell that this process holds itself is not waited for."""
+    from repflow.core.errors import RunLockedError
+    from repflow.store import RunFolder
+
+    asked = []
+
+    def attempt(cell):
+        asked.append(cell)
+        locked = cell == "held" or (cell == "b" and asked.count("b") < 2)
+        return SimpleNamespace(cell=cell, error=RunLockedError("held") if locked else None)
+
+    with RunFolder.open(tmp_path, "held", config={}, provenance={}):
+        found = list(grid_run.free_first(["a", "b", "held", "c"], attempt, lambda cell: tmp_path / cell))
+    assert [outcome.cell for outcome in found] == ["a", "b", "held", "c"]
+    assert asked == ["a", "b", "held", "c", "b", "held"]
+    assert isinstance(found[2].error, RunLockedError)

@@ -1,0 +1,270 @@
+"""What architecture decides: short trainings of variants of the zoo's models, several seeds each.
+
+    python -m tools.zoo.architecture run --data DATA --to CELLS [--seconds 500]     # resumes
+    python -m tools.zoo.architecture table CELLS
+    python -m tools.zoo.architecture seeds CELLS --out seeds.json                   # for the demo
+    python -m tools.zoo.architecture summary CELLS --out architecture.json          # for the docs
+
+`run` trains every variant with every seed (`tools.zoo.variants`), all on the same batches of the same seed,
+and writes one JSON file a cell: flow of representations before and after, retrieval, loss on prose, and for the zoo's
+own models flow and probes at the demo's settings. Cells that are there are skipped, so that several runs add up; all
+have to share steps, batch, size, data and prompts, as a table has no column for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, RepflowError, command_line, teach
+from repflow.spec.request import check_least, check_seed
+from repflow.store.disk import make_folder, write_atomic
+from tools.zoo.arguments import check_file, check_folder, check_numbers
+from tools.zoo.models import SIZES
+from tools.zoo.variants import VARIANTS
+
+if TYPE_CHECKING:
+    from repflow.papers.reading import Reading
+    from tools.zoo.data import ZooData
+
+SEEDS = 3
+STEPS = 2000
+READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
+"""Variants whose flow and probes are read as the demo reads them: its further trainings."""
+PROBE_PROMPTS, LEAST_PROMPTS = 1000, 10
+REMEDY = "take the file away, and make what is missing with `zoo_architecture run`"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m tools.zoo.architecture", description=__doc__.split("\n")[0])
+    steps = made.add_subparsers(dest="step", required=True)
+    run = steps.add_parser("run", help="train and measure the cells that are missing")
+    run.add_argument("--data", required=True, help="folder that train_zoo prepare wrote")
+    run.add_argument("--to", required=True, help="folder of the cells")
+    run.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), metavar="VARIANT")
+    run.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS)), help="of weights and batches")
+    run.add_argument("--steps", type=int, default=STEPS)
+    run.add_argument("--batch", type=int, default=96, help="windows of a step")
+    run.add_argument("--size", default="4m", choices=sorted(SIZES))
+    run.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after so many")
+    run.add_argument(
+        "--prompts", type=int, default=PROBE_PROMPTS, help=f"of the probes, at least {LEAST_PROMPTS}; 0 for none"
+    )
+    run.add_argument("--limit", type=int, help="held-out prompts of each set; default all")
+    run.add_argument("--device")
+    table = steps.add_parser("table", help="means and intervals over seeds, as Markdown")
+    table.add_argument("cells", help="folder of the cells, or a summary of them")
+    seeds = steps.add_parser("seeds", help="write the readings of the cells as further trainings of the demo")
+    seeds.add_argument("cells", help="folder of the cells")
+    seeds.add_argument("--out", required=True, help="file to write")
+    summary = steps.add_parser("summary", help="write what the tables need into one file")
+    summary.add_argument("cells", help="folder of the cells")
+    summary.add_argument("--out", required=True, help="file to write")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one step; returns the exit code."""
+    given = parser().parse_args(arguments)
+    try:
+        if given.step == "run":
+            run_cells(given)
+        elif given.step == "seeds":
+            print(f"{write_seeds(Path(given.cells), Path(given.out))} readings in {given.out}")
+        elif given.step == "summary":
+            print(f"{write_summary(Path(given.cells), Path(given.out))} cells in {given.out}")
+        else:
+            from tools.zoo.effects import table
+
+            print(table(Path(given.cells)))
+    except RepflowError as error:
+        with command_line():
+            print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def run_cells(given: argparse.Namespace, say: Callable[[str], None] = print) -> None:
+    """Train and measure what is missing, seed by seed, so that a stop leaves whole seeds."""
+    from repflow.models.devices import resolve_device
+    from tools.zoo.data import open_data
+    from tools.zoo.effects import settings
+    from tools.zoo.save import write_json
+
+    check_numbers(given)
+    check_least([("--prompts", given.prompts or None, LEAST_PROMPTS)])
+    for seed in given.seeds:
+        check_seed(seed, "--seeds")
+    folder = Path(given.to)
+    check_folder(folder, "--to")
+    resolve_device(given.device)
+    data = open_data(given.data)
+    if any(folder.glob("*.json")):
+        own = [("this run", _asked(given, data)), *map(settings, read_cells(folder))]
+        _check_alike(own, folder, "run with the settings of the cells, or choose another --to")
+    make_folder(folder)
+    began = time.perf_counter()
+    for seed in given.seeds:
+        for variant in given.variants:
+            file = folder / f"{variant}_{seed}.json"
+            if file.exists():
+                continue
+            if time.perf_counter() - began > given.seconds:
+                say("out of time; run again with the same folder to go on")
+                return
+            write_json(file, measure_cell(variant, seed, given, data))
+            say(f"{variant} seed {seed}: at {time.perf_counter() - began:.0f} s")
+
+
+def measure_cell(variant: str, seed: int, given: argparse.Namespace, data: ZooData) -> dict[str, Any]:
+    """Train one variant with one seed and measure it."""
+    from tools.zoo.batches import BatchConfig
+    from tools.zoo.evaluate import judge
+    from tools.zoo.train import TrainConfig, train_network
+    from tools.zoo.variants import build_variant
+
+    config = TrainConfig(
+        name=variant, data=given.data, out="", size=given.size, steps=given.steps, seed=seed,
+        warmup=given.steps // 20, device=given.device, batches=BatchConfig(seed=seed, batch=given.batch),
+    )  # fmt: skip
+    network = build_variant(variant, given.size, data.vocabulary, data.window, seed)
+    record = train_network(network, config, data, say=lambda _: None)
+    device = next(network.parameters()).device
+    cell = {"variant": variant, "factor": VARIANTS[variant].factor, "seed": seed, "record": record}
+    cell["evaluation"] = judge(network, data, device, given.limit)
+    if variant in READ and given.prompts:
+        cell |= {"prompts": given.prompts, "reading": _read(network, record, given)}
+    return cell
+
+
+def _read(network: Any, record: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Flow and probes of a saved copy at the demo's settings; the network is turned to bfloat16 on the way."""
+    from tools.zoo.data import FILES
+    from tools.zoo.save import save_model
+    from tools.zoo.seeds import measure_training
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(network, Path(folder), record)
+        for name in FILES:
+            shutil.copyfile(Path(given.data) / name, Path(folder) / name)
+        return measure_training(folder, samples=given.prompts, device=given.device).to_json()
+
+
+def write_seeds(cells: Path, out: Path) -> int:
+    """Put the readings of the cells into a file of readings; returns how many."""
+    from tools.zoo.seeds import write_readings
+
+    found = [cell for cell in read_cells(cells) if "reading" in cell]
+    if cells.is_file() or any("prompts" not in cell for cell in found):
+        got = f"{cells}, a summary, which keeps none"
+        raise InputError(teach("a folder of cells with readings", got, "name the folder that `run` wrote"))
+    if not found:
+        remedy = f"run {', '.join(READ)} with --prompts above 0"
+        raise InputError(teach(f"cells with readings in {cells}", "none", remedy))
+    readings = [_reading(cell, cells) for cell in found]
+    _make_place(cells, out)
+    write_readings(out, readings, samples=found[0]["prompts"])
+    return len(found)
+
+
+def _reading(cell: dict[str, Any], folder: Path) -> Reading:
+    """Reading of a cell, told of its training."""
+    from repflow.papers.reading import Reading, training_of
+
+    try:
+        return replace(Reading.from_json(cell["reading"]), **training_of(cell["record"])._asdict())
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        got = f"what cannot be read ({type(error).__name__}: {error})"
+        name = f"{cell['variant']} with seed {cell['seed']}"
+        raise InputError(teach(f"a reading in the cell of {name} in {folder}", got, REMEDY)) from None
+
+
+def write_summary(cells: Path, out: Path) -> int:
+    """Put what the tables need of all cells into one file; returns how many cells."""
+    from tools.zoo.effects import compact
+
+    made = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
+    _make_place(cells, out)
+    write_atomic(out.resolve(), ("[\n" + ",\n".join(made) + "\n]\n").encode())  # a cell a line
+    return len(made)
+
+
+def _make_place(cells: Path, out: Path) -> None:
+    """Folder of a file to write, which must not lie among the cells."""
+    if out.resolve().parent == cells.resolve():
+        got = f"{out}, which would be read as a cell"
+        raise InputError(teach(f"a file outside {cells}", got, "choose another --out"))
+    check_file(out, "--out")
+    make_folder(out.parent)
+
+
+def read_cells(folder: Path) -> list[dict[str, Any]]:
+    """All cells of a folder, or of a summary.
+
+    Raises:
+        InputError: there is none, or a file that holds something else, or cells of different settings.
+    """
+    from tools.zoo.effects import fault, settings
+
+    if folder.is_file():
+        told = _read_json(folder)
+        if not isinstance(told, list):
+            got = f"{type(told).__name__} in {folder}"
+            raise InputError(teach("a list of cells", got, "name the folder of the cells, or a summary of them"))
+        found = [(folder, cell) for cell in told]
+    else:
+        found = [(file, _read_json(file)) for file in sorted(folder.glob("*.json"))]
+    if not found:
+        raise InputError(teach(f"cells in {folder}", "none", "make them with `zoo_architecture run`"))
+    for file, cell in found:
+        if wrong := fault(cell):
+            raise InputError(teach(f"a cell of `zoo_architecture run` in {file}", wrong, REMEDY))
+    cells = [cell for _, cell in found]
+    _check_alike([settings(cell) for cell in cells], folder, "put cells of each setting into a folder of their own")
+    return cells
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(teach(f"JSON in {file}", f"what cannot be read ({error})", REMEDY)) from None
+
+
+def _asked(given: argparse.Namespace, data: ZooData) -> dict[str, Any]:
+    """What the cells of a run will share."""
+    from repflow.papers.reading import training_of
+    from tools.zoo.effects import prompt_counts
+
+    made = {
+        "steps": given.steps,
+        "batch": given.batch,
+        "size": given.size,
+        "data": training_of({"data": data.facts_of}).data,
+        "held-out prompts": prompt_counts({name: len(held.ids[: given.limit]) for name, held in data.held_out.items()}),
+    }
+    return made | ({"prompts of the probes": given.prompts} if given.prompts else {})
+
+
+def _check_alike(told_by: Sequence[tuple[str, dict[str, Any]]], folder: Path, remedy: str) -> None:
+    """Refuse cells that cannot stand in one table."""
+    seen: dict[str, tuple[str, Any]] = {}
+    for name, told in told_by:
+        for word, value in told.items():
+            first, expected = seen.setdefault(word, (name, value))
+            if value != expected:
+                got = f"{word}: {expected} ({first}) and {value} ({name})"
+                raise InputError(teach(f"cells of the same settings in {folder}", got, remedy))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -164,14 +164,14 @@ _TABLE = """
     studies.theory_verify studies.theory.verify
     studies.twins_verdict studies.twins.verdict
     report.page_build report.page.build
-    report.page_compare report.page.comparable
-    report.page_context report.page.context
-    report.page_depth report.page.depth
-    report.page_interval report.page.interval
-    report.page_labels report.page.labels
-    report.page_model report.page.model
-    report.page_runs report.page.runs
-    report.page_text report.page.text
+    report.page_compare report.data.comparable
+    report.page_context report.data.context
+    report.page_depth report.draw.depth
+    report.page_interval report.data.interval
+    report.page_labels report.data.labels
+    report.page_model report.data.model
+    report.page_runs report.data.runs
+    report.page_text report.data.text
     report.html report.notebook.html
     report.plot report.notebook.plot
     report.plot_axis report.notebook.axis

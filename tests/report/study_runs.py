@@ -80,7 +80,7 @@ def recency_runs():
 
 
 def read(path):
-    from repflow.report.page.runs import read_runs
+    from repflow.report.data.runs import read_runs
 
     runs, warnings = read_runs([path])
     assert warnings == []

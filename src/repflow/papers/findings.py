@@ -358,6 +358,13 @@ def _reason(found: Sequence[Part]) -> str:
     return ". ".join(told)
 
 
+def verdict_words(finding: Judged) -> str:
+    """Word, counts, seeds, power and kind of state."""
+    told = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
+    told += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
+    return f"{told}; {finding.states})"
+
+
 def told_part(part: Part) -> str:
     """A part with what is shown of it, or what keeps it open.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from repflow.report.page.model import (
+from repflow.report.data.model import (
     Figure,
     Link,
     Page,

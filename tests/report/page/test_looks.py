@@ -66,8 +66,8 @@ def test_menu_of_a_narrow_page_opens_and_closes(example_file, opened):
 
 
 def test_log_axes_write_few_digits_and_strips_are_read_on_their_colours(opened, tmp_path):
-    from repflow.report.page.depth import strips
-    from repflow.report.page.model import Figure, Page, PageModel, Section, Variant
+    from repflow.report.data.model import Figure, Page, PageModel, Section, Variant
+    from repflow.report.draw.depth import strips
     from repflow.report.page.render import render
 
     models = [PageModel("m", 0, 2, ["ssm", "attention"])]

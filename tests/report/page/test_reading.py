@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from repflow.core.results import Result
+from repflow.report.data.model import Figure, Page, PageModel, Section, Table, Variant
 from repflow.report.page.build import build_page
-from repflow.report.page.model import Figure, Page, PageModel, Section, Table, Variant
 from repflow.report.page.render import render
 from repflow.report.sections.findings import PLAIN, TARGETS
 from tests.report.stored_runs import keep, measured, probed

@@ -17,11 +17,11 @@ import pytest
 
 from repflow.core.errors import InputError, MissingExtraError
 from repflow.core.visible import visible
+from repflow.report.data.model import Figure, Link, Page, Section, Table, Text, Variant
+from repflow.report.data.text import json_text, packed
 from repflow.report.draw.palette import DARK, INK, KINDS, LIGHT
 from repflow.report.page import render as page_module
-from repflow.report.page.model import Figure, Link, Page, Section, Table, Text, Variant
 from repflow.report.page.render import render
-from repflow.report.page.text import json_text, packed
 from tests.report.page import browser as page_browser
 from tests.report.page.example import HOSTILE, IMAGE, example_page
 
@@ -170,7 +170,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_rendering_never_imports_torch():
-    code = "import sys; import repflow.report.page.render as p; from repflow.report.page.model import Page; "
+    code = "import sys; import repflow.report.page.render as p; from repflow.report.data.model import Page; "
     code += "p.render(Page('a', '', [], [], [])); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

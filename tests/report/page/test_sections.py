@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from repflow.report.data.interval import Interval
+from repflow.report.data.model import Figure, Link
+from repflow.report.data.text import json_text
 from repflow.report.page.build import build_page
-from repflow.report.page.interval import Interval
-from repflow.report.page.model import Figure, Link
-from repflow.report.page.text import json_text
 from tests.report.stored_runs import DROP, compared, keep, measured, probed, stray
 
 KINDS = ["ssm", "ssm", "attention", "ssm"]

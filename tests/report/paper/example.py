@@ -1,6 +1,6 @@
 """A small page with every kind of trace, whose names are as nasty as names can be, for the tests of paper figures."""
 
-from repflow.report.page.model import Figure, Page, PageModel, Section, Table, Variant
+from repflow.report.data.model import Figure, Page, PageModel, Section, Table, Variant
 
 NASTY = "x_1 $\\frac{1}{0}$ ^{ \u202eoen\u2028<b>&\x07"
 MODELS = (PageModel(NASTY, 0, 4, ("attention", "ssm") * 2), PageModel("mamba", 1, 4, ("ssm",) * 4))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from repflow.core.errors import InputError
+from repflow.report.data.model import Figure, Variant
 from repflow.report.draw.palette import model_colour
-from repflow.report.page.model import Figure, Variant
 from repflow.report.paper.colour import resolve
 from repflow.report.paper.figure import choose_width, draw
 from repflow.report.paper.style import style

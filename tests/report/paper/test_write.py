@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from repflow.core.errors import InputError, MissingExtraError
-from repflow.report.page.model import Page, Section
+from repflow.report.data.model import Page, Section
 from repflow.report.paper.write import FigureRequest, figure_files, table_bytes, write_figures
 from tests.report.paper.example import NASTY, lines, paper_page
 from tests.report.stored_runs import compared, keep, measured, probed

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repflow.report.page.model import Figure
+from repflow.report.data.model import Figure
 from repflow.report.sections.attention import pooled
 from repflow.report.sections.memory import quartiles
 from repflow.report.sections.recency import recency_section
@@ -184,8 +184,8 @@ def test_every_figure_is_drawn_for_a_paper_and_for_the_page(runs, section):
     """No trace, colour or axis of these sections is beyond matplotlib or the page."""
     import matplotlib as mpl
 
-    from repflow.report.page.labels import page_models
-    from repflow.report.page.model import Page
+    from repflow.report.data.labels import page_models
+    from repflow.report.data.model import Page
     from repflow.report.page.render import render
     from repflow.report.paper.figure import draw
     from repflow.report.paper.style import style
@@ -199,7 +199,7 @@ def test_every_figure_is_drawn_for_a_paper_and_for_the_page(runs, section):
 
 def test_many_long_maps_stay_small_and_say_so():
     from repflow.core.results import Result
-    from repflow.report.page.runs import StoredRun
+    from repflow.report.data.runs import StoredRun
     from repflow.report.sections.attention import MOST, MOST_MAPS, attention_blocks
 
     maps = np.tril(np.random.default_rng(2).uniform(size=(1, 40, 150, 150)))

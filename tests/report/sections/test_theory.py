@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from repflow.report.page.model import Page
+from repflow.report.data.model import Page
 from repflow.report.sections.theory import LEAST, NOISE, theory_section
 from repflow.report.terminal.theory import apply_view, short_verdict
 from tests.report.study_runs import block, line, one, read, theory_runs

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
-from repflow.report.page.depth import spans
 
 MOST_POINTS = 400
 """Points of a curve on the page; longer ones are thinned and say so."""
@@ -162,6 +161,24 @@ def thin_note(count: int, kept: int, what: str) -> str:
     ('400 of 1000 distances drawn; the CSV has all.', '')
     """
     return f"{kept} of {count} {what} drawn; the CSV has all." if kept < count else ""
+
+
+def spans(numbers: Sequence[float | int]) -> str:
+    """Numbers in a few words: three or more in a row become a span.
+
+    >>> spans([1, 2, 4, 5, 6]), spans([0.5])
+    ('1, 2, 4 to 6', '0.5')
+    """
+    told: list[str] = []
+    rows: list[list[float | int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    for row in rows:
+        told += [f"{row[0]:g} to {row[-1]:g}"] if len(row) > 2 else [f"{number:g}" for number in row]
+    return ", ".join(told)
 
 
 def gaps(label: str, values: np.ndarray, what: str, first: int = 0) -> str:

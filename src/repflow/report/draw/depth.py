@@ -1,15 +1,227 @@
-"""What every figure over depth of these sections shares: the strip of layer kinds of hybrids, and its words."""
+"""Depth on the page: where states and blocks of a run stand, the strip of kinds of a hybrid, numbers of fair length."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from repflow.report.draw.curve import joined
-from repflow.report.page.depth import kind_keys, strip_note, strips
-from repflow.report.page.labels import page_models
-from repflow.report.page.model import Figure, Variant
-from repflow.report.page.runs import StoredRun
+import numpy as np
+
+from repflow.report.data.labels import page_models
+from repflow.report.data.model import Figure, PageModel, Variant
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.curve import joined, spans
+
+DIGITS = 5
+"""Significant digits of a drawn number; the CSV has more."""
+CSV_DIGITS = 9
+MAP_DIGITS = 5
+"""Significant digits in the CSV of a heat map, of which there are many thousands."""
+EXACT_POWER = 22
+"""Largest power of ten that a double holds exactly."""
+STRIP = 0.045
+"""Height of a strip of kinds, as a share of the chart's."""
+STEP = 1.25 * STRIP
+"""From one strip to the next."""
+ABOVE = 1.01
+"""Foot of the first strip: outside the panel, so that it hides no data."""
+LABELLED = 0.15
+"""Share of the depth from which on a piece of the strip is labelled."""
+EMBEDDED = ("residual", "hf-tuple")
+"""Kinds of state whose first entry stands before the first block."""
+
+
+def short(values: Any, digits: int = DIGITS) -> list[Any]:
+    """Nested lists of numbers with a few significant digits; None for what is not finite.
+
+    >>> short(np.array([0.123456789, np.nan]))
+    [0.12346, None]
+    """
+    array = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(array)
+    with np.errstate(divide="ignore"):
+        size = np.floor(np.log10(np.abs(np.where(known, array, 1.0))))
+    places = np.where(np.isfinite(size), digits - 1 - size, 0.0)
+    power = 10.0 ** np.minimum(np.abs(places), EXACT_POWER)
+    filled = np.where(known, array, 0.0)
+    # a whole number over an exact power of ten is the double nearest to the short decimal, so that it is written short
+    cut = np.where(places >= 0, np.rint(filled * power) / power, np.rint(filled / power) * power)
+    plain: list[Any] = np.where(places > EXACT_POWER, filled, cut).tolist()
+    return plain if known.all() else _with_gaps(plain, known.tolist())
+
+
+def _with_gaps(values: list[Any], known: list[Any]) -> list[Any]:
+    if values and isinstance(values[0], list):
+        return [_with_gaps(row, own) for row, own in zip(values, known, strict=True)]
+    return [value if own else None for value, own in zip(values, known, strict=True)]
+
+
+def exact(value: Any) -> float | None:
+    """One number of a CSV; None where it is not finite.
+
+    >>> exact(np.float32(0.1)), exact(np.nan)
+    (0.100000001, None)
+    """
+    number = float(value)
+    return float(f"{number:.{CSV_DIGITS}g}") if np.isfinite(number) else None
+
+
+def depth(run: StoredRun, axis: str, count: int) -> dict[str, list[float]]:
+    """Places of a run's states or blocks on the relative and on the absolute depth axis.
+
+    State s of the residual stream stands at s of L, block l at l of L, counted from 1. A branch stands at its block.
+    """
+    blocks = max(run.layers, 1)
+    places: np.ndarray
+    if run.states in EMBEDDED:
+        places = np.arange(count) if axis == "state" else np.arange(1, count + 1)
+    else:
+        own = run.result.provenance.get("branch_layers") or list(range(run.layers))
+        numbered = np.asarray(own, dtype=np.float64) + 1
+        places = numbered[:count] if axis == "state" else numbered[1 : count + 1]
+        if len(places) != count:  # not what the run says about itself: at least in order
+            places = np.arange(1, count + 1)
+    return {"relative": short(places / blocks), "absolute": short(places)}
+
+
+def after_last(run: StoredRun) -> dict[str, list[float]]:
+    """Place of the final norm's output, behind the last block."""
+    return {"relative": [1 + min(0.04, 1 / max(run.layers, 1))], "absolute": [run.layers + 1.0]}
+
+
+def gap_note(values: np.ndarray, run: StoredRun, axis: str) -> str:
+    """A sentence that names the states or blocks where nothing is finite, "" where there are none."""
+    rows = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+    empty = [place for place in range(len(rows)) if not np.isfinite(rows[place]).any()]
+    if not empty:
+        return ""
+    where = depth(run, axis, len(rows))["absolute"]
+    names = spans([where[place] for place in empty])
+    return f"{run.label}: no finite value at {'state' if axis == 'state' else 'layer'} {names}, drawn as a gap."
+
+
+def hybrids(models: Sequence[PageModel]) -> list[PageModel]:
+    """Models that mix kinds of block."""
+    return [model for model in models if len(set(model.kinds)) > 1]
+
+
+def pieces(kinds: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Runs of equal blocks: kind, first and last block, counted from 1.
+
+    >>> pieces(["ssm", "ssm", "attention"])
+    [('ssm', 1, 2), ('attention', 3, 3)]
+    """
+    found, at = [], 0
+    for kind, members in groupby(kinds):
+        size = len(list(members))
+        found.append((kind, at + 1, at + size))
+        at += size
+    return found
+
+
+def strip(
+    model: PageModel,
+    *,
+    axis: str = "x",
+    place: int = 0,
+    panel: str = "",
+    named: bool = False,
+    cells: bool = False,
+) -> list[dict[str, Any]]:
+    """Shapes that colour the depth axis of a hybrid by the kind of its blocks.
+
+    Args:
+        model: the hybrid.
+        axis: which axis is depth.
+        place: how many strips lie below this one.
+        panel: number of the panel's axes, "" for the first.
+        named: with the model's label on the widest piece, where several strips lie on one axis.
+        cells: the chart has a cell per block, block l around l, and not states with block l between l - 1 and l.
+    """
+    other = "y" if axis == "x" else "x"
+    low = ABOVE + place * STEP
+    shapes = []
+    for kind, first, last in pieces(model.kinds):
+        absolute = [first - 0.5, last + 0.5] if cells else [first - 1.0, float(last)]
+        relative = [value / model.layers for value in absolute]
+        shape: dict[str, Any] = {
+            "type": "rect",
+            f"{axis}ref": f"{axis}{panel}",
+            f"{other}ref": f"{other}{panel} domain",
+            f"{axis}0": relative[0],
+            f"{axis}1": relative[1],
+            f"{other}0": low,
+            f"{other}1": low + STRIP,
+            "fillcolor": f"kind:{kind}",
+            "line": {"width": 0},
+            "layer": "above",
+            "meta": {"model": model.label, "axis": axis, "relative": relative, "absolute": absolute},
+        }
+        if axis == "x" and relative[1] - relative[0] >= LABELLED:
+            said = f"{model.label}: {kind}" if named and (first, last) == _widest(model.kinds) else kind
+            shape["label"] = {"text": said, "font": {"size": 10, "color": f"on:{kind}"}}
+        shapes.append(shape)
+    return shapes
+
+
+def _widest(kinds: Sequence[str]) -> tuple[int, int]:
+    _, first, last = max(pieces(kinds), key=lambda piece: piece[2] - piece[1])
+    return first, last
+
+
+def strips(models: Sequence[PageModel]) -> dict[str, Any]:
+    """Layout of one chart with a strip for every hybrid, the first one lowest; {} without hybrids."""
+    mixed = hybrids(models)
+    shapes = [s for place, model in enumerate(mixed) for s in strip(model, place=place, named=len(mixed) > 1)]
+    # above the chart, where they hide no line; the legend stands above them
+    return {"shapes": shapes, "legend": {"y": ABOVE + (len(mixed) + 0.5) * STEP}} if shapes else {}
+
+
+def with_strips(layout: Mapping[str, Any], shapes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What strips change in the layout of panels: the shapes, and headings above them."""
+    if not shapes:
+        return {}
+    return {
+        "shapes": list(shapes),
+        "annotations": [{**word, "y": ABOVE + STEP} for word in layout["annotations"]],
+    }
+
+
+def kind_keys(models: Sequence[PageModel]) -> list[dict[str, Any]]:
+    """Entries of the legend for the colours of the strips."""
+    kinds = dict.fromkeys(kind for model in hybrids(models) for kind in model.kinds)
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{kind} block",
+            "x": [None],
+            "y": [None],
+            "hoverinfo": "skip",
+            "marker": {"symbol": "square", "size": 10, "color": f"kind:{kind}"},
+            "meta": {"model": None},
+        }
+        for kind in kinds
+    ]
+
+
+def _drawn(models: Sequence[PageModel], variants: Sequence[Variant]) -> list[PageModel]:
+    """Models that a figure draws in any of its variants."""
+    metas = [trace.get("meta", {}).get("model") for variant in variants for trace in variant.traces]
+    labels = {label for meta in metas for label in (meta if isinstance(meta, list | tuple) else [meta])}
+    return [model for model in models if model.label in labels]
+
+
+def strip_note(models: Sequence[PageModel], variants: Sequence[Variant] | None = None) -> str:
+    """The strips in words; with variants, of the models that they draw."""
+    told = []
+    for model in hybrids(models if variants is None else _drawn(models, variants)):
+        by_kind: dict[str, list[str]] = {}
+        for kind, first, last in pieces(model.kinds):
+            by_kind.setdefault(kind, []).append(str(first) if first == last else f"{first} to {last}")
+        told.append(f"{model.label}: " + "; ".join(f"{kind} in blocks {', '.join(v)}" for kind, v in by_kind.items()))
+    return f"Coloured strip: kinds of block. {'. '.join(told)}." if told else ""
 
 
 def depth_variant(

@@ -10,12 +10,12 @@ import numpy as np
 
 from repflow.core.catalogue import span_of
 from repflow.core.results import Band, Result, sample_band
+from repflow.report.data.comparable import MIXED, Group
+from repflow.report.data.context import Context
+from repflow.report.data.model import Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.page.comparable import MIXED, Group
-from repflow.report.page.context import Context
-from repflow.report.page.depth import after_last, depth, exact, gap_note, kind_keys, short, strips
-from repflow.report.page.model import Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import after_last, depth, exact, gap_note, kind_keys, short, strips
 
 COLUMNS = ("model", "run", "task", "length", "states", "place", "state", "relative depth", "mean", "low", "high")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repflow.core.results import Result
+from repflow.report.data.labels import page_models
+from repflow.report.data.model import Figure, PageModel, Section, Variant
 from repflow.report.draw.palette import INK, colourmap, faded, kind_colour, model_colour, model_dash, model_marker
 from repflow.report.notebook.axis import shown
-from repflow.report.page.labels import page_models
-from repflow.report.page.model import Figure, PageModel, Section, Variant
 
 FADED = 0.18
 STUDIES = ("theory", "dynamics", "recency", "needle", "memory", "hidden_attention")
@@ -20,8 +20,8 @@ def study_figure(result: Result) -> Any:
     """The first figure that the page draws of a result of theory, dynamics or recency; None of another result."""
     if not str(result.config.get("study", "")).startswith(STUDIES):
         return None
-    from repflow.report.page.labels import Labels
-    from repflow.report.page.runs import StoredRun, study_of
+    from repflow.report.data.labels import Labels
+    from repflow.report.data.runs import StoredRun, study_of
     from repflow.report.sections.dynamics import dynamics_section
     from repflow.report.sections.recency import recency_section
     from repflow.report.sections.theory import theory_section

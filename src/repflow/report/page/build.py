@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.report.page.comparable import comparison_warnings
-from repflow.report.page.context import Context, is_twin, measured_runs
-from repflow.report.page.labels import page_models, sides
-from repflow.report.page.model import Page, PageModel, Section
-from repflow.report.page.runs import StoredRun, read_runs
+from repflow.report.data.comparable import comparison_warnings
+from repflow.report.data.context import Context, is_twin, measured_runs
+from repflow.report.data.labels import page_models, sides
+from repflow.report.data.model import Page, PageModel, Section
+from repflow.report.data.runs import StoredRun, read_runs
 from repflow.report.sections.cka import cka_section
 from repflow.report.sections.diagnosis import diagnosis_section
 from repflow.report.sections.dynamics import dynamics_section

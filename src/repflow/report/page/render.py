@@ -17,9 +17,9 @@ from typing import Any
 
 from repflow.core.errors import InputError, MissingExtraError, teach
 from repflow.core.visible import visible
+from repflow.report.data.model import Block, Figure, Link, Page, Prompts, PromptSample, Section, Table, Text
+from repflow.report.data.text import json_text, number, packed, plain
 from repflow.report.draw import palette
-from repflow.report.page.model import Block, Figure, Link, Page, Prompts, PromptSample, Section, Table, Text
-from repflow.report.page.text import json_text, number, packed, plain
 from repflow.version import __version__
 
 SCRIPTS = ("text.js", "data.js", "state.js", "chart.js", "figure.js", "tokens.js", "prompts.js", "main.js")
@@ -33,7 +33,7 @@ def render(page: Page) -> str:
     Args:
         page: Its sections, from `repflow.report.page.build.build_page`.
 
-    >>> from repflow.report.page.model import Page
+    >>> from repflow.report.data.model import Page
     >>> render(Page("<b>", "", [], [], [])).count("<title>&lt;b&gt;</title>")
     1
 

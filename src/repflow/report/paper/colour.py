@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repflow.core.errors import InputError, teach
+from repflow.report.data.model import PageModel
 from repflow.report.draw.palette import INK, colourmap, kind_colour, model_colour, readable_on
-from repflow.report.page.model import PageModel
 
 RGBA = re.compile(r"rgba?\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(?:,\s*([\d.]+)\s*)?\)")
 HEX = re.compile(r"#[0-9a-fA-F]{6}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.report.page.model import Figure, PageModel, Variant
+from repflow.report.data.model import Figure, PageModel, Variant
 from repflow.report.paper.panel import Panel, find_panels, scale, shares
 from repflow.report.paper.shape import draw_shapes, draw_words
 from repflow.report.paper.style import WIDTHS, need_matplotlib

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repflow.report.page.model import Variant
+from repflow.report.data.model import Variant
 from repflow.report.paper.text import literal
 
 WHOLE = (0.0, 1.0)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.report.data.model import PageModel
 from repflow.report.draw.palette import model_dash, model_marker
-from repflow.report.page.model import PageModel
 from repflow.report.paper.colour import GAP, Colour, colour_map, model_index, resolve, trace_colour
 from repflow.report.paper.panel import Panel, title_text
 from repflow.report.paper.text import literal, shortened

@@ -11,8 +11,8 @@ from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.visible import visible
-from repflow.report.page.model import Figure, Page, Variant
-from repflow.report.page.text import plain
+from repflow.report.data.model import Figure, Page, Variant
+from repflow.report.data.text import plain
 from repflow.report.paper.figure import DEPTHS, choose_width, draw
 from repflow.report.paper.style import metadata, need_matplotlib, style
 from repflow.report.paper.text import slug

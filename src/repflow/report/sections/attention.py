@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from repflow.core.intervals import positive_interval
+from repflow.report.data.model import Block, Figure, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, gaps, joined, layer_depth, plain, thin
 from repflow.report.draw.depth import depth_figure, depth_variant
-from repflow.report.page.model import Block, Figure, Variant
-from repflow.report.page.runs import StoredRun
 
 STUDY = "hidden_attention"
 FORMS = {"normalised": "share of the row", "signed": "weight"}

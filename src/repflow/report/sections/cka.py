@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.comparable import Group, group_runs, task_name
+from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.model import Block, Figure, Section, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.page.comparable import Group, group_runs, task_name
-from repflow.report.page.context import Context, measured_runs
-from repflow.report.page.depth import MAP_DIGITS, depth, hybrids, short, strip, strip_note, with_strips
-from repflow.report.page.model import Block, Figure, Section, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import MAP_DIGITS, depth, hybrids, short, strip, strip_note, with_strips
 from repflow.report.sections.steps import step_figure
 from repflow.report.terminal.compare import CHANCE_SD
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repflow.core.readout import ReadOut
-from repflow.report.page.model import Block, Cell, Link, Section, Table, Text
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.model import Block, Cell, Link, Section, Table, Text
+from repflow.report.data.runs import StoredRun
 from repflow.report.sections.probe import answering, probe_runs, question
 from repflow.report.terminal.diagnose import NOTE, SECTIONS
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.model import Block, Figure, Section, Table, Text, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import (
     band_of,
     band_traces,
@@ -20,8 +22,6 @@ from repflow.report.draw.curve import (
     thin_note,
 )
 from repflow.report.draw.dynamics import LOG_FROM, signed_scores, steep, token_values
-from repflow.report.page.model import Block, Figure, Section, Table, Text, Variant
-from repflow.report.page.runs import StoredRun
 from repflow.report.sections.theory import of_study
 
 SIMULATED, REPRODUCED, APPLIED = "dynamics-simulate", "dynamics-figure", "dynamics-apply"

@@ -15,14 +15,15 @@ from repflow.papers.findings import (
     merge,
     read_results,
     told_part,
+    verdict_words,
 )
 from repflow.papers.reading import SSM, TBM
-from repflow.report.page.comparable import largest_sets
-from repflow.report.page.context import Context
-from repflow.report.page.depth import exact
-from repflow.report.page.interval import Interval
-from repflow.report.page.model import Block, Cell, Link, Section, Table, Text
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.comparable import largest_sets
+from repflow.report.data.context import Context
+from repflow.report.data.interval import Interval
+from repflow.report.data.model import Block, Cell, Link, Section, Table, Text
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.depth import exact
 
 TARGETS = {
     "F 3.2.1": "figure-1",
@@ -143,13 +144,6 @@ def _overview(judged: Sequence[Judged]) -> Table:
 def kinds_of(finding: Judged) -> list[Judged]:
     """A finding on every kind of state it was judged on."""
     return [finding, finding.branches] if finding.branches else [finding]
-
-
-def verdict_words(finding: Judged) -> str:
-    """Word, counts, seeds, power and kind of state."""
-    told = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
-    told += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
-    return f"{told}; {finding.states})"
 
 
 def _why(finding: Judged) -> str:

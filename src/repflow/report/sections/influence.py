@@ -10,6 +10,10 @@ import numpy as np
 from repflow.core.catalogue import EXPONENTIAL_R2, is_exponential
 from repflow.core.intervals import bracketed
 from repflow.core.results import Band
+from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.interval import few_prompts
+from repflow.report.data.model import Block, Figure, Table, Text, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import (
     MOST_CELLS,
     axis_names,
@@ -26,10 +30,6 @@ from repflow.report.draw.curve import (
     thin_note,
 )
 from repflow.report.draw.depth import depth_figure, depth_variant
-from repflow.report.page.comparable import Group, group_runs
-from repflow.report.page.interval import few_prompts
-from repflow.report.page.model import Block, Figure, Table, Text, Variant
-from repflow.report.page.runs import StoredRun
 
 STUDY, RATIO = "recency", "recency-ratio"
 CURVE = "log_influence"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from repflow.report.page.model import Block, Cell, Section, Table, Text
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.model import Block, Cell, Section, Table, Text
+from repflow.report.data.runs import StoredRun
 from repflow.version import __version__
 
 COMMANDS = {

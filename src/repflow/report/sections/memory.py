@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band, Result
+from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.model import Block, Figure, Table, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_of, band_traces, exact, gaps, layer_depth, plain
 from repflow.report.draw.depth import depth_figure, depth_variant
-from repflow.report.page.comparable import Group, group_runs
-from repflow.report.page.model import Block, Figure, Table, Variant
-from repflow.report.page.runs import StoredRun
 from repflow.report.sections.influence import when_of
 
 STUDY = "memory"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
+from repflow.report.data.model import Block, Figure, Table, Text, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, plain, small_multiples
-from repflow.report.page.model import Block, Figure, Table, Text, Variant
-from repflow.report.page.runs import StoredRun
 
 STUDY = "needle"
 METRICS = {

@@ -11,13 +11,13 @@ import numpy as np
 from repflow.core.intervals import share_interval
 from repflow.core.readout import ReadOut
 from repflow.core.results import Band, Result
+from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Cell, Figure, Link, Section, Table, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
+from repflow.report.draw.depth import exact, strip_note
 from repflow.report.draw.lines import Curve, Depth, Drawn, band_rows, curves, line, marker, mean_band
-from repflow.report.page.comparable import Group, group_runs
-from repflow.report.page.context import Context
-from repflow.report.page.depth import exact, strip_note
-from repflow.report.page.model import Block, Cell, Figure, Link, Section, Table, Variant
-from repflow.report.page.runs import StoredRun
 
 COLUMNS = ("model", "run", "task", "length", "states", "what", "state", "relative depth", "mean", "low", "high")
 READOUTS: dict[str, tuple[str, str]] = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from repflow.report.data.comparable import task_name
+from repflow.report.data.context import Context
+from repflow.report.data.model import Prompts, PromptSample, Section
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.page.comparable import task_name
-from repflow.report.page.context import Context
-from repflow.report.page.depth import short
-from repflow.report.page.model import Prompts, PromptSample, Section
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import short
 
 METRICS = {
     "cosine with the layer before": "kept/layer_cosine",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
-from repflow.report.page.model import Block, Section, Table
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.model import Block, Section, Table
+from repflow.report.data.runs import StoredRun
 from repflow.report.sections.attention import attention_blocks
 from repflow.report.sections.influence import influence_blocks
 from repflow.report.sections.memory import memory_blocks

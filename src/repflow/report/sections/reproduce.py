@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.papers import values as papers
-from repflow.report.page.depth import exact, short
-from repflow.report.page.model import Figure, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.model import Figure, Variant
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.depth import exact, short
 from repflow.report.terminal.reproduce import WORDS
 
 METRICS = {"layer_cosine": "layer_cosine", "token_similarity": "token_similarity", "probe_accuracy": "accuracy"}

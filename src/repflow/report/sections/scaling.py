@@ -10,13 +10,13 @@ import numpy as np
 
 from repflow.core.results import Result
 from repflow.papers.thresholds import SIZES
+from repflow.report.data.comparable import group_runs
+from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.interval import Interval, at
+from repflow.report.data.model import Block, Figure, Section, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.page.comparable import group_runs
-from repflow.report.page.context import Context, measured_runs
-from repflow.report.page.depth import exact, short
-from repflow.report.page.interval import Interval, at
-from repflow.report.page.model import Block, Figure, Section, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import exact, short
 from repflow.report.sections.probe import probe_runs, probed_label
 
 COLUMNS = ("model", "run", "task", "states", "length", "parameters", "value", "low", "high")

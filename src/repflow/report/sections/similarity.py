@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from repflow.core.catalogue import METRICS
 from repflow.core.results import Result
+from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.model import Figure, Section
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
+from repflow.report.draw.depth import strip_note
 from repflow.report.draw.lines import Curve, curves, median_band, words_of
-from repflow.report.page.comparable import Group, group_runs
-from repflow.report.page.context import Context, measured_runs
-from repflow.report.page.depth import strip_note
-from repflow.report.page.model import Figure, Section
-from repflow.report.page.runs import StoredRun
 from repflow.report.sections.tokens import figure_1
 from repflow.report.sections.trainings import trainings_figure
 

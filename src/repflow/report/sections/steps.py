@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from repflow.report.data.comparable import task_name
+from repflow.report.data.context import Context
+from repflow.report.data.model import Figure, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.page.comparable import task_name
-from repflow.report.page.context import Context
-from repflow.report.page.depth import exact, hybrids, short, strip, strip_note
-from repflow.report.page.model import Figure, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import exact, hybrids, short, strip, strip_note
 
 METRICS = {"CKA with the last checkpoint": "cka_to_last_pooled", "token similarity": "token_similarity"}
 COLUMNS = ("model", "run", "checkpoint", "state", "value")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from repflow.papers import values as papers
-from repflow.report.page.context import measured_runs
-from repflow.report.page.depth import exact
-from repflow.report.page.model import Block, Cell, Section, Table
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.context import measured_runs
+from repflow.report.data.model import Block, Cell, Section, Table
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.depth import exact
 from repflow.report.sections.probe import probe_runs
 from repflow.report.sections.reproduce import reproduce_figure
 from repflow.report.terminal.reproduce import (

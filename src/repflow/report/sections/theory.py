@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.model import Block, Figure, Section, Table, Text, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, exact, gaps, joined, layer_depth, plain
-from repflow.report.page.model import Block, Figure, Section, Table, Text, Variant
-from repflow.report.page.runs import StoredRun
 from repflow.report.terminal.theory import corrected, short_verdict
 
 VERIFY, APPLY = "theory-verify", "theory-apply"

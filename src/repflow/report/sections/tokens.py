@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from repflow.report.data.comparable import Group
+from repflow.report.data.model import Figure, PageModel, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.page.comparable import Group
-from repflow.report.page.depth import MAP_DIGITS, depth, gap_note, hybrids, short, strip, strip_note, with_strips
-from repflow.report.page.model import Figure, PageModel, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import MAP_DIGITS, depth, gap_note, hybrids, short, strip, strip_note, with_strips
 
 METRIC = "layer_cosine"
 MOST_BINS = 128

@@ -10,12 +10,12 @@ import numpy as np
 
 from repflow.core.results import Band
 from repflow.papers.reading import Reading, further_trainings, further_words, known_readings, read_results
+from repflow.report.data.comparable import Group
+from repflow.report.data.context import Context
+from repflow.report.data.model import Figure, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, band_traces, joined, small_multiples
-from repflow.report.page.comparable import Group
-from repflow.report.page.context import Context
-from repflow.report.page.depth import depth, exact, hybrids, strip, strip_note, with_strips
-from repflow.report.page.model import Figure, Variant
-from repflow.report.page.runs import StoredRun
+from repflow.report.draw.depth import depth, exact, hybrids, strip, strip_note, with_strips
 
 MEASURES = {"token similarity": ("token_similarity", "state"), "layer cosine": ("layer_cosine", "layer")}
 """Words in the menu: curve of a reading, and its axis."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
+from repflow.report.data.comparable import task_name
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Cell, Figure, Section, Table, Variant
+from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
+from repflow.report.draw.depth import depth, exact, gap_note, hybrids, short, strip, strip_note, with_strips
 from repflow.report.draw.lines import nan_mean
-from repflow.report.page.comparable import task_name
-from repflow.report.page.context import Context
-from repflow.report.page.depth import depth, exact, gap_note, hybrids, short, strip, strip_note, with_strips
-from repflow.report.page.model import Block, Cell, Figure, Section, Table, Variant
-from repflow.report.page.runs import StoredRun
 
 MEASURES = {"raw": "token_similarity", "excess over other prompts": "token_similarity_excess"}
 TRAINED = "trained"

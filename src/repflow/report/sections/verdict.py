@@ -10,13 +10,13 @@ import numpy as np
 
 from repflow.core.intervals import LEAST_VALUES
 from repflow.core.readout import ReadOut
+from repflow.report.data.comparable import MIXED, group_runs, task_name
+from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.interval import Interval, at, few_prompts, over_samples
+from repflow.report.data.model import Cell, Link, PageModel, Section, Table, Text
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.depth import depth
 from repflow.report.draw.lines import nan_mean
-from repflow.report.page.comparable import MIXED, group_runs, task_name
-from repflow.report.page.context import Context, measured_runs
-from repflow.report.page.depth import depth
-from repflow.report.page.interval import Interval, at, few_prompts, over_samples
-from repflow.report.page.model import Cell, Link, PageModel, Section, Table, Text
-from repflow.report.page.runs import StoredRun
 from repflow.report.sections.probe import answering, probe_runs, probed_label
 from repflow.report.sections.scaling import one_grid
 

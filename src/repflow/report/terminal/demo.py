@@ -11,9 +11,8 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.core.verdict import EFFECT, WORDS
 from repflow.papers.claims import Clause
-from repflow.papers.findings import Judged, told_part
+from repflow.papers.findings import Judged, told_part, verdict_words
 from repflow.papers.reading import HYBRID, SSM, TBM, Flow, Probe, Reading, further_trainings, further_words
-from repflow.report.sections.findings import verdict_words
 
 WIDTH = 100
 NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from repflow.report.page.model import PageModel
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.model import PageModel
+from repflow.report.data.runs import StoredRun
 
 
 @dataclass(frozen=True)

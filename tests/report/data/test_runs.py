@@ -5,9 +5,9 @@ import json
 import pytest
 
 from repflow.core.errors import InputError
+from repflow.report.data.comparable import MIXED, comparison_warnings, difference, group_runs
+from repflow.report.data.runs import read_runs
 from repflow.report.page.build import build_page
-from repflow.report.page.comparable import MIXED, comparison_warnings, difference, group_runs
-from repflow.report.page.runs import read_runs
 from tests.report.stored_runs import compared, keep, measured, probed
 
 

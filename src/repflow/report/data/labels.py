@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repflow.core.results import Result
-from repflow.report.page.model import PageModel
+from repflow.report.data.model import PageModel
 
 DIGITS = 8
 """Digits of a digest that tell two models of one name apart."""

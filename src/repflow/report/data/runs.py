@@ -13,7 +13,7 @@ from typing import Any
 
 from repflow.core.errors import InputError, StoreError
 from repflow.core.results import Result
-from repflow.report.page.labels import Labels, sides
+from repflow.report.data.labels import Labels, sides
 from repflow.store import is_study, load_result, read_record, runs_in
 
 SUMMARY = "summary"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from repflow.report.page.runs import StoredRun
+from repflow.report.data.runs import StoredRun
 
 REQUEST = (
     *("task", "text", "length", "samples", "seed", "format", "index", "classes", "items", "documents", "distractors"),

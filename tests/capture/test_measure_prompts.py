@@ -366,3 +366,15 @@ def test_calibrated_similarity_is_centred_on_the_mean_of_other_prompts():
     both = Prompts("ids", (*other, prompts()[3]))
     with pytest.raises(InputError, match="calibration prompts other than the measured ones; got 1 in both"):
         measure_prompts(loaded, prompts(), replace(MeasureOptions(), calibration=both))
+
+
+def test_other_work_waits_until_the_last_batch_is_launched(monkeypatch):
+    """Nothing that the passes do not need is done before them: a GPU would wait for it."""
+    from repflow.capture import run
+
+    order = []
+    real = run.start_batch
+    monkeypatch.setattr(run, "start_batch", lambda *args, **kwargs: order.append("batch") or real(*args, **kwargs))
+    options = MeasureOptions(batch_size=4)
+    measure_prompts(model("gpt_neox"), prompts(), options, meanwhile=lambda: order.append("other"))
+    assert order == ["batch"] * -(-len(LENGTHS) // 4) + ["other"]

@@ -1,6 +1,7 @@
 """`repflow.measure` from Python: every form of model and input, stored and in memory, and what it refuses."""
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -321,3 +322,29 @@ def test_progress_is_told():
 def test_the_word_default_stands_for_the_default_metrics():
     config = MeasureConfig(metrics=["cka_matrix", "default", "token_norm"])
     assert config.metrics == ["cka_matrix", *DEFAULT_METRICS]
+
+
+def test_digests_are_the_same_with_and_without_a_run_folder(tmp_path):
+    from repflow.models import load
+    from tests.models.tiny_configs import tiny_model
+
+    network = tiny_model("gpt_neox")
+    ids = [[3, 4, 5, 6, 7], [8, 9, 10, 11]]
+    kept, stored = repflow.measure(network, ids), repflow.measure(network, ids, out=tmp_path)
+    assert kept.provenance["digests"] == stored.provenance["digests"]
+    assert list(kept.provenance["digests"]) == ["weights", "prompts"]
+    assert kept.provenance["digests"]["weights"] == load(network).digest()
+
+
+def test_a_token_that_repeats_is_decoded_once_in_a_prompt():
+    from repflow.tasks.prompt import token_strings
+
+    class Tokenizer:
+        asked: ClassVar = []
+
+        def decode(self, ids):
+            self.asked += ids
+            return f"<{ids[0]}>"
+
+    assert token_strings(Tokenizer(), (5, 3, 5, 5)) == ["<5>", "<3>", "<5>", "<5>"]
+    assert Tokenizer.asked == [5, 3]

@@ -62,8 +62,17 @@ def measure_prompts(
     *,
     sink: Sink | None = None,
     progress: Progress | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Result:
     """Run the model once over the prompts and compute the metrics asked for.
+
+    Args:
+        model: to run.
+        prompts: to read.
+        options: how to measure.
+        sink: keeps the records of finished batches; in memory by default.
+        progress: called after each batch.
+        meanwhile: other work for the host, done while a GPU still computes the last batch.
 
     Returns:
         A Result without config and provenance, which the study adds.
@@ -79,6 +88,8 @@ def measure_prompts(
     repeat = RepeatCheck(model, prompts, options.kind)
 
     def at_last() -> None:
+        if meanwhile is not None:
+            meanwhile()
         repeat.start()
         if check is not None:
             check.start()

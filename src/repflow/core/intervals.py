@@ -17,6 +17,7 @@ Percentiles of a bootstrap are not among them: for the mean of normal values the
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -302,6 +303,12 @@ def student_quantile(freedom: Values, level: float = LEVEL) -> np.ndarray:
     return np.asarray(stdtrit(np.asarray(freedom, dtype=np.float64), (1 + level) / 2))
 
 
+@functools.lru_cache(256)
+def _one_quantile(freedom: int, level: float) -> float:
+    """Every metric of a run asks for the same few."""
+    return float(student_quantile(freedom, level))
+
+
 def normal_quantile(level: float = LEVEL) -> float:
     """Half width, in standard errors, of the normal distribution's two-sided interval.
 
@@ -332,7 +339,7 @@ def _moments(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _student(count: np.ndarray, level: float) -> np.ndarray:
     """Student's quantile for a mean of so many values; NaN below three."""
     sizes, place = np.unique(count, return_inverse=True)  # the inverse of a distribution is slow; few counts differ
-    quantiles = [student_quantile(n - 1, level) if n >= LEAST_VALUES else math.nan for n in sizes]
+    quantiles = [_one_quantile(int(n) - 1, level) if n >= LEAST_VALUES else math.nan for n in sizes]
     return np.asarray(np.array(quantiles, dtype=np.float64)[place]).reshape(count.shape)
 
 

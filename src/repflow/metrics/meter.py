@@ -164,8 +164,9 @@ class HostCopy:
 def stack_samples(records: Sequence[Record], name: str, sample_axis: int) -> np.ndarray:
     """Stack one array over samples; a shorter last axis (fewer tokens) is filled up with NaN."""
     arrays = [record[name] for record in records]
-    longest = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays), strict=True)) if arrays[0].ndim else ()
-    if any(a.shape != longest for a in arrays):
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        longest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
         dtype = np.result_type(arrays[0].dtype, np.float32)
         padded = [np.full(longest, np.nan, dtype=dtype) for _ in arrays]
         for full, array in zip(padded, arrays, strict=True):

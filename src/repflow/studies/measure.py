@@ -171,14 +171,18 @@ def run(
     made = make_prompts(config, loaded) if prompts is None else prompts
     if prompts is not None:  # what was given is what the config says
         config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
-    stored, provenance = describe(config, loaded, made)
+    stored, provenance = describe(config, loaded, made, digests=out is not None)
     loaded.scans.forget()
     options = measure_options(config, loaded)
     if options.calibration is not None:
         provenance["digests"]["calibration"] = options.calibration.digest()
     if out is None:
         _begin(progress, len(made))
-        result = measure_prompts(loaded, made, options, progress=progress)
+
+        def digests() -> None:  # nothing is resumed, so they need not be known before the first batch
+            provenance["digests"] |= {"weights": loaded.digest(), "prompts": made.digest()}
+
+        result = measure_prompts(loaded, made, options, progress=progress, meanwhile=digests)
     else:
         from repflow.capture.measure import check_options as check_with_model
         from repflow.store.record import check_digests
@@ -254,8 +258,10 @@ def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
     )
 
 
-def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Config and provenance as stored: what was asked, and with what it was done."""
+def describe(
+    config: MeasureConfig, model: Model, prompts: Prompts, *, digests: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and provenance as stored: what was asked, and with what it was done; its digests may come later."""
     from repflow.studies.engine.provenance import machine
 
     stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
@@ -265,7 +271,11 @@ def describe(config: MeasureConfig, model: Model, prompts: Prompts) -> tuple[dic
         "init": model.init,
         "ablate": list(model.ablations),
         "scan": model.scans.setting,
-        "digests": {"weights": model.digest(), "prompts": prompts.digest(), **_metric_digests(config)},
+        "digests": {
+            "weights": model.digest() if digests else "",
+            "prompts": prompts.digest() if digests else "",
+            **_metric_digests(config),
+        },
     }
     return stored, provenance
 

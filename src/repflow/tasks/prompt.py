@@ -196,8 +196,9 @@ def bos_prefix(tokenizer: Any, bos: str, bos_id: int | None) -> tuple[int, ...]:
 def token_strings(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """One readable string per id; the number itself without a tokenizer."""
     if tokenizer is None:
-        return [str(i) for i in ids]
-    return [tokenizer.decode([i]) for i in ids]
+        return list(map(str, ids))
+    known = {i: tokenizer.decode([i]) for i in dict.fromkeys(ids)}  # a prompt repeats most of its tokens
+    return [known[i] for i in ids]
 
 
 def note_unknown(prompts: Prompts, tokenizer: Any) -> Prompts:

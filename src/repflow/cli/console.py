@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import typer
 
+from repflow.cli.deferred import deferred
 from repflow.core.errors import InputError, RepflowError, command_line, memory_words, out_of_memory, teach
 from repflow.core.seconds import CLOCK, phase
 from repflow.core.visible import one_line, visible
@@ -134,7 +135,7 @@ def say(text: str) -> None:
 
 def import_torch() -> None:
     """Import what every study of a model needs, so that its seconds stand under their own name."""
-    with phase("imports"):
+    with phase("imports"), deferred("scipy.optimize", "linear_sum_assignment"):
         import repflow.capture.run
         import repflow.models  # noqa: F401
 

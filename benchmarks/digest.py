@@ -52,7 +52,7 @@ def rates(tensors, device):
     """GB/s of the digest, of a bare read and of a copy, and the digest."""
     import torch
 
-    from repflow.models.identity.digest import weights_digest
+    from repflow.models.weights.digest import weights_digest
 
     total = sum(tensor.numel() * tensor.element_size() for _, tensor in tensors)
     words = [

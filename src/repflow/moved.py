@@ -70,15 +70,16 @@ _TABLE = """
     mixers.step mixers.parts.step
     models.recurrence_own models.recurrence.own
     models.recurrence_readers models.recurrence.readers
-    models.scan_call models.recurrence.scan_call
+    models.scan_call models.fastpath.scan_call
     models.ssm_quantities models.recurrence.quantities
+    models.memory models.fastpath.memory
     models.fastpath_gpu models.fastpath.gpu
     models.fastpath_layers models.fastpath.layers
     models.stack_block models.stack.block
     models.stack_cache models.stack.cache
     models.stack_config models.stack.config
-    models.digest models.identity.digest
-    models.block_sums models.identity.block_sums
+    models.digest models.weights.digest
+    models.block_sums models.weights.block_sums
     models.fingerprint models.identity.fingerprint
     models.live models.identity.live
     models.checkpoint models.weights.checkpoint
@@ -92,6 +93,7 @@ _TABLE = """
     capture.memory_sums capture.memory.sums
     metrics.cka_meter metrics.streaming_cka
     dynamics.classify_nd dynamics.conjecture
+    tasks.haystack tasks.needle.haystack
     tasks.needle_prompts tasks.needle.prompts
     tasks.needle_table tasks.needle.table
     tasks.fact_kinds tasks.facts.kinds

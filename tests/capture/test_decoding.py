@@ -17,7 +17,7 @@ from repflow.capture.continuation import (
 from repflow.capture.key_values import RoomyLayer
 from repflow.models import load
 from repflow.models.devices import probe_dtype
-from repflow.models.memory import Memory, remembers
+from repflow.models.fastpath.memory import Memory, remembers
 from tests.models.tiny_configs import NAMED, VOCAB, tiny_model
 
 OWN = ("mamba", "falcon_mamba", "mamba2")

@@ -7,8 +7,8 @@ import torch
 from repflow.capture import MemorySink
 from repflow.capture.memory.statistics import cumulative, measure_memory
 from repflow.capture.memory.sums import layer_sums
-from repflow.mixers.base import Transition
 from repflow.mixers.scan.forms import recurrence
+from repflow.mixers.transition import Transition
 from repflow.models import load, ssm_quantities
 from repflow.models.recurrence import layer as recurrence_file
 from repflow.tasks import id_prompts

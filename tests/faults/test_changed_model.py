@@ -11,9 +11,9 @@ import torch
 import repflow
 from repflow.core.errors import ConfigChangedError
 from repflow.models import load
-from repflow.models.identity import digest as scheme
 from repflow.models.identity.record import normalised
 from repflow.models.load import find_source, read_config
+from repflow.models.weights import digest as scheme
 from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.studies import measure

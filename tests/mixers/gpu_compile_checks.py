@@ -19,7 +19,7 @@ from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import BatchInfo
 from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.models.fastpath.gpu import gpu_blocks
-from repflow.models.memory import Memory
+from repflow.models.fastpath.memory import Memory
 from tests.mixers.gpu_compiler import compiling, launched_kernels
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
@@ -108,7 +108,7 @@ def check_loss():
 
 
 def check_sums_of_weights():
-    from repflow.models.identity.block_sums import on_gpu
+    from repflow.models.weights.block_sums import on_gpu
 
     on_gpu([torch.zeros(1000, dtype=torch.uint8), torch.zeros(7, dtype=torch.uint8)])
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from repflow.mixers.base import Transition
+from repflow.mixers.transition import Transition
 
 
 def s6_inputs(tokens, *, seed, batch=2, channels=3, states=4, shift=0.0):

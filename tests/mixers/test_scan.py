@@ -6,12 +6,12 @@ import torch
 from scipy.signal import lfilter
 
 from repflow.core.errors import InputError
-from repflow.mixers.base import Transition
 from repflow.mixers.scan import forms as scan
 from repflow.mixers.scan.forms import choose, fast_recurrence, recurrence, selective_scan, ssd_scan
 from repflow.mixers.scan.preference import prefer
 from repflow.mixers.scan.s6 import selective_scan_chunked
 from repflow.mixers.scan.ssd import ssd_scan_chunked
+from repflow.mixers.transition import Transition
 from tests.mixers.scan_inputs import drawer, s6_inputs, s6_transition, ssd_inputs, ssd_transition
 
 pytestmark = pytest.mark.numeric

@@ -24,7 +24,7 @@ from repflow.mixers.triton.block import causal_conv_silu, norm_backward, norm_fo
 from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
 from repflow.models.fastpath.gpu import gpu_blocks
-from repflow.models.memory import Memory
+from repflow.models.fastpath.memory import Memory
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)

@@ -7,7 +7,7 @@ import pytest
 
 from repflow.core.errors import InputError
 from repflow.tasks import Encoder
-from repflow.tasks.haystack import FileProse, MadeUpProse, split_sentences
+from repflow.tasks.needle.haystack import FileProse, MadeUpProse, split_sentences
 from repflow.tasks.needle.needles import clashing, file_needles, made_needles, stands, told_in
 from repflow.tasks.needle.prompts import (
     INSTRUCTION,

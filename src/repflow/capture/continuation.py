@@ -1,9 +1,9 @@
 """What follows a prompt: probabilities of given words and the greedy answer, from one reading of the prompt.
 
 The prompt is read once, in one whole pass; every word that may follow it, and the greedy answer, go on token by token
-from the state that was kept of it: repflow's own of Mamba layers (`repflow.models.memory`), transformers' cache of
-others (keys and values, SSM states). Where a model keeps no such state, or one that says something else than the whole
-forward pass, prompt and word are read together, each time from the beginning (`keeps_state`).
+from the state that was kept of it: repflow's own of Mamba layers (`repflow.models.fastpath.memory`), transformers'
+cache of others (keys and values, SSM states). Where a model keeps no such state, or one that says something else than
+the whole forward pass, prompt and word are read together, each time from the beginning (`keeps_state`).
 
 All prompts of a batch are of equal length: padding would move a recurrent state on.
 """
@@ -26,7 +26,7 @@ from repflow.core.errors import InputError, out_of_memory, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.anatomy import text_config
-from repflow.models.memory import Memory, remembers
+from repflow.models.fastpath.memory import Memory, remembers
 from repflow.models.reading import hidden_of, input_of
 
 CACHES = ("past_key_values", "cache_params", "state")

@@ -5,8 +5,9 @@
 16
 """
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.build import build, families
 from repflow.mixers.check import Report, check_mixer
+from repflow.mixers.transition import Transition
 
 __all__ = ["Mixer", "Report", "Transition", "build", "check_mixer", "families"]

@@ -1,36 +1,18 @@
-"""Mixer and Transition: the one formulation every mixer of this package is written in.
-
-Glossary: h state, A decay, b input, c read-out, delta step size; the state lives on (channel, state) axes, so that a
-matrix state (linear attention's keys × values) has values on the channel axis, keys on the state axis.
-"""
+"""Mixer: what every family of this package is, written by its transition (`repflow.mixers.transition`) and readout."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.parts.convolution import CausalConvolution
+from repflow.mixers.parts.rotary import starting_at
+from repflow.mixers.scan.carry import Carry, follow, last_state
+from repflow.mixers.scan.chunked import fast_recurrence
 from repflow.mixers.scan.preference import current
-
-if TYPE_CHECKING:
-    from repflow.mixers.scan.carry import Carry
-
-
-class Transition(NamedTuple):
-    """A diagonal linear recurrence, token by token.
-
-        h_t = A_t h_{t−1} + delta_t · b_t        h_0 = 0
-        y_t = Σ_state c_t h_t                    (its real part where h is complex)
-
-    Each part is broadcastable to (batch, token, channel, state). `b` includes the input and excludes `delta`.
-    """
-
-    A: Tensor
-    b: Tensor
-    c: Tensor
-    delta: Tensor
+from repflow.mixers.transition import Transition
 
 
 class Mixer(nn.Module):
@@ -70,9 +52,21 @@ class Mixer(nn.Module):
 
     def advance(self, x: Tensor, carry: Carry) -> Tensor:
         """Mix tokens that follow those of `carry` (`mixers.scan.carry`), which moves on; a new one for a prompt."""
-        from repflow.mixers.scan.carry import advance  # carry builds on this file
-
-        return advance(self, x, carry)
+        self.check_input(x)
+        before = carry.seen
+        whole = carry.lead(x, self.reach)
+        front = whole.shape[1] - x.shape[1]
+        if before == 0:
+            y: Tensor = self(x)
+            carry.state = {"h": last_state(self.transition, x, self.reach)}
+        else:
+            assert carry.state is not None
+            with starting_at(before - front):
+                read, h = follow(self.transition(whole), front, carry.state["h"])
+                y = self.readout(read, whole)[:, front:]
+            carry.state = {"h": h}
+        carry.seen = before + x.shape[1]
+        return y
 
     def check_input(self, x: Tensor) -> None:
         """Refuse what is not (batch, token, width) of floats with at least one token."""
@@ -93,8 +87,6 @@ class Mixer(nn.Module):
 
     def by_recurrence(self, x: Tensor) -> Tensor:
         """`forward` through transition and readout, in chunks, or token by token where the reference is wanted."""
-        from repflow.mixers.scan.forms import fast_recurrence  # scan builds on this file
-
         return self.readout(fast_recurrence(self.transition(x)), x)
 
     def reference_wanted(self, form: str, reason: str) -> bool:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.scan.forms import fast_recurrence, recurrence
 from repflow.mixers.scan.preference import prefer
+from repflow.mixers.transition import Transition
 
 TOLERANCE = 1e-6
 ROUNDING = 1e-9

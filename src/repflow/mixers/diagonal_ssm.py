@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Transition
 from repflow.mixers.option import at_least, one_of
 from repflow.mixers.scan.precision import without_autocast
+from repflow.mixers.transition import Transition
 
 DISCRETISATIONS = ("zoh", "bilinear")
 INITIALISATIONS = ("lin", "inv", "legs")

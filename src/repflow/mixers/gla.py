@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.head_norm import head_norm
 from repflow.mixers.parts.matrix_state import matrix_transition, split_heads
 from repflow.mixers.scan.precision import without_autocast
+from repflow.mixers.transition import Transition
 
 GAIN = 2**-2.5
 CHUNK = 16

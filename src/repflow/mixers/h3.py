@@ -13,11 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import DiagonalSSM, diagonal_transition
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.matrix_state import split_heads
+from repflow.mixers.transition import Transition
 
 
 class H3(Mixer):

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides, one_of
 from repflow.mixers.parts.head_norm import head_norm
 from repflow.mixers.parts.matrix_state import matrix_transition, split_heads
 from repflow.mixers.scan.forms import Path, ssd_scan
+from repflow.mixers.transition import Transition
 
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": lambda x: functional.elu(x) + 1,

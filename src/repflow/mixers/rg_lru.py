@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.convolution import CausalConvolution
+from repflow.mixers.transition import Transition
 
 POWER = 8.0
 """c of the paper: log a = −c r softplus(Λ)."""

@@ -9,17 +9,16 @@ denominator that does not depend on the past: it is not RWKV-4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least
 from repflow.mixers.parts.shift import blend, depth_share, initial_shares, shift
-
-if TYPE_CHECKING:
-    from repflow.mixers.scan.carry import Carry
+from repflow.mixers.scan.carry import Carry
+from repflow.mixers.transition import Transition
 
 
 class RWKV4(Mixer):

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.matrix_state import matrix_transition
 from repflow.mixers.parts.shift import blend, depth_share, initial_shares, shift
 from repflow.mixers.polarize import poles_of, with_poles
 from repflow.mixers.scan.precision import without_autocast
+from repflow.mixers.transition import Transition
 
 HEAD_DIM = 64
 CHUNK = 16

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import DiagonalSSM
+from repflow.mixers.transition import Transition
 
 
 class S4D(Mixer):

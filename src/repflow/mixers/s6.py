@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.eigen import SignedMaps
 from repflow.mixers.option import at_least, one_of
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.step import initial_step_bias
 from repflow.mixers.polarize import poles_of, with_poles
 from repflow.mixers.scan.forms import Path, selective_scan
+from repflow.mixers.transition import Transition
 
 
 class S6(Mixer):

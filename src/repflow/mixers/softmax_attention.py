@@ -5,7 +5,7 @@ Glossary: q, k, v query, key, value of a head; w attention weights. Parameter na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.matrix_state import split_heads
 from repflow.mixers.parts.rotary import BASE, rotate, starting_at
-
-if TYPE_CHECKING:
-    from repflow.mixers.scan.carry import Carry
+from repflow.mixers.scan.carry import Carry
 
 
 class SoftmaxAttention(Mixer):

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides, one_of
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.step import initial_step_bias
 from repflow.mixers.polarize import poles_of, with_poles
 from repflow.mixers.scan.forms import Path, ssd_scan
+from repflow.mixers.transition import Transition
 
 HEAD_DIM = 64
 

@@ -29,11 +29,10 @@ from repflow.models.anatomy import (
 )
 from repflow.models.families import prepare
 from repflow.models.fastpath import scans as fastpath
-from repflow.models.identity import digest
 from repflow.models.reading import Reading
 from repflow.models.self_check import check, short_chunks
 from repflow.models.streaming import OnFinalNorm, OnState, stream_states
-from repflow.models.weights import nonfinite
+from repflow.models.weights import digest, nonfinite
 from repflow.models.weights.nonfinite import NonFinite
 from repflow.spec.request import sublayer_kind
 

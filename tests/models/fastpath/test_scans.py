@@ -8,8 +8,9 @@ import torch
 from repflow.core.errors import InputError
 from repflow.mixers import build
 from repflow.models import load
+from repflow.models.fastpath import layer_scan
 from repflow.models.fastpath import scans as fastpath
-from repflow.models.recurrence.scan_call import NotReadError, read_call
+from repflow.models.fastpath.scan_call import NotReadError, read_call
 from tests.models.recurrence.scan_models import S6, SSD, lively, scan_function
 
 pytestmark = pytest.mark.numeric
@@ -66,7 +67,7 @@ def test_other_models_of_the_family_stay_with_transformers(ids, monkeypatch):
     untouched = lively("mamba").eval()
     load(lively("mamba"), scan="fast")
     seen = []
-    monkeypatch.setattr(fastpath.LayerScan, "answer", lambda *a: seen.append(a))
+    monkeypatch.setattr(layer_scan.LayerScan, "answer", lambda *a: seen.append(a))
     untouched(ids)
     assert not seen
 
@@ -92,8 +93,8 @@ def test_a_copy_keeps_its_own_record(ids):
 
 
 def test_wrong_fast_scan_is_found_at_load(monkeypatch, ids):
-    right = fastpath.ScanCall.run
-    monkeypatch.setattr(fastpath.ScanCall, "run", lambda call: (right(call)[0] * 1.01, right(call)[1]))
+    right = layer_scan.ScanCall.run
+    monkeypatch.setattr(layer_scan.ScanCall, "run", lambda call: (right(call)[0] * 1.01, right(call)[1]))
     network = lively("mamba")
     want = states_of(load(copy.deepcopy(network), scan="reference"), ids)
     model = load(network)
@@ -110,7 +111,7 @@ def test_failing_kernel_falls_back(monkeypatch, ids):
     def broken(_):
         raise RuntimeError("no kernel image\nlong story")
 
-    monkeypatch.setattr(fastpath.ScanCall, "run", broken)
+    monkeypatch.setattr(layer_scan.ScanCall, "run", broken)
     model = load(lively("mamba"))
     states_of(model, ids)
     reason = "the fast scan failed on this machine: no kernel image"
@@ -118,10 +119,10 @@ def test_failing_kernel_falls_back(monkeypatch, ids):
 
 
 def test_installed_kernel_comes_first_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(fastpath, "_kernel_installed", lambda: True)
-    monkeypatch.setattr(fastpath, "_on_gpu", lambda args: True)
-    assert fastpath.left_alone("auto", ()) == "mamba_ssm is installed"
-    assert fastpath.left_alone("fast", ()) is None
+    monkeypatch.setattr(layer_scan, "_kernel_installed", lambda: True)
+    monkeypatch.setattr(layer_scan, "_on_gpu", lambda args: True)
+    assert layer_scan.left_alone("auto", ()) == "mamba_ssm is installed"
+    assert layer_scan.left_alone("fast", ()) is None
 
 
 def s6_arguments():
@@ -147,7 +148,7 @@ def test_calls_left_to_transformers(change, reason):
 
 
 def test_shapes_that_do_not_fit_run_transformers_form(ids):
-    layer = fastpath.LayerScan("s6", 0, "auto")
+    layer = layer_scan.LayerScan("s6", 0, "auto")
     arguments = s6_arguments()
     arguments[1] = arguments[1][:, :1]  # transformers broadcasts one step size over the channels
     got = layer.answer("s6", scan_function("mamba", "mamba_selective_scan"), tuple(arguments), {})

@@ -8,8 +8,9 @@ from torch import nn
 
 from repflow.core.errors import InputError
 from repflow.mixers import build
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.build import families
+from repflow.mixers.transition import Transition
 from repflow.models import load, ssm_quantities
 from repflow.models.recurrence.layer import Operator, contractive_share, largest_step, operator_matrix
 from repflow.models.recurrence.own import mixer_recurrence

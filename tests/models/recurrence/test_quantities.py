@@ -7,6 +7,7 @@ from repflow.core.errors import InputError
 from repflow.mixers import build
 from repflow.mixers.scan.forms import recurrence, selective_scan, ssd_scan
 from repflow.models import load, ssm_quantities
+from repflow.models.fastpath import layer_scan
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.recurrence.quantities import of_call
 from tests.models.recurrence.scan_models import S6, SSD, lively, scan_function
@@ -80,8 +81,8 @@ def test_initial_state_goes_in():
     parts = [x, torch.rand(1, 3, 2).double(), -torch.rand(2).double(), torch.randn(1, 3, 1, 4).double()]
     names = ("hidden_states", "dt", "A", "B", "C")
     given = dict(zip(names, [*parts, parts[3]], strict=True)) | {"chunk_size": 2, "initial_states": initial}
-    call = fastpath.read_call("ssd", scan_function("mamba2", "mamba2_chunk_scan"), (), given)
-    ours = of_call(fastpath.LayerScan("ssd", 0, "auto"), call).output()
+    call = layer_scan.read_call("ssd", scan_function("mamba2", "mamba2_chunk_scan"), (), given)
+    ours = of_call(layer_scan.LayerScan("ssd", 0, "auto"), call).output()
     want = ssd_scan(*parts, parts[3], initial=initial, path="reference").flatten(2)
     torch.testing.assert_close(ours, want)
 
@@ -129,7 +130,7 @@ def test_model_without_states_is_refused():
 
 
 def test_unreadable_scan_is_refused():
-    layer = fastpath.LayerScan("s6", 2, "auto", watchers=[lambda *_: None])
+    layer = layer_scan.LayerScan("s6", 2, "auto", watchers=[lambda *_: None])
     function = scan_function("mamba", "mamba_selective_scan")
     parts = [torch.ones(1, 4, 6, device="meta") for _ in range(2)]
     with pytest.raises(InputError, match="a scan in block 3 whose quantities can be read; got tensors on the device"):

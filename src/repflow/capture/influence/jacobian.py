@@ -26,7 +26,7 @@ from repflow.core.errors import UnsupportedModelError, out_of_memory, teach
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.fastpath.gpu import gpu_blocks
-from repflow.models.fastpath.scans import left_alone
+from repflow.models.fastpath.layer_scan import left_alone
 from repflow.models.reading import hidden_of, input_of
 
 FINAL = -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repflow.mixers.base import Transition
+from repflow.mixers.transition import Transition
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -6,14 +6,14 @@ keys and values. `Mixer.advance` uses it. Tested for every family against whole 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from repflow.mixers.base import Mixer, Transition
 from repflow.mixers.parts.rotary import starting_at
-from repflow.mixers.scan.chunked import four_axes, joint_shape
+from repflow.mixers.transition import Transition, four_axes, joint_shape
 
 CHUNK = 32
 """Tokens whose transitions are held at once while a prompt's last state is summed up."""
@@ -47,25 +47,6 @@ class Carry:
         return whole
 
 
-def advance(mixer: Mixer, x: Tensor, carry: Carry) -> Tensor:
-    """Outputs for tokens x (batch, token, width) that follow those seen; the carry moves on."""
-    mixer.check_input(x)
-    before = carry.seen
-    whole = carry.lead(x, mixer.reach)
-    front = whole.shape[1] - x.shape[1]
-    if before == 0:
-        made: Tensor = mixer(x)
-        carry.state = {"h": _last_state(mixer, x)}
-    else:
-        assert carry.state is not None
-        with starting_at(before - front):
-            y, h = _follow(mixer.transition(whole), front, carry.state["h"])
-            made = mixer.readout(y, whole)[:, front:]
-        carry.state = {"h": h}
-    carry.seen = before + x.shape[1]
-    return made
-
-
 def _parts(transition: Transition) -> tuple[Tensor, Tensor, Tensor]:
     decay, b, c, delta = four_axes(transition)
     entry = delta * b
@@ -73,7 +54,7 @@ def _parts(transition: Transition) -> tuple[Tensor, Tensor, Tensor]:
     return decay.expand(shape), entry.expand(shape), c.expand(shape)
 
 
-def _follow(transition: Transition, front: int, h: Tensor) -> tuple[Tensor, Tensor]:
+def follow(transition: Transition, front: int, h: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs (batch, token, channel), zeros for the first `front` tokens, and the state behind the last."""
     decay, entry, c = _parts(transition)
     outputs = []
@@ -85,13 +66,19 @@ def _follow(transition: Transition, front: int, h: Tensor) -> tuple[Tensor, Tens
     return torch.nn.functional.pad(y, (0, 0, front, 0)), h
 
 
-def _last_state(mixer: Mixer, x: Tensor) -> Tensor:
-    """State behind the last token, h = Σ_t (Π_{s>t} A_s) delta_t b_t, a few tokens at a time: no product grows."""
+def last_state(transition: Callable[[Tensor], Transition], x: Tensor, reach: int) -> Tensor:
+    """State behind the last token, h = Σ_t (Π_{s>t} A_s) delta_t b_t, a few tokens at a time: no product grows.
+
+    Args:
+        transition: Recurrence of inputs (batch, token, width), as `Mixer.transition` gives it.
+        x: Inputs (batch, token, width).
+        reach: Tokens before a token that its transition looks at.
+    """
     h: Tensor | None = None
     for start in range(0, x.shape[1], CHUNK):
-        front = min(start, mixer.reach)
+        front = min(start, reach)
         with starting_at(start - front):
-            decay, entry, _ = _parts(mixer.transition(x[:, start - front : start + CHUNK]))
+            decay, entry, _ = _parts(transition(x[:, start - front : start + CHUNK]))
         decay, entry = decay[:, front:], entry[:, front:]
         # Π over this token and all later ones; behind the last stands 1
         through = decay.flip(1).cumprod(1).flip(1)

@@ -8,36 +8,13 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Transition
 from repflow.mixers.scan.nonfinite import cleaned, from_here_on, is_finite
 from repflow.mixers.scan.precision import without_autocast
 from repflow.mixers.scan.preference import current
+from repflow.mixers.scan.reference import recurrence
+from repflow.mixers.transition import Transition, four_axes, joint_shape
 
 CHUNK = 64
-
-
-def four_axes(transition: Transition) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Parts of a transition with all four axes (batch, token, channel, state), missing leading ones of size 1."""
-    parts = []
-    for name, part in zip(Transition._fields, transition, strict=True):
-        if part.ndim > 4:
-            raise InputError(
-                teach(
-                    f"{name} broadcastable to (batch, token, channel, state)",
-                    f"shape {tuple(part.shape)}",
-                    "fold heads into the channel axis",
-                )
-            )
-        parts.append(part.reshape((1,) * (4 - part.ndim) + tuple(part.shape)))
-    decay, b, c, delta = parts
-    if joint_shape(*parts)[1] == 0:
-        raise InputError(teach("at least one token", "none", "give a sequence with tokens"))
-    return decay, b, c, delta
-
-
-def joint_shape(*parts: Tensor) -> torch.Size:
-    """Shape that tensors broadcast to."""
-    return torch.broadcast_shapes(*(part.shape for part in parts))  # type: ignore[no-untyped-call]
 
 
 def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
@@ -62,8 +39,6 @@ def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
     if chunk < 1:
         raise InputError(teach("a chunk of at least 1 token", str(chunk), "leave it out for the default"))
     if current().path == "reference":
-        from repflow.mixers.scan.forms import recurrence
-
         y = recurrence(transition)
         assert isinstance(y, Tensor)
         return y

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from repflow.mixers.scan.precision import without_autocast
+from repflow.mixers.scan.reference import selective_scan_reference
 
 # Elements of a chunk's decays and of its states: 2 · 1.5 MiB in float32, so that both stay in a core's cache.
 BUFFER = 400_000
@@ -151,10 +152,8 @@ def _adjoints(into: Tensor, decay: Tensor, adjoint: Tensor) -> tuple[Tensor, Ten
 
 
 def _differentiable_backward(inputs: list[Tensor], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    from repflow.mixers.scan.forms import selective_scan
-
     with torch.enable_grad():
         held = [part if part.requires_grad else part.detach().requires_grad_() for part in inputs]
         x, delta, A, B, C, initial = held
-        outputs = selective_scan(x, delta, A, B, C, initial=initial, return_final=True, path="reference")
+        outputs = selective_scan_reference(x, delta, A, B, C, None, initial)
         return torch.autograd.grad(outputs, held, grads, create_graph=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,8 @@ from torch.nn.modules import module as torch_module
 from repflow.core.errors import InputError, teach
 from repflow.mixers.triton.launch import obstacle
 from repflow.models.fastpath import gpu as fastpath_gpu
-from repflow.models.memory import active
-
-if TYPE_CHECKING:
-    from repflow.models.fastpath.scans import LayerScan
+from repflow.models.fastpath.layer_scan import TOLERANCE, LayerScan, left_alone, relative
+from repflow.models.fastpath.memory import active
 
 MARK = "_repflow_layer"
 IGNORED = ("cache_position", "use_cache")
@@ -128,8 +126,6 @@ def _kernels(mixer: Any, hidden: Tensor) -> Tensor:
 
 def _differs(what: str, run: Callable[[], Tensor], theirs: Tensor) -> str | None:
     """Why the kernels must not be used here; None if they agree with transformers'."""
-    from repflow.models.fastpath.scans import TOLERANCE, relative
-
     try:
         ours = run()
     except RuntimeError as error:  # a kernel that does not compile or launch on this machine
@@ -155,8 +151,6 @@ def _why_not(mixer: Any, layer: LayerScan, hidden: Tensor, args: tuple, kwargs: 
 
 
 def _left_alone(layer: LayerScan, hidden: Tensor) -> str | None:
-    from repflow.models.fastpath.scans import left_alone
-
     if torch.is_grad_enabled():
         return "gradients are on"
     if torch._C._functorch.peek_interpreter_stack() is not None:

@@ -20,9 +20,8 @@ from scipy.special import lambertw
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Transition
-from repflow.mixers.scan.chunked import four_axes, joint_shape
-from repflow.models.recurrence.scan_call import ScanCall
+from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.models.fastpath.scan_call import ScanCall
 
 WHOLE = slice(None)
 # Elements of the states that exist at once.

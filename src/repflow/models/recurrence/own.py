@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from repflow.mixers.base import Mixer, Transition
+from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import diagonal_transition
 from repflow.mixers.parts.matrix_state import matrix_transition
 from repflow.mixers.parts.shift import shift
-from repflow.mixers.scan.chunked import four_axes, joint_shape
+from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.models.fastpath.scan_call import ScanCall
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence, ScanRecurrence
 from repflow.models.recurrence.readers import RglruRecurrence, RwkvRecurrence
-from repflow.models.recurrence.scan_call import ScanCall
 
 MATRIX = ("linear_attention", "retention", "gla", "rwkv5")
 """Families with a matrix state per head: values on the channel axis, keys on the state axis."""

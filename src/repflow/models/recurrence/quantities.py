@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer, Transition
-from repflow.models.fastpath.scans import MARK, LayerScan
+from repflow.mixers.base import Mixer
+from repflow.mixers.transition import Transition
+from repflow.models.fastpath.layer_scan import LayerScan
+from repflow.models.fastpath.scan_call import ScanCall
+from repflow.models.fastpath.scans import MARK
 from repflow.models.recurrence.layer import WHOLE, Recurrence, ScanRecurrence
 from repflow.models.recurrence.own import mixer_recurrence
 from repflow.models.recurrence.readers import READ, module_recurrence
-from repflow.models.recurrence.scan_call import ScanCall
 
 if TYPE_CHECKING:
     from repflow.models.pretrained import Model

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Transition
 from repflow.mixers.parts.shift import shift
-from repflow.mixers.scan.chunked import four_axes
+from repflow.mixers.transition import Transition, four_axes
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence
 
 READ = {"RwkvSelfAttention": "rwkv", "RecurrentGemmaRglru": "rg_lru"}

@@ -96,7 +96,7 @@ def make_needle_prompts(config: NeedleConfig, model: Model, needles: Sequence[Ne
     from repflow.studies.engine.prompts import other_encoders
     from repflow.tasks import Encoder
     from repflow.tasks.chat import ChatEncoder
-    from repflow.tasks.haystack import FileProse, MadeUpProse
+    from repflow.tasks.needle.haystack import FileProse, MadeUpProse
     from repflow.tasks.needle.prompts import needle_prompts
 
     prose = FileProse(config.haystack, config.samples) if config.haystack else MadeUpProse(config.seed)

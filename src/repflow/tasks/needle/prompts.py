@@ -19,7 +19,7 @@ from itertools import islice
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.tasks.haystack import Haystack, Sentence
+from repflow.tasks.needle.haystack import Haystack, Sentence
 from repflow.tasks.needle.needles import Needle
 from repflow.tasks.prompt import Encoder, Prompt, Prompts
 

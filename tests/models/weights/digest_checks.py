@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import torch
 
-from repflow.models.identity.block_sums import block_kernel, on_gpu
-from repflow.models.identity.digest import BLOCK, WORDS, on_cpu
+from repflow.models.weights.block_sums import block_kernel, on_gpu
+from repflow.models.weights.blocks import BLOCK, WORDS, on_cpu
 
 SIZES = (1, 7, 8, 9, 4097, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 8, 3 * BLOCK + 13)
 

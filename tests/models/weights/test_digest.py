@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from repflow.models.identity.digest import BLOCK, KEYS, SCHEME, WORDS, block_sums, sha256, weights_digest
+from repflow.models.weights.blocks import BLOCK, KEYS, WORDS
+from repflow.models.weights.digest import SCHEME, block_sums, sha256, weights_digest
 
 HERE = Path(__file__).parent
 MASK = (1 << 64) - 1

@@ -1,4 +1,4 @@
-"""Sums over blocks of weights on a GPU, for `repflow.models.identity.digest`. Imported only where Triton is installed.
+"""Sums over blocks of weights on a GPU, for `repflow.models.weights.digest`. Imported only where Triton is installed.
 
 All tensors of a device in one launch, a program per block: with one launch per tensor a model of 600 tensors would
 spend longer in the host's calls than in reading five gigabytes.
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from repflow.mixers.triton.launch import on_device
-from repflow.models.identity.digest import BLOCK, KEYS, WORDS
+from repflow.models.weights.blocks import BLOCK, KEYS, WORDS
 
 STEP = 1024
 

@@ -204,7 +204,7 @@ _TABLE = """
     report.recency_figure report.terminal.paper_figure
     report.recency_table report.terminal.recency
     report.reproduce_table report.terminal.reproduce
-    report.tables report.terminal.states
+    report.tables report.terminal.measure
     report.theory_table report.terminal.theory
     report.twins_table report.terminal.twins
     report.zoo_table report.terminal.zoo

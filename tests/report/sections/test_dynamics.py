@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from repflow.report.sections.dynamics import dynamics_section
+from repflow.report.data.context import Context
+from repflow.report.sections.dynamics import section as build
 from tests.report.study_runs import block, dynamics_runs, one, read
 
 
@@ -14,11 +15,11 @@ def runs():
 
 @pytest.fixture(scope="module")
 def section(runs):
-    return dynamics_section(runs)
+    return build(runs, Context([]))
 
 
 def test_no_run_about_dynamics_no_section():
-    assert dynamics_section([]) is None
+    assert build([], Context([])) is None
 
 
 def test_paths_and_scores_are_the_stored_ones(runs, section):

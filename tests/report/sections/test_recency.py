@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from repflow.report.data.context import Context
 from repflow.report.data.model import Figure
 from repflow.report.sections.attention import pooled
 from repflow.report.sections.memory import quartiles
-from repflow.report.sections.recency import recency_section
+from repflow.report.sections.recency import section as build
 from tests.report.study_runs import block, chosen, line, one, read, recency_runs
 
 
@@ -18,7 +19,7 @@ def runs():
 @pytest.fixture(scope="module")
 def section(runs):
     """The hybrid has another vocabulary, and so other random tokens: drawn together as asked."""
-    return recency_section(runs, allow_mixed=True)
+    return build(runs, Context([], allow_mixed=True))
 
 
 def values(trace, side="y"):
@@ -26,11 +27,11 @@ def values(trace, side="y"):
 
 
 def test_no_such_run_no_section():
-    assert recency_section([]) is None
+    assert build([], Context([])) is None
 
 
 def test_unlike_prompts_are_drawn_apart_unless_asked(runs, section):
-    apart = block(recency_section(runs), "recency-depth").variants
+    apart = block(build(runs, Context([])), "recency-depth").variants
     assert [v.when["prompts"] for v in apart] == ["set 2: gpt_neox, mamba2", "set 1: bamba"]
     (together,) = block(section, "recency-depth").variants
     assert "read different prompts" in together.note
@@ -185,7 +186,7 @@ def test_every_figure_is_drawn_for_a_paper_and_for_the_page(runs, section):
     import matplotlib as mpl
 
     from repflow.report.data.labels import page_models
-    from repflow.report.data.model import Page
+    from repflow.report.data.model import Page, Section
     from repflow.report.page.render import render
     from repflow.report.paper.figure import draw
     from repflow.report.paper.style import style
@@ -194,7 +195,9 @@ def test_every_figure_is_drawn_for_a_paper_and_for_the_page(runs, section):
     with mpl.rc_context(style("paper")):
         for figure in (b for b in section.blocks if isinstance(b, Figure)):
             draw(figure, figure.variants[0], models).canvas.draw()
-    assert "recency-influence" in render(Page("t", "s", models, [], [section]))
+    assert "recency-influence" in render(
+        Page("t", "s", models, [], [Section("part", "Part", section.lead, section.blocks)])
+    )
 
 
 def test_many_long_maps_stay_small_and_say_so():

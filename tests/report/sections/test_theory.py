@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from repflow.report.data.model import Page
-from repflow.report.sections.theory import LEAST, NOISE, theory_section
+from repflow.report.data.context import Context
+from repflow.report.data.model import Page, Section
+from repflow.report.sections.theory import LEAST, NOISE
+from repflow.report.sections.theory import section as build
 from repflow.report.terminal.theory import apply_view, short_verdict
 from tests.report.study_runs import block, line, one, read, theory_runs
 
@@ -20,12 +22,12 @@ def runs():
 
 @pytest.fixture(scope="module")
 def section(runs):
-    return theory_section(runs)
+    return build(runs, Context([]))
 
 
 def test_no_run_about_theory_no_section(runs):
-    assert theory_section([]) is None
-    assert theory_section([run for run in runs if run.study == "measure"]) is None
+    assert build([], Context([])) is None
+    assert build([run for run in runs if run.study == "measure"], Context([])) is None
 
 
 def test_ratios_are_stored_values_over_their_simulations(runs, section):
@@ -91,7 +93,7 @@ def test_stack_and_hypotheses(runs, section):
 def test_the_layer_that_breaks_a_hypothesis_is_counted_from_1(runs):
     run = copy.deepcopy(one(runs, "gpt_neox"))
     run.result.provenance["hypotheses"] = [{"layer": 2, "name": "one head", "holds": False, "found": "4 heads"}]
-    (row,) = block(theory_section([run]), "theory-hypotheses").rows
+    (row,) = block(build([run], Context([])), "theory-hypotheses").rows
     assert row[3] == "block 3: 4 heads"
     shown = Console(width=120, record=True, file=io.StringIO())
     for part in apply_view(run.result):
@@ -105,5 +107,5 @@ def test_the_layer_that_breaks_a_hypothesis_is_counted_from_1(runs):
 def test_the_page_takes_it(section):
     from repflow.report.page.render import render
 
-    page = Page("t", "s", [], [], [section])
+    page = Page("t", "s", [], [], [Section("part", "Part", section.lead, section.blocks)])
     assert "theory-forms" in render(page)

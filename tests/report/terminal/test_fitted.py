@@ -9,8 +9,8 @@ from rich.console import Console
 
 from repflow.core.results import Band, Result
 from repflow.report.terminal.grid import grid_table
+from repflow.report.terminal.measure import side_by_side, view
 from repflow.report.terminal.probe import probe_view
-from repflow.report.terminal.states import comparison_table, result_view
 
 
 def shown(renderable, width):
@@ -82,7 +82,7 @@ def measured(states=7):
 @pytest.mark.parametrize("width", [40, 60, 80, 110])
 def test_measured_states_are_never_wrapped(width):
     result = measured()
-    text = shown(result_view(result)[0], width)
+    text = shown(view(result)[0], width)
     band = result.band("token_similarity")
     for state in range(7):
         mean, low, high = (getattr(band, key)[state] for key in ("mean", "low", "high"))
@@ -91,7 +91,7 @@ def test_measured_states_are_never_wrapped(width):
 
 
 def test_headings_fold_before_columns_go():
-    wide, narrow = (shown(result_view(measured())[0], width) for width in (110, 80))
+    wide, narrow = (shown(view(measured())[0], width) for width in (110, 80))
     assert "common share" in wide
     assert "common share" not in narrow
     assert len(re.findall(r"\d\.\d{3}", wide)) == len(re.findall(r"\d\.\d{3}", narrow))
@@ -113,6 +113,6 @@ def test_models_side_by_side_fold_their_names():
     results = [measured(), measured()]
     for result in results:
         result.provenance["model"]["name"] = "a-model-whose-name-takes-half-of-the-line"
-    text = shown(comparison_table(results), 80)
+    text = shown(side_by_side(results), 80)
     assert "100 %" in text
     assert "…" not in text

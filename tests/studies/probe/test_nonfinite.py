@@ -9,7 +9,7 @@ import torch
 
 import repflow
 from repflow.core.results import Result
-from repflow.report.terminal.probe import probe_comparison, probe_view, summary_lines
+from repflow.report.terminal.probe import side_by_side, summary_lines, view
 from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
 from tests.studies.probe.inputs import PlantedModel, PlantedTask, planted_prompts
 
@@ -49,7 +49,7 @@ def test_a_broken_embedding_is_a_finding_and_every_number_is_nan(lost, recwarn):
     assert [s["name"] for s in lost.provenance["sentinels"]] == ["length and counts", "bag of tokens"]
     json.dumps(lost.to_json(), allow_nan=False)
     assert summary_lines(lost) == ["no state is finite, so nothing could be probed"]
-    assert probe_view(lost)
+    assert view(lost)
     assert not [warning for warning in recwarn if "NaN" in str(warning.message) or "empty" in str(warning.message)]
 
 
@@ -70,9 +70,9 @@ def test_tables_print_a_dash(late, lost):
 
     console = Console(width=200, record=True, file=io.StringIO())
     for result in (late, lost):
-        for part in probe_view(result):
+        for part in view(result):
             console.print(part)
-    console.print(probe_comparison([late, lost]))
+    console.print(side_by_side([late, lost]))
     text = console.export_text()
     assert "nan" not in text.replace("NaN", "")
     assert "–" in text

@@ -13,7 +13,7 @@ import repflow
 from repflow.core.errors import InputError
 from repflow.core.readout import ReadOut
 from repflow.models import load
-from repflow.report.terminal.probe import probe_view
+from repflow.report.terminal.probe import view
 from repflow.store import RunFolder, load_result, verify
 from repflow.studies.diagnose.study import DiagnoseConfig
 from repflow.studies.probe.config import ProbeConfig, check_request, run_name
@@ -215,7 +215,7 @@ def test_branches_are_counted_as_blocks_from_1():
     assert found.provenance["probe"]["read_out"]["last"] == blocks
     page = io.StringIO()
     console = Console(width=200, file=page)
-    for part in probe_view(found):
+    for part in view(found):
         console.print(part)
     text = page.getvalue()
     first = [line.split()[0].rstrip("*=") for line in text.splitlines() if line.strip()]

@@ -9,7 +9,7 @@ import repflow
 from repflow.capture.influence.jacobian import FINAL, influence_squares
 from repflow.core.errors import ConfigChangedError, InputError, UnsupportedModelError
 from repflow.models.stack.network import StackConfig, StackForCausalLM
-from repflow.report.terminal.recency import curve_table, reach_table, recency_view, summary_table
+from repflow.report.terminal.recency import curve_table, reach_table, summary_table, view
 from repflow.store import load_result, verify
 from repflow.studies.recency.config import RecencyConfig, check_request, run_name
 from repflow.studies.recency.ratio import influence_ratio
@@ -119,7 +119,7 @@ def test_a_polarized_stack_is_promised_no_decay_and_not_one_below_zero():
     assert said == "Theorem 3.1 allows κ ≥ 0 (layer 1 has the largest A, 1): no decay is promised"
     assert not np.signbit(found["theorem_kappa"]).any()
     found.arrays["theorem_kappa"] = -np.abs(found["theorem_kappa"])  # as stored by an older version
-    shown = "\n".join(str(cell) for table in recency_view(found)[1:3] for cell in cells(table))
+    shown = "\n".join(str(cell) for table in view(found)[1:3] for cell in cells(table))
     assert "0" in shown.splitlines()
     assert "-0" not in shown.splitlines()
 
@@ -140,7 +140,7 @@ def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(m
     assert "half-life" not in said.replace("it has no half-life", "")
     assert "the decay is not exponential" in said
     assert f"half of the influence lies within the last {found.mean('half_reach'):.0f} tokens" in said
-    tables = recency_view(found)[:2]
+    tables = view(found)[:2]
     assert sum("no interval below 3 prompts" in table.caption for table in tables) == 1
     assert not any("nan" in str(cell) for table in tables for cell in cells(table))
     assert all("95 %" not in table.columns and "half-life" not in table.columns for table in tables)

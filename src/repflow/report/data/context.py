@@ -16,10 +16,12 @@ class Context:
     Attributes:
         models: of the page.
         allow_mixed: draw together what differs in prompts, number format or kind of state.
+        warnings: what is missing, damaged or not comparable.
     """
 
     models: Sequence[PageModel]
     allow_mixed: bool = False
+    warnings: Sequence[str] = ()
 
     def of(self, runs: Iterable[StoredRun]) -> list[PageModel]:
         """Models of some runs, in the order of the page."""

@@ -44,6 +44,15 @@ def base_label(facts: dict[str, Any]) -> str:
     return f"{name}, ablated: {', '.join(facts['ablate'])}" if facts.get("ablate") else name
 
 
+def label(result: Result) -> str:
+    """Short name of the model, with its random scheme and what was taken out of it."""
+    name = str(result.provenance.get("model", {}).get("name") or result.config.get("model", ""))
+    init = result.config.get("init", "trained")
+    ablated = ", ".join(result.config.get("ablate") or [])
+    name = name if init == "trained" else f"{name} ({init})"
+    return f"{name}, ablated: {ablated}" if ablated else name
+
+
 class Labels:
     """Labels of the models of some results; models of one name are told apart by seed, spec or digest."""
 

@@ -161,6 +161,14 @@ Block = Figure | Table | Text | Prompts
 
 
 @dataclass(frozen=True)
+class Content:
+    """What a section shows: a paragraph of introduction, and its figures, tables and texts."""
+
+    lead: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page with its entry in the navigation."""
 

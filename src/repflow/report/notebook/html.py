@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.labels import label
 from repflow.report.notebook.plot import DEFAULTS, DEPTH, commonest
-from repflow.report.terminal.states import label, number
+from repflow.report.terminal.cell import number
 
 SHOWN = 30
 TEMPLATE = """<div><b>{{ title }}</b>

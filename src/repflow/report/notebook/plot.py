@@ -9,10 +9,10 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.core.results import Band, Result, sample_mean
+from repflow.report.data.labels import label
 from repflow.report.draw.palette import SEQUENTIAL, faded, model_colour
 from repflow.report.notebook.axis import axis_values, axis_word, line_names, menu_names, shown
 from repflow.report.notebook.study import study_figure
-from repflow.report.terminal.states import label
 
 FADED = 0.2
 DEPTH = ("state", "layer")

@@ -6,38 +6,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repflow.core.results import Result
-from repflow.report.data.labels import page_models
-from repflow.report.data.model import Figure, PageModel, Section, Variant
+from repflow.report.data.context import Context
+from repflow.report.data.labels import Labels, page_models
+from repflow.report.data.model import Content, Figure, PageModel, Variant
+from repflow.report.data.runs import StoredRun, study_of
 from repflow.report.draw.palette import INK, colourmap, faded, kind_colour, model_colour, model_dash, model_marker
 from repflow.report.notebook.axis import shown
+from repflow.report.sections import section_of
 
 FADED = 0.18
-STUDIES = ("theory", "dynamics", "recency", "needle", "memory", "hidden_attention")
-"""How the studies of these sections begin their names."""
 
 
 def study_figure(result: Result) -> Any:
     """The first figure that the page draws of a result of theory, dynamics or recency; None of another result."""
-    if not str(result.config.get("study", "")).startswith(STUDIES):
+    row = section_of(study_of(result))
+    if row is None:
         return None
-    from repflow.report.data.labels import Labels
-    from repflow.report.data.runs import StoredRun, study_of
-    from repflow.report.sections.dynamics import dynamics_section
-    from repflow.report.sections.recency import recency_section
-    from repflow.report.sections.theory import theory_section
-
     run = StoredRun("", Labels([result]).of(result)[0], study_of(result), result)
-    sections = (build([run]) for build in (theory_section, dynamics_section, recency_section))
     models = page_models([(run.label, run.facts)])
-    for section in filter(None, sections):
-        figure = _first(section)
-        if figure is not None:
-            return page_figure(figure, figure.variants[0], models)
-    return None
+    content = row.content([run], Context(models))
+    figure = _first(content) if content is not None else None
+    return None if figure is None else page_figure(figure, figure.variants[0], models)
 
 
-def _first(section: Section) -> Figure | None:
-    return next((block for block in section.blocks if isinstance(block, Figure) and block.variants), None)
+def _first(content: Content) -> Figure | None:
+    return next((block for block in content.blocks if isinstance(block, Figure) and block.variants), None)
 
 
 def page_figure(figure: Figure, variant: Variant, models: Sequence[PageModel]) -> Any:

@@ -5,7 +5,7 @@ Never imports torch. What is missing, damaged or not comparable is named in `Pag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +14,10 @@ from repflow.core.errors import InputError, teach
 from repflow.report.data.comparable import comparison_warnings
 from repflow.report.data.context import Context, is_twin, measured_runs
 from repflow.report.data.labels import page_models, sides
-from repflow.report.data.model import Page, PageModel, Section
+from repflow.report.data.model import Page, PageModel
 from repflow.report.data.runs import StoredRun, read_runs
-from repflow.report.sections.cka import cka_section
-from repflow.report.sections.diagnosis import diagnosis_section
-from repflow.report.sections.dynamics import dynamics_section
-from repflow.report.sections.findings import findings_section
-from repflow.report.sections.made import made_section
-from repflow.report.sections.probe import probe_section, probed_label
-from repflow.report.sections.prompts import prompts_section
-from repflow.report.sections.recency import recency_section
-from repflow.report.sections.scaling import scaling_section
-from repflow.report.sections.similarity import similarity_section
-from repflow.report.sections.tables import tables_section
-from repflow.report.sections.theory import theory_section
-from repflow.report.sections.twin import twin_section
-from repflow.report.sections.verdict import verdict_section
+from repflow.report.sections import sections_of
+from repflow.report.sections.probe import probed_label
 
 MOST_NAMED = 4
 """Models that the title names; more are counted."""
@@ -64,7 +52,6 @@ def page_of(
 ) -> Page:
     """The page of runs that were read."""
     models = models_of_page(runs)
-    context = Context(models, allow_mixed)
     measured = measured_runs(runs)
     probed = [run for run in runs if run.study == "probe"]
     told = [*warnings]
@@ -72,23 +59,7 @@ def page_of(
     for mine in (measured, *([run for run in probed if probed_label(run) == label] for label in labels)):
         told += comparison_warnings(mine, allow_mixed=allow_mixed)
     told = list(dict.fromkeys(told))
-    builders: list[Callable[[], Section | None]] = [
-        lambda: verdict_section(runs, context),
-        lambda: findings_section(runs, context),
-        lambda: diagnosis_section(runs),
-        lambda: similarity_section(runs, context),
-        lambda: twin_section(runs, context),
-        lambda: cka_section(runs, context),
-        lambda: probe_section(runs, context),
-        lambda: scaling_section(runs, context),
-        lambda: tables_section(runs),
-        lambda: theory_section(runs),
-        lambda: dynamics_section(runs),
-        lambda: recency_section(runs, allow_mixed=allow_mixed),
-        lambda: prompts_section(runs, context),
-        lambda: made_section(runs, told),
-    ]
-    sections = [section for builder in builders if (section := builder()) is not None]
+    sections = sections_of(runs, Context(models, allow_mixed, told))
     return Page(title or _title(models), _subtitle(runs), models, told, sections)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.report.data.comparable import Group, group_runs, task_name
 from repflow.report.data.context import Context, measured_runs
-from repflow.report.data.model import Block, Figure, Section, Variant
+from repflow.report.data.model import Block, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
 from repflow.report.draw.depth import MAP_DIGITS, depth, hybrids, short, strip, strip_note, with_strips
@@ -30,7 +30,7 @@ MOST_STEP = 16
 Places = dict[str, list[float]]
 
 
-def cka_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """CKA within models, between models, and of checkpoints; None where none was computed."""
     found = (figure_4(runs, context), figure_4_cross(runs, context), step_figure(runs, context))
     blocks: list[Block] = [figure for figure in found if figure]
@@ -40,7 +40,7 @@ def cka_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
         "CKA compares two layers by the geometry of all their tokens: 1 where one is a rotated and scaled copy of the "
         "other. Hatched cells cannot be told from what shuffled tokens give."
     )
-    return Section("cka", "Layers against layers", lead, blocks)
+    return Content(lead, blocks)
 
 
 def figure_4(runs: Sequence[StoredRun], context: Context) -> Figure | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repflow.core.readout import ReadOut
-from repflow.report.data.model import Block, Cell, Link, Section, Table, Text
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Cell, Content, Link, Table, Text
 from repflow.report.data.runs import StoredRun
 from repflow.report.sections.probe import answering, probe_runs, question
 from repflow.report.terminal.diagnose import NOTE, SECTIONS
@@ -39,7 +40,7 @@ def answered_by(run: StoredRun, runs: Sequence[StoredRun]) -> StoredRun | None:
     return None
 
 
-def diagnosis_section(runs: Sequence[StoredRun]) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Statements of all diagnoses; None where there are none."""
     diagnosed = [run for run in runs if run.study == "diagnose"]
     if not diagnosed:
@@ -64,4 +65,4 @@ def diagnosis_section(runs: Sequence[StoredRun]) -> Section | None:
     blocks += [Text("diagnosis-missing", "Not measured, so not claimed", missing)] if missing else []
     blocks += [Text("diagnosis-answered", "Left out, as a larger run answers", answered)] if answered else []
     lead = "Where tokens become alike, where the answer can be read and where it is lost, as `repflow diagnose` put it."
-    return Section("diagnosis", "Diagnosis", lead, blocks)
+    return Content(lead, blocks)

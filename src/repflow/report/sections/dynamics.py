@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
-from repflow.report.data.model import Block, Figure, Section, Table, Text, Variant
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import (
     band_of,
@@ -29,7 +30,7 @@ SIGNS = {"negative": "model:0", "zero": "muted", "positive": "model:1"}
 MOST_TOKENS = 16
 
 
-def dynamics_section(runs: Sequence[StoredRun]) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Trajectories and P(t) of simulations, and real Mamba layers; None where no run is about dynamics."""
     simulated, applied = of_study(runs, SIMULATED, REPRODUCED), of_study(runs, APPLIED)
     if not simulated and not applied:
@@ -43,7 +44,7 @@ def dynamics_section(runs: Sequence[StoredRun]) -> Section | None:
         "Paper 3's tokens move by dx/dt = P(t) x: they shrink, grow or blow up, and the hidden attention P(t) shows "
         "which token drives which. Beside the simulations stands what the layers of a real checkpoint do."
     )
-    return Section("dynamics", "Token dynamics", lead, blocks)
+    return Content(lead, blocks)
 
 
 def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:

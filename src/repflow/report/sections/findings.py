@@ -21,7 +21,7 @@ from repflow.papers.reading import SSM, TBM
 from repflow.report.data.comparable import largest_sets
 from repflow.report.data.context import Context
 from repflow.report.data.interval import Interval
-from repflow.report.data.model import Block, Cell, Link, Section, Table, Text
+from repflow.report.data.model import Block, Cell, Content, Link, Table, Text
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.depth import exact
 
@@ -80,7 +80,7 @@ GLOSSARY = (
 """The words of the findings, for readers new to them."""
 
 
-def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """The eight findings, on runs that compare directly; None where nothing was measured or probed."""
     runs = [run for run in runs if run.study in ("measure", "probe")]
     if not runs:
@@ -104,7 +104,7 @@ def findings_section(runs: Sequence[StoredRun], context: Context) -> Section | N
     if left:
         names = ", ".join(run.name for run in left)
         lead += f" Left out, of other prompts or number formats than the rest: {names} (--allow-mixed takes them)."
-    return Section("findings", "The eight findings", lead, blocks)
+    return Content(lead, blocks)
 
 
 def judged_findings(runs: Sequence[StoredRun]) -> tuple[str, list[Judged]]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from repflow.report.data.model import Block, Cell, Section, Table, Text
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Cell, Content, Table, Text
 from repflow.report.data.runs import StoredRun
 from repflow.version import __version__
 
@@ -45,19 +46,21 @@ SKIPPED = ("study", "model")
 MOST_SETTINGS = 400
 
 
-def made_section(runs: Sequence[StoredRun], warnings: Sequence[str] = ()) -> Section:
+def section(runs: Sequence[StoredRun], context: Context) -> Content:
     """Settings, versions, digests, machine and commands of every run; findings of the runs too."""
     blocks: list[Block] = [run_table(runs), machine_table(runs)]
     found = findings_table(runs)
     blocks += [found] if found.rows else []
     blocks += [settings_table(runs), Text("made-commands", "Commands to repeat it", commands(runs), mono=True)]
-    blocks += [Text("made-warnings", "What is missing or not compared", list(warnings))] if warnings else []
+    blocks += (
+        [Text("made-warnings", "What is missing or not compared", list(context.warnings))] if context.warnings else []
+    )
     lead = (
         f"Made by repflow {__version__} from {len(runs)} stored run{'s' if len(runs) != 1 else ''}, whose digests were "
         "checked as they were read. Every number on this page comes from them, but for further trainings of "
         "built-in models: their numbers come with repflow."
     )
-    return Section("made", "How this was made", lead, blocks)
+    return Content(lead, blocks)
 
 
 def run_table(runs: Sequence[StoredRun]) -> Table:

@@ -13,7 +13,7 @@ from repflow.core.readout import ReadOut
 from repflow.core.results import Band, Result
 from repflow.report.data.comparable import Group, group_runs
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Cell, Figure, Link, Section, Table, Variant
+from repflow.report.data.model import Block, Cell, Content, Figure, Link, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import exact, strip_note
@@ -55,7 +55,7 @@ def answering(probed: Sequence[StoredRun]) -> list[StoredRun]:
     return [run for run in probed if best[question(run)] is run]
 
 
-def probe_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Probes by depth; None where nothing was probed."""
     probed = probe_runs(runs)
     if not probed:
@@ -65,7 +65,7 @@ def probe_section(runs: Sequence[StoredRun], context: Context) -> Section | None
         "every number comes from prompts that neither saw. The control task has labels that only memory can learn."
     )
     blocks: list[Block] = [figure_7(probed, context), readout_table(probed)]
-    return Section("probes", "What can be read at each depth", lead, blocks)
+    return Content(lead, blocks)
 
 
 def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:

@@ -9,7 +9,7 @@ import numpy as np
 
 from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
-from repflow.report.data.model import Prompts, PromptSample, Section
+from repflow.report.data.model import Content, Prompts, PromptSample
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import short
@@ -27,7 +27,7 @@ CUT = "…"
 """Stands for the tokens left out in the middle of a long prompt."""
 
 
-def prompts_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Kept prompts of residual states; None where no run kept any."""
     kept = [run for run in runs if run.study == "measure" and run.states == "residual" and _kept(run)]
     labels = {model.label for model in context.models}
@@ -45,7 +45,7 @@ def prompts_section(runs: Sequence[StoredRun], context: Context) -> Section | No
         "and how alike it is to the other tokens of its prompt."
     )
     block = Prompts("prompts-explorer", "Token by token", samples, caption)
-    return Section("prompts", "Prompts", lead, [block])
+    return Content(lead, [block])
 
 
 def _kept(run: StoredRun) -> list[dict[str, Any]]:

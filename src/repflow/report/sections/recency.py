@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
-from repflow.report.data.model import Block, Section, Table
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Content, Table
 from repflow.report.data.runs import StoredRun
 from repflow.report.sections.attention import attention_blocks
 from repflow.report.sections.influence import influence_blocks
@@ -16,15 +17,10 @@ REPRODUCED = "recency-figure"
 VERDICTS = {True: HOLDS, False: DOES_NOT, None: OPEN}
 
 
-def recency_section(runs: Sequence[StoredRun], *, allow_mixed: bool = False) -> Section | None:
-    """How far back a token reaches, whether far things are found, and what the memory looks like; None without runs.
-
-    Args:
-        runs: of the page.
-        allow_mixed: draw runs of different prompts or number formats together.
-    """
-    blocks: list[Block] = [*influence_blocks(runs, allow_mixed=allow_mixed), *needle_blocks(runs)]
-    blocks += [*memory_blocks(runs, allow_mixed=allow_mixed), *attention_blocks(runs)]
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
+    """How far back a token reaches, whether far things are found, and what the memory looks like; None without runs."""
+    blocks: list[Block] = [*influence_blocks(runs, allow_mixed=context.allow_mixed), *needle_blocks(runs)]
+    blocks += [*memory_blocks(runs, allow_mixed=context.allow_mixed), *attention_blocks(runs)]
     blocks += _reproduced(runs)
     if not blocks:
         return None
@@ -33,7 +29,7 @@ def recency_section(runs: Sequence[StoredRun], *, allow_mixed: bool = False) -> 
         "the influence of each input on the output, the search for a needle, the memory gates, and the matrix by which "
         "a layer mixes its tokens."
     )
-    return Section("recency", "Recency and memory", lead, blocks)
+    return Content(lead, blocks)
 
 
 def _reproduced(runs: Sequence[StoredRun]) -> list[Block]:

@@ -13,7 +13,7 @@ from repflow.papers.thresholds import SIZES
 from repflow.report.data.comparable import group_runs
 from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.interval import Interval, at
-from repflow.report.data.model import Block, Figure, Section, Variant
+from repflow.report.data.model import Block, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import exact, short
@@ -81,7 +81,7 @@ def one_grid(runs: Sequence[StoredRun]) -> bool:
     return len(runs) > 1 and len(grids) == 1 and all("matched/smoothness" in run.result for run in runs)
 
 
-def scaling_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Sm and St by model, and quantities over length and size; None where nothing was measured."""
     made = (summary_figure(runs, context), length_figure(runs, context), size_figure(runs, context))
     figures: list[Block] = [figure for figure in made if figure]
@@ -92,7 +92,7 @@ def scaling_section(runs: Sequence[StoredRun], context: Context) -> Section | No
         "finds Sm and St steady over length while accuracy falls, and larger models better on the whole but with a "
         "larger loss at the last layer."
     )
-    return Section("scaling", "Smoothness, length and size", lead, figures)
+    return Content(lead, figures)
 
 
 def quantities(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:

@@ -8,7 +8,7 @@ from repflow.core.catalogue import METRICS
 from repflow.core.results import Result
 from repflow.report.data.comparable import Group, group_runs
 from repflow.report.data.context import Context, measured_runs
-from repflow.report.data.model import Figure, Section
+from repflow.report.data.model import Content, Figure
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import strip_note
@@ -21,7 +21,7 @@ ALL_TOKENS = "all"
 FLAT = ("token_similarity", "token_similarity_excess")
 
 
-def similarity_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """How tokens flow through depth; None where nothing was measured."""
     measured = measured_runs(runs)
     groups = group_runs(measured, allow_mixed=context.allow_mixed)
@@ -38,7 +38,7 @@ def similarity_section(runs: Sequence[StoredRun], context: Context) -> Section |
         "How far each token turns from layer to layer, and how alike the tokens of a prompt are at each depth. Tokens "
         "that become alike (over-smoothing) can no longer be told apart by what reads them."
     )
-    return Section("flow", "Flow of tokens through depth", lead, figures)
+    return Content(lead, figures)
 
 
 def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from repflow.papers import values as papers
-from repflow.report.data.context import measured_runs
-from repflow.report.data.model import Block, Cell, Section, Table
+from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.model import Block, Cell, Content, Table
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.depth import exact
 from repflow.report.sections.probe import probe_runs
@@ -46,7 +46,7 @@ class OwnCell:
     label: str = ""
 
 
-def tables_section(runs: Sequence[StoredRun]) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Tables 1 and 2, and every reproduced figure or table; None where no run is of the paper's tasks."""
     cells = own_cells(runs)
     blocks: list[Block] = []
@@ -64,7 +64,7 @@ def tables_section(runs: Sequence[StoredRun]) -> Section | None:
         "What the paper prints, and what these runs give. Other models, prompts and kinds of state than the paper's "
         "speak neither for nor against its numbers; the column of models says which they are."
     )
-    return Section("tables", "Tables 1 and 2, ours and the paper's", lead, blocks)
+    return Content(lead, blocks)
 
 
 def own_cells(runs: Sequence[StoredRun]) -> list[OwnCell]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
-from repflow.report.data.model import Block, Figure, Section, Table, Text, Variant
+from repflow.report.data.context import Context
+from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, exact, gaps, joined, layer_depth, plain
 from repflow.report.terminal.theory import corrected, short_verdict
@@ -30,7 +31,7 @@ def of_study(runs: Sequence[StoredRun], *studies: str) -> list[StoredRun]:
     return [run for run in runs if run.study in studies]
 
 
-def theory_section(runs: Sequence[StoredRun]) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Closed forms beside simulations and beside layers; None where no run is about theory."""
     checked, applied = of_study(runs, VERIFY), of_study(runs, APPLY)
     if not checked and not applied:
@@ -46,7 +47,7 @@ def theory_section(runs: Sequence[StoredRun]) -> Section | None:
         "what the forms predict beside what is measured. A form that holds for random weights and independent tokens "
         "need not hold for a trained model: the hypotheses that fail are listed."
     )
-    return Section("theory", "Theory: printed, corrected, simulated", lead, blocks)
+    return Content(lead, blocks)
 
 
 def _verified(result: Result, suffix: str, name: str) -> list[Block]:

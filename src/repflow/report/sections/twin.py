@@ -10,7 +10,7 @@ import numpy as np
 from repflow.core.results import Band
 from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Cell, Figure, Section, Table, Variant
+from repflow.report.data.model import Block, Cell, Content, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
 from repflow.report.draw.depth import depth, exact, gap_note, hybrids, short, strip, strip_note, with_strips
@@ -26,7 +26,7 @@ Family = dict[str, list[StoredRun]]
 """Runs of one architecture on the same prompts by scheme of weights."""
 
 
-def twin_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Trained against random weights; None where no model was measured with both or with random ones alone."""
     figure = figure_3(runs, context)
     judged = [run for run in runs if run.study == "twins"]
@@ -39,7 +39,7 @@ def twin_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
         "trained weights was learnt. The paper reads: tokens of a Transformer are alike whatever its weights, those of "
         "a state-space model only once trained."
     )
-    return Section("twins", "Architecture or training", lead, blocks)
+    return Content(lead, blocks)
 
 
 def figure_3(runs: Sequence[StoredRun], context: Context) -> Figure | None:

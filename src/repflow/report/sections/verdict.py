@@ -13,7 +13,7 @@ from repflow.core.readout import ReadOut
 from repflow.report.data.comparable import MIXED, group_runs, task_name
 from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.interval import Interval, at, few_prompts, over_samples
-from repflow.report.data.model import Cell, Link, PageModel, Section, Table, Text
+from repflow.report.data.model import Cell, Content, Link, PageModel, Table, Text
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.depth import depth
 from repflow.report.draw.lines import nan_mean
@@ -45,7 +45,7 @@ class Verdict:
     unusual: list[str] = field(default_factory=list)
 
 
-def verdict_section(runs: Sequence[StoredRun], context: Context) -> Section | None:
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """A sentence per model and the table behind it; None without any measured or probed model."""
     verdicts = verdicts_of(runs, context)
     if not verdicts:
@@ -55,7 +55,7 @@ def verdict_section(runs: Sequence[StoredRun], context: Context) -> Section | No
     lead = "What each model does with its tokens on the way to the answer."
     asked = {conditions(run) for run in flows}
     lead += f" All numbers of the flow: {asked.pop()}." if len(asked) == 1 else ""
-    return Section("verdict", "Verdict", lead, [sentences, verdict_table(verdicts)])
+    return Content(lead, [sentences, verdict_table(verdicts)])
 
 
 def verdicts_of(runs: Sequence[StoredRun], context: Context) -> list[Verdict]:

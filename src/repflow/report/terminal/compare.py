@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Result
+from repflow.report.terminal.cell import ABSENT, number, thinned
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT, number, thinned
 
 CHANCE_SD = 3
 """A CKA this many standard deviations of its permutation null above its mean counts as above chance."""
@@ -20,7 +20,7 @@ MARK = "°"
 STEP_DEPTHS = (0, 50, 100)
 
 
-def compare_view(result: Result) -> list[RenderableType]:
+def view(result: Result) -> list[RenderableType]:
     """What the command line shows of a comparison, findings below."""
     table = _step_table(result) if "cka_to_last" in result else _pair_table(result)
     return [table, *(Text.assemble((f"finding {f.code}: ", "yellow"), f.message) for f in result.findings)]
@@ -135,3 +135,6 @@ def _step_table(result: Result) -> FittedTable:
     shown = f"{len(rows)} of {len(labels)} checkpoints shown; " if len(rows) < len(labels) else ""
     caption = f"{shown}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance"
     return _fitted(title, [*headings, "Sm", "St"], rows, caption)
+
+
+compare_view = view  # what the command calls it, until it asks by the study's name

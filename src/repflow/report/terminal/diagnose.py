@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Result
+from repflow.report.data.labels import label
+from repflow.report.terminal.cell import number, thinned
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import label, number, thinned
 
 WIDTH = 100
 BLOCKS = 16
@@ -38,6 +40,19 @@ NOTE = (
     " whole interval lies on one side, and a loss or gain only where it survives probes fitted on half the training"
     " prompts. Extreme states of the flow are chosen on every second prompt and their numbers are from the others."
 )
+
+
+def view(result: Result) -> list[RenderableType]:
+    """What the command line shows: the page of text, as wide as the terminal."""
+    return [_Sheet(result)]
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    result: Result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(diagnosis_text(self.result, options.max_width), no_wrap=True, overflow="ignore")
 
 
 def diagnosis_text(result: Result, width: int = WIDTH) -> str:

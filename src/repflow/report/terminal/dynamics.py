@@ -13,10 +13,16 @@ from rich.text import Text
 
 from repflow.core.results import Result
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
+from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT
 
 MOST_TOKENS = 20
+
+
+def view(result: Result) -> list[RenderableType]:
+    """What the command line shows of a simulation, of a model's layers or of one of paper 3's figures."""
+    views = {"dynamics-simulate": simulation_view, "dynamics-apply": apply_view, "dynamics-figure": figure_view}
+    return views[result.config["study"]](result)
 
 
 def figure_view(result: Result) -> list[RenderableType]:

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Result
+from repflow.report.terminal.cell import ABSENT, number
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT, number
 
 AXES = ("model", "task", "length", "init", "seed")
 VALUES = ("Sm", "St", "sim 50 %", "sim 100 %")

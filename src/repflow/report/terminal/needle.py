@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Band, Result
+from repflow.report.data.labels import label
+from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT, label
 
 SHARES = {
     "answer_correct": "Greedy answer holds the planted word",
@@ -26,7 +27,7 @@ SMALL = 1.0
 INKS = ("#ffffff", "#ffffff", "#ffffff", "#000000", "#000000")
 
 
-def needle_view(result: Result) -> list[RenderableType]:
+def view(result: Result) -> list[RenderableType]:
     """Heat maps of one model, then findings."""
     parts: list[RenderableType] = [Text(_heading(result))]
     parts += [heat_map(result, name, title) for name, title in {**SHARES, **NATS}.items() if name in result]
@@ -106,7 +107,7 @@ def slope_text(band: Band, where: tuple[int, ...], shares: bool) -> str:
     return _interval(band, where, shares, signed=True)
 
 
-def needle_comparison(results: Sequence[Result]) -> FittedTable:
+def side_by_side(results: Sequence[Result]) -> FittedTable:
     """Several models: what they find over all cells, and how that changes over position."""
     rows = [_comparison_row(result) for result in results]
 
@@ -139,3 +140,7 @@ def _comparison_row(result: Result) -> dict[str, str]:
         slope = slope_text(result.band(f"slope_all/{name}"), (), shares)
         row[f"{heading} slope"] = slope.replace("\n", " [") + ("]" if "\n" in slope else "")
     return row
+
+
+needle_view = view  # what the command calls it, until it asks by the study's name
+needle_comparison = side_by_side  # what the command calls it, until it asks by the study's name

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from repflow.core.results import Result
 from repflow.papers.values import short_length
+from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT
 
 DIGITS = {"smoothness": 3, "stability": 3}
 WORDS = {
@@ -27,6 +27,11 @@ WORDS = {
     "smoothness": "Sm",
     "stability": "St",
 }
+
+
+def view(result: Result) -> list[RenderableType]:
+    """What the command line shows of a recipe of paper 1: the paper's numbers held together, or ours beside them."""
+    return check_view(result) if result.config["recipe"] == "flow-check" else comparison_view(result)
 
 
 def comparison_view(result: Result) -> list[RenderableType]:

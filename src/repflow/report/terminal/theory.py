@@ -12,10 +12,15 @@ from rich.text import Text
 
 from repflow.core.results import Result
 from repflow.core.verdict import DOES_NOT, HOLDS, PARTLY
+from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
-from repflow.report.terminal.states import ABSENT
 
 NUMBERS = ("printed", "corrected", "simulation", "gap")
+
+
+def view(result: Result) -> list[RenderableType]:
+    """What the command line shows of either study of theory."""
+    return verify_view(result) if result.config["study"] == "theory-verify" else apply_view(result)
 
 
 def verify_view(result: Result) -> list[RenderableType]:

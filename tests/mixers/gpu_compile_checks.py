@@ -29,9 +29,9 @@ def empty(*shape, dtype):
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-def run_meter(kinds, *, group, direction=False, width=256, token=70):
+def run_meter(kinds, *, group, direction=False, width=256, token=70, grid=3):
     """A meter over states of these dtypes, up to where its numbers would go to the CPU."""
-    meter = FlowMeter(len(kinds), token, group=group, direction=direction, grid=3, keep=frozenset({0}))
+    meter = FlowMeter(len(kinds), token, group=group, direction=direction, grid=grid, keep=frozenset({0}))
     meter.begin(BatchInfo((0, 1), (token, token - 5)))
     for state, kind in enumerate(kinds):
         meter.update(state, empty(2, token, width, dtype=kind))
@@ -46,6 +46,29 @@ def check_meters_of_every_mixture():
 
 def check_meters_of_directions():
     run_meter([torch.bfloat16, *[torch.float32] * 2], group=3, direction=True)
+
+
+def check_meters_ahead():
+    """What is compiled ahead, in threads, is all that the whole meter then needs."""
+    from repflow.metrics import kernels
+    from repflow.metrics.ahead import Ahead, Batch, launches
+
+    def compiled():
+        made = (kernels.depth_kernel, kernels.column_kernel, kernels.product_kernel)
+        return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in made]
+
+    width, token = 384, 96  # of no other check
+    kinds = [torch.bfloat16, *[torch.float32] * 10]
+    ahead = Ahead(torch.device("cpu"))
+    batch = Batch(2, token, kinds[0], kinds[1], kinds[-1])
+    found = launches(FlowMeter(len(kinds), token, group=3), batch, width)
+    before = compiled()
+    ahead.start(lambda: found)
+    assert [ahead.wait(*launch) for launch in found][-1]
+    after = compiled()
+    assert sum(after) == sum(before) + len(found), (before, after, len(found))
+    run_meter(kinds, group=3, width=width, token=token, grid=None)
+    assert compiled() == after
 
 
 def check_meters_of_odd_sizes():
@@ -108,9 +131,14 @@ def check_loss():
 
 
 def check_sums_of_weights():
-    from repflow.models.weights.block_sums import on_gpu
+    from repflow.models.weights.block_sums import first_launch, on_gpu
 
+    kernel, grid, arguments, options = first_launch()
+    kernel.run(*arguments, grid=grid, warmup=True, **options)
+    ahead = sum(len(cache[0]) for cache in kernel.device_caches.values())
     on_gpu([torch.zeros(1000, dtype=torch.uint8), torch.zeros(7, dtype=torch.uint8)])
+    on_gpu([torch.zeros(1000, dtype=torch.uint8)])
+    assert sum(len(cache[0]) for cache in kernel.device_caches.values()) == ahead == 1
 
 
 def kernel_modules():

@@ -13,7 +13,7 @@ import torch
 
 from repflow.capture.findings import precision, table_findings
 from repflow.capture.plan import Plan, make_plan
-from repflow.capture.precision import PrecisionCheck
+from repflow.capture.precision import SAMPLES, PrecisionCheck, beginnings
 from repflow.capture.repeat import RepeatCheck
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
 from repflow.core.catalogue import ALIASES, DEFAULT_METRICS, METRICS
@@ -21,6 +21,7 @@ from repflow.core.errors import InputError, UnsupportedModelError, nearest, teac
 from repflow.core.results import Result
 from repflow.core.trust import METRIC_FILE, file_digest
 from repflow.metrics import effective_rank
+from repflow.metrics.ahead import Batch, compile_ahead
 from repflow.metrics.centre import CentredSimilarity, MeanState
 from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
 from repflow.metrics.depth import check_printed
@@ -30,6 +31,7 @@ from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
 from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka, row_pool_bytes
 from repflow.models import Model
 from repflow.models.anatomy import text_config
+from repflow.models.weights.digest import kernels_of_digest
 from repflow.spec.request import parse_drop
 from repflow.tasks import Prompts, check_fit
 
@@ -86,6 +88,8 @@ def measure_prompts(
     if _needs_precision_check(model, options):
         check = PrecisionCheck(model, prompts, factory, sink, options.kind)
     repeat = RepeatCheck(model, prompts, options.kind)
+    shapes = _batches(model, prompts, plan, check is not None)
+    compile_ahead(factory, shapes, model.width, model.device, also=kernels_of_digest)
 
     def at_last() -> None:
         if meanwhile is not None:
@@ -114,6 +118,19 @@ def _state_itemsize(model: Model) -> int:
     """Bytes of one entry of a state: Mamba's stream is float32 whatever its weights are (`residual_in_fp32`)."""
     wide = bool(getattr(text_config(model.network.config), "residual_in_fp32", False))
     return max(4, model.dtype.itemsize) if wide else model.dtype.itemsize
+
+
+def _batches(model: Model, prompts: Prompts, plan: Plan, checked: bool) -> list[Batch]:
+    """Shapes that the meters will meet: the longest batch, one whose length is not a multiple of 16, the check's."""
+    stream = torch.float32 if _state_itemsize(model) == 4 else model.dtype
+    shapes = [(len(batch), max(prompts.lengths[sample] for sample in batch)) for batch in plan.batches]
+    chosen = sorted({tokens % 16 == 0: (size, tokens) for size, tokens in sorted(shapes)}.values(), reverse=True)
+    made = [Batch(size, tokens, model.dtype, stream, model.dtype) for size, tokens in chosen]
+    if checked:
+        first = beginnings(prompts).lengths[:SAMPLES]
+        made.append(Batch(len(first), max(first), model.dtype, stream, model.dtype))
+        made.append(Batch(len(first), max(first), torch.float32, torch.float32, torch.float32))
+    return made
 
 
 def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:

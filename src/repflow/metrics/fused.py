@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -30,12 +33,45 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton's own switch: kernels then run on CPU tensors, slowly, which is how the tests check them without a GPU."""
 
 _found: Any = None
+_hooks = threading.local()
+_wait: Callable[..., bool] | None = None
+
+
+@contextmanager
+def noting(note: Callable[..., None]) -> Iterator[None]:
+    """In this thread and for a while, hand kernels and arguments to `note` instead of launching them."""
+    _hooks.note = note
+    try:
+        yield
+    finally:
+        del _hooks.note
+
+
+def before_launch(wait: Callable[..., bool]) -> None:
+    """Call `wait` with the kernel and its arguments before every launch, until it returns True."""
+    global _wait
+    _wait = wait
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    global _wait
+    note = getattr(_hooks, "note", None)
+    if note is not None:
+        note(kernel, grid, arguments, options)
+        return
+    if _wait is not None and _wait(kernel, grid, arguments, options):
+        _wait = None
+    kernel[grid](*arguments, **options)
 
 
 def usable(*states: Tensor) -> bool:
     """True when the fused kernels can take these tensors together; their dtypes may differ."""
     for state in states:
-        if not (state.is_cuda or INTERPRETED) or state.dtype not in PRECISIONS or state.shape[-1] > MAX_WIDTH:
+        if (
+            not (state.is_cuda or state.is_meta or INTERPRETED)
+            or state.dtype not in PRECISIONS
+            or state.shape[-1] > MAX_WIDTH
+        ):
             return False
     return importlib.util.find_spec("triton") is not None
 
@@ -75,11 +111,13 @@ def _add_group(
     norm = torch.empty(new, *shape, dtype=torch.float32, device=states[0].device)
     if direction is not None:  # directions need the norms first; otherwise they come out of the same pass
         for state, out in zip(states[previous:], norm, strict=True):
-            kernels.norm_kernel[(rows,)](state, out, width, BLOCK=chunk, CHUNKS=chunks, num_warps=4)
+            _launch(kernels.norm_kernel, (rows,), state, out, width, BLOCK=chunk, CHUNKS=chunks, num_warps=4)
     before = [n.contiguous() for n in norms[-previous:]] if previous else []
     turned = raw if direction is None else direction
     partial = torch.zeros(7 + 2 * new, chunks, *shape, dtype=torch.float32, device=norm.device)
-    kernels.depth_kernel[(rows, chunks)](
+    _launch(
+        kernels.depth_kernel,
+        (rows, chunks),
         *[*states, *[states[-1]] * (2 + MAX_NEW - len(states))],
         *[*before, *[norm] * (2 - previous)],
         norm,
@@ -173,7 +211,9 @@ def _column_run(
     rows = table.shape[2]
     sums = torch.empty(split, len(states), batch, rows, width, dtype=torch.float32, device=weights.device)
     energy = torch.empty(split, len(states), batch, width, dtype=torch.float32, device=weights.device)
-    _kernels().column_kernel[(pairs, -(-width // columns), split)](
+    _launch(
+        _kernels().column_kernel,
+        (pairs, -(-width // columns), split),
         *_pointers(states),
         table,
         sums,
@@ -182,7 +222,7 @@ def _column_run(
         batch,
         token,
         width,
-        -(-token // split),
+        _span(token, split),
         ROWS=rows,
         COLUMNS=columns,
         TOKENS=64 if dtype == torch.bfloat16 else 32,  # as many bytes
@@ -193,6 +233,15 @@ def _column_run(
     if dtype != torch.float32:
         total[:, :, :exact] += total[:, :, count : count + exact] + total[:, :, count + exact :]
     return total[:, :, :count], energy.sum(0)
+
+
+def _span(token: int, split: int) -> int:
+    """Tokens of one part: whole steps of the kernel, so that what it loads lies at even places whatever the length.
+
+    >>> _span(2048, 4), _span(2000, 3), _span(70, 1)
+    (512, 704, 128)
+    """
+    return -(-token // (64 * split)) * 64
 
 
 def _weight_table(weights: Tensor, probes: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
@@ -239,7 +288,9 @@ def _product_run(
     singles = torch.empty(count, batch, token, SINGLES, dtype=torch.float32, device=mean.device)
     table = torch.empty(count, batch, blocks, mixed, mixed, dtype=torch.float32, device=mean.device)
     whole = dtype == torch.float32
-    _kernels().product_kernel[(count * batch, blocks)](
+    _launch(
+        _kernels().product_kernel,
+        (count * batch, blocks),
         *_pointers(states),
         few if whole else _two_parts(few, dtype),
         probes.contiguous() if whole else _two_parts(probes, dtype),

@@ -52,7 +52,7 @@ def norm_kernel(state, norm, width, BLOCK: tl.constexpr, CHUNKS: tl.constexpr):
     tl.store(norm + row, tl.sqrt(tl.sum(total, 0)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # the batch decides it, and only single numbers are addressed with it
 def depth_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, norm_a, norm_b, norm, partial, mean, squares, mean_d, squares_d,
     rows, k, width, root,
@@ -165,7 +165,7 @@ def _state(which, x0, x1, x2, x3, x4, x5, x6, x7):
     return state
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])
 def column_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, weights, sums, energy, lengths, batch, token, width, span,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr, PRECISION: tl.constexpr,
@@ -199,7 +199,7 @@ def column_kernel(
     tl.store(energy + place * width + columns, tl.sum(square, 0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])
 def product_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, few, many, few_off, many_off, others, lengths, singles, table, batch, token, width,
     SINGLES: tl.constexpr, PROBES: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, PARTS: tl.constexpr,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from repflow.mixers.triton.launch import on_device
 from repflow.models.weights.blocks import BLOCK, KEYS, WORDS
 
 STEP = 1024
+OPTIONS = {"WORDS": WORDS, "STEP": STEP, "num_warps": 8}
 
 
 @triton.jit
@@ -66,12 +68,21 @@ def on_gpu(parts: Sequence[Tensor]) -> list[np.ndarray]:
     starts = np.repeat([part.data_ptr() for part in held], counts).astype(np.int64) + inside
     sizes = np.minimum(np.repeat([part.numel() for part in held], counts).astype(np.int64) - inside, BLOCK)
     device = held[0].device
-    table = torch.from_numpy(np.stack([starts, sizes])).to(device)
+    # an even number of columns: the second row then begins at a multiple of 16 bytes, for one kernel whatever the model
+    lines = np.zeros((2, len(starts) + len(starts) % 2), np.int64)
+    lines[:, : len(starts)] = starts, sizes
+    table = torch.from_numpy(lines).to(device)
     sums = torch.empty(len(starts), 2, dtype=torch.int64, device=device)
     with on_device(sums):
-        block_kernel[(len(starts),)](table[0], table[1], _keys(device), sums, WORDS=WORDS, STEP=STEP, num_warps=8)
+        block_kernel[(len(starts),)](table[0], table[1], _keys(device), sums, **OPTIONS)
     found = sums.cpu().numpy().view(np.uint64)
     return np.split(found, np.cumsum(counts)[:-1])
+
+
+def first_launch() -> tuple[Any, tuple[int], tuple[Tensor, ...], dict[str, int]]:
+    """The kernel with its grid, arguments without data and options, for whoever compiles it ahead."""
+    numbers = torch.empty(2, 2, dtype=torch.int64, device="meta")
+    return block_kernel, (1,), (numbers,) * 4, OPTIONS
 
 
 @functools.cache

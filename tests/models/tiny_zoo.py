@@ -29,12 +29,12 @@ def make_model(name, data, folder, seed=0):
     from tools.zoo.data import open_data
     from tools.zoo.models import build
     from tools.zoo.save import save_model
-    from tools.zoo.train import TrainConfig, _begin
+    from tools.zoo.train import TrainConfig, begin_record
 
     opened = open_data(data, check=False)
     network = build(name, "tiny", opened.vocabulary, opened.window, seed)
     config = TrainConfig(name, str(data), str(folder), size="tiny", seed=seed, device="cpu")
-    record = _begin(config, opened, network, torch.device("cpu")) | {"steps": 0, "seconds": 0.0, "tokens": 0}
+    record = begin_record(config, opened, network, torch.device("cpu")) | {"steps": 0, "seconds": 0.0, "tokens": 0}
     save_model(network, folder, record)
     held = {"kvpr-256": {"exact": 1, "of": 4, "tokens": 231}}
     prose = {"nats_per_token": 6.5, "bits_per_byte": 2.25, "tokens": 100}

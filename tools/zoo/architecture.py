@@ -28,6 +28,7 @@ from repflow.core.errors import InputError, RepflowError, command_line, teach
 from repflow.spec.request import check_least, check_seed
 from repflow.store.disk import make_folder, write_atomic
 from tools.zoo.arguments import check_file, check_folder, check_numbers
+from tools.zoo.effects import compact, fault, prompt_counts, settings, table
 from tools.zoo.models import SIZES
 from tools.zoo.variants import VARIANTS
 
@@ -61,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--limit", type=int, help="held-out prompts of each set; default all")
     run.add_argument("--device")
-    table = steps.add_parser("table", help="means and intervals over seeds, as Markdown")
-    table.add_argument("cells", help="folder of the cells, or a summary of them")
+    tables = steps.add_parser("table", help="means and intervals over seeds, as Markdown")
+    tables.add_argument("cells", help="folder of the cells, or a summary of them")
     seeds = steps.add_parser("seeds", help="write the readings of the cells as further trainings of the demo")
     seeds.add_argument("cells", help="folder of the cells")
     seeds.add_argument("--out", required=True, help="file to write")
@@ -83,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given.step == "summary":
             print(f"{write_summary(Path(given.cells), Path(given.out))} cells in {given.out}")
         else:
-            from tools.zoo.effects import table
-
-            print(table(Path(given.cells)))
+            print(table(read_cells(Path(given.cells))))
     except RepflowError as error:
         with command_line():
             print(error, file=sys.stderr)
@@ -97,7 +96,6 @@ def run_cells(given: argparse.Namespace, say: Callable[[str], None] = print) -> 
     """Train and measure what is missing, seed by seed, so that a stop leaves whole seeds."""
     from repflow.models.devices import resolve_device
     from tools.zoo.data import open_data
-    from tools.zoo.effects import settings
     from tools.zoo.save import write_json
 
     check_numbers(given)
@@ -190,8 +188,6 @@ def _reading(cell: dict[str, Any], folder: Path) -> Reading:
 
 def write_summary(cells: Path, out: Path) -> int:
     """Put what the tables need of all cells into one file; returns how many cells."""
-    from tools.zoo.effects import compact
-
     made = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
     _make_place(cells, out)
     write_atomic(out.resolve(), ("[\n" + ",\n".join(made) + "\n]\n").encode())  # a cell a line
@@ -213,8 +209,6 @@ def read_cells(folder: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: there is none, or a file that holds something else, or cells of different settings.
     """
-    from tools.zoo.effects import fault, settings
-
     if folder.is_file():
         told = _read_json(folder)
         if not isinstance(told, list):
@@ -243,7 +237,6 @@ def _read_json(file: Path) -> Any:
 def _asked(given: argparse.Namespace, data: ZooData) -> dict[str, Any]:
     """What the cells of a run will share."""
     from repflow.papers.reading import training_of
-    from tools.zoo.effects import prompt_counts
 
     made = {
         "steps": given.steps,

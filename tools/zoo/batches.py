@@ -6,10 +6,9 @@ steps of 96 × 512 tokens takes a fraction of a second.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,11 @@ from repflow.core.errors import InputError, teach
 from tools.zoo.data import ZooData
 from tools.zoo.facts import fact_row
 from tools.zoo.kvpr import ANSWER, FREE, TEXT, kvpr_rows, layouts
+
+if TYPE_CHECKING:
+    import torch
+
+    from repflow.training import Batch
 
 CHUNK = 64
 AHEAD = 2
@@ -113,37 +117,48 @@ def _fill_pairs(data: ZooData, rng: np.random.Generator, ids: np.ndarray, roles:
         roles[step, row, : made.shape[1]] = role
 
 
-def chunks(data: ZooData, config: BatchConfig, steps: int) -> Generator[Chunk, None, None]:
-    """Chunks for so many steps, drawn ahead by a thread."""
-    held: queue.Queue[Chunk | BaseException] = queue.Queue(maxsize=AHEAD)
-    stop = threading.Event()
+def chunks(data: ZooData, config: BatchConfig, steps: int, first: int = 0) -> Generator[Chunk, None, None]:
+    """Chunks from number `first` for so many steps in all, drawn ahead by a thread."""
+    from repflow.training import ahead
 
-    def work() -> None:
-        try:
-            for number in range(-(-steps // config.chunk)):
-                _put(held, draw_chunk(data, config, number), stop)
-                if stop.is_set():
-                    return
-        except BaseException as error:  # noqa: BLE001 - it is raised where the chunk is taken
-            _put(held, error, stop)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        for _ in range(-(-steps // config.chunk)):
-            made = held.get()
-            if isinstance(made, BaseException):
-                raise made
-            yield made
-    finally:
-        stop.set()
-        thread.join()
+    return ahead(lambda number: draw_chunk(data, config, number), range(first, -(-steps // config.chunk)), AHEAD)
 
 
-def _put(held: queue.Queue, item: Chunk | BaseException, stop: threading.Event) -> None:
-    while not stop.is_set():
-        try:
-            held.put(item, timeout=0.1)
-        except queue.Full:
-            continue
-        return
+class ZooBatches:
+    """Batches of a training, by step: drawn ahead, and moved to the device a chunk at a time."""
+
+    def __init__(self, data: ZooData, config: BatchConfig, steps: int, device: torch.device) -> None:
+        self.data, self.config, self.steps, self.device = data, config, steps, device
+        self._drawn: Generator[Chunk, None, None] | None = None
+        self._number = -1
+
+    def batch(self, step: int) -> Batch:
+        """Windows of a step, prose first; the weights are those of tokens to be predicted."""
+        from repflow.training import Batch
+
+        number, place = divmod(step, self.config.chunk)
+        if number != self._number:
+            self._move(number)
+        return Batch(self._ids[place], weights=self._weights[place])
+
+    def _move(self, number: int) -> None:
+        import torch
+
+        if self._drawn is None or number != self._number + 1:
+            self.close()
+            self._drawn = chunks(self.data, self.config, self.steps, number)
+        chunk = next(self._drawn)
+        self._number = number
+        # half the bytes travel, and the models want int64
+        self._ids = torch.from_numpy(chunk.ids.astype("int32")).to(self.device).long()
+        self._weights = torch.from_numpy(chunk.weights).to(self.device)
+
+    def close(self) -> None:
+        """End the thread that draws."""
+        if self._drawn is not None:
+            self._drawn.close()
+        self._drawn, self._number = None, -1
+
+    def facts(self) -> dict[str, Any]:
+        """The prepared data and what batches hold."""
+        return {"digests": self.data.facts_of["digests"], **asdict(self.config)}

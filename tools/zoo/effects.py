@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,11 +88,8 @@ def homogenised(similarity: Sequence[float]) -> float:
     return int(np.argmax(similarity)) / (len(similarity) - 1)
 
 
-def table(folder: Path) -> str:
+def table(cells: list[dict[str, Any]]) -> str:
     """Flow of every variant, then retrieval and read-out, then differences, as Markdown."""
-    from tools.zoo.architecture import read_cells
-
-    cells = read_cells(folder)
     parts = (flow_table, flow_differences, read_table, read_differences)
     return "\n\n".join(part(cells) for part in parts)
 

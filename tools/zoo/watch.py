@@ -3,83 +3,77 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repflow.training.callback import Callback
+from tools.zoo.config import TrainConfig
 from tools.zoo.data import ZooData
 from tools.zoo.evaluate import exact_match
+from tools.zoo.fast import fast_forward
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-    from tools.zoo.train import TrainConfig
+    from repflow.training import Moment
+    from repflow.training.history import History
 
+MEASURED = (0.0, 0.01, 0.1, 1.0)
+"""Parts of the training after which the flow is measured."""
+LOOKS = 10
+"""Times that retrieval is looked at on the way."""
 POINTS = 200
 """Points of a loss curve at most."""
 PROMPTS = 8
 """Fixed prompts of each kind that the flow is measured on."""
-CHECK = 50
-"""Steps between looks at the clock."""
 
 
-class Watch:
+def flow_steps(config: TrainConfig) -> set[int]:
+    """Steps after which the flow is measured."""
+    return {round(part * config.steps) for part in MEASURED} if config.measure else set()
+
+
+def stops(config: TrainConfig) -> tuple[int, ...]:
+    """Steps after which something is looked at; before the first step too."""
+    looks = {round(config.steps * (look + 1) / LOOKS) for look in range(LOOKS)}
+    return tuple(sorted(flow_steps(config) | looks | {0, config.steps}))
+
+
+class Watch(Callback):
     """Keeps the record of one training."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        data: ZooData,
-        network: Any,
-        device: torch.device,
-        record: dict[str, Any],
-        say: Callable[[str], None],
-    ) -> None:
-        import torch
+    def __init__(self, config: TrainConfig, data: ZooData, record: dict[str, Any], say: Callable[[str], None]) -> None:
+        self.config, self.data, self.record, self.say = config, data, record, say
+        self._reported = 0
+        self._since = time.perf_counter()
 
-        from tools.zoo.train import LOOKS, MEASURED, PARTS
+    @contextmanager
+    def fast(self, network: Any) -> Iterator[None]:
+        """Steps run by the fastest parts of a model."""
+        with fast_forward(network) as names:
+            self.record["fast_modules"] = len(names)
+            yield
 
-        self.config, self.data, self.network, self.device = config, data, network, device
-        self.record, self.say, self._names = record, say, PARTS
-        self._flow_at = {round(part * config.steps) for part in MEASURED} if config.measure else set()
-        looks = {round(config.steps * (look + 1) / LOOKS) for look in range(LOOKS)}
-        self._stops = sorted((self._flow_at | looks | {config.steps}) - {0})
-        self._kept = torch.zeros(config.steps, len(PARTS), device=device)
-        self._began = self._since = time.perf_counter()
+    def on_evaluate(self, moment: Moment) -> None:
+        """Report the steps since the last look; then look at retrieval, and at the flow where it is due."""
+        if moment.step > self._reported:
+            self._report(self._reported, moment.step, moment.history)
+            self._reported = moment.step
+        self._look(moment)
+        self._since = time.perf_counter()
 
-    def next_stop(self, done: int) -> int:
-        """Step before which the next look is taken."""
-        return next(stop for stop in self._stops if stop > done)
-
-    def keep(self, number: int, parts: Tensor) -> None:
-        """Keep the numbers of a step, without waiting for the device."""
-        self._kept[number].copy_(parts)
-
-    def late(self, number: int) -> bool:
-        """Whether the time is up; the device is waited for now and then, as steps are only queued."""
-        if self.config.seconds is None or (number + 1) % CHECK:
-            return False
-        self._wait()
-        return time.perf_counter() - self._began > self.config.seconds
-
-    def _wait(self) -> None:
-        import torch
-
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def report(self, start: int, stop: int) -> None:
+    def _report(self, start: int, stop: int, history: History) -> None:
         """Print losses and speed of the steps since the last look, and add them to the curve."""
-        self._wait()
+        rows = history.rows(start, stop)
         seconds = time.perf_counter() - self._since
         every = max(1, self.config.steps // POINTS)
-        rows = self._kept[start:stop].cpu().numpy()
         for first in range(0, len(rows), every):
             mean = rows[first : first + every].mean(0)
             entry: dict[str, Any] = {"step": start + min(first + every, len(rows))}
-            entry |= {name: float(value) for name, value in zip(self._names, mean, strict=True)}
+            entry |= {name: float(value) for name, value in zip(history.names, mean, strict=True)}
             self.record["curve"].append(entry)
         tokens = (stop - start) * self.config.batches.batch * self.data.window
         speed = tokens / seconds
@@ -91,26 +85,22 @@ class Watch:
             f"{speed / 1e6:.2f} M tokens/s, {left:.0f} s left"
         )
 
-    def look(self, done: int, *, last: bool = False) -> None:
-        """Look at retrieval, and at the flow where it is due."""
+    def _look(self, moment: Moment) -> None:
+        step, network = moment.step, moment.network
         if name := self._longest():
-            right = self._right(name)
-            self.record["retrieval"].append({"step": done, "set": name, "exact": int(right.sum()), "of": len(right)})
-            self.say(f"step {done}: {int(right.sum())} of {len(right)} whole values right on {name}")
-        if done in self._flow_at or (last and self.config.measure):
-            self.record["flow"].append({"step": done, **flow(self.network, self.data, self.config.name, self.device)})
-        self.network.train()
-        self._since = time.perf_counter()
+            right = self._right(network, name, moment.device)
+            self.record["retrieval"].append({"step": step, "set": name, "exact": int(right.sum()), "of": len(right)})
+            self.say(f"step {step}: {int(right.sum())} of {len(right)} whole values right on {name}")
+        if step in flow_steps(self.config) or (moment.last and self.config.measure):
+            self.record["flow"].append({"step": step, **flow(network, self.data, self.config.name, moment.device)})
 
-    def _right(self, name: str) -> np.ndarray:
+    def _right(self, network: Any, name: str, device: torch.device) -> np.ndarray:
         """Answers that are right, by the forward pass that trains."""
         import torch
 
-        from tools.zoo.fast import fast_forward
-
-        half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.type == "cuda")
-        with fast_forward(self.network), half:
-            return exact_match(self.network, self.data.held_out[name], self.device)
+        half = torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda")
+        with fast_forward(network), half:
+            return exact_match(network, self.data.held_out[name], device)
 
     def _longest(self) -> str | None:
         names = [name for name in self.data.held_out if name.startswith("kvpr-")]
@@ -137,7 +127,6 @@ def flow(network: Any, data: ZooData, name: str, device: torch.device) -> dict[s
         prompts = id_prompts([np.asarray(row).tolist() for row in rows], data.vocabulary)
         result = measure_prompts(model, prompts, MeasureOptions(keep_samples=0))
         made[kind] = {name: _by_depth(*_tokens_once(result, name)) for name in sorted(result)}
-    network.train()
     return made
 
 

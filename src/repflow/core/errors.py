@@ -53,6 +53,10 @@ class DamagedRunError(StoreError):
     """Stored data does not match its digest."""
 
 
+class DivergedError(RepflowError):
+    """A training whose loss or gradient is not finite; the message names the step."""
+
+
 class OutOfMemoryError(RepflowError):
     """The machine has too little memory for the work; what was stored before stays."""
 

@@ -91,7 +91,7 @@ def test_cells_hold_what_the_table_needs_and_are_not_made_twice(cells):
     told = json.loads((folder / "gpt-neox_1.json").read_text())
     assert told["record"]["config"]["seed"] == 1
     last = told["record"]["flow"][-1]["prose"]["token_similarity"]
-    made = table(folder)
+    made = table(read_cells(folder))
     assert "| gpt-neox | none | 2 | prose |" in made
     other = json.loads((folder / "gpt-neox_0.json").read_text())["record"]["flow"][-1]["prose"]["token_similarity"]
     assert interval([last[-1], other[-1]]) in made
@@ -115,7 +115,7 @@ def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
     assert main(["seeds", str(tmp_path / "cells"), "--out", str(tmp_path / "seeds.json")]) == 0
     (reading,) = json.loads((tmp_path / "seeds.json").read_text())["readings"]
     assert (reading["model"], reading["seed"], reading["family"]) == ("gpt-neox", 1, "TBM")
-    assert interval([max(reading["probes"]["answer/kvpr/150"]["accuracy"])]) in table(tmp_path / "cells")
+    assert interval([max(reading["probes"]["answer/kvpr/150"]["accuracy"])]) in table(read_cells(tmp_path / "cells"))
     (tmp_path / "none").mkdir()
     assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
     assert "zoo_architecture run" in capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_a_summary_gives_the_same_tables(cells, tmp_path, capsys):
     folder, _ = cells
     assert main(["summary", str(folder), "--out", str(tmp_path / "all.json")]) == 0
     assert "6 cells in" in capsys.readouterr().out
-    assert table(tmp_path / "all.json") == table(folder)
+    assert table(read_cells(tmp_path / "all.json")) == table(read_cells(folder))
     assert (tmp_path / "all.json").stat().st_size < 0.2 * sum(file.stat().st_size for file in folder.iterdir())
 
 

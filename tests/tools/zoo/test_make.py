@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,23 +19,25 @@ from tokenizers import Tokenizer
 
 from repflow.core.errors import InputError
 from repflow.models import load
+from repflow.models.weights.initialise import parameter_groups
 from repflow.tasks import Encoder, make_task
 from repflow.tasks.facts.articles import article
 from repflow.tasks.key_value import key_value_text
 from repflow.tasks.multi_document import multi_document_text
 from tools.zoo import batches as zoo_batches
-from tools.zoo.batches import BatchConfig, chunks, draw_chunk
+from tools.zoo.batches import BatchConfig, ZooBatches, chunks, draw_chunk
 from tools.zoo.card import write_card
 from tools.zoo.data import HELD_OUT_SEED, DataConfig, HeldOut, open_data, prepare
 from tools.zoo.evaluate import evaluate, exact_match, prose_loss
 from tools.zoo.facts import cut_articles, fact_row, read_facts
 from tools.zoo.fast import _compiled, fast_forward
 from tools.zoo.kvpr import ANSWER, FREE, kvpr_rows, layouts
+from tools.zoo.loss import weighted_loss
 from tools.zoo.make import main
 from tools.zoo.models import NAMES, build, make_config
 from tools.zoo.save import write_json
 from tools.zoo.tokenizer import pairs, train_tokenizer
-from tools.zoo.train import TrainConfig, train, weighted_loss
+from tools.zoo.train import TrainConfig, train, train_network
 
 ROOT = Path(__file__).resolve().parents[3]
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -346,6 +349,47 @@ def test_the_loss_is_the_weighted_mean_over_the_next_tokens():
     assert float(answers) == pytest.approx(np.mean([each[1, 2], each[2, 1], each[2, 4]]), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["gpt-neox", "mamba2"])
+def test_a_training_has_the_bits_of_the_plain_loop(name, config, data):
+    """The zoo's recipe, written out: the loop in repflow.training must not change what a seed gives."""
+    few = replace(config, name=name, steps=5, measure=False)
+    ours, plain = (build(name, "tiny", data.vocabulary, data.window, 0) for _ in range(2))
+    train_network(ours, few, data, say=lambda _: None)
+    kinds = parameter_groups(plain.train())
+    decayed = [p for name, p in plain.named_parameters() if kinds[name] in ("matrices", "convolutions")]
+    rest = [p for name, p in plain.named_parameters() if kinds[name] not in ("matrices", "convolutions")]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=few.rate, betas=(0.9, 0.95))
+    for step in range(5):
+        done = (step - 2) / 3
+        up, down = few.rate * (step + 1) / 2, few.rate * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * done)))
+        chunk = draw_chunk(data, few.batches, step // 4)
+        ids = torch.from_numpy(chunk.ids[step % 4].astype("int64"))
+        weight = torch.roll(torch.from_numpy(chunk.weights[step % 4]), -1, 1)
+        weight[:, -1] = 0
+        for group in optimiser.param_groups:
+            group["lr"] = up if step < 2 else down
+        optimiser.zero_grad()
+        with fast_forward(plain):
+            logits = plain(input_ids=ids, use_cache=False).logits
+        target = torch.roll(ids, -1, 1).flatten()
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target, reduction="none").view_as(weight)
+        ((each * weight).sum() / weight.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimiser.step()
+    for key, value in plain.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], value), key
+
+
+def test_batches_of_a_training_are_those_of_their_steps(data):
+    with closing(ZooBatches(data, BatchConfig(batch=4, chunk=3, seed=2), 9, CPU)) as source:
+        for step in (0, 1, 5, 6, 2, 8):
+            made = draw_chunk(data, source.config, step // 3)
+            assert np.array_equal(source.batch(step).inputs.numpy(), made.ids[step % 3])
+            assert np.array_equal(source.batch(step).weights.numpy(), made.weights[step % 3])
+        assert source.facts()["seed"] == 2
+
+
 def test_ten_steps_lower_the_loss_and_keep_what_was_measured(trained, config, data):
     assert trained["steps"] == 10
     assert not trained["stopped_early"]
@@ -380,9 +424,7 @@ def test_every_model_trains_and_loads(name, config, tmp_path):
 
 
 def test_a_time_limit_stops_and_saves(config, tmp_path, monkeypatch):
-    from tools.zoo import watch as zoo_watch
-
-    monkeypatch.setattr(zoo_watch, "CHECK", 2)
+    monkeypatch.setattr("repflow.training.loop.CHECK", 2)
     short = replace(config, seconds=0.0, measure=False, out=str(tmp_path / "short"))
     record = train(short, say=lambda _: None)
     assert record["stopped_early"]

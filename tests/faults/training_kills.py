@@ -1,0 +1,100 @@
+"""Kills in the middle of `repflow.training.train`: `training_kills.py FOLDER KILLS` prints a JSON object.
+
+Children of a warm parent train a model with dropout. A third of the kills come at a random time, a third at a random
+call of the file system (in the middle of a write included), a third behind a random step, before its checkpoint.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+STEPS, EVERY, CALLS = 24, 4, 60
+FINAL = f"checkpoint-{STEPS:09d}-final.safetensors"
+
+
+def outcome(run):
+    """What must not depend on interruptions: weights, generators and history by their bytes, and the log."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("tokens_per_second", None)
+    return (run / FINAL).read_bytes(), lines
+
+
+def stored_step(run):
+    record = run / "training.json"
+    return json.loads(record.read_text())["step"] if record.exists() else -1
+
+
+def killed_child(work, how, rng, duration):
+    """Fork a child that trains and is killed; False if it got to the end first."""
+    from tests.faults.test_store_kill import die_at
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if how == "call":
+                die_at(rng.randint(1, CALLS))
+            work(rng.randint(1, STEPS - 1) if how == "step" else None)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if how == "time":
+        time.sleep(rng.uniform(0, 0.8 * duration))
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
+        raise SystemExit("a child failed by itself")
+    return os.WIFSIGNALED(status)
+
+
+def main(folder, kills):
+    import torch
+
+    torch.set_num_threads(1)
+    from repflow.training import Callback, train
+    from tests.training.test_loop import Meddler, dropout_model
+    from tests.training.tiny_training import config, source
+
+    class Killer(Callback):
+        def __init__(self, at):
+            self.at = at
+
+        def on_step(self, moment):
+            if moment.step == self.at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    asked = config(steps=STEPS, checkpoint_every=EVERY, evaluate=6)
+
+    def work(name, at=None):
+        train(dropout_model(), source(), asked, folder=folder / name, callbacks=[Meddler(), Killer(at)])
+
+    work("warm")
+    start = time.perf_counter()
+    work("reference")
+    duration = time.perf_counter() - start
+    expected = outcome(folder / "reference")
+    rng = random.Random("kills of trainings")
+    found = {"kills": 0, "midway": 0, "different": [], "steps": []}
+    number = 0
+    while found["kills"] < kills or found["midway"] < kills // 2:
+        name, number = f"run{number}", number + 1
+        for how in rng.sample(["time", "call", "step"], 3):
+            seed = rng.random()
+            if not killed_child(lambda at, name=name: work(name, at), how, random.Random(seed), duration):
+                break
+            found["kills"] += 1
+            found["steps"].append(stored_step(folder / name))
+            found["midway"] += 0 < found["steps"][-1] < STEPS
+        work(name)
+        names = sorted(file.name for file in (folder / name).iterdir())
+        if outcome(folder / name) != expected or names != [".repflow.lock", FINAL, "log.jsonl", "training.json"]:
+            found["different"].append(name)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -142,7 +142,8 @@ def read_logits(network: nn.Module, batch: Batch) -> Tensor:
         states = network.model(batch.inputs, **options).last_hidden_state
         logits: Tensor = network.lm_head(rows_at(states, batch.positions))
         return logits
-    if _takes_cache(type(network)):
+    kind: Any = type(network)
+    if _takes_cache(kind):
         options["use_cache"] = False
     output = network(batch.inputs, **options)
     logits = output if isinstance(output, Tensor) else output.logits

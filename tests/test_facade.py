@@ -23,6 +23,7 @@ NAMES = {
     "metrics",
     "mixers",
     "theory",
+    "training",
     "Result",
     "Finding",
 }

@@ -18,7 +18,7 @@ from repflow.core.hooks import register_hook
 from repflow.version import __version__
 
 if TYPE_CHECKING:
-    from repflow import dynamics, metrics, mixers, theory
+    from repflow import dynamics, metrics, mixers, theory, training
     from repflow.core import errors
     from repflow.core.results import Finding, Result
     from repflow.metrics.custom import register_metric
@@ -56,6 +56,7 @@ _MODULES = {
     "metrics": "repflow.metrics",
     "mixers": "repflow.mixers",
     "theory": "repflow.theory",
+    "training": "repflow.training",
 }
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "register_metric",
     "states",
     "theory",
+    "training",
 ]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
-from repflow.models.identity.digest import weights_digest
+from repflow.models.weights.digest import weights_digest
 from repflow.spec.request import check_least, check_seed
 
 

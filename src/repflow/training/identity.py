@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repflow.models.identity.digest import weights_digest
 from repflow.models.identity.record import normalised
+from repflow.models.weights.digest import weights_digest
 from repflow.store.canonical import plain
 from repflow.training.batch import BatchSource
 from repflow.training.config import TrainingConfig

@@ -98,7 +98,7 @@ _TABLE = """
     tasks.needle_table tasks.needle.table
     tasks.fact_kinds tasks.facts.kinds
     tasks.fact_table tasks.facts.table
-    studies.config_fields studies.engine.fields
+    studies.config_fields studies.engine.parts
     studies.depth_grid studies.engine.depth_grid
     studies.feature_sink studies.engine.feature_sink
     studies.grid studies.engine.grid

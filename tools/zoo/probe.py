@@ -15,9 +15,10 @@ def probe_model(
 ) -> dict[str, Any]:
     """Probe a saved model on kvpr prompts and write probe.json beside it; its folder needs the tokenizer."""
     from repflow.studies.engine.feature_sink import MemoryKeeper
+    from repflow.studies.engine.loading import load_model
+    from repflow.studies.probe.config import ProbeConfig
     from repflow.studies.probe.prompts import seed_prompts
     from repflow.studies.probe.steps import ProbeStudy
-    from repflow.studies.probe.study import ProbeConfig, load_model
     from tools.zoo.save import write_json
 
     made: dict[str, Any] = {"task": "kvpr", "samples": samples, "seeds": seeds, "length": length, "labels": {}}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ Records = dict[int, list[Record]]
 
 
 @runtime_checkable
-class Sink(Protocol):
+class BatchSink(Protocol):
     """Keeps the records of finished batches: in memory, or in a run folder."""
 
     def plan(self, fresh: Callable[[], Plan]) -> Plan:
@@ -46,11 +46,23 @@ class Sink(Protocol):
         """Records kept under this name."""
 
 
+@runtime_checkable
+class Sink(BatchSink, Protocol):
+    """Where a study keeps what it has finished: records of batches, and arrays by name."""
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
+        """Keep arrays under a new name; `meta` says what they are, such as the `samples` they belong to."""
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Arrays kept under this name."""
+
+
 @dataclass
 class MemorySink:
     """Keeps records in this process."""
 
     kept: dict[str, Records] = field(default_factory=dict)
+    arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def plan(self, fresh: Callable[[], Plan]) -> Plan:
         """Make the plan."""
@@ -61,7 +73,7 @@ class MemorySink:
 
     def has(self, name: str) -> bool:
         """True when it is there."""
-        return name in self.kept
+        return name in self.kept or name in self.arrays
 
     def write(self, name: str, records: Records) -> None:
         """Keep the records."""
@@ -71,13 +83,21 @@ class MemorySink:
         """Return the records."""
         return self.kept[name]
 
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
+        """Keep the arrays."""
+        self.arrays[name] = dict(sorted(arrays.items()))
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Return the arrays."""
+        return self.arrays[name]
+
 
 def run_plan(
     model: Model,
     prompts: Prompts,
     plan: Plan,
     meters: MeterFactory,
-    sink: Sink,
+    sink: BatchSink,
     *,
     kind: str = "residual",
     progress: Progress | None = None,
@@ -123,7 +143,7 @@ def run_plan(
     return plan
 
 
-def _halve(plan: Plan, at: int, sink: Sink, error: Exception) -> Plan:
+def _halve(plan: Plan, at: int, sink: BatchSink, error: Exception) -> Plan:
     size = len(plan.batches[at]) // 2
     if size == 0:
         remedy = "use shorter prompts, --dtype bfloat16 or a larger device"

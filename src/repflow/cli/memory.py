@@ -15,7 +15,7 @@ from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.prompts import matched_models
-from repflow.studies.memory.config import MemoryConfig, check_request, run_name
+from repflow.studies.memory.study import MemoryConfig, check_request, run_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result

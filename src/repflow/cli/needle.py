@@ -13,7 +13,7 @@ from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.needle.config import NeedleConfig, check_request, run_name
+from repflow.studies.needle.study import NeedleConfig, check_request, run_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result

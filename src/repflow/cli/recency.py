@@ -15,7 +15,8 @@ from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.prompts import matched_models
-from repflow.studies.recency.config import RecencyConfig, check_reach, check_request, run_name
+from repflow.studies.recency.config import RecencyConfig, check_reach
+from repflow.studies.recency.study import check_request, run_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result

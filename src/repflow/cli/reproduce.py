@@ -15,6 +15,7 @@ from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
+from repflow.studies.engine.parts import help_of
 from repflow.studies.reproduce.flow import CHECK, DYNAMICS
 from repflow.studies.reproduce.recency import RECENCY, figure_name
 from repflow.studies.reproduce.study import ReproduceConfig, run_name
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from repflow.studies.reproduce.preflight import Preflight
     from repflow.studies.reproduce.study import ReproduceCell
 
-HELP = {name: ReproduceConfig.help(name) for name in ("recipe", "models", "tasks", "lengths")}
+HELP = {name: help_of(ReproduceConfig, name) for name in ("recipe", "models", "tasks", "lengths")}
 
 
 @with_options(ReproduceConfig, skip=("recipe", "models", "tasks", "lengths"))

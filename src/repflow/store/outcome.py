@@ -54,7 +54,8 @@ def load_result(path: Path | str) -> Result:
         DamagedRunError: A stored file does not match its digest.
     """
     folder = existing_run(path)
-    files = live_result(read_manifest(folder).good)
+    entries = read_manifest(folder).good
+    files = live_result(entries)
     if not files:
         raise InputError(teach(f"a finished run in {folder}", "an unfinished one", "run its command again, it resumes"))
     found = {}
@@ -65,10 +66,13 @@ def load_result(path: Path | str) -> Result:
         if fault:
             raise DamagedRunError(f"{folder / name}: {fault}; `repflow verify --repair {folder}` recomputes it")
     try:
-        return _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
+        result = _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # digests that fit what we never wrote
         got = f"{folder / RESULT_FILE} does not describe a result: {type(error).__name__}: {error}"
         raise DamagedRunError(f"{got}; `repflow verify --repair {folder}` recomputes it") from error
+    if spent := [entry.data for entry in entries if entry.kind == "seconds"]:
+        result.provenance["seconds"] = dict(spent[-1])  # beside the result, whose bytes no clock may change
+    return result
 
 
 def _rebuild(described: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:

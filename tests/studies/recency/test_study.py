@@ -11,9 +11,8 @@ from repflow.core.errors import ConfigChangedError, InputError, UnsupportedModel
 from repflow.models.stack.network import StackConfig, StackForCausalLM
 from repflow.report.terminal.recency import curve_table, reach_table, summary_table, view
 from repflow.store import load_result, verify
-from repflow.studies.recency.config import RecencyConfig, check_request, run_name
 from repflow.studies.recency.ratio import influence_ratio
-from repflow.studies.recency.study import run
+from repflow.studies.recency.study import RecencyConfig, check_request, run, run_name
 from repflow.tasks import Prompt, Prompts
 from repflow.theory.influence_curve import exponential_fit
 from tests.models.stack.inputs import stack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,30 @@ from repflow.spec.request import check_least
 from repflow.spec.scheme import parse_scheme
 from repflow.studies import measure
 from repflow.studies.engine.loading import check_loading, identity
-from repflow.studies.measure import MeasureConfig, _option, length_option
+from repflow.studies.engine.parts import (
+    Ablation,
+    Batches,
+    CkaForm,
+    FirstToken,
+    GoldIndex,
+    Init,
+    Items,
+    Length,
+    Machine,
+    Permissions,
+    Placement,
+    Sampling,
+    Scans,
+    StateKind,
+    Task,
+    Templates,
+    TextFiles,
+    ablation_names,
+    defaults,
+    listed,
+    option,
+)
+from repflow.studies.measure import MeasureConfig
 
 if TYPE_CHECKING:
     from repflow.core.results import Finding
@@ -28,62 +51,54 @@ HELD_BYTES = 1 << 30
 
 
 @dataclass
-class CompareConfig:
+@defaults(
+    {
+        "task": "what the models read: text (with --text), random, kvpr, mdqa, or FILE.jsonl",
+        "length": "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000",
+        "init": "weights of the first model: trained, or random as in measure: default, gaussian[:std] ...",
+        "ablate": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
+        "attention-window:W, attention-uniform, block:N, branch:N.KIND, branch:KIND",
+        "tokenizer": "folder or file of a tokenizer for the first model",
+        "device_map": "auto spreads a model over devices (extra: accelerate)",
+        "batch_size": "prompts per forward pass; default by length and by what their states take",
+        "trust_remote_code": "run Python code that comes with a model",
+    }
+)
+class CompareConfig(
+    CkaForm,
+    StateKind,
+    Batches,
+    FirstToken,
+    Items,
+    GoldIndex,
+    Templates,
+    Sampling,
+    Length,
+    TextFiles,
+    Task,
+    Permissions,
+    Scans,
+    Placement,
+    Machine,
+    Ablation,
+    Init,
+):
     """What to compare; the fields are the command line's options and the `config` of the Result."""
 
-    model_a: str = _option("", "first model; or several checkpoints: 'MODEL@{step0,step1000}' or a folder of them")
-    model_b: str = _option("", "second model, or twin: the first with random weights; none for checkpoints")
-    task: str = _option("random", "what the models read: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
-    text: list[str] = field(
-        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
-    )
-    length: int = length_option(512, "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000")
-    samples: int = _option(8, "number of prompts")
-    seed: int = _option(0, "seed of random prompts and random weights")
-    format: str = _option("liu2024", "template of kvpr: liu2024 (valid JSON), or paper (as printed in its appendix B)")
-    index: int | None = _option(None, "index of the gold pair or document from 0; swept and balanced unless given")
-    items: int | None = _option(None, "pairs or documents per prompt; default as many as fit into --length")
-    documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
-    distractors: str = _option("bm25", "other documents of mdqa: bm25 (most like the question), or random")
-    init: str = _option(
-        "trained", "weights of the first model: trained, or random as in measure: default, gaussian[:std] ..."
-    )
-    init_b: str | None = _option(
+    model_a: str = option("", "first model; or several checkpoints: 'MODEL@{step0,step1000}' or a folder of them")
+    model_b: str = option("", "second model, or twin: the first with random weights; none for checkpoints")
+    init_b: str | None = option(
         None, "weights of the second model, trained unless given; scheme of a twin, else default"
     )
-    ablate: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
-            "attention-window:W, attention-uniform, block:N, branch:N.KIND, branch:KIND"
-        },
-    )
-    ablate_b: list[str] = field(
-        default_factory=list, metadata={"help": "parts of the second model taken out; for a twin instead of --ablate"}
-    )
-    states: str = _option(
-        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
-    )
-    neighbours: int = _option(10, "nearest neighbours per token that the two models are asked to share")
-    cka_form: str = _option("unbiased", "CKA estimator: unbiased, or paper (biased)")
-    bos: str = _option("model", "first token: as the model's tokenizer has it (model), always, never")
-    tokenizer: str | None = _option(None, "folder or file of a tokenizer for the first model")
-    tokenizer_b: str | None = _option(None, "same for the second; one without any takes the first model's")
-    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
-    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
-    device_map: str | None = _option(None, "auto spreads a model over devices (extra: accelerate)")
-    scan: str = _option(
-        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
-    )
-    batch_size: int | None = _option(None, "prompts per forward pass; default by length and by what their states take")
-    reference_memory: int = _option(2048, "MiB for the last checkpoint's states, which every other is held against")
-    allow_float16: bool = _option(False, "measure in float16 although its range is small")
-    trust_remote_code: bool = _option(False, "run Python code that comes with a model")
+    ablate_b: list[str] = listed("parts of the second model taken out; for a twin instead of --ablate")
+    neighbours: int = option(10, "nearest neighbours per token that the two models are asked to share")
+    tokenizer_b: str | None = option(None, "same for the second; one without any takes the first model's")
+    reference_memory: int = option(2048, "MiB for the last checkpoint's states, which every other is held against")
 
     def __post_init__(self) -> None:
         """Put ablations in their fixed order."""
-        self.ablate = measure.ablation_names(self.ablate)
-        self.ablate_b = measure.ablation_names(self.ablate_b)
+        self.ablate = ablation_names(self.ablate)
+        self.ablate_b = ablation_names(self.ablate_b)
 
 
 def check_request(config: CompareConfig, name: str | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,40 @@ from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
 from repflow.studies.diagnose.flow import early_signature, homogenise, late_signature, recover
 from repflow.studies.diagnose.readout import layout, loss_signature, readout
 from repflow.studies.diagnose.statement import Statement, Thresholds
-from repflow.studies.engine.loading import identity
+from repflow.studies.engine.loading import identity, load_model
+from repflow.studies.engine.parts import (
+    Batches,
+    Chat,
+    Classes,
+    FirstToken,
+    Items,
+    Length,
+    OneModel,
+    Sampling,
+    Task,
+    Templates,
+    TextFiles,
+    defaults,
+    help_of,
+    option,
+)
 from repflow.studies.measure import MeasureConfig
-from repflow.studies.probe.config import LENGTH, LENGTHS, ProbeConfig, prompt_total, task_length, total_prompts
+from repflow.studies.probe.config import (
+    LENGTH,
+    LENGTHS,
+    TWIN_HELP,
+    ProbeConfig,
+    Probing,
+    prompt_total,
+    task_length,
+    total_prompts,
+)
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Result
     from repflow.models import Model
 
-_probe = ProbeConfig()
 _limits = Thresholds()
 SHARED = (
     *("format", "classes", "items", "documents", "distractors", "chat_template", "init", "init_seed", "ablate", "bos"),
@@ -39,69 +63,35 @@ STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
 """Findings of a probe that the statements say as well."""
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-def _same(name: str, *aliases: str) -> Any:
-    """An option that means what it means to `repflow probe`; aliases are names that `repflow reproduce` has for it."""
-    entry = next(f for f in fields(ProbeConfig) if f.name == name)
-    return field(default=getattr(_probe, name), metadata={"help": entry.metadata["help"], "aliases": aliases})
-
-
 @dataclass
-class DiagnoseConfig:
+@defaults(
+    {
+        "task": "what the model reads: kvpr, mdqa, FILE.jsonl; text and random have flow but no probes",
+        "seed": "first seed",
+        "twin": TWIN_HELP,
+    },
+    task="kvpr",
+    length=task_length(),
+    samples=prompt_total("--probe-samples"),
+    seeds=option(5, help_of(Probing, "seeds"), aliases=("--probe-seeds",)),
+)
+class DiagnoseConfig(
+    Batches, Probing, FirstToken, Chat, Items, Classes, Templates, Sampling, Length, TextFiles, Task, OneModel
+):
     """What to diagnose; the fields are the command line's options."""
 
-    model: str = _same("model")
-    task: str = _option("kvpr", "what the model reads: kvpr, mdqa, FILE.jsonl; text and random have flow but no probes")
-    text: list[str] = field(
-        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
+    flow_samples: int = option(16, "prompts whose flow is measured")
+    flow_run: str | None = option(
+        None, "folder of a run of `repflow measure` to take instead of measuring", flag="--flow"
     )
-    length: int = task_length()
-    flow_samples: int = _option(16, "prompts whose flow is measured")
-    samples: int = prompt_total("--probe-samples")
-    train: int | None = _same("train")
-    test: int | None = _same("test")
-    seeds: int = _same("seeds", "--probe-seeds")
-    seeds_vary: str = _same("seeds_vary")
-    seed: int = _same("seed")
-    label: str = _same("label")
-    twin: str | None = _same("twin")
-    allow_leak: bool = _same("allow_leak")
-    answers: int = _same("answers")
-    lens: int = _same("lens")
-    flow_run: str | None = field(
-        default=None,
-        metadata={"help": "folder of a run of `repflow measure` to take instead of measuring", "flag": "--flow"},
+    probe_run: str | None = option(
+        None, "folder of a run of `repflow probe` to take instead of probing", flag="--probe"
     )
-    probe_run: str | None = field(
-        default=None,
-        metadata={"help": "folder of a run of `repflow probe` to take instead of probing", "flag": "--probe"},
-    )
-    early_similarity: float = _option(_limits.early_similarity, "similarity that is high for early states")
-    late_similarity: float = _option(_limits.late_similarity, "similarity that is high for the last states")
-    loss_points: float = _option(_limits.loss_points, "points of accuracy lost from peak to last that count as a loss")
-    early_depth: float = _option(_limits.early_depth, "relative depth up to which states are early")
-    late_depth: float = _option(_limits.late_depth, "relative depth from which states are late")
-    format: str = _same("format")
-    classes: int | None = _same("classes")
-    items: int | None = _same("items")
-    documents: str | None = _same("documents")
-    distractors: str = _same("distractors")
-    chat_template: bool = _same("chat_template")
-    init: str = _same("init")
-    init_seed: int | None = _same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata={"help": MeasureConfig().help("ablate")})
-    bos: str = _same("bos")
-    tokenizer: str | None = _same("tokenizer")
-    dtype: str | None = _same("dtype")
-    device: str | None = _same("device")
-    device_map: str | None = _same("device_map")
-    scan: str = _same("scan")
-    batch_size: int | None = _same("batch_size")
-    allow_float16: bool = _same("allow_float16")
-    trust_remote_code: bool = _same("trust_remote_code")
+    early_similarity: float = option(_limits.early_similarity, "similarity that is high for early states")
+    late_similarity: float = option(_limits.late_similarity, "similarity that is high for the last states")
+    loss_points: float = option(_limits.loss_points, "points of accuracy lost from peak to last that count as a loss")
+    early_depth: float = option(_limits.early_depth, "relative depth up to which states are early")
+    late_depth: float = option(_limits.late_depth, "relative depth from which states are late")
 
     def __post_init__(self) -> None:
         """Give the task its length where none is asked for."""
@@ -290,7 +280,7 @@ def _worked(
     flow, probed, asked = found["flow"], found["probe"], config.probe()
     if flow is not None and (probed is not None or asked is None):
         return found
-    loaded = measure.load_model(config.flow()) if model is None else model
+    loaded = load_model(config) if model is None else model
     if flow is None:
         prompts = None if task is None else make_prompts(config.flow(), loaded, task)
         work: dict[str, Any] = {"out": out, "name": names["flow"], "progress": progress}
@@ -386,7 +376,7 @@ def diagnose(
     Returns:
         Result: `provenance["statements"]` holds the statements, each with the numbers behind it.
     """
-    from repflow.studies.probe.study import prepared
+    from repflow.studies.engine.entry import prepared
 
     known = {f.name for f in fields(DiagnoseConfig)} - {"model", "task"}
     if unknown := sorted(options.keys() - known):

@@ -6,20 +6,35 @@ one checkpoint is looked at as it is, and with the norms at its stream taken out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repflow.core.errors import InputError, UnsupportedModelError, nearest
-from repflow.studies.engine.fields import said, same
-from repflow.studies.engine.opening import open_run
-from repflow.studies.measure import MeasureConfig, length_option
+from repflow.studies.engine.loading import check_files, check_loading
+from repflow.studies.engine.naming import Names, spell, weight_words
+from repflow.studies.engine.parts import (
+    FirstToken,
+    Init,
+    InitSeed,
+    Length,
+    Machine,
+    Permissions,
+    Sampling,
+    Scans,
+    Spec,
+    Task,
+    TextFiles,
+    defaults,
+)
+from repflow.studies.engine.prompts import check_task, make_prompts, own_file
+from repflow.studies.engine.study import ONE, Job, Study, run_study
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
     from repflow.models import Model
     from repflow.studies.dynamics.layers import MambaLayer
@@ -32,43 +47,68 @@ FALLS, RISES = 0.5, 2.0
 
 
 @dataclass
-class ApplyConfig:
+@defaults(length=256)
+class ApplyConfig(Permissions, Scans, Machine, FirstToken, InitSeed, Init, Sampling, Length, TextFiles, Task, Spec):
     """What to look at; the fields are the command line's options."""
 
-    model: str = same("model")
-    task: str = same("task")
-    text: list[str] = field(default_factory=list, metadata=said("text"))
-    length: int = length_option(256, "tokens per prompt, at most; 1K is 1000")
-    samples: int = same("samples")
-    seed: int = same("seed")
-    init: str = same("init")
-    init_seed: int | None = same("init_seed")
-    bos: str = same("bos")
-    tokenizer: str | None = same("tokenizer")
-    dtype: str | None = same("dtype")
-    device: str | None = same("device")
-    scan: str = same("scan")
-    allow_float16: bool = same("allow_float16")
-    trust_remote_code: bool = same("trust_remote_code")
 
-    def measure(self) -> MeasureConfig:
-        """The same request to `repflow measure`, which loads the model and makes the prompts."""
-        return MeasureConfig(**asdict(self))
+@dataclass
+class ApplyJob(Job[ApplyConfig]):
+    """Prompts, the layers whose signs are read, and the model without norms (or why there is none)."""
+
+    layers: Sequence[MambaLayer] = ()
+    bare: Model | None = None
+    why: str = ""
 
 
-def check_request(config: ApplyConfig, name: str | None = None) -> None:
-    """Refuse what can be seen to be wrong before a model is loaded."""
-    from repflow.studies import measure
+class DynamicsApply(Study[ApplyConfig, ApplyJob]):
+    """Paper 3's prediction beside what a model's tokens do."""
 
-    measure.check_request(config.measure(), name)
+    name = "dynamics-apply"
+    config = ApplyConfig
+
+    def check(self, config: ApplyConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        from repflow.tasks.make import check_size
+
+        check_loading(config)
+        check_size(config.length, config.samples)
+        check_task(config)
+        check_files(*config.text, *own_file(config.task))
+
+    def prepare(
+        self, config: ApplyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> ApplyJob:
+        """Prompts for a model with Mamba layers."""
+        from repflow.studies.dynamics.layers import mamba_layers
+
+        model = models[ONE]
+        prompts = make_prompts(config, model)
+        layers = mamba_layers(model)
+        bare, why = _without_norms(model)
+        return ApplyJob(config, models, prompts, len(prompts), layers=layers, bare=bare, why=why)
+
+    def compute(self, job: ApplyJob, sink: Sink, progress: Progress | None) -> Result:
+        """Read prompt after prompt."""
+        rows = []
+        for sample in range(len(job.prompts)):
+            name = f"prompt-{sample}"
+            if not sink.has(name):
+                sink.keep(name, _read(job.model, job.bare, job.prompts, sample, job.layers))
+            rows.append(sink.load(name))
+            if progress is not None:
+                progress(sample + 1, len(job.prompts), sum(job.prompts.lengths[: sample + 1]))
+        return _result(job.layers, rows, job.why)
+
+    def names(self, config: ApplyConfig) -> Names:
+        """As of a measurement, marked."""
+        parts = [*weight_words(config), Path(config.task).stem, str(config.length), "dynamics"]
+        return spell(config, parts, ("init", "init_seed", "task", "length"))
 
 
-def run_name(config: ApplyConfig) -> str:
-    """Folder name: that of a measurement of the same, marked."""
-    from repflow.store import safe_name
-    from repflow.studies import measure
-
-    return safe_name(f"{measure.run_name(config.measure())}-dynamics")
+STUDY = DynamicsApply()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(
@@ -79,42 +119,9 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Signs of every Mamba layer, x'Mx on the prompts, and the token norm through depth with and without norms.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        out: folder of runs; None keeps the result in memory only. A prompt that was read is not read again.
-        name: name of the run in `out`.
-        progress: called after each prompt.
-    """
-    from repflow.store import load_result
-    from repflow.studies import measure
-    from repflow.studies.dynamics.layers import mamba_layers
-
-    loaded = measure.load_model(config.measure()) if model is None else model
-    prompts = measure.make_prompts(config.measure(), loaded)
-    layers = mamba_layers(loaded)
-    stored, provenance = measure.describe(config.measure(), loaded, prompts)
-    stored = {"study": "dynamics-apply"} | {f.name: stored[f.name] for f in fields(config) if f.name in stored}
-    bare, why = _without_norms(loaded)
-    if out is None:
-        rows = [_read(loaded, bare, prompts, sample, layers) for sample in range(len(prompts))]
-        return _result(loaded, layers, rows, why, stored, provenance)
-    with open_run(
-        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
-    ) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        for sample in range(len(prompts)):
-            if not folder.has_shard(f"prompt-{sample}"):
-                folder.write_shard(f"prompt-{sample}", _read(loaded, bare, prompts, sample, layers))
-            if progress is not None:
-                progress(sample + 1, len(prompts), sum(prompts.lengths[: sample + 1]))
-        rows = [folder.read_shard(f"prompt-{sample}") for sample in range(len(prompts))]
-        result = _result(loaded, layers, rows, why, stored, provenance)
-        folder.finish(result)
-    return result
+    """Signs of every Mamba layer, x'Mx on the prompts, and the token norm through depth with and without norms."""
+    models = None if model is None else {ONE: model}
+    return run_study(STUDY, config, models=models, out=out, name=name, progress=progress)
 
 
 def _without_norms(model: Model) -> tuple[Model | None, str]:
@@ -152,24 +159,15 @@ def _norms(model: Model, ids: Any) -> np.ndarray:
     return np.array([found[state] for state in sorted(found)])
 
 
-def _result(
-    model: Model,
-    layers: Sequence[MambaLayer],
-    rows: Sequence[dict[str, np.ndarray]],
-    why: str,
-    stored: dict[str, Any],
-    provenance: dict[str, Any],
-) -> Result:
+def _result(layers: Sequence[MambaLayer], rows: Sequence[dict[str, np.ndarray]], why: str) -> Result:
     from repflow.core.results import Result
-    from repflow.studies.engine.provenance import model_facts
 
     arrays, axes = _signatures(layers)
     for name, axis in (("form_positive", "ssm_layer"), ("token_norm", "state"), ("token_norm_without_norms", "state")):
         arrays[name] = np.stack([row[name] for row in rows], axis=1)
         axes[name] = (axis, "sample")
-    facts = {**provenance, "model": model_facts(model), "ssm_layers": [layer.layer for layer in layers]}
-    facts["without_norms"] = why or None
-    return Result(arrays, axes, stored, facts, _findings(arrays, why))
+    facts = {"ssm_layers": [layer.layer for layer in layers], "without_norms": why or None}
+    return Result(arrays, axes, {}, facts, _findings(arrays, why))
 
 
 def _signatures(layers: Sequence[MambaLayer]) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repflow.core.errors import InputError, teach
+from repflow.studies.engine.parts import option
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class SimulateConfig:
     """What to simulate; the fields are the command line's options."""
 
-    x0: str = _option("", "tokens at t = 0: numbers with commas between; vectors as rows with ; between: 1,2;3,4")
-    mu: str = _option("", "input-output product S_C'S_B: a number, or a matrix with ; between its rows")
-    s_delta: str = _option("", "step-size weight: a number, or a matrix whose row d belongs to channel d")
-    a: str = _option("1", "decay of A = -a I, positive: a number, or one per channel")
-    until: float = _option(100.0, "last time")
-    points: int = _option(200, "times that are kept")
-    paper_sign: bool = _option(False, "take a negative a as Figures 3 and 4 print it")
+    x0: str = option("", "tokens at t = 0: numbers with commas between; vectors as rows with ; between: 1,2;3,4")
+    mu: str = option("", "input-output product S_C'S_B: a number, or a matrix with ; between its rows")
+    s_delta: str = option("", "step-size weight: a number, or a matrix whose row d belongs to channel d")
+    a: str = option("1", "decay of A = -a I, positive: a number, or one per channel")
+    until: float = option(100.0, "last time")
+    points: int = option(200, "times that are kept")
+    paper_sign: bool = option(False, "take a negative a as Figures 3 and 4 print it")
 
 
 def parse_numbers(text: str, option: str) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from repflow.core.errors import InputError, RunLockedError, StoreError, UnsupportedModelError
 from repflow.studies import measure
 from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.loading import load_model
 from repflow.studies.engine.opening import check_reused
 from repflow.studies.probe import study as probe
 from repflow.studies.probe.config import ProbeConfig
@@ -187,7 +188,7 @@ class HeldModel:
             self._key, self._held = key, None
             gc.collect()  # the last model's memory before the next one's
             try:
-                self._held = measure.load_model(probe.as_measure(config) if isinstance(config, ProbeConfig) else config)
+                self._held = load_model(config)
             except Exception as error:  # noqa: BLE001  raised again below, for every cell of this model
                 self._held = error
         if isinstance(self._held, Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.spec.request import (
@@ -19,6 +19,30 @@ from repflow.spec.request import (
 )
 from repflow.spec.scheme import parse_scheme
 
+if TYPE_CHECKING:
+    from repflow.models import Model
+
+
+def load_model(config: Any, tokenizer: Any = None) -> Model:
+    """Load the model a config names, less the parts it takes out; a live tokenizer may stand for the one it names."""
+    from repflow.interventions import ablate
+    from repflow.models import load
+
+    extra = {"dtype": config.dtype} if config.dtype else {}
+    own_seed = getattr(config, "init_seed", None)
+    loaded = load(
+        config.model,
+        init=config.init,
+        tokenizer=config.tokenizer if tokenizer is None else tokenizer,
+        device=config.device,
+        device_map=getattr(config, "device_map", None),
+        scan=getattr(config, "scan", "auto"),
+        trust_remote_code=config.trust_remote_code,
+        seed=config.seed if own_seed is None else own_seed,
+        **extra,
+    )
+    return ablate(loaded, getattr(config, "ablate", []))
+
 
 def check_loading(config: Any) -> None:
     """Refuse what no model could be loaded or run with; a field that the config lacks is not looked at."""
@@ -28,8 +52,8 @@ def check_loading(config: Any) -> None:
     check_seed(config.seed)
     check_seed(getattr(config, "init_seed", None), "--init-seed")
     check_least([("--batch-size", getattr(config, "batch_size", None), 1)])
-    sublayer_kind(config.states)
-    check_device_map(config.device_map)
+    sublayer_kind(getattr(config, "states", "residual"))
+    check_device_map(getattr(config, "device_map", None))
     check_scan(getattr(config, "scan", "auto"))
     if config.device is not None:
         check_device(config.device)

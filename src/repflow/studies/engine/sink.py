@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,3 +62,11 @@ class RunSink:
                 per_meter.append({})
             per_meter[int(meter)][metric] = array
         return records
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
+        """Store arrays as a shard."""
+        self.run.write_shard(name, arrays, meta or {})
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """Load a shard, its digest checked; safetensors gives arrays in any order."""
+        return dict(sorted(self.run.read_shard(name).items()))

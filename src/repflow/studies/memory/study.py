@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
-from repflow.studies.engine.opening import open_run
-from repflow.studies.engine.phase import STORED, tell
-from repflow.studies.memory.config import LEAST_TOKENS, MemoryConfig, check_request, run_name, stored_config
+from repflow.spec.request import check_least
+from repflow.studies.engine.loading import check_files, check_loading
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.prompts import check_task, make_prompts, own_file, prompt_facts
+from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.memory.config import LEAST_TOKENS, MemoryConfig, names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +30,55 @@ HALF = 0.5
 BANDS = ("contractive_share", "sharpness/", "spread_", "attention/", "range_cumulative_sample")
 
 
+class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
+    """What do a model's memory gates look like, how sharp are its signals through depth?"""
+
+    name = "memory"
+    config = MemoryConfig
+
+    def check(self, config: MemoryConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        from repflow.tasks.make import check_size
+
+        check_least([("--length", config.length, LEAST_TOKENS), ("--units", config.units, 1)])
+        check_least([("--maps", layer, 0) for layer in config.maps])
+        check_loading(config)
+        check_size(config.length, config.samples)
+        check_task(config)
+        check_files(*config.text, *own_file(config.task))
+
+    def prepare(
+        self, config: MemoryConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> Job[MemoryConfig]:
+        """Prompts that are long enough to have a range of decays."""
+        prompts = make_prompts(config, models[ONE]) if given is None else given
+        _check_prompts(models[ONE], prompts)
+        return Job(config, models, prompts, len(prompts))
+
+    def stored(self, job: Job[MemoryConfig]) -> dict[str, Any]:
+        """Without the maps, a run of their own."""
+        kept = {key: value for key, value in super().stored(job).items() if key != "maps"}
+        return kept | {"text": [str(Path(file)) for file in job.config.text]}
+
+    def before(self, job: Job[MemoryConfig], out: Path, name: str) -> None:
+        """Maps of the first prompt, a run of `repflow.hidden_attention`."""
+        if job.config.maps:
+            _store_maps(job.config, job.model, job.prompts, out, f"{name}-maps")
+
+    def compute(self, job: Job[MemoryConfig], sink: Sink, progress: Progress | None) -> Result:
+        """Look at every layer."""
+        return _result(job.config, job.model, job.prompts, sink, progress)
+
+    def names(self, config: MemoryConfig) -> Names:
+        """As of a measurement, marked."""
+        return names(config)
+
+
+STUDY = Memory()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
+
+
 def run(
     config: MemoryConfig,
     *,
@@ -35,45 +88,13 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Look at every layer of one model.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        prompts: ready prompts, instead of `config.task`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from model, init and task.
-        progress: called after each batch.
-    """
-    from repflow.capture import MemorySink
-    from repflow.store import load_result
-    from repflow.studies import measure
-    from repflow.studies.engine.prompts import make_prompts
-    from repflow.studies.engine.sink import RunSink
-
-    check_request(config, name)
+    """Look at every layer of one model; see `run_study`."""
     if config.maps and out is None:
         raise InputError(
             teach("a folder for the run of maps", "out=None", "pass out, or call repflow.hidden_attention")
         )
-    loaded = measure.load_model(config.measure()) if model is None else model
-    made = make_prompts(config.measure(), loaded) if prompts is None else prompts
-    _check_prompts(loaded, made)
-    stored = stored_config(config, loaded.spec, loaded.ablations, "memory")
-    provenance = measure.describe(config.measure(), loaded, made)[1]
-    loaded.scans.forget()
-    if out is None:
-        return _result(config, loaded, made, MemorySink(), stored, provenance, progress)
-    called = name or run_name(config)
-    if config.maps:
-        _store_maps(config, loaded, made, out, f"{called}-maps")
-    with open_run(out, called, config=stored, provenance=provenance, models={"model": loaded}) as folder:
-        if folder.finished:
-            tell(progress, STORED)
-            return load_result(folder.path)
-        result = _result(config, loaded, made, RunSink(folder), stored, provenance, progress)
-        folder.finish(result)
-    return result
+    models = None if model is None else {ONE: model}
+    return run_study(STUDY, config, models=models, given=prompts, out=out, name=name, progress=progress)
 
 
 def _store_maps(config: MemoryConfig, model: Model, prompts: Prompts, out: str | Path, name: str) -> None:
@@ -98,17 +119,11 @@ def _result(
     model: Model,
     prompts: Prompts,
     sink: Sink,
-    stored: dict[str, Any],
-    provenance: dict[str, Any],
     progress: Progress | None,
 ) -> Result:
     from repflow.capture.memory.statistics import THRESHOLDS, measure_memory
     from repflow.core.results import Result
-    from repflow.studies.engine.prompts import prompt_facts
-    from repflow.studies.engine.provenance import model_facts
 
-    if progress is not None:
-        progress(0, len(prompts), 0)  # the model is loaded, the work begins
     units = config.units if config.attention else 0
     table, transitions = measure_memory(
         model, prompts, sink, batch_size=config.batch_size, attention=units, progress=progress
@@ -118,17 +133,13 @@ def _result(
     for name in result:
         if name.startswith(BANDS):
             result.band(name)
-    result.config = stored
     result.provenance = {
-        **provenance,
-        "model": model_facts(model),
         "task": prompt_facts(prompts),
         "lengths": list(prompts.lengths),
         "thresholds": THRESHOLDS.tolist(),
         "transitions": transitions,
     }
     result.findings = [*model.findings, *prompts.findings, *_findings(result, model)]
-    result.findings += [found for found in model.scans.findings() if found not in result.findings]
     return result
 
 

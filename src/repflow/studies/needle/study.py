@@ -2,32 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.studies.engine.opening import open_run
-from repflow.studies.engine.phase import STORED, tell
-from repflow.studies.needle.config import NeedleConfig, check_request, run_name
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.phase import tell
+from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.needle.config import NeedleConfig, check_words, names
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.tasks.needle.needles import Needle
     from repflow.tasks.needle.prompts import NeedlePrompts
 
-__all__ = ["NeedleConfig", "check_request", "load_model", "make_needle_prompts", "needle", "run", "run_name"]
+__all__ = ["NeedleConfig", "check_request", "make_needle_prompts", "needle", "run", "run_name"]
 
 
-def load_model(config: NeedleConfig) -> Model:
-    """Load the model the config names."""
-    from repflow.studies import measure
-    from repflow.studies.probe.study import as_measure
+@dataclass
+class NeedleJob(Job[NeedleConfig]):
+    """Needles in their documents."""
 
-    return measure.load_model(as_measure(config))
+    made: NeedlePrompts | None = None
+
+
+class NeedleStudy(Study[NeedleConfig, NeedleJob]):
+    """Does the model find a false statement in a long document, and does it matter where it stands?"""
+
+    name = "needle"
+    config = NeedleConfig
+
+    def check(self, config: NeedleConfig) -> None:
+        """Refuse wrong options and files."""
+        check_words(config)
+
+    def prepare(
+        self, config: NeedleConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> NeedleJob:
+        """Documents for this model's tokenizer; `given` are ready needles."""
+        from repflow.studies.needle.reading import check_model
+
+        model = models[ONE]
+        _check_reader(config, model)
+        tell(progress, "making prompts")
+        made = make_needle_prompts(config, model, given)
+        check_model(config, model, made)
+        return NeedleJob(config, models, made.prompts, len(made.prompts), made=made)
+
+    def stored(self, job: NeedleJob) -> dict[str, Any]:
+        """Its task is needle."""
+        return {"task": "needle"} | super().stored(job)
+
+    def digests(self, job: NeedleJob) -> dict[str, Any]:
+        """Also the words that are ranked."""
+        assert job.made is not None
+        ranked = repr([needle.candidates for needle in job.made.needles]).encode()
+        return {**super().digests(job), "candidates": hashlib.sha256(ranked).hexdigest()}
+
+    def compute(self, job: NeedleJob, sink: Sink, progress: Progress | None) -> Result:
+        """Read the prompts and score what the model says."""
+        assert job.made is not None
+        return _result(job.config, job.model, job.made, sink, progress)
+
+    def names(self, config: NeedleConfig) -> Names:
+        """Model, weights and the largest length."""
+        return names(config)
+
+
+STUDY = NeedleStudy()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(
@@ -39,44 +88,9 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Test one model.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        needles: ready needles, instead of those that the config names.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from model, init and length.
-        progress: called after each batch.
-
-    Returns:
-        Result: scores (length, position, sample), slopes over position and what belongs to them.
-    """
-    from repflow.studies.needle.reading import check_model
-
-    check_request(config, name)
-    loaded = load_model(config) if model is None else model
-    _check_reader(config, loaded)
-    tell(progress, "making prompts")
-    made = make_needle_prompts(config, loaded, needles)
-    check_model(config, loaded, made)
-    stored, provenance = describe(config, loaded, made)
-    if out is None:
-        from repflow.capture.run import MemorySink
-
-        return _result(config, loaded, made, MemorySink(), stored, provenance, progress)
-    from repflow.store import load_result
-    from repflow.studies.engine.sink import RunSink
-
-    with open_run(
-        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
-    ) as folder:
-        if folder.finished:
-            tell(progress, STORED)
-            return load_result(folder.path)
-        result = _result(config, loaded, made, RunSink(folder), stored, provenance, progress)
-        folder.finish(result)
-    return result
+    """Test one model; see `run_study`."""
+    models = None if model is None else {ONE: model}
+    return run_study(STUDY, config, models=models, given=needles, out=out, name=name, progress=progress)
 
 
 def _check_reader(config: NeedleConfig, model: Model) -> None:
@@ -145,51 +159,21 @@ def _checked(needles: Any) -> list[Needle]:
     return list(needles)
 
 
-def describe(config: NeedleConfig, model: Model, made: NeedlePrompts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Config and provenance as stored: what was asked, and with what it was done."""
-    import hashlib
-
-    from repflow.studies.engine.loading import identity
-    from repflow.studies.engine.provenance import machine
-
-    stored = {"study": "needle", "task": "needle"} | identity(config)
-    stored |= {"model": config.model or model.spec, "ablate": list(model.ablations)}
-    words = hashlib.sha256(repr([needle.candidates for needle in made.needles]).encode()).hexdigest()
-    provenance = {
-        **machine(str(model.device)),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "init": model.init,
-        "ablate": list(model.ablations),
-        "scan": model.scans.setting,
-        "digests": {"weights": model.digest(), "prompts": made.prompts.digest(), "candidates": words},
-    }
-    return stored, provenance
-
-
 def _result(
     config: NeedleConfig,
     model: Model,
     made: NeedlePrompts,
     sink: Any,
-    stored: dict[str, Any],
-    provenance: dict[str, Any],
     progress: Progress | None,
 ) -> Result:
     from repflow.core.results import Finding
-    from repflow.studies.engine.provenance import model_facts
     from repflow.studies.needle.reading import answer_tokens, read_batches
     from repflow.studies.needle.result import needle_result
 
-    model.scans.forget()
-    if progress is not None:
-        progress(0, len(made.prompts), 0)
     logprobs, answers, cached = read_batches(config, model, made, sink, progress)
     tokens = answer_tokens(config, model, made)
     result = needle_result(made, logprobs, answers, answered=tokens > 0)
-    result.config = stored
     result.provenance = {
-        **provenance,
-        "model": model_facts(model),
         "answer_tokens": tokens,
         "reads": "from the model's state" if cached else "whole",
         **result.provenance,
@@ -222,7 +206,7 @@ def needle(
     Returns:
         Result: `answer_correct`, `rank`, `log_odds` ... (length, position, sample); `slope/NAME` (length, sample).
     """
-    from repflow.studies.probe.study import prepared
+    from repflow.studies.engine.entry import prepared
 
     known = {f.name for f in fields(NeedleConfig)} - {"model", "needles"}
     if unknown := sorted(options.keys() - known):

@@ -5,14 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.studies.engine.fields import option, said, same
+from repflow.studies.engine.parts import (
+    AnswerTokens,
+    Batches,
+    Chat,
+    Classes,
+    FirstToken,
+    GoldIndex,
+    Items,
+    Leaks,
+    Length,
+    Matching,
+    OneModel,
+    Sampling,
+    StateKind,
+    Task,
+    Templates,
+    Twin,
+    ablation_names,
+    defaults,
+    length_option,
+    listed,
+    option,
+)
 from repflow.studies.engine.prompts import check_task, own_file
-from repflow.studies.measure import ablation_names, length_option
 
 RECIPES = ("paper", "robust")
 CONTROLS = ("task", "capacity")
@@ -33,8 +54,8 @@ FRACTIONS = (0.6, 0.2, 0.2)
 
 def task_length() -> Any:
     """A length whose default depends on the task."""
-    made = length_option(0, f"tokens per prompt, at most; 1K is 1000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}")
-    return field(default=None, metadata={**made.metadata, "shown": False})
+    text = f"tokens per prompt, at most; 1K is 1000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}"
+    return length_option(None, text, shown=False)
 
 
 def prompt_total(*aliases: str) -> Any:
@@ -43,70 +64,68 @@ def prompt_total(*aliases: str) -> Any:
         f"prompts: 80 % train (a fourth of them chooses penalty, recipe and state), 20 % test; default {SAMPLES}, or "
         "--train plus --test"
     )
-    return field(default=None, metadata={"help": text, "shown": False, "aliases": aliases})
+    return option(None, text, shown=False, aliases=aliases)
 
 
 @dataclass
-class ProbeConfig:
-    """What to probe; the fields are the command line's options and the `config` of the Result."""
+class Probing(Twin, Leaks):
+    """What `repflow probe` and `repflow diagnose` ask of a probe."""
 
-    model: str = same("model")
-    task: str = option("kvpr", "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line")
-    length: int = task_length()
-    samples: int = prompt_total()
     train: int | None = option(None, "prompts to train on, those that validate among them; the rest of --samples test")
     test: int | None = option(None, "prompts to test on; the rest of --samples train")
     seeds: int = option(5, "repetitions of the probe; intervals cover refitting from 3 on")
     seeds_vary: str = option(
         "split", "what a seed redraws: split (and initialisation), all (prompts too, run once per seed), or init alone"
     )
-    seed: int = option(0, "first seed")
     label: str = option("index", "what is probed for: index of the gold item, or first symbol of the answer")
-    recipes: list[str] = field(
-        default_factory=lambda: list(RECIPES),
-        metadata={"help": "how probes are trained, repeated or comma separated: paper, robust"},
-    )
+    answers: int = option(100, "prompts the model answers greedily, 0 for none")
+    lens: int = option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
+
+
+TWIN_HELP = "also probe the random twin: default, gaussian[:std], xavier[:gain], he[:gain]"
+
+
+@dataclass
+@defaults(
+    {
+        "task": "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line",
+        "seed": "first seed",
+        "twin": TWIN_HELP,
+    },
+    task="kvpr",
+    length=task_length(),
+    samples=prompt_total(),
+)
+class ProbeConfig(
+    StateKind,
+    Batches,
+    AnswerTokens,
+    Probing,
+    FirstToken,
+    Matching,
+    Chat,
+    Items,
+    Classes,
+    GoldIndex,
+    Templates,
+    Sampling,
+    Length,
+    Task,
+    OneModel,
+):
+    """What to probe; the fields are the command line's options and the `config` of the Result."""
+
+    recipes: list[str] = listed("how probes are trained, repeated or comma separated: paper, robust", RECIPES)
     epochs: int = option(150, "epochs of the recipe paper")
     rate: float = option(0.05, "learning rate of the recipe paper")
     position: str = option("last", "token to read: last, mean over all, or a relative position from 0 to 1")
-    sweep: list[str] = field(
-        default_factory=list,
-        metadata={"help": "further relative positions to read, repeated or comma separated, such as 0,0.5,1"},
+    sweep: list[str] = listed("further relative positions to read, repeated or comma separated, such as 0,0.5,1")
+    controls: list[str] = listed(
+        "task (labels by the queried key alone), capacity (shuffled labels), none; comma separated", CONTROLS
     )
-    controls: list[str] = field(
-        default_factory=lambda: list(CONTROLS),
-        metadata={"help": "task (labels by the queried key alone), capacity (shuffled labels), none; comma separated"},
-    )
-    twin: str | None = option(None, "also probe the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
-    allow_leak: bool = option(False, "go on although a sentinel reads the label without the model")
-    answers: int = option(100, "prompts the model answers greedily, 0 for none")
-    answer_tokens: int | None = option(None, "most tokens of an answer; default 16 more than the longest right one")
-    lens: int = option(200, "prompts whose answer is looked up in every state through the logit lens, 0 for none")
     drop_features: bool = option(
         False, "remove the stored features once the run is finished; given again, also of a finished run"
     )
-    format: str = same("format")
-    index: int | None = same("index")
-    classes: int | None = same("classes")
-    items: int | None = same("items")
-    documents: str | None = same("documents")
-    distractors: str = same("distractors")
-    chat_template: bool = same("chat_template")
-    match: str = same("match")
-    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
-    init: str = same("init")
-    init_seed: int | None = same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
-    states: str = same("states")
-    bos: str = same("bos")
-    tokenizer: str | None = same("tokenizer")
-    dtype: str | None = same("dtype")
-    device: str | None = same("device")
-    device_map: str | None = same("device_map")
-    scan: str = same("scan")
-    batch_size: int | None = same("batch_size")
-    allow_float16: bool = same("allow_float16")
-    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest
-from repflow.spec.request import typed_options
+from repflow.studies.engine.entry import prepared
+from repflow.studies.engine.loading import load_model
 from repflow.studies.engine.opening import open_run
 from repflow.studies.engine.phase import STORED, tell
-from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig, check_numbers, check_request, run_name
 
 if TYPE_CHECKING:
@@ -23,25 +23,10 @@ if TYPE_CHECKING:
     from repflow.studies.probe.prompts import SeedPrompts
     from repflow.tasks import Prompts
 
-__all__ = ["ProbeConfig", "check_request", "load_model", "prepared", "probe", "run", "run_name"]
+__all__ = ["ProbeConfig", "check_request", "probe", "run", "run_name"]
 
-C = TypeVar("C")
 IN_MEMORY = 1 << 30
 """Features of a run that is not stored stay in memory up to this many bytes, and go to a temporary folder beyond."""
-LOADED = ("model", "init", "init_seed", "seed", "ablate", "tokenizer", "dtype", "device", "device_map", "scan")
-
-
-def as_measure(config: Any) -> MeasureConfig:
-    """The part of a config that concerns loading, as `repflow measure` has it."""
-    names = (*LOADED, "trust_remote_code")
-    return MeasureConfig(**{name: getattr(config, name) for name in names})
-
-
-def load_model(config: ProbeConfig) -> Model:
-    """Load the model the config names."""
-    from repflow.studies import measure
-
-    return measure.load_model(as_measure(config))
 
 
 def run(
@@ -181,19 +166,3 @@ def probe(
     ready = isinstance(task, Prompts) or (isinstance(task, (list, tuple)) and all(isinstance(t, Prompts) for t in task))
     config, loaded, chosen = prepared(ProbeConfig, model, None if ready else task, {"seeds": seeds, **options})
     return run(config, model=loaded, prompts=task if ready else None, task=chosen, out=out, name=name)
-
-
-def prepared(kind: type[C], model: Any, task: Any, options: dict[str, Any]) -> tuple[C, Model, Any]:
-    """Config, loaded model and Task object (None for a name) of a call from Python."""
-    from repflow.studies import measure
-
-    options = typed_options(kind, options)
-    lists = {f.name for f in fields(kind) if f.default_factory is not MISSING}  # type: ignore[arg-type]
-    listed = {name: measure._listed(value) if name in lists else value for name, value in options.items()}
-    chosen = None if isinstance(task, (str, Path)) else task
-    named = {} if task is None else {"task": str(task if chosen is None else task.name)}
-    config: Any = kind(**measure._plain(listed), **named)
-    loading = as_measure(config)
-    loaded = measure._loaded(model, loading, options)
-    config.model, config.init, config.ablate = loading.model, loading.init, loading.ablate
-    return config, loaded, chosen

@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, teach
 from repflow.papers.values import RATIO_DISTANCES
-from repflow.studies.engine.fields import option, said, same
+from repflow.studies.engine.naming import Names, spell
+from repflow.studies.engine.parts import (
+    Batches,
+    OneModel,
+    Prompting,
+    Twin,
+    ablation_names,
+    defaults,
+    listed,
+    option,
+)
 from repflow.studies.engine.prompts import check_task, own_file
-from repflow.studies.measure import ablation_names, length_option
 
 FINAL_NORM = "final"
 """Word for the final norm's output among the targets."""
 
 
 @dataclass
-class RecencyConfig:
+@defaults(
+    {
+        "seed": "seed of random prompts, random weights and probes",
+        "batch_size": "prompts per pass; default by what their activations take",
+    }
+)
+class RecencyConfig(Twin, Batches, Prompting, OneModel):
     """How far back tokens reach; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = same("model")
-    task: str = same("task")
-    text: list[str] = field(default_factory=list, metadata=said("text"))
-    length: int = length_option(512, "tokens per prompt, at most; 1K is 1000")
-    samples: int = same("samples")
-    seed: int = option(0, "seed of random prompts, random weights and probes")
     at: int = option(-1, "token t whose output is looked at, from 0; from the end where negative")
-    to: list[str] = field(
-        default_factory=lambda: [FINAL_NORM],
-        metadata={"help": "outputs y_t, repeated or comma separated: final (the final norm's), or numbers of states"},
+    to: list[str] = listed(
+        "outputs y_t, repeated or comma separated: final (the final norm's), or numbers of states", [FINAL_NORM]
     )
     probes: int | None = option(
         None, "±1 probes per prompt, 0 for exact Jacobian rows; default exact to width 64, else 8"
     )
-    twin: str | None = option(None, "also measure the random twin: default, gaussian[:std], xavier[:gain], he[:gain]")
     fit_first: int | None = option(None, "smallest distance of the exponential fit; default 1")
     fit_last: int | None = option(None, "largest distance of the exponential fit; default the largest there is")
     nearest: int = option(RATIO_DISTANCES, "distances that the ratio of two models is fitted over")
-    format: str = same("format")
-    index: int | None = same("index")
-    classes: int | None = same("classes")
-    items: int | None = same("items")
-    documents: str | None = same("documents")
-    distractors: str = same("distractors")
-    chat_template: bool = same("chat_template")
-    match: str = same("match")
-    match_with: list[str] = field(default_factory=list, metadata=said("match_with"))
-    init: str = same("init")
-    init_seed: int | None = same("init_seed")
-    ablate: list[str] = field(default_factory=list, metadata=said("ablate"))
-    bos: str = same("bos")
-    tokenizer: str | None = same("tokenizer")
-    dtype: str | None = same("dtype")
-    device: str | None = same("device")
-    device_map: str | None = same("device_map")
-    scan: str = same("scan")
-    batch_size: int | None = option(None, "prompts per pass; default by what their activations take")
     checkpointing: bool = option(False, "keep block outputs only and compute blocks again in each backward pass")
-    allow_float16: bool = same("allow_float16")
-    trust_remote_code: bool = same("trust_remote_code")
 
     def __post_init__(self) -> None:
         """Bring lists into their canonical form, so that the same request makes the same run."""
@@ -90,14 +76,11 @@ def targets(given: Sequence[Any]) -> list[str]:
     return [*([FINAL_NORM] if FINAL_NORM in words else []), *map(str, numbers)]
 
 
-def check_request(config: RecencyConfig, name: str | None = None) -> None:
+def check_words(config: RecencyConfig) -> None:
     """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
-    from repflow.store.name import check_name
     from repflow.studies.engine.loading import check_files
     from repflow.tasks.make import check_size
 
-    if name is not None:
-        check_name(name)
     check_task(config)
     check_files(*config.text, *own_file(config.task))
     check_size(config.length, config.samples)
@@ -140,22 +123,13 @@ def check_numbers(config: RecencyConfig) -> None:
     check_least([("--fit-last", config.fit_last, (1 if config.fit_first is None else config.fit_first) + 2)])
 
 
-def run_name(config: RecencyConfig) -> str:
-    """Folder name of a run, as one safe path component; eight digits stand for options that it does not spell out.
+def names(config: RecencyConfig) -> Names:
+    """Names of a run.
 
-    >>> run_name(RecencyConfig(model="gpt2")), run_name(RecencyConfig(model="gpt2", twin="default", probes=4))
+    >>> names(RecencyConfig(model="gpt2")).current, names(RecencyConfig(model="gpt2", twin="default", probes=4)).current
     ('gpt2-recency-random-512', 'gpt2-recency-random-512-0a0a5fd3')
     """
-    from repflow.store import safe_name
-    from repflow.studies.probe.config import option_tag
-
-    spec = config.model
-    parts = [Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec]
-    parts += [config.init] if config.init != "trained" else []
+    parts = [config.init] if config.init != "trained" else []
     parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]
     parts += ["recency", Path(config.task).stem, str(config.length)]
-    return safe_name("-".join(filter(None, [*parts, option_tag(config, NAMED)])))
-
-
-NAMED = frozenset(("model", "init", "ablate", "task", "length", "checkpointing"))
-"""Options that the name of a run spells out, or that change no number."""
+    return spell(config, parts, ("init", "ablate", "task", "length"))

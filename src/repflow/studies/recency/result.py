@@ -78,7 +78,6 @@ def make_result(
     prompts: Prompts,
     main: Measured,
     twin: Measured | None,
-    described: tuple[dict[str, Any], dict[str, Any]],
 ) -> Result:
     """Put a model's numbers, and its twin's, into a Result."""
     from repflow.core.results import Result
@@ -90,9 +89,7 @@ def make_result(
     table = dict(side.table)
     if other is not None:
         table |= {TWIN + name: entry for name, entry in other.table.items()}
-    stored, provenance = described
     provenance = {
-        **provenance,
         "task": prompt_facts(prompts),
         "recency": _facts(config, main, side),
         "twin": None if twin is None or other is None else {"init": config.twin, **_facts(config, twin, other)},
@@ -100,8 +97,7 @@ def make_result(
     arrays = {name: array for name, (_, array) in table.items()}
     axes = {name: named for name, (named, _) in table.items()}
     found = [*model.findings, *prompts.findings, *findings(config, main, side, twin, other)]
-    found += [entry for entry in model.scans.findings() if entry not in found]
-    result = Result(arrays, axes, stored, provenance, found)
+    result = Result(arrays, axes, {}, provenance, found)
     for name in [name for name in arrays if name.removeprefix(TWIN) in BANDS]:
         if name.endswith("kappa"):
             result.bands[name] = rate_interval(arrays[name])

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.studies.engine.loading import identity
-from repflow.studies.engine.opening import open_run
-from repflow.studies.engine.phase import STORED, tell
-from repflow.studies.recency.config import (
-    FINAL_NORM,
-    RecencyConfig,
-    check_numbers,
-    check_reach,
-    check_request,
-    run_name,
-)
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.phase import tell
+from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.recency.config import FINAL_NORM, RecencyConfig, check_numbers, check_reach, check_words, names
 
 if TYPE_CHECKING:
     from repflow.capture.influence.batches import InfluenceOptions
@@ -31,6 +24,80 @@ if TYPE_CHECKING:
 __all__ = ["RecencyConfig", "check_request", "influence", "run", "run_name"]
 
 
+@dataclass
+class RecencyJob(Job[RecencyConfig]):
+    """Prompts, and the part of the config that concerns the gradients."""
+
+    options: InfluenceOptions | None = None
+
+
+class Recency(Study[RecencyConfig, RecencyJob]):
+    """How far back does a token reach?"""
+
+    name = "recency"
+    config = RecencyConfig
+
+    def check(self, config: RecencyConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def check_given(self, config: RecencyConfig) -> None:
+        """Refuse wrong numbers and words, whatever the prompts."""
+        check_numbers(config)
+
+    def prepare(
+        self, config: RecencyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> RecencyJob:
+        """Prompts and targets that the model has."""
+        from repflow.studies.engine.prompts import make_prompts
+
+        model = models[ONE]
+        prompts = make_prompts(config, model) if given is None else given
+        if given is not None:  # what was given is what the config says
+            config = replace(config, task=given.task, length=max(given.lengths, default=0), samples=len(given))
+        return RecencyJob(config, models, prompts, len(prompts), options=influence_options(config, model, prompts))
+
+    def stored(self, job: RecencyJob) -> dict[str, Any]:
+        """Without `checkpointing`, which changes no number."""
+        return {key: value for key, value in super().stored(job).items() if key != "checkpointing"}
+
+    def compute(self, job: RecencyJob, sink: Sink, progress: Progress | None) -> Result:
+        """Backward passes of the model, and of its twin."""
+        from repflow.studies.recency.result import make_result
+
+        assert job.options is not None
+        config, model, prompts = job.config, job.model, job.prompts
+        main = _side(model, prompts, job.options, sink, "", progress)
+        twin = None
+        if config.twin is not None:
+            tell(progress, "making the random twin")
+            twin = _side(_twin(config, model), prompts, job.options, sink, "twin-", progress)
+        return make_result(config, model, prompts, main, twin)
+
+    def names(self, config: RecencyConfig) -> Names:
+        """Model, weights, task and length."""
+        return names(config)
+
+
+class Compared(Recency):
+    """The ratio to another model comes next: prompts that are too short for it are refused."""
+
+    def prepare(
+        self, config: RecencyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> RecencyJob:
+        """As ever, and long enough."""
+        from repflow.capture.influence.batches import token_at
+
+        job = super().prepare(config, models, given, progress)
+        check_reach(max(token_at(config.at, length) for length in job.prompts.lengths))
+        return job
+
+
+STUDY = Recency()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
+
+
 def run(
     config: RecencyConfig,
     *,
@@ -41,58 +108,10 @@ def run(
     progress: Progress | None = None,
     compared: bool = False,
 ) -> Result:
-    """Measure the influence of a model's inputs on its output.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        prompts: ready prompts, instead of `config.task`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from model, init and task.
-        progress: called after each batch.
-        compared: the ratio to another model comes next: prompts that are too short for it are refused.
-    """
-    from repflow.capture.influence.batches import token_at
-    from repflow.capture.run import MemorySink
-    from repflow.store import load_result
-    from repflow.studies.engine.sink import RunSink
-
-    if prompts is None:
-        check_request(config, name)
-    else:
-        check_numbers(config)
-    loaded = _load(config) if model is None else model
-    made = _prompts(config, loaded) if prompts is None else prompts
-    if prompts is not None:  # what was given is what the config says
-        config = replace(config, task=prompts.task, length=max(prompts.lengths, default=0), samples=len(prompts))
-    options = influence_options(config, loaded, made)
-    if compared:
-        check_reach(max(token_at(config.at, length) for length in made.lengths))
-    stored, provenance = describe(config, loaded, made)
-    if out is None:
-        return _measure(config, loaded, made, options, MemorySink(), progress, (stored, provenance))
-    with open_run(
-        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
-    ) as folder:
-        if folder.finished:
-            tell(progress, STORED)
-            return load_result(folder.path)
-        result = _measure(config, loaded, made, options, RunSink(folder), progress, (stored, provenance))
-        folder.finish(result)
-    return result
-
-
-def _load(config: RecencyConfig) -> Model:
-    from repflow.studies import measure
-    from repflow.studies.probe.study import as_measure
-
-    return measure.load_model(as_measure(config))
-
-
-def _prompts(config: RecencyConfig, model: Model) -> Prompts:
-    from repflow.studies.engine.prompts import make_prompts
-
-    return make_prompts(config, model)
+    """Measure the influence of a model's inputs on its output; `compared`: the ratio to another model comes next."""
+    study = Compared() if compared else STUDY
+    models = None if model is None else {ONE: model}
+    return run_study(study, config, models=models, given=prompts, out=out, name=name, progress=progress)
 
 
 def influence_options(config: RecencyConfig, model: Model, prompts: Prompts) -> InfluenceOptions:
@@ -119,43 +138,6 @@ def influence_options(config: RecencyConfig, model: Model, prompts: Prompts) -> 
         batch_size=config.batch_size,
         checkpointing=config.checkpointing,
     )
-
-
-def describe(config: RecencyConfig, model: Model, prompts: Prompts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Config and provenance as stored: what was asked, and with what it was done."""
-    from repflow.studies.engine.provenance import machine, model_facts
-
-    asked = {key: value for key, value in identity(config).items() if key != "checkpointing"}
-    stored = {"study": "recency"} | asked | {"model": config.model or model.spec, "ablate": list(model.ablations)}
-    provenance = {
-        **machine(str(model.device)),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "init": model.init,
-        "ablate": list(model.ablations),
-        "scan": model.scans.setting,
-        "model": model_facts(model),
-        "digests": {"weights": model.digest(), "prompts": prompts.digest()},
-    }
-    return stored, provenance
-
-
-def _measure(
-    config: RecencyConfig,
-    model: Model,
-    prompts: Prompts,
-    options: InfluenceOptions,
-    sink: Sink,
-    progress: Progress | None,
-    described: tuple[dict[str, Any], dict[str, Any]],
-) -> Result:
-    from repflow.studies.recency.result import make_result
-
-    main = _side(model, prompts, options, sink, "", progress)
-    twin = None
-    if config.twin is not None:
-        tell(progress, "making the random twin")
-        twin = _side(_twin(config, model), prompts, options, sink, "twin-", progress)
-    return make_result(config, model, prompts, main, twin, described)
 
 
 def _twin(config: RecencyConfig, model: Model) -> Model:
@@ -218,8 +200,8 @@ def influence(
     Returns:
         Result: `log_influence` (sample, distance), what is read from it, and the same from every state under `depth/`.
     """
+    from repflow.studies.engine.entry import prepared
     from repflow.studies.engine.prompts import given_task, task_name
-    from repflow.studies.probe.study import prepared
 
     known = {f.name for f in fields(RecencyConfig)} - {"model", "task", "at", "to", "probes"}
     if unknown := sorted(options.keys() - known):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.core.catalogue import is_exponential
 from repflow.core.intervals import bracketed
-from repflow.studies.recency.config import RecencyConfig, check_request
+from repflow.studies.recency.study import RecencyConfig, check_request
 from repflow.studies.reproduce.recency import (
     Line,
     above,
@@ -103,7 +103,7 @@ def run(
     """
     from repflow.core.results import Result
     from repflow.studies.recency import study as recency
-    from repflow.studies.recency.config import run_name
+    from repflow.studies.recency.study import run_name
 
     figure = FIGURES[config.recipe]
     folder = Path(out) / f"recency-{config.scale}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repflow.core.intervals import bracketed
-from repflow.studies.memory.config import MemoryConfig, check_request, run_name
+from repflow.studies.memory.study import MemoryConfig, check_request, run_name
 from repflow.studies.reproduce.recency import (
     Line,
     above,

@@ -10,7 +10,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import Band, bracketed, paired_interval
-from repflow.studies.needle.config import NeedleConfig, check_request, run_name
+from repflow.studies.needle.study import NeedleConfig, check_request, run_name
 from repflow.studies.reproduce.recency import (
     Line,
     above,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.papers import values as papers
 from repflow.studies.engine.loading import identity
+from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce import agreement as reproduce_check
@@ -45,55 +46,32 @@ TINY_BATCH = 80
 HASH_DIGITS = 8
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
-class ReproduceConfig:
+@defaults(
+    {
+        "format": "template of kvpr: paper (as printed in appendix B), or liu2024 (valid JSON)",
+        "allow_leak": "probe although a sentinel reads the label without the model",
+        "seed": "seed of prompts, splits and random weights",
+        "tokenizer": "tokenizer for all models, where they have none",
+    },
+    format="paper",
+)
+class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
-    recipe: str = _option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
-    scale: str = _option(
+    recipe: str = option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
+    scale: str = option(
         "tiny",
         "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "
         "counts)",
     )
-    states: list[str] = field(
-        default_factory=lambda: list(KINDS),
-        metadata={"help": "kinds of state, repeated or comma separated: residual, branch, hf-tuple"},
-    )
-    models: list[str] = field(
-        default_factory=list,
-        metadata={"help": "ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run"},
-    )
-    tasks: list[str] = field(
-        default_factory=list,
-        metadata={"help": "tasks instead of the recipe's, repeated; random for a model without a tokenizer"},
-    )
-    lengths: list[int] = field(
-        default_factory=list,
-        metadata={"help": "tokens per prompt instead of the recipe's lengths, in their order, repeated"},
-    )
-    samples: int | None = _option(None, "prompts per measured run; the paper does not say how many it used")
-    probe_samples: int | None = _option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
-    probe_seeds: int | None = _option(None, "repetitions of each probe; the paper's are 5")
-    format: str = _option("paper", "template of kvpr: paper (as printed in appendix B), or liu2024 (valid JSON)")
-    documents: str | None = _option(None, "JSONL of questions and passages for mdqa; default made-up facts")
-    allow_leak: bool = _option(False, "probe although a sentinel reads the label without the model")
-    seed: int = _option(0, "seed of prompts, splits and random weights")
-    tokenizer: str | None = _option(None, "tokenizer for all models, where they have none")
-    dtype: str | None = _option(None, "float32 (default), bfloat16, float16, float64")
-    device: str | None = _option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
-    scan: str = _option(
-        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
-    )
-    batch_size: int | None = _option(None, "prompts per forward pass; default by length")
-
-    @classmethod
-    def help(cls, name: str) -> str:
-        """Help text of one field."""
-        return next(str(entry.metadata["help"]) for entry in fields(cls) if entry.name == name)
+    states: list[str] = listed("kinds of state, repeated or comma separated: residual, branch, hf-tuple", KINDS)
+    models: list[str] = listed("ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run")
+    tasks: list[str] = listed("tasks instead of the recipe's, repeated; random for a model without a tokenizer")
+    lengths: list[int] = listed("tokens per prompt instead of the recipe's lengths, in their order, repeated")
+    samples: int | None = option(None, "prompts per measured run; the paper does not say how many it used")
+    probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
+    probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
-from repflow.studies.engine.fields import option, same
-from repflow.studies.engine.opening import open_run
-from repflow.studies.measure import MeasureConfig, length_option
+from repflow.studies.engine.loading import check_files, check_loading
+from repflow.studies.engine.naming import Names, spell, weight_words
+from repflow.studies.engine.parts import (
+    FirstToken,
+    Init,
+    Length,
+    Machine,
+    Permissions,
+    Sampling,
+    Spec,
+    Task,
+    TextFiles,
+    defaults,
+)
+from repflow.studies.engine.prompts import check_task, make_prompts, own_file
+from repflow.studies.engine.study import ONE, Job, Study, run_study
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
     from repflow.models import Model
     from repflow.studies.theory.layer import LayerFacts
@@ -26,45 +40,51 @@ READING = {
 
 
 @dataclass
-class ApplyConfig:
+@defaults({"length": "tokens per prompt, at most; closed forms cost its square"}, length=32, samples=4)
+class ApplyConfig(Permissions, Machine, FirstToken, Init, Sampling, Length, TextFiles, Task, Spec):
     """What to look at; the fields are the command line's options."""
 
-    model: str = same("model")
-    task: str = same("task")
-    text: list[str] = field(
-        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
-    )
-    length: int = length_option(32, "tokens per prompt, at most; closed forms cost its square")
-    samples: int = option(4, "number of prompts")
-    seed: int = same("seed")
-    init: str = same("init")
-    bos: str = same("bos")
-    tokenizer: str | None = same("tokenizer")
-    dtype: str | None = same("dtype")
-    device: str | None = same("device")
-    allow_float16: bool = same("allow_float16")
-    trust_remote_code: bool = same("trust_remote_code")
 
-    def measure(self) -> MeasureConfig:
-        """The part that loads the model and makes prompts."""
-        return MeasureConfig(**asdict(self))
+class TheoryApply(Study[ApplyConfig, Job[ApplyConfig]]):
+    """Paper 1's theorems on the weights of a real checkpoint."""
+
+    name = "theory-apply"
+    config = ApplyConfig
+
+    def check(self, config: ApplyConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        if config.samples < 1 or config.length < 2:
+            got = f"{config.samples} prompts of {config.length} tokens"
+            raise InputError(teach("at least 1 prompt of 2 tokens", got, "--samples 4 --length 32"))
+        check_loading(config)
+        check_task(config)
+        check_files(*config.text, *own_file(config.task))
+
+    def prepare(
+        self, config: ApplyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+    ) -> Job[ApplyConfig]:
+        """Prompts for a model whose letters can be read."""
+        from repflow.studies.theory.reading import check_readable
+
+        check_readable(models[ONE])
+        prompts = make_prompts(config, models[ONE])
+        return Job(config, models, prompts, len(prompts))
+
+    def compute(self, job: Job[ApplyConfig], sink: Sink, progress: Progress | None) -> Result:
+        """Look at every layer."""
+        from repflow.studies.theory.reading import check_readable
+
+        return _result(job.model, check_readable(job.model), job.prompts, progress)
+
+    def names(self, config: ApplyConfig) -> Names:
+        """As of a measurement, marked."""
+        parts = [*weight_words(config), Path(config.task).stem, str(config.length), "theory"]
+        return spell(config, parts, ("init", "task", "length"))
 
 
-def check_request(config: ApplyConfig, name: str | None = None) -> None:
-    """Refuse what can be seen to be wrong before a model is loaded."""
-    from repflow.studies import measure
-
-    if config.samples < 1 or config.length < 2:
-        got = f"{config.samples} prompts of {config.length} tokens"
-        raise InputError(teach("at least 1 prompt of 2 tokens", got, "--samples 4 --length 32"))
-    measure.check_request(config.measure(), name)
-
-
-def run_name(config: ApplyConfig) -> str:
-    """Folder name of a run."""
-    from repflow.studies import measure
-
-    return f"{measure.run_name(config.measure())}-theory"
+STUDY = TheoryApply()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(
@@ -75,44 +95,15 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Look at every layer of one model.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`.
-        progress: called after each prompt.
-    """
-    from repflow.store import load_result
-    from repflow.studies import measure
-    from repflow.studies.engine.prompts import make_prompts
-    from repflow.studies.theory.reading import check_readable
-
-    loaded = measure.load_model(config.measure()) if model is None else model
-    kind = check_readable(loaded)
-    prompts = make_prompts(config.measure(), loaded)
-    stored = {"study": "theory-apply", **asdict(config), "model": config.model or loaded.spec}
-    provenance = measure.describe(config.measure(), loaded, prompts)[1]
-    if out is None:
-        return _result(loaded, kind, prompts, stored, provenance, progress)
-    with open_run(
-        out, name or run_name(config), config=stored, provenance=provenance, models={"model": loaded}
-    ) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        result = _result(loaded, kind, prompts, stored, provenance, progress)
-        folder.finish(result)
-    return result
+    """Look at every layer of one model; see `run_study`."""
+    models = None if model is None else {ONE: model}
+    return run_study(STUDY, config, models=models, out=out, name=name, progress=progress)
 
 
-def _result(
-    model: Model, kind: str, prompts: Any, config: dict[str, Any], provenance: dict[str, Any], progress: Progress | None
-) -> Result:
+def _result(model: Model, kind: str, prompts: Any, progress: Progress | None) -> Result:
     import numpy as np
 
     from repflow.core.results import Result
-    from repflow.studies.engine.provenance import model_facts
 
     layers, hidden = _layers(model, kind, prompts, progress)
     arrays = {
@@ -133,8 +124,8 @@ def _result(
         for index, layer in enumerate(layers)
         for entry in layer.hypotheses
     ]
-    about = {"reading": READING[kind], "kind": kind, "hypotheses": rows, "model": model_facts(model)}
-    return Result(arrays, axes, config, {**provenance, **about}, _findings(arrays, rows, len(layers)))
+    about = {"reading": READING[kind], "kind": kind, "hypotheses": rows}
+    return Result(arrays, axes, {}, about, _findings(arrays, rows, len(layers)))
 
 
 def _layers(
@@ -151,8 +142,6 @@ def _layers(
     gathered: list[list[Seen]] = [[] for _ in model.blocks]
     hidden: list[np.ndarray] = []
     tokens = 0
-    if progress is not None:
-        progress(0, len(prompts), 0)  # the model is loaded, the work begins
     for done, prompt in enumerate(prompts, 1):
         seen: dict[int, Seen] = {}
         states: list[np.ndarray] = []

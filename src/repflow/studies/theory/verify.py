@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
+from repflow.studies.engine.parts import Sampling, defaults, option
 
 if TYPE_CHECKING:
     from repflow.core.results import Finding, Result
@@ -18,17 +19,18 @@ LEAST = 1_000
 NAME = "theory-verify"
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
-class VerifyConfig:
+@defaults(
+    {
+        "samples": "draws of a simulation; costly ones take a share of it, cheap ones more",
+        "seed": "seed of weights and draws",
+    },
+    samples=100_000,
+)
+class VerifyConfig(Sampling):
     """How long to simulate; the fields are the command line's options."""
 
-    samples: int = _option(100_000, "draws of a simulation; costly ones take a share of it, cheap ones more")
-    quick: bool = _option(False, "20,000 draws: a look in seconds, whose noise may exceed 1 %")
-    seed: int = _option(0, "seed of weights and draws")
+    quick: bool = option(False, "20,000 draws: a look in seconds, whose noise may exceed 1 %")
 
     def draws(self) -> int:
         """Draws that the options mean."""

@@ -7,17 +7,41 @@ Each cell is a run of `repflow measure` and resumes like one. `repflow.studies.t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repflow.core.errors import InputError, RepflowError, teach
-from repflow.studies.engine.fields import option, same
 from repflow.studies.engine.loading import identity
-from repflow.studies.measure import MeasureConfig, ablation_names, check_request
+from repflow.studies.engine.parts import (
+    Ablation,
+    Batches,
+    Chat,
+    Classes,
+    FirstToken,
+    GoldIndex,
+    Items,
+    Lengths,
+    Machine,
+    Permissions,
+    Placement,
+    Sampling,
+    Scans,
+    Spec,
+    StateKind,
+    Task,
+    Templates,
+    TextFiles,
+    ablation_names,
+    defaults,
+    listed,
+    option,
+    words,
+)
+from repflow.studies.measure import MeasureConfig, check_request
 from repflow.studies.twins.verdict import (
     TRAINED,
     CellSign,
@@ -44,60 +68,49 @@ AXES = ("ablation", "weights", "length", "seed", "sample")
 
 
 @dataclass
-class TwinsConfig:
+@defaults(
+    {
+        "samples": "number of prompts, the same for all weights",
+        "seed": "seed of the prompts, and first seed of random weights",
+        "ablate": "measure all weights without these parts too (+ joins parts); may be given several times",
+        "states": "kind of state: residual or branch",
+    },
+    lengths=listed(
+        f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}", LENGTHS, aliases=("--length",)
+    ),
+)
+class TwinsConfig(
+    StateKind,
+    Batches,
+    FirstToken,
+    Chat,
+    Items,
+    Classes,
+    GoldIndex,
+    Templates,
+    Sampling,
+    Lengths,
+    TextFiles,
+    Task,
+    Permissions,
+    Scans,
+    Placement,
+    Machine,
+    Ablation,
+    Spec,
+):
     """What to hold against each other; the fields are the command line's options and the `config` of the Result."""
 
-    model: str = option("", "model: zoo:NAME, folder, hub id[@revision], config:FILE.json or FILE.gguf")
-    inits: list[str] = field(
-        default_factory=lambda: list(INITS),
-        metadata={
-            "help": f"random schemes, repeated or comma separated; default {', '.join(INITS)}",
-            "aliases": ("--init",),
-        },
-    )
-    lengths: list[str] = field(
-        default_factory=lambda: list(LENGTHS),
-        metadata={
-            "help": f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}",
-            "aliases": ("--length",),
-        },
+    inits: list[str] = listed(
+        f"random schemes, repeated or comma separated; default {', '.join(INITS)}", INITS, aliases=("--init",)
     )
     seeds: int = option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ...")
-    ablate: list[str] = field(
-        default_factory=list,
-        metadata={"help": "measure all weights without these parts too (+ joins parts); may be given several times"},
-    )
     share: float = option(1 / 3, "share of the blocks that counts as early, and as late")
-    task: str = option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
-    text: list[str] = field(
-        default_factory=list, metadata={"help": "text file for the task text; may be given several times"}
-    )
-    samples: int = option(8, "number of prompts, the same for all weights")
-    seed: int = option(0, "seed of the prompts, and first seed of random weights")
-    format: str = same("format")
-    index: int | None = same("index")
-    classes: int | None = same("classes")
-    items: int | None = same("items")
-    documents: str | None = same("documents")
-    distractors: str = same("distractors")
-    chat_template: bool = same("chat_template")
-    states: str = option("residual", "kind of state: residual or branch")
-    bos: str = option("model", "first token: as the model's tokenizer has it (model), always, never")
-    tokenizer: str | None = option(None, "folder or file of a tokenizer, where the model has none")
-    dtype: str | None = option(None, "float32 (default), bfloat16, float16, float64")
-    device: str | None = option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
-    device_map: str | None = option(None, "auto spreads the model over devices (extra: accelerate)")
-    scan: str = option(
-        "auto", "scan of state-space layers: auto (the fastest that can run), fast (repflow's), reference"
-    )
-    batch_size: int | None = option(None, "prompts per forward pass; default by length")
-    allow_float16: bool = option(False, "measure in float16 although its range is small")
-    trust_remote_code: bool = option(False, "run Python code that comes with the model")
 
     def __post_init__(self) -> None:
         """Take lists apart at their commas; every set of ablations gets its fixed name."""
-        self.inits = _split(self.inits)
-        self.lengths = _split(self.lengths)
+        self.inits = words(self.inits)
+        self.lengths = words(self.lengths)
         self.ablate = ["+".join(ablation_names([entry])) for entry in self.ablate]
 
     @property
@@ -111,10 +124,6 @@ class TwinsConfig:
     def weights(self) -> list[str]:
         """Kinds of weights, the trained ones first where the model has any."""
         return [*([] if self.model.startswith("config:") else [TRAINED]), *self.inits]
-
-
-def _split(values: Sequence[Any]) -> list[str]:
-    return [part.strip() for value in values for part in str(value).split(",") if part.strip()]
 
 
 def check(config: TwinsConfig) -> None:

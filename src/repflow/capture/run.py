@@ -56,6 +56,12 @@ class Sink(BatchSink, Protocol):
     def load(self, name: str) -> dict[str, np.ndarray]:
         """Arrays kept under this name."""
 
+    def meta(self, name: str) -> dict[str, Any]:
+        """What was said of them."""
+
+    def announce(self, total: int, **facts: Any) -> None:
+        """Note how many prompts there are in all, for whoever lists runs."""
+
 
 @dataclass
 class MemorySink:
@@ -63,6 +69,7 @@ class MemorySink:
 
     kept: dict[str, Records] = field(default_factory=dict)
     arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def plan(self, fresh: Callable[[], Plan]) -> Plan:
         """Make the plan."""
@@ -86,10 +93,18 @@ class MemorySink:
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
         """Keep the arrays."""
         self.arrays[name] = dict(sorted(arrays.items()))
+        self.said[name] = dict(meta or {})
 
     def load(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays."""
         return self.arrays[name]
+
+    def meta(self, name: str) -> dict[str, Any]:
+        """Return what was said of them."""
+        return self.said[name]
+
+    def announce(self, total: int, **facts: Any) -> None:
+        """Nobody lists this process."""
 
 
 def run_plan(

@@ -12,7 +12,8 @@ from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.compare.config import CompareConfig, check_request, run_name
+from repflow.studies.compare.config import CompareConfig
+from repflow.studies.compare.study import STUDY, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -54,7 +55,7 @@ def command(
         model_a, model_b = or_zoo(None, "gpt-neox", "mamba2")
     config = make_config(CompareConfig, {**options, "model_a": model_a, "model_b": model_b})
     check_request(config, name)
-    run = name or run_name(config)
+    run = name or STUDY.find_name(config, out)
     result = _compare(config, out, run)
     if as_json:
         print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)

@@ -12,7 +12,7 @@ from repflow.cli.console import Progress, quiet, stdout_console
 from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.diagnose.study import DiagnoseConfig, check_request, run_name
+from repflow.studies.diagnose.study import STUDY, DiagnoseConfig, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -45,7 +45,7 @@ def command(
         (model,) = or_zoo(model, "gpt-neox")
     config = make_config(DiagnoseConfig, {**options, "model": model})
     check_request(config, name)
-    run = name or run_name(config)
+    run = name or STUDY.find_name(config, out)
     result = _diagnose(config, out, name)
     if as_json:
         from repflow.report.terminal.diagnose import diagnosis_json

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,12 +39,12 @@ def simulate_command(
 
     One dimension: --x0 0.5,1.5 --mu 1 --s-delta 1 --a 1. More: --x0 "1,2;3,4" --mu "1,0;0,-1" --s-delta "0,0;0,0".
     """
-    from repflow.studies.dynamics.simulate import check_request, run, run_name
+    from repflow.studies.dynamics.simulate import STUDY, check_request, run
 
     check_place(out)
     config = make_config(SimulateConfig, options)
     check_request(config)
-    place = check_name(run_name(config) if name is None else name)
+    place = check_name(STUDY.find_name(config, out) if name is None else name)
     result = run(config, out=out, name=place)
     from repflow.report.terminal.dynamics import simulation_view
 
@@ -68,13 +67,13 @@ def apply_command(
     The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside what the
     tokens of this model do, with its norms and without those at the stream.
     """
-    from repflow.studies.dynamics.apply import check_request, run, run_name
+    from repflow.studies.dynamics.apply import STUDY, check_request, run
 
     check_place(out)
     (model,) = or_zoo(model, "mamba")
     config = make_config(ApplyConfig, {**options, "model": model})
     check_request(config, name)
-    place = name or run_name(config)
+    place = name or STUDY.find_name(config, out)
     with quiet(), Progress(short_name(model)) as progress:
         result = run(config, out=out, name=place, progress=progress)
     from repflow.report.terminal.dynamics import apply_view
@@ -111,21 +110,6 @@ def show(
         console.print(part, markup=False, highlight=False)
     for written in [out / name, *([] if drawn is None else [drawn])]:
         console.print(f"wrote {written}", markup=False, highlight=False, soft_wrap=True)
-
-
-def rerun(stored: dict[str, Any], folder: Path) -> None:
-    """Compute a stored run of these studies anew."""
-    from repflow.studies.dynamics import apply as dynamics_apply
-    from repflow.studies.dynamics import simulate as dynamics_simulate
-    from repflow.studies.reproduce import dynamics as dynamics_figures
-
-    to: dict[str, Any] = {"out": folder.parent, "name": folder.name}
-    if stored["study"] == "dynamics-figure":
-        dynamics_figures.run(stored["recipe"], **to)
-        return
-    kind: Any = SimulateConfig if stored["study"] == "dynamics-simulate" else ApplyConfig
-    config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
-    (dynamics_simulate if kind is SimulateConfig else dynamics_apply).run(config, **to)
 
 
 app.command("simulate")(guarded(simulate_command))

@@ -17,7 +17,7 @@ from repflow.core.errors import InputError, teach
 from repflow.spec.zoo import NAMES
 from repflow.store.disk import check_place
 from repflow.studies.engine.prompts import matched_models
-from repflow.studies.measure import MeasureConfig, check_request, run_name
+from repflow.studies.measure import STUDY, MeasureConfig, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -66,7 +66,9 @@ def measure_each(
     """Measure models one after the other."""
     from repflow.studies.measure import run
 
-    return each_model(run, _print_result, configs, [name or run_name(c) for c in configs], out, as_json=as_json)
+    return each_model(
+        run, _print_result, configs, [name or STUDY.find_name(c, out) for c in configs], out, as_json=as_json
+    )
 
 
 def each_model(

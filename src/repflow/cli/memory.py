@@ -15,7 +15,7 @@ from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.prompts import matched_models
-from repflow.studies.memory.study import MemoryConfig, check_request, run_name
+from repflow.studies.memory.study import STUDY, MemoryConfig, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -53,7 +53,7 @@ def command(
     if len(models) > 1:
         first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
-    names = [name or run_name(config) for config in configs]
+    names = [name or STUDY.find_name(config, out) for config in configs]
     show = functools.partial(_print, maps=bool(first.maps))
     code, results = each_model(run, show, configs, names, out, as_json=as_json)
     if len(results) > 1 and not as_json:

@@ -13,7 +13,7 @@ from repflow.cli.measure import RUNS, each_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.needle.study import NeedleConfig, check_request, run_name
+from repflow.studies.needle.study import STUDY, NeedleConfig, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -51,7 +51,7 @@ def command(
     if len(models) > 1 and first.match == "text":
         first = replace(first, match_with=sorted({*models, *first.match_with}))
     configs = [replace(first, model=model) for model in models]
-    names = [name or run_name(config) for config in configs]
+    names = [name or STUDY.find_name(config, out) for config in configs]
     code, results = each_model(run, _print, configs, names, out, as_json=as_json)
     if len(results) > 1 and not as_json:
         _print_comparison(results)

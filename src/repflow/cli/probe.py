@@ -15,7 +15,7 @@ from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.demo import PROBED
 from repflow.studies.engine.prompts import matched_models
-from repflow.studies.probe.config import ProbeConfig, check_request, run_name
+from repflow.studies.probe.study import STUDY, ProbeConfig, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -50,7 +50,7 @@ def command(
     if len(models) > 1:
         first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
-    names = [name or run_name(config) for config in configs]
+    names = [name or STUDY.find_name(config, out) for config in configs]
     code, results = each_model(run, _print, configs, names, out, as_json=as_json)
     if len(results) > 1 and not as_json:
         _print_comparison(results)

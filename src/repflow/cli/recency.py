@@ -16,7 +16,7 @@ from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.prompts import matched_models
 from repflow.studies.recency.config import RecencyConfig, check_reach
-from repflow.studies.recency.study import check_request, run_name
+from repflow.studies.recency.study import STUDY, check_request
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -56,7 +56,7 @@ def command(
         check_reach(first.at % first.length)
         first = replace(first, match_with=matched_models(models, first))
     configs = [replace(first, model=model) for model in models]
-    names = [name or run_name(config) for config in configs]
+    names = [name or STUDY.find_name(config, out) for config in configs]
     code, results = each_model(
         functools.partial(run, compared=len(models) > 1), _print, configs, names, out, as_json=as_json
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,16 +13,10 @@ from repflow.cli.console import FAILED, Progress, note, quiet, say, stdout_conso
 from repflow.cli.measure import RUNS
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.core.errors import InputError, teach
+from repflow.core.studies import row_of
 from repflow.core.trust import Trust, check_trust
-from repflow.studies.compare.config import CompareConfig
-from repflow.studies.diagnose.study import DiagnoseConfig
-from repflow.studies.measure import MeasureConfig
-from repflow.studies.memory.config import MemoryConfig
-from repflow.studies.needle.config import NeedleConfig
-from repflow.studies.probe.config import ProbeConfig
-from repflow.studies.recency.config import RecencyConfig
+from repflow.studies.engine.table import study_at
 from repflow.studies.reproduce.study import ReproduceConfig
-from repflow.studies.twins.study import TwinsConfig
 
 RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
 
@@ -100,72 +93,25 @@ def trusted_request(run: Path, trust: Trust) -> dict[str, Any]:
 
 
 def rerun(run: Path, trust: Trust) -> None:
-    """Give the stored request of a run again, so that what was discarded is computed anew."""
-    from repflow.studies import measure
-    from repflow.studies.diagnose import study as diagnose
-    from repflow.studies.probe import study as probe
-    from repflow.studies.reproduce import study as reproduce
-
+    """Run the stored request of a run again, so that what was discarded is computed anew."""
     stored = trusted_request(run, trust)
     folder = run.resolve()
-    if str(stored.get("study")).startswith("dynamics"):
-        from repflow.cli import dynamics
-
-        with quiet():
-            dynamics.rerun(stored, folder)
-        return
-    if str(stored.get("study")).startswith("theory"):
-        from repflow.cli import theory
-
-        theory.rerun(stored, folder)
-        return
     if stored.get("study") == "recency-figure":
         _rerun_figure(stored, folder)
         return
-    if stored.get("study") in STUDIES:
-        _rerun_study(stored, folder)
+    if stored.get("study") == "dynamics-figure":
+        from repflow.studies.reproduce import dynamics
+
+        dynamics.run(stored["recipe"], out=folder.parent, name=folder.name)
         return
-    kinds: list[tuple[Any, Callable[..., Any]]] = [
-        (MeasureConfig, measure.run),
-        (ReproduceConfig, reproduce.run),
-        # a leak was allowed, or the run would not be there
-        (ProbeConfig, lambda config, **to: probe.run(replace(config, allow_leak=True), **to)),
-        (DiagnoseConfig, lambda config, **to: diagnose.run(replace(config, allow_leak=True), **to)),
-    ]
-    for kind, study in kinds:
-        live = any(str(value).startswith("live:") for value in stored.values())
-        if stored.keys() <= {field.name for field in fields(kind)} and not live:
-            with quiet(), Progress(folder.name) as progress:
-                study(kind(**stored), out=folder.parent, name=folder.name, progress=progress)
-            return
-    raise _not_again(run)
-
-
-STUDIES: dict[str, Any] = {
-    "compare": CompareConfig,
-    "twins": TwinsConfig,
-    "recency": RecencyConfig,
-    "needle": NeedleConfig,
-    "memory": MemoryConfig,
-}
-"""Studies whose stored request names them and says more than their options; `repflow.studies.NAME.study` runs them."""
-
-
-def _rerun_study(stored: dict[str, Any], folder: Path) -> None:
-    from repflow.studies.twins import study as twins
-
-    kind = STUDIES[stored["study"]]
-    config = kind(**{field.name: stored[field.name] for field in fields(kind) if field.name in stored})
+    row = row_of(stored)
     models = [stored[name] for name in ("model", "model_a", "model_b") if name in stored]
-    if any(str(model).startswith("live:") for model in models):
-        raise _not_again(folder)
-    with quiet():
-        if kind is TwinsConfig:  # its summary lies in the study's folder, beside the cells
-            twins.run(config, out=folder.parent.parent, name=folder.parent.name, note=note)
-            return
-        study = importlib.import_module(f"repflow.studies.{stored['study']}.study")
-        with Progress(folder.name) as progress:
-            study.run(config, out=folder.parent, name=folder.name, progress=progress)
+    if row is None or any(str(model).startswith("live:") for model in models):
+        raise _not_again(run)
+    study = study_at(row)
+    out, name = study.place(folder)
+    with quiet(), Progress(folder.name) as progress:
+        study.run(study.again(stored), out=out, name=name, progress=progress)
 
 
 def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
@@ -183,7 +129,7 @@ def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
 def _not_again(run: Path) -> InputError:
     return InputError(
         teach(
-            f"a run of `repflow measure`, `compare`, `probe`, `diagnose`, `twins` or `reproduce` in {run} to recompute",
+            f"a run in {run} whose request can be repeated",
             "a run of another command or of a live model",
             "what was damaged is discarded; run its command again, it computes that anew",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +35,14 @@ def verify_command(
     Theorems 5 and 6 of paper 1 are set against its own Table 1. Exit code 1 if a corrected form disagrees with its
     simulation by more than 1 % (or more than its noise). A run that was cut goes on where it was.
     """
-    from repflow.studies.theory.verify import check_request, run, run_name
+    from repflow.studies.theory.verify import STUDY, check_request, run
 
     config = make_config(VerifyConfig, options)
     check_request(config)
-    place = out / (name or run_name(config))
+    name = name or STUDY.find_name(config, out)
+    place = out / name
     with quiet(), Progress("theory") as progress:
-        result = run(config, out=out, name=name, progress=progress.phase)
+        result = run(config, out=out, name=name, progress=progress)
     from repflow.report.terminal.theory import verify_view
 
     _print(result, place, verify_view, as_json=as_json)
@@ -65,32 +65,18 @@ def apply_command(
     Reads GPT-2, GPT-Neo, GPT-NeoX, OPT, Phi, Mamba, Falcon-Mamba and Mamba-2 blocks; others have no reading. The
     hypotheses that fail are named, and no ordering is stated unless all hold.
     """
-    from repflow.studies.theory.apply import check_request, run, run_name
+    from repflow.studies.theory.apply import STUDY, check_request, run
 
     (model,) = or_zoo(model, "gpt-neox")
     config = make_config(ApplyConfig, {**options, "model": model})
     check_request(config, name)
-    place = out / (name or run_name(config))
+    name = name or STUDY.find_name(config, out)
+    place = out / name
     with quiet(), Progress(short_name(model)) as progress:
         result = run(config, out=out, name=name, progress=progress)
     from repflow.report.terminal.theory import apply_view
 
     _print(result, place, apply_view, as_json=as_json)
-
-
-def rerun(stored: dict[str, Any], folder: Path) -> None:
-    """Give the stored request of a run again (`repflow verify --repair`)."""
-    from repflow.studies.theory import apply as theory_apply
-    from repflow.studies.theory import verify as theory_verify
-
-    verify = stored["study"] == "theory-verify"
-    kind: Any = VerifyConfig if verify else ApplyConfig
-    config = kind(**{field.name: stored[field.name] for field in fields(kind)})
-    with quiet(), Progress(folder.name) as progress:
-        if verify:
-            theory_verify.run(config, out=folder.parent, name=folder.name, progress=progress.phase)
-        else:
-            theory_apply.run(config, out=folder.parent, name=folder.name, progress=progress)
 
 
 def _print(result: Result, run: Path, view: Any, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_cons
 from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.store.disk import check_place
-from repflow.studies.twins.study import SUMMARY, TwinsConfig, check, run, study_name
+from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, run, study_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -41,8 +41,8 @@ def command(
     check_place(out)
     (model,) = or_zoo(model, "gpt-neox")
     config = make_config(TwinsConfig, {**options, "model": model})
-    check(config)
-    folder = out / (name or study_name(config))
+    STUDY.check_request(config, name)
+    folder = out / (name or study_name(config, out))
 
     def progress(cell: Cell) -> Progress:
         return Progress(cell.name)

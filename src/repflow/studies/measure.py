@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         check_measuring(config)
 
     def prepare(
-        self, config: MeasureConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: MeasureConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> MeasureJob:
         """Prompts, meters and calibration."""
         model = models[ONE]

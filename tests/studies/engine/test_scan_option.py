@@ -21,7 +21,7 @@ from repflow.studies.engine.loading import identity
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.measure import run_name as measure_name
 from repflow.studies.probe.config import ProbeConfig
-from repflow.studies.probe.config import run_name as probe_name
+from repflow.studies.probe.study import run_name as probe_name
 from repflow.studies.reproduce.study import ReproduceConfig
 from repflow.studies.reproduce.study import run_name as reproduce_name
 from repflow.studies.twins.study import TwinsConfig

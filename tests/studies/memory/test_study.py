@@ -159,7 +159,7 @@ def figure(recipe, folders, tmp_path):
 
 
 def test_figure_five(folders, tmp_path):
-    assert RECENCY["recency-fig5"] == RECENCY["recency-fig6"] == "memory_figures"
+    assert RECENCY["recency-fig5"] == RECENCY["recency-fig6"] == "memory"
     result, _ = figure("recency-fig5", folders, tmp_path)
     lines = {line["what"]: line for line in result.provenance["lines"]}
     assert list(lines) == [
@@ -225,12 +225,14 @@ def test_a_random_model_decides_nothing_on_training():
 
     lines = [Line("Mamba-130M, trained", "falls", "κ", True), Line("Mamba-130M, untrained", "falls", "κ", True, False)]
     labels = {"Mamba-130M": "Mamba-130M → tiny-mamba, 0.1M, random"}
-    tiny, zoo = (told_lines(lines, ReproduceConfig("recency-fig1", scale), labels, 8) for scale in ("tiny", "zoo"))
+    tiny, zoo = (
+        told_lines(lines, ReproduceConfig(recipe="recency-fig1", scale=scale), labels, 8) for scale in ("tiny", "zoo")
+    )
     assert [line["holds"] for line in tiny] == [None, True]
     assert [line["holds"] for line in zoo] == [True, True]
-    assert [line["holds"] for line in told_lines(lines, ReproduceConfig("recency-fig1", "zoo"), labels, 2)] == [
-        None
-    ] * 2
+    assert [
+        line["holds"] for line in told_lines(lines, ReproduceConfig(recipe="recency-fig1", scale="zoo"), labels, 2)
+    ] == [None] * 2
     assert tiny[1]["of"] == "Mamba-130M → tiny-mamba, 0.1M, random: untrained"
 
 

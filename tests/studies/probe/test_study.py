@@ -16,10 +16,10 @@ from repflow.models import load
 from repflow.report.terminal.probe import view
 from repflow.store import RunFolder, load_result, verify
 from repflow.studies.diagnose.study import DiagnoseConfig
-from repflow.studies.probe.config import ProbeConfig, check_request, run_name
 from repflow.studies.probe.fits import Problem, joined
 from repflow.studies.probe.prompts import seed_prompts
 from repflow.studies.probe.side import control_tasks
+from repflow.studies.probe.study import ProbeConfig, check_request, run_name
 from repflow.tasks import Prompts, id_prompts
 from tests.models.tiny_configs import tiny_model
 from tests.studies.probe.inputs import KINDS, KVPR, PlantedModel, PlantedTask, planted_prompts, reader

@@ -14,7 +14,7 @@ from repflow.studies.diagnose import study as diagnose
 from repflow.studies.diagnose.blocks import block_statements, block_steps
 from repflow.studies.diagnose.study import DiagnoseConfig
 from repflow.studies.probe import study as probe
-from repflow.studies.probe.config import ProbeConfig, run_name
+from repflow.studies.probe.study import ProbeConfig, run_name
 from tests.studies.probe.inputs import KVPR, PlantedModel, PlantedTask, planted_prompts, reader
 
 

@@ -32,7 +32,9 @@ def local(tmp_path_factory):
 
 def small(recipe, local, **changes):
     """A request at scale paper, with small checkpoints, short prompts and few of them."""
-    config = ReproduceConfig(recipe, "paper", models=list(local.values()), lengths=[240], samples=2, probe_samples=30)
+    config = ReproduceConfig(
+        recipe=recipe, scale="paper", models=list(local.values()), lengths=[240], samples=2, probe_samples=30
+    )
     return replace(config, probe_seeds=1, allow_leak=True, **changes)
 
 
@@ -46,7 +48,7 @@ def small(recipe, local, **changes):
 )  # fmt: skip
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_recipe_has_the_cells_of_the_paper(name, measured, probed, scale, tmp_path):
-    made = plan(ReproduceConfig(name, scale), tmp_path)
+    made = plan(ReproduceConfig(recipe=name, scale=scale), tmp_path)
     assert sum(not cell.probes for cell in made.cells) == len(KINDS) * measured
     assert sum(cell.probes for cell in made.cells) == len(KINDS) * probed
     assert len({cell.name for cell in made.cells}) == len(made.cells)
@@ -59,7 +61,7 @@ def test_recipe_has_the_cells_of_the_paper(name, measured, probed, scale, tmp_pa
 
 
 def test_the_zoo_stands_for_four_of_the_papers_models(tmp_path):
-    made = plan(ReproduceConfig("flow-table1", "zoo"), tmp_path)
+    made = plan(ReproduceConfig(recipe="flow-table1", scale="zoo"), tmp_path)
     assert {role: model.spec for role, model in made.models.items()} == {
         "GPT-Neo-2.7B": "zoo:gpt-neo",
         "Pythia-2.8B": "zoo:gpt-neox",
@@ -72,7 +74,7 @@ def test_the_zoo_stands_for_four_of_the_papers_models(tmp_path):
 
 
 def test_paper_scale_is_the_papers_setting(tmp_path):
-    made = plan(ReproduceConfig("flow-table2", "paper"), tmp_path)
+    made = plan(ReproduceConfig(recipe="flow-table2", scale="paper"), tmp_path)
     assert {model.spec for model in made.models.values()} == {entry.hub for entry in papers.CHECKPOINTS.values()}
     assert made.lengths == {300: 300, 1000: 1000, 2000: 2000, 4000: 4000}
     probes = [cell.config for cell in made.cells if isinstance(cell.config, ProbeConfig)]
@@ -83,7 +85,7 @@ def test_paper_scale_is_the_papers_setting(tmp_path):
 
 
 def test_recipes_share_their_runs(tmp_path):
-    names = {n: {c.name for c in plan(ReproduceConfig(n), tmp_path).cells} for n in RECIPES}
+    names = {n: {c.name for c in plan(ReproduceConfig(recipe=n), tmp_path).cells} for n in RECIPES}
     assert names["flow-table1"] == names["flow-table2"]
     assert names["flow-fig1"] == names["flow-fig2"]
     assert names["flow-fig5"] <= names["flow-fig1"] <= names["flow-table1"]
@@ -92,7 +94,7 @@ def test_recipes_share_their_runs(tmp_path):
 
 
 def test_leave_to_leak_does_not_make_another_run(tmp_path):
-    config = ReproduceConfig("flow-fig7")
+    config = ReproduceConfig(recipe="flow-fig7")
     names = [[c.name for c in plan(c, tmp_path).cells] for c in (config, replace(config, allow_leak=True))]
     assert names[0] == names[1]
 
@@ -214,7 +216,7 @@ def test_cost_counts_tokens_parameters_and_disk(local, tmp_path):
 
 
 def test_cost_of_the_papers_checkpoints_needs_no_download(tmp_path):
-    cost = estimate(plan(ReproduceConfig("flow-fig7", "paper", states=["residual"]), tmp_path))
+    cost = estimate(plan(ReproduceConfig(recipe="flow-fig7", scale="paper", states=["residual"]), tmp_path))
     assert not cost.unknown
     assert cost.parameters["Mamba-2.8B"] == pytest.approx(2.8e9, rel=0.02)
     assert 30e9 < cost.download_bytes < 45e9

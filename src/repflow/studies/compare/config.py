@@ -15,6 +15,7 @@ from repflow.spec.request import check_least
 from repflow.spec.scheme import parse_scheme
 from repflow.studies import measure
 from repflow.studies.engine.loading import check_loading, identity
+from repflow.studies.engine.naming import Names, is_path, model_word, spell
 from repflow.studies.engine.parts import (
     Ablation,
     Batches,
@@ -41,9 +42,9 @@ from repflow.studies.engine.parts import (
 from repflow.studies.measure import MeasureConfig
 
 if TYPE_CHECKING:
+    from repflow.capture.run import Sink
     from repflow.core.results import Finding
     from repflow.models import Model
-    from repflow.store import RunFolder
 
 TWIN = "twin"
 HELD_BYTES = 1 << 30
@@ -101,9 +102,9 @@ class CompareConfig(
         self.ablate_b = ablation_names(self.ablate_b)
 
 
-def check_request(config: CompareConfig, name: str | None = None) -> None:
+def check_words(config: CompareConfig) -> None:
     """Refuse what is wrong whatever the models are, before anything is loaded."""
-    measure.check_request(as_measure(config), name)
+    measure.STUDY.check(as_measure(config))
     check_loading(config)
     if config.model_b == TWIN:
         twin_init(config)
@@ -180,21 +181,19 @@ def twin_seed(config: CompareConfig, a: Model) -> int:
 
 
 def kept_shard(
-    folder: RunFolder | None, name: str, make: Callable[[], Mapping[str, np.ndarray]], meta: Mapping[str, Any]
+    sink: Sink, name: str, make: Callable[[], Mapping[str, np.ndarray]], meta: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Arrays of a stored shard by name; made, and stored where there is a folder, if it is not there yet.
+    """Arrays that a sink keeps under a name; made if they are not there yet.
 
     Args:
-        folder: run folder, None to keep nothing.
-        name: name of the shard.
-        make: makes the arrays; it may fill `meta`, which is read after it.
-        meta: what the manifest keeps beside them.
+        sink: where they are kept.
+        name: of the arrays.
+        make: makes them; it may fill `meta`, which is read after it.
+        meta: what is said of them.
     """
-    if folder is None:
-        return dict(sorted(make().items()))
-    if not folder.has_shard(name):
-        folder.write_shard(name, make(), meta)
-    return dict(sorted(folder.read_shard(name).items()))  # safetensors gives them in any order
+    if not sink.has(name):
+        sink.keep(name, make(), meta)
+    return sink.load(name)
 
 
 def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
@@ -252,13 +251,11 @@ def equal_weights(digests: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def run_name(config: CompareConfig) -> str:
-    """Folder name of a run: models, task and length, as one safe path component."""
-    from repflow.store import safe_name
-
-    parts = [_short(config.model_a), *([config.init] if config.init != "trained" else [])]
+def names(config: CompareConfig) -> Names:
+    """Names of a run: models, weights, task, length and kind of state."""
+    parts = [config.init] if config.init != "trained" else []
     parts += ["ablated", *config.ablate] if config.ablate else []
-    parts += ["vs", _short(config.model_b)] if config.model_b else ["steps"]
+    parts += ["vs", model_word(config.model_b)] if config.model_b else ["steps"]
     if config.model_b == TWIN:
         parts.append(twin_init(config))
     elif config.init_b not in (None, "trained"):
@@ -266,8 +263,6 @@ def run_name(config: CompareConfig) -> str:
     parts += ["ablated", *config.ablate_b] if config.ablate_b else []
     parts += [Path(config.task).stem, str(config.length)]
     parts += [config.states] if config.states != "residual" else []
-    return safe_name("-".join(parts))
-
-
-def _short(spec: str) -> str:
-    return Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec
+    spelt = ["model_a", "init", "init_b", "ablate", "ablate_b", "task", "length", "states"]
+    # a second model in a folder is one of several of its name
+    return spell(config, parts, spelt + ([] if is_path(config.model_b) else ["model_b"]), model=config.model_a)

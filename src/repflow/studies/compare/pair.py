@@ -6,7 +6,7 @@ width and the tokens of a batch, never with the number of prompts. Each prompt i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,12 @@ from repflow.studies.compare.config import (
     CompareConfig,
     as_measure,
     batches,
+    check_words,
     equal_weights,
     in_batches,
     kept_shard,
-    run_name,
+    load_pair,
+    names,
     stored_config,
 )
 from repflow.studies.engine.matching import (
@@ -34,20 +36,76 @@ from repflow.studies.engine.matching import (
     same_prompts,
     text_pieces,
 )
-from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.study import Job, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.metrics.meter import Record, Table
     from repflow.models import Model
-    from repflow.store import RunFolder
     from repflow.tasks import Encoder, Prompts, Task
 
 STATE_BYTES = 4
 BANDS = ("cka_cross", "neighbours_cross", "kept_share")
+
+
+class Pair(Study[CompareConfig, Job[CompareConfig]]):
+    """Two models on the same text."""
+
+    name = "compare"
+    config = CompareConfig
+    one_model = False
+
+    def check(self, config: CompareConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def load(self, config: CompareConfig) -> dict[str, Model]:
+        """Both models."""
+        a, b = load_pair(config)
+        return {"a": a, "b": b}
+
+    def prepare(
+        self, config: CompareConfig, models: dict[str, Model], given: Any, progress: Progress | None
+    ) -> Job[CompareConfig]:
+        """The same text for both; `given` are prompts that are paired already."""
+        a, b = models["a"], models["b"]
+        paired = make_prompts(config, a, b) if given is None else given
+        check(config, a, b, paired)
+        return Job(config, models, paired, len(paired))
+
+    def stored(self, job: Job[CompareConfig]) -> dict[str, Any]:
+        """With the name that lists show."""
+        return stored_config(job.config, job.prompts.a.task, len(job.prompts))
+
+    def digests(self, job: Job[CompareConfig]) -> dict[str, Any]:
+        """Prompts of both models."""
+        return {"prompts_a": job.prompts.a.digest(), "prompts_b": job.prompts.b.digest()}
+
+    def machine(self, job: Job[CompareConfig]) -> dict[str, Any]:
+        """With what both ran."""
+        from repflow.studies.engine.provenance import machine, model_facts
+
+        a = job.models["a"]
+        return {
+            **machine(str(a.device)),
+            "dtype": str(a.dtype).removeprefix("torch."),
+            "models": {label: model_facts(model) for label, model in job.models.items()},
+            "matched_by": sorted(set(job.prompts.by)),
+        }
+
+    def compute(self, job: Job[CompareConfig], sink: Sink, progress: Progress | None) -> Result:
+        """Read every prompt with both, and compare all states."""
+        a, b, paired = job.models["a"], job.models["b"], job.prompts
+        records = _records(job.config, a, b, paired, sink, progress)
+        return _finish(job.config, a, b, paired, records, job.provenance["digests"])
+
+    def names(self, config: CompareConfig) -> Names:
+        """Models, task and length."""
+        return names(config)
 
 
 def run(
@@ -61,24 +119,7 @@ def run(
     progress: Progress | None = None,
 ) -> Result:
     """Compare two loaded models over paired prompts."""
-    from repflow.store import load_result
-
-    check(config, a, b, paired)
-    stored = stored_config(config, paired.a.task, len(paired))
-    provenance = _provenance(a, b, paired)
-    if progress is not None:
-        progress(0, len(paired), 0)  # the models are loaded, the work begins
-    if out is None:
-        return _finish(config, a, b, paired, _records(config, a, b, paired, None, progress), stored, provenance)
-    with open_run(
-        out, name or run_name(config), config=stored, provenance=provenance, models={"a": a, "b": b}
-    ) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        records = _records(config, a, b, paired, folder, progress)
-        result = _finish(config, a, b, paired, records, stored, provenance)
-        folder.finish(result)
-    return result
+    return Pair().run(config, models={"a": a, "b": b}, given=paired, out=out, name=name, progress=progress)
 
 
 def check(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> None:
@@ -105,7 +146,7 @@ def _records(
     a: Model,
     b: Model,
     paired: PairedPrompts,
-    folder: RunFolder | None,
+    sink: Sink,
     progress: Progress | None,
 ) -> list[Record]:
     """Records of all prompts; a batch runs whole, so that a resumed run repeats its numbers to the last bit."""
@@ -114,12 +155,12 @@ def _records(
     for batch in pair_batches(config, a, b, paired):
         names = {sample: f"sample-{sample:06d}" for sample in batch}
         fresh: dict[int, Record] = {}
-        if folder is None or not all(map(folder.has_shard, names.values())):
+        if not all(map(sink.has, names.values())):
             work = partial(pair_records, config, a, b, paired)
             fresh = dict(zip(batch, in_batches(batch, work), strict=True))
         for sample in batch:
             make = partial(fresh.__getitem__, sample)
-            records[sample] = kept_shard(folder, names[sample], make, {"samples": [sample]})
+            records[sample] = kept_shard(sink, names[sample], make, {"samples": [sample]})
         tokens += sum(paired.a.lengths[sample] + paired.b.lengths[sample] for sample in batch)
         if progress is not None:
             progress(len(records), len(paired), tokens)
@@ -187,8 +228,7 @@ def _finish(
     b: Model,
     paired: PairedPrompts,
     records: list[Record],
-    stored: dict[str, Any],
-    provenance: dict[str, Any],
+    digests: Mapping[str, str],
 ) -> Result:
     from dataclasses import replace
 
@@ -199,9 +239,7 @@ def _finish(
     result = Result({key: array for key, (_, array) in table.items()}, {key: axes for key, (axes, _) in table.items()})
     for key in BANDS:
         result.band(key)
-    result.config = stored
-    result.provenance = provenance | {"models": {"a": model_facts(a), "b": model_facts(b)}}  # with what ran
-    digests = provenance["digests"]
+    result.provenance = {"models": {"a": model_facts(a), "b": model_facts(b)}}  # with what ran
     result.findings = [
         *(replace(found, message=f"A: {found.message}") for found in a.findings),
         *(replace(found, message=f"B: {found.message}") for found in b.findings),
@@ -246,23 +284,6 @@ def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired
     table["kept_share"] = (("sample",), paired.kept_share)
     table["matched_tokens"] = (("sample",), paired.matched)
     return table
-
-
-def _provenance(a: Model, b: Model, paired: PairedPrompts) -> dict[str, Any]:
-    from repflow.studies.engine.provenance import machine, model_facts
-
-    return {
-        **machine(str(a.device)),
-        "dtype": str(a.dtype).removeprefix("torch."),
-        "models": {"a": model_facts(a), "b": model_facts(b)},
-        "matched_by": sorted(set(paired.by)),
-        "digests": {
-            "weights_a": a.digest(),
-            "weights_b": b.digest(),
-            "prompts_a": paired.a.digest(),
-            "prompts_b": paired.b.digest(),
-        },
-    }
 
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:

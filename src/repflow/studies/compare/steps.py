@@ -23,25 +23,27 @@ from repflow.studies.compare.config import (
     CompareConfig,
     as_measure,
     batches,
+    check_words,
     equal_weights,
     in_batches,
     kept_shard,
     load_one,
-    run_name,
+    names,
     stored_config,
 )
 from repflow.studies.compare.pair import STATE_BYTES, check_dtype, matched_states
-from repflow.studies.engine.opening import local_config, open_run
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.opening import local_config
+from repflow.studies.engine.study import ONE, Job, Study
 from repflow.studies.measure import make_prompts, measure_options
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
     from repflow.metrics.meter import Record
     from repflow.models import Model
-    from repflow.store import RunFolder
     from repflow.tasks import Prompts
 
 BRACES = re.compile(r"^([^{}]*)\{([^{}]*)\}([^{}]*)$")
@@ -101,48 +103,75 @@ def find_checkpoints(spec: str) -> list[Checkpoint]:
     return sorted(found, key=lambda c: -1 if c.number is None else c.number)
 
 
-def run(
-    config: CompareConfig,
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Measure each checkpoint and compare it with the last."""
-    from repflow.models.load import config_file, find_source
-    from repflow.store import load_result
+@dataclass
+class StepsJob(Job[CompareConfig]):
+    """The checkpoints, and what all of them read; the last is the reference."""
 
-    steps = find_checkpoints(config.model_a)
-    for step in steps:
-        config_file(find_source(step.spec))  # a missing one is refused before anything is written
-    last = load_one(config, steps[-1].spec, config.init, config.tokenizer, config.seed, config.ablate)
-    prompts = make_prompts(as_measure(config), last)
-    check(config, last, prompts)
-    stored = stored_config(config, prompts.task, len(prompts))
-    provenance = _provenance(last, prompts, steps)
-    if progress is not None:
-        progress(0, len(prompts) * len(steps), 0)
-    work = StepWork(config, steps, prompts, last, progress)
-    if out is None:
-        return work.result(None, stored, provenance)
-    with open_run(
-        out,
-        name or run_name(config),
-        config=stored,
-        provenance=provenance,
-        models={"model": last},
-        others=_step_identities(config, steps),
-    ) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        if not folder.events("plan"):
-            folder.record("plan", {"samples": len(prompts) * len(steps), "steps": [step.label for step in steps]})
-        result = work.result(folder, stored, provenance)
-        folder.finish(result)
-    return result
+    steps: Sequence[Checkpoint] = ()
 
 
-def _step_identities(config: CompareConfig, steps: list[Checkpoint]) -> dict[str, Any]:
+class Steps(Study[CompareConfig, StepsJob]):
+    """Checkpoints of one model along a `step` axis."""
+
+    name = "compare"
+    config = CompareConfig
+    one_model = False
+
+    def check(self, config: CompareConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def load(self, config: CompareConfig) -> dict[str, Model]:
+        """The last checkpoint; the others are loaded one after the other, and must be there now."""
+        from repflow.models.load import config_file, find_source
+
+        steps = find_checkpoints(config.model_a)
+        for step in steps:
+            config_file(find_source(step.spec))  # a missing one is refused before anything is written
+        last = load_one(config, steps[-1].spec, config.init, config.tokenizer, config.seed, config.ablate)
+        return {ONE: last}
+
+    def prepare(
+        self, config: CompareConfig, models: dict[str, Model], given: Any, progress: Progress | None
+    ) -> StepsJob:
+        """Prompts that the last checkpoint can read."""
+        prompts = make_prompts(as_measure(config), models[ONE])
+        check(config, models[ONE], prompts)
+        steps = find_checkpoints(config.model_a)
+        return StepsJob(config, models, prompts, len(prompts) * len(steps), steps=steps)
+
+    def stored(self, job: StepsJob) -> dict[str, Any]:
+        """With the name that lists show."""
+        return stored_config(job.config, job.prompts.task, len(job.prompts))
+
+    def machine(self, job: StepsJob) -> dict[str, Any]:
+        """With what the last checkpoint ran."""
+        from repflow.studies.engine.provenance import machine, model_facts
+
+        return {
+            **machine(str(job.model.device)),
+            "dtype": str(job.model.dtype).removeprefix("torch."),
+            "model": model_facts(job.model),
+            "steps": [step.label for step in job.steps],
+        }
+
+    def identities(self, job: StepsJob) -> dict[str, Any]:
+        """Configurations of the checkpoints, which may be stored already."""
+        return _step_identities(job.config, job.steps)
+
+    def compute(self, job: StepsJob, sink: Sink, progress: Progress | None) -> Result:
+        """Measure each checkpoint and compare it with the last."""
+        sink.announce(job.total, steps=[step.label for step in job.steps])
+        work = StepWork(job.config, list(job.steps), job.prompts, job.model, progress)
+        job.models.clear()  # the reference is dropped once its states are taken
+        return work.result(sink)
+
+    def names(self, config: CompareConfig) -> Names:
+        """Model, task and length."""
+        return names(config)
+
+
+def _step_identities(config: CompareConfig, steps: Sequence[Checkpoint]) -> dict[str, Any]:
     """Configurations of the checkpoints, which are loaded one after the other and may be stored already."""
     found = {step.label: local_config(step.spec, config.trust_remote_code) for step in steps}
     return {label: identity for label, identity in found.items() if identity is not None}
@@ -190,7 +219,7 @@ class StepWork:
     progress: Progress | None
     reference: list[list[Tensor]] = field(default_factory=list, init=False, repr=False)
 
-    def result(self, folder: RunFolder | None, stored: dict[str, Any], provenance: dict[str, Any]) -> Result:
+    def result(self, sink: Sink) -> Result:
         """Go through the checkpoints that are not stored yet, and put all together."""
         records: dict[int, Record] = {}
         notes: dict[int, dict[str, Any]] = {}
@@ -198,16 +227,13 @@ class StepWork:
         for done, index in enumerate(order, start=1):
             shard = f"step-{index:06d}"
             fresh: dict[str, Any] = {}
-            records[index] = kept_shard(folder, shard, partial(self._measure, index, fresh), fresh)
-            notes[index] = fresh if folder is None else folder.shard_meta(shard)
+            records[index] = kept_shard(sink, shard, partial(self._measure, index, fresh), fresh)
+            notes[index] = sink.meta(shard)
             if self.progress is not None:
                 tokens = sum(self.prompts.lengths)
                 self.progress(done * len(self.prompts), len(order) * len(self.prompts), done * tokens)
         in_order = range(len(self.steps))
-        result = put_together(self.steps, [records[i] for i in in_order], [notes[i] for i in in_order])
-        result.config = stored
-        result.provenance = {**provenance, **result.provenance}
-        return result
+        return put_together(self.steps, [records[i] for i in in_order], [notes[i] for i in in_order])
 
     def _measure(self, index: int, fresh: dict[str, Any]) -> Record:
         """Arrays of one checkpoint; `fresh` receives what its shard's line says beside them."""
@@ -320,15 +346,3 @@ def _all_states(config: CompareConfig, model: Model, prompts: Prompts) -> Iterat
 
     for batch in batches(config, prompts.lengths, [length * wide for length in prompts.lengths]):
         yield from zip(batch, in_batches(batch, work), strict=True)
-
-
-def _provenance(last: Model, prompts: Prompts, steps: list[Checkpoint]) -> dict[str, Any]:
-    from repflow.studies.engine.provenance import machine, model_facts
-
-    return {
-        **machine(str(last.device)),
-        "dtype": str(last.dtype).removeprefix("torch."),
-        "model": model_facts(last),
-        "steps": [step.label for step in steps],
-        "digests": {"weights": last.digest(), "prompts": prompts.digest()},
-    }

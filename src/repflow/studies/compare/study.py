@@ -6,24 +6,26 @@ checkpoints gives a `step` axis (`repflow.studies.compare.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.studies.compare import pair as compare_pair
-from repflow.studies.compare import steps as compare_steps
 from repflow.studies.compare.config import (
     TWIN,
     CompareConfig,
-    check_request,
+    check_words,
     load_one,
     load_pair,
-    run_name,
+    names,
     twin_init,
     twin_seed,
 )
+from repflow.studies.compare.pair import Pair, pair_given
+from repflow.studies.compare.steps import Steps
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.study import BaseStudy, Study
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -32,6 +34,41 @@ if TYPE_CHECKING:
     from repflow.studies.engine.matching import PairedPrompts
 
 __all__ = ["CompareConfig", "check_request", "compare", "run", "run_name"]
+
+
+class Compare(BaseStudy[CompareConfig]):
+    """Two models, or the checkpoints of one."""
+
+    name = "compare"
+    config = CompareConfig
+    one_model = False
+
+    def check(self, config: CompareConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def run(
+        self,
+        config: CompareConfig,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Compare two models (`models` labelled `a` and `b`, `given` paired prompts), or the checkpoints of one."""
+        kind: Study[CompareConfig, Any] = Steps() if models is None and not config.model_b else Pair()
+        return kind.run(config, models=models, given=given, out=out, name=name, progress=progress)
+
+    def names(self, config: CompareConfig) -> Names:
+        """Models, task and length."""
+        return names(config)
+
+
+STUDY = Compare()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(
@@ -43,22 +80,9 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Compare two models, or the checkpoints of one.
-
-    Args:
-        config: what to do.
-        models: loaded models, instead of `config.model_a` and `config.model_b`.
-        paired: ready prompts, instead of `config.task`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from the models and the task.
-        progress: called after each prompt, or after each prompt of each checkpoint.
-    """
-    check_request(config, name)
-    if models is None and not config.model_b:
-        return compare_steps.run(config, out=out, name=name, progress=progress)
-    a, b = load_pair(config) if models is None else models
-    made = compare_pair.make_prompts(config, a, b) if paired is None else paired
-    return compare_pair.run(config, a, b, made, out=out, name=name, progress=progress)
+    """Compare two models, or the checkpoints of one; see `Compare.run`."""
+    loaded = None if models is None else dict(zip("ab", models, strict=True))
+    return STUDY.run(config, models=loaded, given=paired, out=out, name=name, progress=progress)
 
 
 def compare(
@@ -108,7 +132,7 @@ def compare(
     config = replace(config, ablate=list(a.ablations), ablate_b=[] if same else list(b.ablations))
     paired = None
     if not is_task:
-        paired = compare_pair.pair_given(texts, config, a, b, options)
+        paired = pair_given(texts, config, a, b, options)
     return run(config, models=(a, b), paired=paired, out=out, name=name)
 
 

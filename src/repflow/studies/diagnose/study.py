@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,15 @@ import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.results import Finding
+from repflow.studies import measure
 from repflow.studies.diagnose.blocks import block_statements, block_steps
 from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
 from repflow.studies.diagnose.flow import early_signature, homogenise, late_signature, recover
 from repflow.studies.diagnose.readout import layout, loss_signature, readout
 from repflow.studies.diagnose.statement import Statement, Thresholds
 from repflow.studies.engine.loading import identity, load_model
+from repflow.studies.engine.naming import Names, is_path, model_word, option_tag
+from repflow.studies.engine.opening import keep_result
 from repflow.studies.engine.parts import (
     Batches,
     Chat,
@@ -34,10 +37,13 @@ from repflow.studies.engine.parts import (
     help_of,
     option,
 )
+from repflow.studies.engine.study import ONE, BaseStudy
 from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe import study as probe
 from repflow.studies.probe.config import (
     LENGTH,
     LENGTHS,
+    NAMED,
     TWIN_HELP,
     ProbeConfig,
     Probing,
@@ -156,43 +162,93 @@ def judge(
     return statements, missing
 
 
-def check_request(config: DiagnoseConfig, name: str | None = None) -> None:
-    """Refuse what can be seen to be wrong before a model is loaded."""
-    from repflow.store.name import check_name
-    from repflow.studies import measure
-    from repflow.studies.probe import config as probe_config
+class Diagnose(BaseStudy[DiagnoseConfig]):
+    """One page that joins flow and probes. Made of a measured and a probed run, so it runs in a way of its own."""
 
-    if name is not None:
-        check_name(name)
-    config.thresholds()
-    if config.flow_samples < 1:
-        raise InputError(teach("--flow-samples of at least 1", f"{config.flow_samples}", "4 or more give intervals"))
-    if not config.model:
-        if config.flow_run is None and config.probe_run is None:
-            expected = "a MODEL to measure and probe, or runs of it"
-            raise InputError(teach(expected, "neither", "name MODEL, or pass --flow RUN, --probe RUN or both"))
-        return
-    if config.flow_run is None:
-        measure.check_request(config.flow(), name)
-    probe = config.probe()
-    if probe is not None and config.probe_run is None:
-        probe_config.check_request(probe, name)
+    name = "diagnose"
+    config = DiagnoseConfig
+    named = False
+
+    def check(self, config: DiagnoseConfig) -> None:
+        """Refuse what either part would refuse."""
+        config.thresholds()
+        if config.flow_samples < 1:
+            got = f"{config.flow_samples}"
+            raise InputError(teach("--flow-samples of at least 1", got, "4 or more give intervals"))
+        if not config.model:
+            if config.flow_run is None and config.probe_run is None:
+                expected = "a MODEL to measure and probe, or runs of it"
+                raise InputError(teach(expected, "neither", "name MODEL, or pass --flow RUN, --probe RUN or both"))
+            return
+        if config.flow_run is None:
+            measure.STUDY.check(config.flow())
+        probed = config.probe()
+        if probed is not None and config.probe_run is None:
+            probe.STUDY.check(probed)
+
+    def run(
+        self,
+        config: DiagnoseConfig,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Measure and probe one model, and say what the numbers allow.
+
+        Args:
+            config: what to do.
+            models: a loaded model, instead of `config.model`.
+            given: a Task object, instead of `config.task`.
+            out: folder of runs; the measured and the probed run are stored there too, as NAME-flow and NAME-probe.
+            name: name of the diagnosis in `out`.
+            progress: called after each batch.
+        """
+        from repflow.store import safe_name
+
+        self.check_request(config, name)
+        model = None if models is None else models[ONE]
+        names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
+        runs = _taken(config)
+        if config.model or model is not None:
+            runs = _worked(config, runs, names, model=model, task=given, out=out, progress=progress)
+        flow, probed = runs["flow"], runs["probe"]
+        result = diagnose_results(flow, probed, config.thresholds())
+        live = bool(config.model) or model is not None
+        taken = ("model", "task") if live else ("model", "task", "length", "init")
+        stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
+        result.config = stored | {key: result.config[key] for key in taken}
+        del result.config["allow_leak"]  # no part of what the run is, as with a probe
+        if out is None:
+            return result
+        given_runs = {"flow": config.flow_run, "probe": config.probe_run}
+        named = {part: None if runs[part] is None else given_runs[part] or names[part] for part in names}
+        result.provenance["runs"] = named
+        return keep_result(result, out, name or self.run_name(config), {"digests": _digests(flow, probed)})
+
+    def again(self, stored: Mapping[str, Any]) -> DiagnoseConfig:
+        """A leak was allowed, or the run would not be there."""
+        return replace(super().again(stored), allow_leak=True)
+
+    def names(self, config: DiagnoseConfig) -> Names:
+        """As of a probe; other thresholds make another diagnosis of the same runs."""
+        from repflow.store import safe_name
+
+        limits = config.thresholds()
+        mark = "" if limits == Thresholds() else hashlib.sha256(repr(limits).encode()).hexdigest()[:8]
+        name = safe_name("-".join(filter(None, [_base_name(config), mark])))
+        return Names(name, name, name)
 
 
-def run_name(config: DiagnoseConfig) -> str:
-    """Folder name of a diagnosis, as one safe path component; other thresholds make another one of the same runs."""
-    from repflow.store import safe_name
-
-    limits = config.thresholds()
-    mark = "" if limits == Thresholds() else hashlib.sha256(repr(limits).encode()).hexdigest()[:8]
-    return safe_name("-".join(filter(None, [_base_name(config), mark])))
+STUDY = Diagnose()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def _base_name(config: DiagnoseConfig) -> str:
     """As of a probe, so that a quick try does not block the real run; of the runs where both are there."""
-    from repflow.studies import measure
-    from repflow.studies.probe.config import NAMED, option_tag
-
     limits = {entry.name for entry in fields(Thresholds)}
     if not config.model:
         first = Path(config.probe_run or config.flow_run or "").resolve().name
@@ -200,7 +256,9 @@ def _base_name(config: DiagnoseConfig) -> str:
     probed = config.probe() is not None
     size = f"{config.samples}x{config.seeds}" if probed else str(config.flow_samples)
     named = {*NAMED, *limits} - {"label"} | (set() if probed else {"flow_samples"})
-    return "-".join(filter(None, [measure.run_name(config.flow()), size, option_tag(config, named), "diagnosis"]))
+    tag = option_tag(config, named, **({"model": config.model} if is_path(config.model) else {}))
+    flow = measure.STUDY.names(replace(config.flow(), model=model_word(config.model))).bare
+    return "-".join(filter(None, [flow, size, tag, "diagnosis"]))
 
 
 def run(
@@ -212,39 +270,9 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Measure and probe one model, and say what the numbers allow.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        task: a Task object, instead of `config.task`.
-        out: folder of runs; the measured and the probed run are stored there too, as NAME-flow and NAME-probe.
-        name: name of the diagnosis in `out`.
-        progress: called after each batch.
-    """
-    from repflow.store import RunFolder, load_result, safe_name
-
-    names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
-    found = _taken(config)
-    if config.model or model is not None:
-        found = _worked(config, found, names, model=model, task=task, out=out, progress=progress)
-    flow, probed = found["flow"], found["probe"]
-    result = diagnose_results(flow, probed, config.thresholds())
-    live = bool(config.model) or model is not None
-    taken = ("model", "task") if live else ("model", "task", "length", "init")
-    stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
-    result.config = stored | {key: result.config[key] for key in taken}
-    del result.config["allow_leak"]  # no part of what the run is, as with a probe
-    if out is None:
-        return result
-    given = {"flow": config.flow_run, "probe": config.probe_run}
-    result.provenance["runs"] = {part: None if found[part] is None else given[part] or names[part] for part in names}
-    provenance = {"digests": _digests(flow, probed)}
-    with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        folder.finish(result)
-    return result
+    """Measure and probe one model, and say what the numbers allow; see `Diagnose.run`."""
+    models = None if model is None else {ONE: model}
+    return STUDY.run(config, models=models, given=task, out=out, name=name, progress=progress)
 
 
 def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
@@ -273,9 +301,7 @@ def _worked(
     progress: Progress | None,
 ) -> dict[str, Result | None]:
     """Measure and probe what is not there yet."""
-    from repflow.studies import measure
     from repflow.studies.engine.prompts import make_prompts
-    from repflow.studies.probe import study as probe
 
     flow, probed, asked = found["flow"], found["probe"], config.probe()
     if flow is not None and (probed is not None or asked is None):

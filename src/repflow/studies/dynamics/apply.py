@@ -6,7 +6,7 @@ one checkpoint is looked at as it is, and with the norms at its stream taken out
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,9 +76,7 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
         check_task(config)
         check_files(*config.text, *own_file(config.task))
 
-    def prepare(
-        self, config: ApplyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
-    ) -> ApplyJob:
+    def prepare(self, config: ApplyConfig, models: dict[str, Model], given: Any, progress: Progress | None) -> ApplyJob:
         """Prompts for a model with Mamba layers."""
         from repflow.studies.dynamics.layers import mamba_layers
 

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
+from repflow.studies.engine.naming import Names
 from repflow.studies.engine.parts import option
+from repflow.studies.engine.study import Job, Study
 
 if TYPE_CHECKING:
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
+    from repflow.models import Model
 
 
 @dataclass
@@ -60,46 +64,65 @@ def parameters(config: SimulateConfig) -> dict[str, Any]:
 NAMES = ("x0", "mu", "s_delta", "a")
 
 
-def check_request(config: SimulateConfig) -> None:
-    """Refuse what can be seen to be wrong, with the library's own checks."""
-    from repflow.dynamics import simulate, simulate_nd
+class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
+    """The token dynamics of paper 3 for parameters of your own."""
 
-    if config.points < 2:
-        raise InputError(teach("--points of at least 2", f"{config.points}", "200 draw a smooth line"))
-    if not 0 < config.until < float("inf"):
-        raise InputError(teach("--until as a positive time", f"{config.until:g}", "such as 100 or 1e12"))
-    given = parameters(config)
-    run = simulate if "mu" in given else simulate_nd
-    run(**given, t=[0.0], paper_sign=config.paper_sign)
+    name = "dynamics-simulate"
+    config = SimulateConfig
+    one_model = False
+
+    def check(self, config: SimulateConfig) -> None:
+        """Refuse what can be seen to be wrong, with the library's own checks."""
+        from repflow.dynamics import simulate, simulate_nd
+
+        if config.points < 2:
+            raise InputError(teach("--points of at least 2", f"{config.points}", "200 draw a smooth line"))
+        if not 0 < config.until < float("inf"):
+            raise InputError(teach("--until as a positive time", f"{config.until:g}", "such as 100 or 1e12"))
+        given = parameters(config)
+        run = simulate if "mu" in given else simulate_nd
+        run(**given, t=[0.0], paper_sign=config.paper_sign)
+
+    def load(self, config: SimulateConfig) -> dict[str, Model]:
+        """No model."""
+        return {}
+
+    def prepare(
+        self, config: SimulateConfig, models: dict[str, Model], given: Any, progress: Progress | None
+    ) -> Job[SimulateConfig]:
+        """Nothing to prepare."""
+        return Job(config, models, None)
+
+    def machine(self, job: Job[SimulateConfig]) -> dict[str, Any]:
+        """NumPy's work, without torch."""
+        return numpy_machine()
+
+    def compute(self, job: Job[SimulateConfig], sink: Sink, progress: Progress | None) -> Result:
+        """Simulate and classify: t, tokens, log_norms, attention at four moments; scenario and events as facts."""
+        from repflow.core.results import Finding, Result
+        from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
+
+        config, given = job.config, parameters(job.config)
+        path = follow(given, config.until, config.points, paper_sign=config.paper_sign)
+        arrays, axes = path_arrays(path)
+        facts = {**path_facts(path), "classification": _classified(given, config)}
+        findings = [Finding(event.kind.replace("-", "_"), None, event.message) for event in path.events]
+        return Result(arrays, axes, {}, facts, findings)
+
+    def names(self, config: SimulateConfig) -> Names:
+        """The request's hash, as its numbers make no name."""
+        name = f"dynamics-{hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]}"
+        return Names(name, name, name)
 
 
-def run_name(config: SimulateConfig) -> str:
-    """Folder name: the request's hash, as its numbers make no name."""
-    return f"dynamics-{hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]}"
+STUDY = Simulate()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(config: SimulateConfig, *, out: str | Path | None = None, name: str | None = None) -> Result:
-    """Simulate, classify, and store.
-
-    Args:
-        config: what to do.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`.
-
-    Returns:
-        Result: t, tokens, log_norms, attention at four moments; scenario and events under `provenance`.
-    """
-    from repflow.core.results import Finding, Result
-    from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
-
-    check_request(config)
-    given = parameters(config)
-    path = follow(given, config.until, config.points, paper_sign=config.paper_sign)
-    arrays, axes = path_arrays(path)
-    facts = {**path_facts(path), "classification": _classified(given, config)}
-    findings = [Finding(event.kind.replace("-", "_"), None, event.message) for event in path.events]
-    result = Result(arrays, axes, {"study": "dynamics-simulate", **asdict(config)}, facts, findings)
-    return result if out is None else store(result, out, name or run_name(config))
+    """Simulate, classify, and store; see `run_study`."""
+    return STUDY.run(config, out=out, name=name)
 
 
 def _classified(given: dict[str, Any], config: SimulateConfig) -> dict[str, Any]:
@@ -122,17 +145,11 @@ def _classified(given: dict[str, Any], config: SimulateConfig) -> dict[str, Any]
     }
 
 
-def store(result: Result, out: str | Path, name: str) -> Result:
-    """Keep a result that was computed in one go as a run."""
+def numpy_machine() -> dict[str, Any]:
+    """With what NumPy and SciPy work."""
     from importlib import metadata
 
-    from repflow.store import RunFolder
     from repflow.version import __version__
 
     packages = {package: metadata.version(package) for package in ("numpy", "scipy")}
-    provenance = {"repflow": __version__, "packages": packages, "device": "cpu"}
-    result.provenance = {**provenance, **result.provenance}
-    with RunFolder.open(out, name, config=result.config, provenance=provenance) as folder:
-        if not folder.finished:
-            folder.finish(result)
-    return result
+    return {"repflow": __version__, "packages": packages, "device": "cpu"}

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from repflow.core.errors import InputError, RunLockedError, StoreError, UnsupportedModelError
-from repflow.studies import measure
 from repflow.studies.engine.grid import Cell
 from repflow.studies.engine.loading import load_model
 from repflow.studies.engine.opening import check_reused
-from repflow.studies.probe import study as probe
-from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.engine.study import ONE
+from repflow.studies.engine.table import study_for
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
@@ -130,13 +129,16 @@ def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | Non
         if stored is not None:
             check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
-        model = held.load(cell.config)
-        told: dict[str, Any] = {"out": folder, "name": cell.name, "progress": progress}
-        if isinstance(cell.config, ProbeConfig):
-            return probe.run(cell.config, model=model, **told)
-        return measure.run(cell.config, model=model, **told)
+        return work_on(cell.config, held, folder, cell.name, progress)
 
     return Outcome(cell, path, *attempt(work))
+
+
+def work_on(config: Any, held: HeldModel, folder: Path, name: str, progress: Progress | None) -> Result:
+    """Run the study that a config belongs to, on the model that is held where it takes one."""
+    study = study_for(config)
+    models = {ONE: held.load(config)} if study.one_model else None
+    return study.run(config, models=models, out=folder, name=name, progress=progress)
 
 
 def attempt(work: Callable[[], Result]) -> tuple[Status, str, Result | None, Exception | None]:

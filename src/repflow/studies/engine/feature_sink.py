@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from repflow.capture.run import BatchSink, MemorySink, Sink
 from repflow.store import RunFolder
+from repflow.studies.engine.sink import RunSink
 
 if TYPE_CHECKING:
     from repflow.capture import Plan
@@ -17,68 +19,36 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Keeper(Protocol):
-    """Where a probe study keeps what it has finished: a run folder, or the memory of this process."""
-
-    def has(self, name: str) -> bool:
-        """True when arrays are kept under this name."""
-
-    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        """Keep arrays under a new name."""
-
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """Arrays kept under this name."""
-
-    def features(self, part: str) -> PartSink:
-        """Sink for the batches of one part: the model or its twin, under one seed of prompts."""
-
-
-@runtime_checkable
-class PartSink(Protocol):
-    """What `run_plan` needs to keep batches, and the way back to them."""
-
-    def plan(self, fresh: Callable[[], Plan]) -> Plan:
-        """The stored plan, or a fresh one."""
-
-    def split(self, batch: int, size: int) -> None:
-        """Note a cut after out-of-memory."""
-
-    def has(self, name: str) -> bool:
-        """True when the batch is kept."""
-
-    def write(self, name: str, records: Records) -> None:
-        """Keep a batch."""
-
-    def read(self, name: str) -> Records:
-        """A batch as records."""
+class PartSink(BatchSink, Protocol):
+    """What `run_plan` needs to keep batches of features, and the way back to them."""
 
     def shards(self, names: Sequence[str]) -> list[FeatureShard]:
         """Batches as they are probed."""
 
 
-@dataclass
-class RunKeeper:
+@runtime_checkable
+class Keeper(Sink, Protocol):
+    """A sink with a part for the features of each model, or its twin, under one seed of prompts."""
+
+    def features(self, part: str) -> PartSink:
+        """Sink for the batches of one part."""
+
+
+class RunKeeper(RunSink):
     """Keeps everything in a run folder.
 
-    Attributes:
+    Args:
         run: the folder, open for writing.
         total: prompts of the whole study, for `repflow list`.
     """
 
-    run: RunFolder
-    total: int
+    def __init__(self, run: RunFolder, total: int) -> None:
+        super().__init__(run)
+        self.total = total
 
-    def has(self, name: str) -> bool:
-        """True when the shard is stored."""
-        return self.run.has_shard(name)
-
-    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        """Store a shard that holds no prompts of its own."""
-        self.run.write_shard(name, arrays, {"samples": []})
-
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """Load a shard, its digest checked."""
-        return self.run.read_shard(name)
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
+        """Store a shard that holds no prompts of its own, unless `meta` says which."""
+        super().keep(name, arrays, meta or {"samples": []})
 
     def features(self, part: str) -> PartSink:
         """Sink for one part."""
@@ -129,28 +99,14 @@ class _RunPart:
 
 
 @dataclass
-class MemoryKeeper:
+class MemoryKeeper(MemorySink):
     """Keeps everything in this process.
 
     Attributes:
-        kept: arrays by name.
         sinks: batches by part; a second study of the same prompts, for another label, may be given those of a first.
     """
 
-    kept: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     sinks: dict[str, PartSink] = field(default_factory=dict)
-
-    def has(self, name: str) -> bool:
-        """True when it is there."""
-        return name in self.kept
-
-    def keep(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        """Keep arrays."""
-        self.kept[name] = arrays
-
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """Arrays kept."""
-        return self.kept[name]
 
     def features(self, part: str) -> PartSink:
         """Sink for one part."""

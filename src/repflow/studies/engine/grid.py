@@ -31,8 +31,8 @@ from repflow.core.errors import InputError, nearest, teach
 from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.loading import identity
 from repflow.studies.engine.prompts import matched_models, only_fitting
-from repflow.studies.measure import MeasureConfig, check_request, run_name
-from repflow.studies.probe import config as probe_config
+from repflow.studies.engine.table import study_for
+from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
@@ -147,7 +147,7 @@ def cell_name(config: CellConfig) -> str:
     """Readable and stable name of a cell, with a hash of the whole configuration against collisions."""
     text = json.dumps(identity(config), sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
-    named = run_name(config) if isinstance(config, MeasureConfig) else probe_config.run_name(config)
+    named = study_for(config).cell_word(config)
     return f"{named[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
 
 
@@ -211,10 +211,7 @@ def _check_cell(config: CellConfig) -> None:
     """Refuse what no model could run, so that a misspelt study writes nothing."""
     if not config.model.strip():
         raise InputError(teach("names in models", repr(config.model), "name a folder, hub id or config:FILE.json"))
-    if isinstance(config, MeasureConfig):
-        check_request(config)
-    else:
-        probe_config.check_request(config)
+    study_for(config).check_request(config)
 
 
 def _common_grid(models: Sequence[str], config: MeasureConfig) -> int | None:

@@ -97,13 +97,22 @@ def spell(config: Any, parts: Sequence[str], named: Collection[str], model: str 
     return Names(*(safe_name("-".join(filter(None, [word, *parts, tag]))) for word, tag in tried))
 
 
-def known_name(out: Path, names: Names, stored: Mapping[str, Any]) -> str:
-    """The current name, unless the same request was stored under one of the others by an earlier version."""
+def known_name(out: Path, names: Names, asked: Mapping[str, Any]) -> str:
+    """The current name, unless the same request was stored under one of the others by an earlier version.
+
+    Args:
+        out: folder of runs.
+        names: of the run.
+        asked: the request; keys that the stored one lacks, as options added later, are not compared.
+    """
     from repflow.store.canonical import plain
     from repflow.store.record import is_run, read_record
 
-    asked = plain(stored, "config")
-    for name in names:
-        if is_run(out / name) and (name == names.current or read_record(out / name).config == asked):
+    now = plain(asked, "config")
+    for name in dict.fromkeys(names):
+        if not is_run(out / name):
+            continue
+        stored = read_record(out / name).config
+        if name == names.current or all(stored[key] == now[key] for key in stored.keys() & now.keys()):
             return name
     return names.current

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
 
@@ -44,6 +45,23 @@ def open_run(
         provenance={**provenance, "identity": identities | dict(others or {})},
         earlier={weights_key(label): model.sha256 for label, model in models.items()},
     )
+
+
+def keep_result(result: Result, out: str | Path, name: str, provenance: Mapping[str, Any]) -> Result:
+    """Keep a result that was made in one go, from numbers or from other runs; one that is there is made anew.
+
+    Args:
+        result: with its config.
+        out: folder of runs.
+        name: name of the run.
+        provenance: with what it was made; `digests` says from what.
+    """
+    from repflow.store import RunFolder
+
+    result.provenance = {**provenance, **result.provenance}
+    with RunFolder.open(out, name, config=result.config, provenance=provenance) as folder:
+        folder.finish(result)
+    return result
 
 
 def weights_key(label: str) -> str:

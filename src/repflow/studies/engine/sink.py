@@ -70,3 +70,12 @@ class RunSink:
     def load(self, name: str) -> dict[str, np.ndarray]:
         """Load a shard, its digest checked; safetensors gives arrays in any order."""
         return dict(sorted(self.run.read_shard(name).items()))
+
+    def meta(self, name: str) -> dict[str, Any]:
+        """What the manifest says of a shard."""
+        return self.run.shard_meta(name)
+
+    def announce(self, total: int, **facts: Any) -> None:
+        """Note how many prompts there are in all, once."""
+        if not self.run.events("plan"):
+            self.run.record("plan", {"samples": total, **facts})

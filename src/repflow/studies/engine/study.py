@@ -8,8 +8,8 @@ sink). `run_study` does the rest: check, load, describe, name, open or resume th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -41,22 +41,15 @@ class Job(Generic[C]):
         stored: the config as the run keeps it; see `Study.stored`.
         provenance: with what the work is done, as the run keeps it from its start; see `describe`.
         facts: what the result says beside it: models and prompts.
-        digests: computes those of weights and prompts.
     """
 
     config: C
-    models: Mapping[str, Model]
+    models: dict[str, Model]
     prompts: Any
     total: int = 0
     stored: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    digests: Callable[[], dict[str, Any]] = dict
-
-    def take_digests(self) -> None:
-        """Put digests of weights and prompts into the provenance, once."""
-        if "digests" not in self.provenance:
-            self.provenance["digests"] = self.digests()
 
     @property
     def model(self) -> Model:
@@ -67,22 +60,86 @@ class Job(Generic[C]):
 J = TypeVar("J", bound=Job)
 
 
-class Study(ABC, Generic[C, J]):
+class BaseStudy(ABC, Generic[C]):
     """One kind of question put to models; `repflow.core.studies` lists them.
+
+    Most are a `Study`. One that is made of other runs inherits this and has a `run` of its own.
 
     Attributes:
         name: its name in the table of studies.
         config: its config, a dataclass.
+        one_model: whether it takes one loaded model, which cells of a grid then share.
         named: whether the stored config holds the name under `study`; the first studies are recognised by their fields.
     """
 
     name: ClassVar[str]
     config: ClassVar[type]
+    one_model: ClassVar[bool] = True
     named: ClassVar[bool] = True
 
     @abstractmethod
     def check(self, config: C) -> None:
         """Refuse what can be seen to be wrong before a model is loaded, which may take minutes; no torch."""
+
+    @abstractmethod
+    def names(self, config: C) -> Names:
+        """Names of the run where none is given; see `spell`."""
+
+    @abstractmethod
+    def run(
+        self,
+        config: C,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Run the study, or read it where it is finished.
+
+        Args:
+            config: what to do.
+            models: loaded models by label, instead of those that the config names.
+            given: what stands for the config's prompts.
+            out: folder of runs; None keeps the result in memory only.
+            name: name of the run in `out`; by default from model, task and every option that changes the result.
+            progress: called after each batch.
+        """
+
+    def run_name(self, config: C) -> str:
+        """Name of the run where none is given."""
+        return self.names(config).current
+
+    def find_name(self, config: C, out: Path) -> str:
+        """As `run_name`, or that of an earlier version where `out` holds the same request under it."""
+        return known_name(out, self.names(config), identity(config))
+
+    def cell_word(self, config: C) -> str:
+        """Beginning of the name of a grid's cell, whose end is a hash of everything."""
+        return self.names(config).current
+
+    def again(self, stored: Mapping[str, Any]) -> C:
+        """The request of a stored run, so that what is missing can be computed."""
+        known = {entry.name for entry in fields(self.config)}
+        made: C = self.config(**{key: value for key, value in stored.items() if key in known})
+        return made
+
+    def place(self, folder: Path) -> tuple[Path, str]:
+        """Folder of runs and name with which a stored run was made."""
+        return folder.parent, folder.name
+
+    def check_request(self, config: C, name: str | None = None) -> None:
+        """Refuse a wrong request, and a name that no run can have."""
+        from repflow.store.name import check_name
+
+        if name is not None:
+            check_name(name)
+        self.check(config)
+
+
+class Study(BaseStudy[C], Generic[C, J]):
+    """A study that computes: it says what is prepared and what is computed, and the engine does the rest."""
 
     def check_given(self, config: C) -> None:
         """As `check`, for prompts that were given ready: what the config says of prompts is not looked at."""
@@ -93,7 +150,7 @@ class Study(ABC, Generic[C, J]):
         return {ONE: load_model(config)}
 
     @abstractmethod
-    def prepare(self, config: C, models: Mapping[str, Model], given: Any, progress: Progress | None) -> J:
+    def prepare(self, config: C, models: dict[str, Model], given: Any, progress: Progress | None) -> J:
         """Make prompts and options; refuse what these models cannot do, so that nothing is left behind.
 
         Args:
@@ -112,14 +169,33 @@ class Study(ABC, Generic[C, J]):
         kept = ({"study": self.name} if self.named else {}) | identity(job.config)
         if ONE in job.models:
             model = job.model
-            kept |= {"model": kept["model"] or model.spec} | (
-                {"ablate": list(model.ablations)} if "ablate" in kept else {}
-            )
+            kept["model"] = kept["model"] or model.spec
+            if "ablate" in kept:
+                kept["ablate"] = list(model.ablations)
         return kept
 
     def digests(self, job: J) -> dict[str, Any]:
         """What must be the same for a run to go on, beside the weights."""
         return {} if job.prompts is None else {"prompts": job.prompts.digest()}
+
+    def machine(self, job: J) -> dict[str, Any]:
+        """With what the work is done, as the run keeps it from its start."""
+        from repflow.studies.engine.provenance import machine
+
+        model = job.models.get(ONE)
+        if model is None:
+            return machine()
+        return {
+            **machine(str(model.device)),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "init": model.init,
+            "ablate": list(model.ablations),
+            "scan": model.scans.setting,
+        }
+
+    def identities(self, job: J) -> dict[str, Any]:
+        """Identities of models that are not loaded yet, by their label."""
+        return {}
 
     def before(self, job: J, out: Path, name: str) -> None:
         """What comes before the run's folder is opened."""
@@ -128,47 +204,29 @@ class Study(ABC, Generic[C, J]):
         """What comes once the run is finished, in this call or in an earlier one."""
         return result
 
-    @abstractmethod
-    def names(self, config: C) -> Names:
-        """Names of the run where none is given; see `spell`."""
-
-    def run_name(self, config: C) -> str:
-        """Name of the run where none is given."""
-        return self.names(config).current
-
-    def cell_word(self, config: C) -> str:
-        """Beginning of the name of a grid's cell, whose end is a hash of everything."""
-        return self.names(config).current
-
-    def check_request(self, config: C, name: str | None = None) -> None:
-        """Refuse a wrong request, and a name that no run can have."""
-        from repflow.store.name import check_name
-
-        if name is not None:
-            check_name(name)
-        self.check(config)
+    def run(
+        self,
+        config: C,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Run the study, or read it where it is finished; see `run_study`."""
+        return run_study(self, config, models=models, given=given, out=out, name=name, progress=progress)
 
 
 def describe(study: Study[C, J], job: J) -> None:
     """Config and provenance as stored: what was asked, and with what it is done."""
     from repflow.studies.engine.opening import weights_key
-    from repflow.studies.engine.provenance import machine, model_facts
+    from repflow.studies.engine.provenance import model_facts
 
     job.stored = study.stored(job)
-    model = job.models.get(ONE)
-    if model is None:
-        facts: dict[str, Any] = machine()
-    else:
-        facts = {
-            **machine(str(model.device)),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "init": model.init,
-            "ablate": list(model.ablations),
-            "scan": model.scans.setting,
-        }
-        job.facts = {"model": model_facts(model)}
+    job.facts = {"model": model_facts(job.model)} if ONE in job.models else {}
     weights = {weights_key(label): model.digest() for label, model in job.models.items()}
-    job.provenance = {**facts, "digests": {**weights, **study.digests(job)}}
+    job.provenance = {**study.machine(job), "digests": {**weights, **study.digests(job)}}
 
 
 def run_study(
@@ -199,7 +257,7 @@ def run_study(
     if name is not None:
         check_name(name)
     (study.check if given is None else study.check_given)(config)
-    loaded = study.load(config) if models is None else models
+    loaded = study.load(config) if models is None else dict(models)
     job = study.prepare(config, loaded, given, progress)
     describe(study, job)
     for model in job.models.values():
@@ -208,7 +266,6 @@ def run_study(
         result = _computed(study, job, MemorySink(), progress)
         result.provenance["seconds"] = since(begun)
         return result
-    job.take_digests()
     return _kept(study, job, Path(out), name, progress, begun)
 
 
@@ -222,7 +279,14 @@ def _kept(
 
     called = name or known_name(out, study.names(job.config), job.stored)
     study.before(job, out, called)
-    with open_run(out, called, config=job.stored, provenance=job.provenance, models=job.models) as folder:
+    with open_run(
+        out,
+        called,
+        config=job.stored,
+        provenance=job.provenance,
+        models=job.models,
+        others=study.identities(job),
+    ) as folder:
         if folder.finished:
             tell(progress, STORED)
             result = load_result(folder.path)
@@ -235,10 +299,9 @@ def _kept(
 
 
 def _computed(study: Study[C, J], job: J, sink: Sink, progress: Progress | None) -> Result:
-    if progress is not None:
+    if progress is not None and job.total:
         progress(0, job.total, 0)  # models are loaded, the work begins
     result = study.compute(job, sink, progress)
-    job.take_digests()
     result.config = job.stored
     result.provenance = {**job.provenance, **job.facts, **result.provenance}
     for model in job.models.values():

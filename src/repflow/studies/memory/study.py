@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
         check_files(*config.text, *own_file(config.task))
 
     def prepare(
-        self, config: MemoryConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: MemoryConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> Job[MemoryConfig]:
         """Prompts that are long enough to have a range of decays."""
         prompts = make_prompts(config, models[ONE]) if given is None else given
@@ -89,6 +88,7 @@ def run(
     progress: Progress | None = None,
 ) -> Result:
     """Look at every layer of one model; see `run_study`."""
+    STUDY.check_request(config, name)
     if config.maps and out is None:
         raise InputError(
             teach("a folder for the run of maps", "out=None", "pass out, or call repflow.hidden_attention")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
         check_words(config)
 
     def prepare(
-        self, config: NeedleConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: NeedleConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> NeedleJob:
         """Documents for this model's tokenizer; `given` are ready needles."""
         from repflow.studies.needle.reading import check_model

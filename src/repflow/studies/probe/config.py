@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.studies.engine.naming import Names, spell
 from repflow.studies.engine.parts import (
     AnswerTokens,
     Batches,
@@ -201,14 +200,11 @@ def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: boo
     return [word for word in known if word in words]
 
 
-def check_request(config: ProbeConfig, name: str | None = None) -> None:
+def check_words(config: ProbeConfig) -> None:
     """Refuse what can be seen to be wrong before a model is loaded, which may take minutes."""
-    from repflow.store.name import check_name
     from repflow.studies.engine.loading import check_files
     from repflow.tasks.make import check_size
 
-    if name is not None:
-        check_name(name)
     if config.task in ("text", "random"):
         expected = f"a task with labels: {', '.join(LABELLED)}"
         raise InputError(teach(expected, repr(config.task), "a probe needs something to read"))
@@ -244,46 +240,23 @@ def check_numbers(config: ProbeConfig) -> None:
         raise InputError(teach("--answer-tokens of at least 1", f"{config.answer_tokens}", "pass --answers 0 for none"))
 
 
-def run_name(config: ProbeConfig) -> str:
-    """Folder name of a run, as one safe path component: a quick try with fewer prompts must not block the real one.
+def names(config: ProbeConfig) -> Names:
+    """Names of a run: model, weights, task, length and prompts x seeds.
 
-    Model, weights, task, length and prompts x seeds are spelt out; eight digits stand for all other options that are
-    not at their default.
-
-    >>> run_name(ProbeConfig(model="gpt2")), run_name(ProbeConfig(model="gpt2", samples=50, seeds=1, items=3))
+    >>> names(ProbeConfig(model="gpt2")).current, names(ProbeConfig(model="gpt2", samples=50, seeds=1, items=3)).current
     ('gpt2-probe-kvpr-300-1000x5', 'gpt2-probe-kvpr-300-50x1-1059cded')
     """
-    from repflow.store import safe_name
-
-    spec = config.model
-    parts = [Path(spec.removeprefix("config:")).stem if spec.startswith("config:") else spec]
-    parts += [config.init] if config.init != "trained" else []
+    parts = [config.init] if config.init != "trained" else []
     parts += [f"init{config.init_seed}"] if config.init_seed is not None else []
     parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]
     parts += ["probe", Path(config.task).stem, str(config.length), f"{config.samples}x{config.seeds}"]
     parts += [config.states] if config.states != "residual" else []
     parts += [f"at-{config.position}"] if config.position != "last" else []
     parts += [config.label] if config.label != "index" else []
-    return safe_name("-".join(filter(None, [*parts, option_tag(config, NAMED)])))
+    return spell(config, parts, NAMED)
 
 
 NAMED = frozenset(
     ("model", "init", "init_seed", "ablate", "task", "length", "samples", "seeds", "states", "position", "label")
 )
 """Options that the name of a run spells out."""
-UNNAMED = frozenset(
-    ("allow_leak", "drop_features", "batch_size", "device", "device_map", "scan", "allow_float16", "trust_remote_code")
-)
-"""Options that say how and where to compute, not what: with another one a run is the same or refused."""
-
-
-def option_tag(config: Any, named: Collection[str]) -> str:
-    """Eight digits for the options that are not at their default, "" where all are.
-
-    >>> option_tag(ProbeConfig(), ()), option_tag(ProbeConfig(items=3), ())
-    ('', '1059cded')
-    """
-    plain = asdict(type(config)())
-    left = {key: value for key, value in asdict(config).items() if key not in UNNAMED and key not in named}
-    other = {key: value for key, value in left.items() if value != plain[key]}
-    return hashlib.sha256(json.dumps(other, sort_keys=True).encode()).hexdigest()[:8] if other else ""

@@ -147,8 +147,7 @@ class ProbeStudy:
             self._add_twin(table, keeper)
         tell(self.progress, "intervals")
         result = table.result()
-        result.config, about = describe(self.config, self.model, self.prompts)
-        result.provenance = about | self._about() | {"probe": table.about(self.prompts), "answers": examples}
+        result.provenance = self._about() | {"probe": table.about(self.prompts), "answers": examples}
         read = ReadOut.of(result)
         result.provenance["probe"]["read_out"] = read.to_json()
         result.findings = [*self.model.findings, *self._leak_findings(), *loss_findings(result, read)]
@@ -192,11 +191,9 @@ class ProbeStudy:
 
     def _about(self) -> dict[str, Any]:
         from repflow.studies.engine.prompts import prompt_facts
-        from repflow.studies.engine.provenance import model_facts
 
         first = self.prompts.part(0)
         return {
-            "model": model_facts(self.model),
             "states": self.config.states,
             "branch_layers": self.model.sublayers(self.config.states) if self._branches else None,
             "task": prompt_facts(first),
@@ -245,27 +242,3 @@ def _leak(found: Sentinel) -> str:
         f"{found.name} reads the label with accuracy {found.accuracy:.3f}, over chance {found.chance:.3f} plus three"
         f" standard errors of {found.error:.3f}"
     )
-
-
-def describe(config: ProbeConfig, model: Model, prompts: SeedPrompts) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Config and provenance as stored: what was asked, and with what it was done.
-
-    With `allow_leak` a run may go on that was stopped, so it is no part of what the run is; nor is `drop_features`.
-    """
-    from repflow.studies.engine.loading import identity
-    from repflow.studies.engine.provenance import machine
-
-    stored = identity(config) | {"model": config.model or model.spec, "ablate": list(model.ablations)}
-    del stored["allow_leak"], stored["drop_features"]
-    for name in ("train", "test"):  # runs stored before these options resume as what they are
-        if stored[name] is None:
-            del stored[name]
-    provenance = {
-        **machine(str(model.device)),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "init": model.init,
-        "ablate": list(model.ablations),
-        "scan": model.scans.setting,
-        "digests": {"weights": model.digest(), "prompts": prompts.digest()},
-    }
-    return stored, provenance

@@ -3,30 +3,125 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest
 from repflow.studies.engine.entry import prepared
-from repflow.studies.engine.loading import load_model
-from repflow.studies.engine.opening import open_run
-from repflow.studies.engine.phase import STORED, tell
-from repflow.studies.probe.config import ProbeConfig, check_numbers, check_request, run_name
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.phase import tell
+from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.probe.config import ProbeConfig, check_numbers, check_words, names
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
-    from repflow.studies.probe.prompts import SeedPrompts
+    from repflow.studies.probe.steps import ProbeStudy
     from repflow.tasks import Prompts
 
 __all__ = ["ProbeConfig", "check_request", "probe", "run", "run_name"]
 
 IN_MEMORY = 1 << 30
 """Features of a run that is not stored stay in memory up to this many bytes, and go to a temporary folder beyond."""
+
+
+@dataclass
+class ProbeJob(Job[ProbeConfig]):
+    """Prompts of every seed, and the work on them."""
+
+    steps: ProbeStudy | None = None
+
+
+class Probe(Study[ProbeConfig, ProbeJob]):
+    """At which depth can a linear read-out find what the task is about?"""
+
+    name = "probe"
+    config = ProbeConfig
+    named = False
+
+    def check(self, config: ProbeConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def check_given(self, config: ProbeConfig) -> None:
+        """Refuse wrong numbers and words, whatever the prompts."""
+        check_numbers(config)
+
+    def prepare(self, config: ProbeConfig, models: dict[str, Model], given: Any, progress: Progress | None) -> ProbeJob:
+        """Prompts of every seed; `given` is a Task, or ready prompts with labels: one set for all seeds or one each."""
+        from repflow.studies.probe.part import check_model
+        from repflow.studies.probe.prompts import given_seed_prompts, seed_prompts
+        from repflow.studies.probe.steps import ProbeStudy
+        from repflow.tasks import Task
+
+        model = models[ONE]
+        if given is None or isinstance(given, Task):
+            tell(progress, "making prompts")
+            made = seed_prompts(config, model, given)
+            config = config if given is None else replace(config, task=str(given.name))
+        else:
+            made = given_seed_prompts(given, config.seeds, join=config.label == "answer")
+            first = made.part(0)
+            config = replace(config, task=first.task, length=max(first.lengths), samples=len(first))
+        for number in range(made.n_parts):
+            check_model(config, model, made.part(number))
+        steps = ProbeStudy(config, model, made, progress)
+        steps.warn_of_memory()
+        return ProbeJob(config, models, made, steps.total, steps=steps)
+
+    def stored(self, job: ProbeJob) -> dict[str, Any]:
+        """Without `allow_leak`, with which a run may go on that was stopped, and without `drop_features`."""
+        kept = {key: value for key, value in super().stored(job).items() if key not in ("allow_leak", "drop_features")}
+        # runs stored before these options resume as what they are
+        return {key: value for key, value in kept.items() if key not in ("train", "test") or value is not None}
+
+    def before(self, job: ProbeJob, out: Path, name: str) -> None:
+        """Stop at a leak before anything is written."""
+        assert job.steps is not None
+        if not (out / name / "result.json").exists():
+            job.steps.check_leaks()
+
+    def compute(self, job: ProbeJob, sink: Sink, progress: Progress | None) -> Result:
+        """Features, fits and controls."""
+        from repflow.studies.engine.feature_sink import MemoryKeeper, RunKeeper
+        from repflow.studies.engine.sink import RunSink
+
+        steps = job.steps
+        assert steps is not None
+        if isinstance(sink, RunSink):
+            return steps.result(RunKeeper(sink.run, steps.total))
+        steps.check_leaks()
+        if steps.feature_bytes <= IN_MEMORY:
+            return steps.result(MemoryKeeper())
+        with tempfile.TemporaryDirectory(prefix="repflow-") as folder:
+            return _stored(steps, Path(folder), "features")
+
+    def after(self, job: ProbeJob, folder: RunFolder, result: Result) -> Result:
+        """Drop features that nobody wants to keep."""
+        if job.config.drop_features:
+            _drop_features(folder, result)
+        return result
+
+    def again(self, stored: Mapping[str, Any]) -> ProbeConfig:
+        """A leak was allowed, or the run would not be there."""
+        return replace(super().again(stored), allow_leak=True)
+
+    def names(self, config: ProbeConfig) -> Names:
+        """Model, weights, task, length and prompts x seeds."""
+        return names(config)
+
+    def cell_word(self, config: ProbeConfig) -> str:
+        """As earlier versions spelt it, so that their grids go on."""
+        return self.names(config).earlier
+
+
+STUDY = Probe()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
 
 
 def run(
@@ -39,77 +134,14 @@ def run(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Probe one model.
-
-    Args:
-        config: what to do.
-        model: a loaded model, instead of `config.model`.
-        prompts: ready prompts with labels, one set for all seeds or one for each, instead of `config.task`.
-        task: a Task object, instead of `config.task`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from model, init and task.
-        progress: called after each batch.
+    """Probe one model; see `run_study`.
 
     Raises:
         LeakError: a sentinel read the label without the model, and `allow_leak` is not set; nothing was written.
     """
-    from repflow.studies.probe.prompts import given_seed_prompts, seed_prompts
-
-    if prompts is None and task is None:
-        check_request(config, name)
-    else:
-        check_numbers(config)
-    loaded = load_model(config) if model is None else model
-    if prompts is not None:
-        made = given_seed_prompts(prompts, config.seeds, join=config.label == "answer")
-        first = made.part(0)
-        config = replace(config, task=first.task, length=max(first.lengths), samples=len(first))
-    else:
-        tell(progress, "making prompts")
-        made = seed_prompts(config, loaded, task)
-        config = config if task is None else replace(config, task=str(task.name))
-    return _run(config, loaded, made, out, name, progress)
-
-
-def _run(
-    config: ProbeConfig,
-    model: Model,
-    prompts: SeedPrompts,
-    out: str | Path | None,
-    name: str | None,
-    progress: Progress | None,
-) -> Result:
-    from repflow.store import load_result
-    from repflow.studies.engine.feature_sink import MemoryKeeper, RunKeeper
-    from repflow.studies.probe.part import check_model
-    from repflow.studies.probe.steps import ProbeStudy, describe
-
-    for number in range(prompts.n_parts):
-        check_model(config, model, prompts.part(number))
-    study = ProbeStudy(config, model, prompts, progress)
-    study.warn_of_memory()
-    if out is None:
-        study.check_leaks()
-        _begin(progress, study.total)
-        if study.feature_bytes <= IN_MEMORY:
-            return study.result(MemoryKeeper())
-        with tempfile.TemporaryDirectory(prefix="repflow-") as folder:
-            return _stored(study, Path(folder), "features")
-    run = name or run_name(config)
-    if not (Path(out) / run / "result.json").exists():
-        study.check_leaks()  # before anything is written
-    stored, provenance = describe(config, model, prompts)
-    with open_run(out, run, config=stored, provenance=provenance, models={"model": model}) as opened:
-        if opened.finished:
-            tell(progress, STORED)
-            result = load_result(opened.path)
-        else:
-            _begin(progress, study.total)
-            result = study.result(RunKeeper(opened, study.total))
-            opened.finish(result)
-        if config.drop_features:
-            _drop_features(opened, result)
-    return result
+    models = None if model is None else {ONE: model}
+    given = task if prompts is None else prompts
+    return run_study(STUDY, config, models=models, given=given, out=out, name=name, progress=progress)
 
 
 def _drop_features(run: RunFolder, result: Result) -> None:
@@ -119,12 +151,6 @@ def _drop_features(run: RunFolder, result: Result) -> None:
         run.discard_shard(name, "features dropped")
     if names:
         run.finish(result)  # a discarded shard makes a run unfinished
-
-
-def _begin(progress: Progress | None, total: int) -> None:
-    """The model is loaded, the work begins."""
-    if progress is not None:
-        progress(0, total, 0)
 
 
 def _stored(study: Any, out: Path, name: str) -> Result:

@@ -12,7 +12,9 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import bracketed
 from repflow.papers.values import RATIO_DISTANCES
+from repflow.studies.engine.opening import keep_result
 from repflow.theory.influence_curve import ratio_fit
+from repflow.version import __version__
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -66,7 +68,10 @@ def influence_ratio(
         "nearest": nearest, "length": a.config.get("length"), "samples": a.config.get("samples"),
     }  # fmt: skip
     result = Result(arrays, dict.fromkeys(arrays, ("distance",)), config, {"ratio": facts}, [_said(facts)])
-    return result if out is None else _store(result, out, name or ratio_name(a, b, nearest), digests)
+    if out is None:
+        return result
+    provenance = {"repflow": __version__, "digests": {"a": str(digests[0]), "b": str(digests[1])}}
+    return keep_result(result, out, name or ratio_name(a, b, nearest), provenance)
 
 
 def _label(result: Result) -> str:
@@ -96,14 +101,3 @@ def _said(facts: dict[str, Any]) -> Any:
     text = f"influence of {first} over {second}: κ = {facts['kappa']:.4g}{interval} per token"
     fitted = "" if facts["r2"] is None else f", R² {facts['r2']:.3f}"  # a ratio of one everywhere has no variance
     return Finding("ratio", None, f"{text}{fitted}; {more}")
-
-
-def _store(result: Result, out: str | Path, name: str, digests: list[Any]) -> Result:
-    from repflow.store import RunFolder
-    from repflow.version import __version__
-
-    provenance = {"repflow": __version__, "digests": {"a": str(digests[0]), "b": str(digests[1])}}
-    result.provenance = {**provenance, **result.provenance}
-    with RunFolder.open(out, name, config=result.config, provenance=provenance) as folder:
-        folder.finish(result)
-    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ class Recency(Study[RecencyConfig, RecencyJob]):
         check_numbers(config)
 
     def prepare(
-        self, config: RecencyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: RecencyConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> RecencyJob:
         """Prompts and targets that the model has."""
         from repflow.studies.engine.prompts import make_prompts
@@ -83,7 +83,7 @@ class Compared(Recency):
     """The ratio to another model comes next: prompts that are too short for it are refused."""
 
     def prepare(
-        self, config: RecencyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: RecencyConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> RecencyJob:
         """As ever, and long enough."""
         from repflow.capture.influence.batches import token_at

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repflow.studies.engine.cells import HeldModel, Status, attempt, free_first, stored_result
+from repflow.studies.engine.cells import HeldModel, Status, attempt, free_first, stored_result, work_on
 from repflow.studies.engine.opening import check_reused
-from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce.study import ReproduceCell, ReproducePlan
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Result
-    from repflow.models import Model
 
 Label = Callable[[int, int, ReproduceCell], "Progress"]
 
@@ -59,18 +57,8 @@ def _run_cell(plan: ReproducePlan, cell: ReproduceCell, held: HeldModel, progres
     def work() -> Result:
         stored = stored_result(plan.folder / cell.name)
         if stored is None:
-            return _study(plan, cell, held.load(cell.config), progress)
+            return work_on(cell.config, held, plan.folder, cell.name, progress)
         check_reused(plan.folder / cell.name, cell.config.model, cell.config.trust_remote_code)
         return stored
 
     return CellOutcome(cell, *attempt(work))
-
-
-def _study(plan: ReproducePlan, cell: ReproduceCell, model: Model, progress: Progress | None) -> Result:
-    if isinstance(cell.config, ProbeConfig):
-        from repflow.studies.probe import study as probe
-
-        return probe.run(cell.config, model=model, out=plan.folder, name=cell.name, progress=progress)
-    from repflow.studies import measure
-
-    return measure.run(cell.config, model=model, out=plan.folder, name=cell.name, progress=progress)

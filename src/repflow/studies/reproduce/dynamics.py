@@ -60,7 +60,8 @@ def run(recipe: str, *, out: str | Path | None = None, name: str | None = None) 
     """
     from repflow.core.results import Finding, Result
     from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
-    from repflow.studies.dynamics.simulate import store
+    from repflow.studies.dynamics.simulate import numpy_machine
+    from repflow.studies.engine.opening import keep_result
 
     if recipe not in FIGURES:
         raise InputError(f"unknown recipe {recipe!r}; {nearest(recipe, FIGURES)}")
@@ -78,7 +79,7 @@ def run(recipe: str, *, out: str | Path | None = None, name: str | None = None) 
     lines = [line.to_json() for line in LINES[recipe]()]
     facts = {"title": TITLES[recipe], "panels": panels, "lines": lines}
     result = Result(arrays, axes, {"study": "dynamics-figure", "recipe": recipe}, facts, findings)
-    return result if out is None else store(result, out, name or recipe)
+    return result if out is None else keep_result(result, out, name or recipe, numpy_machine())
 
 
 def _drawn(recipe: str) -> list[tuple[Panel, bool]]:

@@ -268,8 +268,8 @@ def figure_name(config: ReproduceConfig) -> str:
 def finish_figure(result: Result, config: ReproduceConfig, out: str | Path, name: str | None) -> Result:
     """Store the comparison; `result.provenance` has title, note, models and lines."""
     from repflow.core.results import Finding
-    from repflow.store import RunFolder
     from repflow.studies.engine.loading import identity
+    from repflow.studies.engine.opening import keep_result
     from repflow.studies.reproduce.models import STAND_IN
     from repflow.version import __version__
 
@@ -279,8 +279,4 @@ def finish_figure(result: Result, config: ReproduceConfig, out: str | Path, name
         kind = "small random" if is_random(config) else "other"
         text = f"{kind} models stand for the paper's: {STAND_IN}"
         result.findings.append(Finding("stand_in", None, text))
-    provenance = {"repflow": __version__}
-    result.provenance = {**provenance, **result.provenance}
-    with RunFolder.open(out, name or figure_name(config), config=result.config, provenance=provenance) as folder:
-        folder.finish(result)
-    return result
+    return keep_result(result, out, name or figure_name(config), {"repflow": __version__})

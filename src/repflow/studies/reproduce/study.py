@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 from repflow.core.errors import InputError, nearest, teach
 from repflow.papers import values as papers
 from repflow.studies.engine.loading import identity
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.opening import keep_result
 from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
+from repflow.studies.engine.study import BaseStudy
+from repflow.studies.engine.table import study_for
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce import agreement as reproduce_check
@@ -28,6 +32,7 @@ from repflow.version import __version__
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Result
+    from repflow.models import Model
     from repflow.studies.reproduce.cells import Label
     from repflow.studies.reproduce.comparison import Key
 
@@ -247,13 +252,7 @@ def _named(key: Key, config: MeasureConfig | ProbeConfig) -> ReproduceCell:
 
 
 def _check_cell(cell: ReproduceCell) -> None:
-    from repflow.studies import measure
-    from repflow.studies.probe import config as probe_config
-
-    if isinstance(cell.config, ProbeConfig):
-        probe_config.check_request(cell.config)
-    else:
-        measure.check_request(cell.config)
+    study_for(cell.config).check_request(cell.config)
 
 
 def run_name(config: ReproduceConfig) -> str:
@@ -304,10 +303,39 @@ def run(
 def _store(
     result: Result, config: ReproduceConfig, provenance: dict[str, Any], out: str | Path, name: str | None
 ) -> Result:
-    from repflow.store import RunFolder
-
     result.config = identity(config)
-    result.provenance = {**provenance, **result.provenance}
-    with RunFolder.open(out, name or run_name(config), config=result.config, provenance=provenance) as folder:
-        folder.finish(result)
-    return result
+    return keep_result(result, out, name or run_name(config), provenance)
+
+
+class Reproduce(BaseStudy[ReproduceConfig]):
+    """Figures and tables of the papers, ours beside what is printed. Made of other studies' runs."""
+
+    name = "reproduce"
+    config = ReproduceConfig
+    named = False
+    one_model = False
+
+    def check(self, config: ReproduceConfig) -> None:
+        """Refuse what no recipe is."""
+        recipe(config.recipe)
+
+    def run(
+        self,
+        config: ReproduceConfig,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Run what is missing of a recipe, compare and store."""
+        return run(config, out="runs" if out is None else out, name=name, progress=progress)
+
+    def names(self, config: ReproduceConfig) -> Names:
+        """Recipe, scale and a hash of the request."""
+        name = run_name(config)
+        return Names(name, name, name)
+
+
+STUDY = Reproduce()

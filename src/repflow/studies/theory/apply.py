@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,7 @@ class TheoryApply(Study[ApplyConfig, Job[ApplyConfig]]):
         check_files(*config.text, *own_file(config.task))
 
     def prepare(
-        self, config: ApplyConfig, models: Mapping[str, Model], given: Any, progress: Progress | None
+        self, config: ApplyConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> Job[ApplyConfig]:
         """Prompts for a model whose letters can be read."""
         from repflow.studies.theory.reading import check_readable

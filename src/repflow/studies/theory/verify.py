@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
+from repflow.studies.engine.naming import Names
 from repflow.studies.engine.parts import Sampling, defaults, option
+from repflow.studies.engine.phase import steps_of
+from repflow.studies.engine.study import Job, Study
 
 if TYPE_CHECKING:
+    from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
+    from repflow.models import Model
     from repflow.studies.theory.record import Check
 
 QUICK = 20_000
@@ -37,12 +42,6 @@ class VerifyConfig(Sampling):
         return min(self.samples, QUICK) if self.quick else self.samples
 
 
-def check_request(config: VerifyConfig) -> None:
-    """Refuse what can be seen to be wrong."""
-    if config.draws() < LEAST:
-        raise InputError(teach(f"--samples of at least {LEAST}", f"{config.samples}", "20,000 take some seconds"))
-
-
 def groups() -> dict[str, Callable[[Any], list[Check]]]:
     """Checks by the part of the papers they belong to."""
     from repflow.studies.theory import bounds as theory_checks_ssm
@@ -61,67 +60,80 @@ def groups() -> dict[str, Callable[[Any], list[Check]]]:
     }
 
 
+class TheoryVerify(Study[VerifyConfig, Job[VerifyConfig]]):
+    """Every closed form beside a simulation."""
+
+    name = "theory-verify"
+    config = VerifyConfig
+    one_model = False
+
+    def check(self, config: VerifyConfig) -> None:
+        """Refuse too few draws."""
+        if config.draws() < LEAST:
+            raise InputError(teach(f"--samples of at least {LEAST}", f"{config.samples}", "20,000 take some seconds"))
+
+    def load(self, config: VerifyConfig) -> dict[str, Model]:
+        """No model."""
+        return {}
+
+    def prepare(
+        self, config: VerifyConfig, models: dict[str, Model], given: Any, progress: Progress | None
+    ) -> Job[VerifyConfig]:
+        """Nothing to prepare."""
+        return Job(config, models, None)
+
+    def compute(self, job: Job[VerifyConfig], sink: Sink, progress: Progress | None) -> Result:
+        """Run every check; a run that was cut goes on with the next group."""
+        made = {}
+        for group in groups():
+            if not sink.has(group):
+                _write(sink, group, _checks(group, job.config, progress))
+            made[group] = _read(sink, group)
+        return _result(made)
+
+    def names(self, config: VerifyConfig) -> Names:
+        """Other draws make another run."""
+        parts = [NAME] + [str(config.draws())] * (config.draws() != VerifyConfig().samples)
+        name = "-".join(parts + [f"seed{config.seed}"] * bool(config.seed))
+        return Names(name, name, name)
+
+
+STUDY = TheoryVerify()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
+
+
 def run(
     config: VerifyConfig,
     *,
     out: str | Path | None = None,
     name: str | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
-    """Run every check.
-
-    Args:
-        config: what to do.
-        out: folder of runs; None keeps the result in memory only. A run that was cut goes on with the next group.
-        name: name of the run in `out`.
-        progress: called with the group's name, draws done and draws in all.
-    """
-    from repflow.store import RunFolder, load_result
-    from repflow.studies.engine.provenance import machine
-
-    check_request(config)
-    stored, provenance = {"study": "theory-verify", **asdict(config)}, machine()
-    if out is None:
-        made = {group: _checks(group, config, progress) for group in groups()}
-        return _result(made, stored, provenance)
-    with RunFolder.open(out, name or run_name(config), config=stored, provenance=provenance) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        for group in groups():
-            if not folder.has_shard(group):
-                _write(folder, group, _checks(group, config, progress))
-        result = _result({group: _read(folder, group) for group in groups()}, stored, provenance)
-        folder.finish(result)
-    return result
+    """Run every check; see `run_study`."""
+    return STUDY.run(config, out=out, name=name, progress=progress)
 
 
-def run_name(config: VerifyConfig) -> str:
-    """Folder name of a run: other draws make another one."""
-    parts = [NAME] + [str(config.draws())] * (config.draws() != VerifyConfig().samples)
-    return "-".join(parts + [f"seed{config.seed}"] * bool(config.seed))
-
-
-def _checks(group: str, config: VerifyConfig, progress: Callable[[str, int, int], None] | None) -> list[Check]:
+def _checks(group: str, config: VerifyConfig, progress: Progress | None) -> list[Check]:
     from repflow.studies.theory.checks import Session
 
-    tell = None if progress is None else (lambda done, total: progress(group, done, total))
-    return groups()[group](Session(config.draws(), config.seed, tell))
+    return groups()[group](Session(config.draws(), config.seed, steps_of(progress, group)))
 
 
-def _write(folder: Any, group: str, checks: list[Check]) -> None:
+def _write(sink: Sink, group: str, checks: list[Check]) -> None:
     import numpy as np
 
     simulated = np.array([check.simulation for check in checks])
-    folder.write_shard(group, {"simulation": simulated}, {"checks": [asdict(check) for check in checks]})
+    sink.keep(group, {"simulation": simulated}, {"checks": [asdict(check) for check in checks]})
 
 
-def _read(folder: Any, group: str) -> list[Check]:
+def _read(sink: Sink, group: str) -> list[Check]:
     from repflow.studies.theory.record import Check
 
-    return [Check(**entry) for entry in folder.shard_meta(group)["checks"]]
+    return [Check(**entry) for entry in sink.meta(group)["checks"]]
 
 
-def _result(made: dict[str, list[Check]], config: dict[str, Any], provenance: dict[str, Any]) -> Result:
+def _result(made: dict[str, list[Check]]) -> Result:
     import numpy as np
 
     from repflow.core.results import Result
@@ -133,9 +145,7 @@ def _result(made: dict[str, list[Check]], config: dict[str, Any], provenance: di
         for column in columns
     }
     rows = [asdict(check) | {"gap": check.gap, "group": group} for group, part in made.items() for check in part]
-    return Result(
-        arrays, dict.fromkeys(arrays, ("row",)), config, {**provenance, "checks": rows}, list(_findings(checks))
-    )
+    return Result(arrays, dict.fromkeys(arrays, ("row",)), {}, {"checks": rows}, list(_findings(checks)))
 
 
 def _findings(checks: list[Check]) -> list[Finding]:

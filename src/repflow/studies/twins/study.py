@@ -7,7 +7,7 @@ Each cell is a run of `repflow measure` and resumes like one. `repflow.studies.t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, RepflowError, teach
 from repflow.studies.engine.loading import identity
+from repflow.studies.engine.naming import Names, known_name, spell
 from repflow.studies.engine.parts import (
     Ablation,
     Batches,
@@ -41,6 +42,7 @@ from repflow.studies.engine.parts import (
     option,
     words,
 )
+from repflow.studies.engine.study import BaseStudy
 from repflow.studies.measure import MeasureConfig, check_request
 from repflow.studies.twins.verdict import (
     TRAINED,
@@ -55,6 +57,7 @@ from repflow.studies.twins.verdict import (
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Finding, Result
+    from repflow.models import Model
     from repflow.studies.engine.cells import Outcome
     from repflow.studies.engine.grid import Cell
 
@@ -126,7 +129,7 @@ class TwinsConfig(
         return [*([] if self.model.startswith("config:") else [TRAINED]), *self.inits]
 
 
-def check(config: TwinsConfig) -> None:
+def check_words(config: TwinsConfig) -> None:
     """Refuse what is wrong whatever the model is."""
     from repflow.spec.scheme import parse_scheme
     from repflow.tasks.make import check_size
@@ -180,6 +183,44 @@ def cells(config: TwinsConfig) -> dict[Key, Cell]:
     return made
 
 
+class Twins(BaseStudy[TwinsConfig]):
+    """Trained weights against random twins. Made of measured cells, so it runs in a way of its own."""
+
+    name = "twins"
+    config = TwinsConfig
+    one_model = False
+
+    def check(self, config: TwinsConfig) -> None:
+        """Refuse wrong options, tasks and files."""
+        check_words(config)
+
+    def run(
+        self,
+        config: TwinsConfig,
+        *,
+        models: Mapping[str, Model] | None = None,
+        given: Any = None,
+        out: str | Path | None = None,
+        name: str | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Measure every cell and judge; the study is a folder in `out`, with a run per cell and the run `summary`."""
+        return run(config, out=out, name=name, progress=None if progress is None else lambda _: progress)
+
+    def place(self, folder: Path) -> tuple[Path, str]:
+        """The summary lies in the study's folder, beside the cells."""
+        return folder.parent.parent, folder.parent.name
+
+    def names(self, config: TwinsConfig) -> Names:
+        """Model, task and `twins`."""
+        parts = [Path(config.task).stem]
+        parts += [config.states] if config.states != "residual" else []
+        return spell(config, [*parts, "twins"], ("task", "states"))
+
+
+STUDY = Twins()
+
+
 def run(
     config: TwinsConfig,
     *,
@@ -200,17 +241,17 @@ def run(
     Returns:
         Result: arrays over (ablation, weights, length, seed, sample), `provenance["verdicts"]`, a finding per verdict.
     """
-    check(config)
+    check_words(config)
     if out is None:
         with tempfile.TemporaryDirectory() as passing:
             return _judged(config, _measured(config, Path(passing), progress, note))
     from repflow.store import RunFolder, check_name
     from repflow.studies.engine.provenance import machine
 
-    folder = Path(out) / check_name(name or study_name(config))
+    stored = identity(config) | {"study": "twins"}
+    folder = Path(out) / (check_name(name) if name else study_name(config, Path(out)))
     _check_model(config)
     provenance = {**machine(config.device or "default"), "digests": {}}
-    stored = identity(config) | {"study": "twins"}
     with RunFolder.open(folder, SUMMARY, config=stored, provenance=provenance) as summary:
         result = _judged(config, _measured(config, folder, progress, note))
         result.provenance = {**provenance, **result.provenance}
@@ -218,14 +259,14 @@ def run(
     return result
 
 
-def study_name(config: TwinsConfig) -> str:
-    """Folder name of a study: model, task and `twins`."""
-    from repflow.store import safe_name
-
-    model = config.model.removeprefix("config:")
-    parts = [Path(model).stem if model != config.model else model, Path(config.task).stem]
-    parts += [config.states] if config.states != "residual" else []
-    return safe_name("-".join([*parts, "twins"]))
+def study_name(config: TwinsConfig, out: Path | None = None) -> str:
+    """Name of the study's folder; that of an earlier version where `out` holds the same request under it."""
+    names = STUDY.names(config)
+    if out is None:
+        return names.current
+    stored = identity(config) | {"study": "twins"}
+    inside = Names(*(f"{name}/{SUMMARY}" for name in names))
+    return known_name(out, inside, stored).removesuffix(f"/{SUMMARY}")
 
 
 def _check_model(config: TwinsConfig) -> None:

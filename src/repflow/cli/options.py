@@ -57,7 +57,9 @@ def with_options(config: type, *, skip: Sequence[str] = ()) -> Callable[[Callabl
         skip: Fields that the command takes in a way of its own.
     """
     hints = get_type_hints(config)
-    made = [_parameter(field, hints[field.name]) for field in fields(config) if field.name not in skip]
+    made = [
+        _parameter(field, hints[field.name]) for field in sorted(fields(config), key=_rank) if field.name not in skip
+    ]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
@@ -126,6 +128,12 @@ def panel(name: str) -> str | None:
     ('What the model reads', None)
     """
     return next((title for title, names in PANELS.items() if name in names), None)
+
+
+def _rank(field: Field[Any]) -> int:
+    """Place of an option in the help: as in `PANELS`, a command's own first, whatever order its config's parts have."""
+    names = [name for panel_names in PANELS.values() for name in panel_names]
+    return names.index(field.name) if field.name in names else -1
 
 
 def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:

@@ -13,7 +13,7 @@ from repflow.core.errors import ConfigChangedError, InputError
 from repflow.models import load
 from repflow.store import list_runs, load_result
 from repflow.studies import measure
-from repflow.studies.twins.study import TwinsConfig, cells, check, run, study_name
+from repflow.studies.twins.study import TwinsConfig, cells, check_words, run, study_name
 from tests.models.tiny_configs import tiny_config
 from tests.studies.compare.inputs import TEXTS, save, words_tokenizer
 
@@ -170,7 +170,7 @@ def test_whole_grid_by_default():
 def test_refused_before_anything_is_written(place, changes, message):
     config = TwinsConfig(model="gpt", **(SMALL | changes))
     with pytest.raises(InputError, match=message):
-        check(config)
+        check_words(config)
 
 
 def test_wrong_requests_leave_nothing(place):

@@ -103,13 +103,13 @@ def run(
     """
     from repflow.core.results import Result
     from repflow.studies.recency import study as recency
-    from repflow.studies.recency.study import run_name
+    from repflow.studies.recency.study import STUDY
 
     figure = FIGURES[config.recipe]
     folder = Path(out) / f"recency-{config.scale}"
     asked = requests(config, out)
     found = {
-        role: recency.run(request, out=folder, name=run_name(request), progress=progress)
+        role: recency.run(request, out=folder, name=STUDY.names(request).earlier, progress=progress)
         for role, request in asked.items()
     }
     arrays: dict[str, np.ndarray] = {}
@@ -129,7 +129,7 @@ def run(
         "lines": told_lines(lines, config, labels, next(iter(asked.values())).samples),
         "stand_ins": labels,
         "models": {role: request.model for role, request in asked.items()},
-        "runs": {role: f"{folder.name}/{run_name(request)}" for role, request in asked.items()},
+        "runs": {role: f"{folder.name}/{STUDY.names(request).earlier}" for role, request in asked.items()},
         "fits": {role: _fits(result) for role, result in found.items()},
         "ratios": {pair: ratio.provenance["ratio"] for pair, ratio in ratios.items()},
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repflow.core.intervals import bracketed
-from repflow.studies.memory.study import MemoryConfig, check_request, run_name
+from repflow.studies.memory.study import STUDY, MemoryConfig, check_request
 from repflow.studies.reproduce.recency import (
     Line,
     above,
@@ -103,7 +103,7 @@ def run(
     figure = FIGURES[config.recipe]
     folder = Path(out) / f"recency-{config.scale}"
     asked = requests(config, out)
-    names = {role: cell_name(run_name(request), request) for role, request in asked.items()}
+    names = {role: cell_name(STUDY.names(request).bare, request) for role, request in asked.items()}
     found = {
         role: memory.run(request, out=folder, name=names[role], progress=progress) for role, request in asked.items()
     }

@@ -10,7 +10,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import Band, bracketed, paired_interval
-from repflow.studies.needle.study import NeedleConfig, check_request, run_name
+from repflow.studies.needle.study import STUDY, NeedleConfig, check_request
 from repflow.studies.reproduce.recency import (
     Line,
     above,
@@ -88,7 +88,7 @@ def run(
 
     folder = Path(out) / f"recency-{config.scale}"
     asked = requests(config, out)
-    names = {role: cell_name(run_name(request), request) for role, request in asked.items()}
+    names = {role: cell_name(STUDY.names(request).earlier, request) for role, request in asked.items()}
     found = {
         role: needle.run(request, out=folder, name=names[role], progress=progress) for role, request in asked.items()
     }

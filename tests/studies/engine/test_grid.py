@@ -244,9 +244,9 @@ def test_no_tokenizer_for_text_is_a_dash(place):
 def test_finished_cells_are_not_run_again(place, monkeypatch):
     write(place, lengths=[16, 20], inits=["trained", "default"])
     loads, runs = [], []
-    load_model, measure_run = grid_run.measure.load_model, grid_run.measure.run
-    monkeypatch.setattr(grid_run.measure, "load_model", lambda c: (loads.append(c.init), load_model(c))[1])
-    monkeypatch.setattr(grid_run.measure, "run", lambda c, **k: (runs.append(c.length), measure_run(c, **k))[1])
+    load_model, work_on = grid_run.load_model, grid_run.work_on
+    monkeypatch.setattr(grid_run, "load_model", lambda c: (loads.append(c.init), load_model(c))[1])
+    monkeypatch.setattr(grid_run, "work_on", lambda c, *more: (runs.append(c.length), work_on(c, *more))[1])
     first = run("study.toml", "--part", "1/4")
     assert (first.exit_code, loads, runs) == (0, ["trained"], [16])
     run("study.toml")

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -163,7 +164,7 @@ def test_models_on_the_command_line_are_matched(place):
     assert [entry["model"] for entry in found] == ["bytes", "words"]
     items = {entry["provenance"]["task"]["items"] for entry in found}
     assert len(items) == 1
-    stored = load_result("runs/bytes-kvpr-500-grid4")
+    stored = load_result(*Path("runs").glob("bytes-kvpr-500-grid4-*"))
     assert stored.config["match_with"] == ["bytes", "mute", "words"]
     done = run(*common[:3], *common[4:], "--match", "tokens", "--out", "own", "--json", "--metrics", "token_similarity")
     assert done.exit_code == 0

@@ -1,7 +1,9 @@
 """Trained against random twins: cells are plain measurements on the same prompts, resumed, and judged."""
 
 import json
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,13 +71,15 @@ def test_cells_are_measurements_of_a_trained_model_on_text(place):
     assert result["raw/late_minus_early_mean"][0, 1, 0] == pytest.approx(mean)
     assert [f.code.partition("_")[0] for f in result.findings] == ["twins", "twins"]
     assert "not called architectural" in result.findings[0].message or "not architectural" in result.findings[0].message
-    assert {run.name for run in list_runs("runs/gpt-text-twins")} >= {"summary"}
-    assert len(list_runs("runs/gpt-text-twins")) == 1 + 10
+    assert {run.name for run in list_runs(*Path("runs").glob("gpt-text-twins*"))} >= {"summary"}
+    assert len(list_runs(*Path("runs").glob("gpt-text-twins*"))) == 1 + 10
 
 
 def test_prompts_are_shared_and_weights_are_not(place):
     result = run(TwinsConfig(model="gpt", task="random", **SMALL), out="runs")
-    stored = [load_result(f"runs/gpt-random-twins/{name}") for name in result.provenance["cells"].values()]
+    stored = [
+        load_result(*Path("runs").glob(f"gpt-random-twins*/{name}")) for name in result.provenance["cells"].values()
+    ]
     prompts = {(r.config["length"], r.provenance["digests"]["prompts"]) for r in stored}
     assert len(prompts) == 2
     weights = {(r.config["init"], r.config["init_seed"], r.provenance["digests"]["weights"]) for r in stored}
@@ -89,9 +93,12 @@ def test_a_finished_study_loads_no_model(place, monkeypatch):
     monkeypatch.setattr(measure, "load_model", lambda *_: pytest.fail("loaded a model"))
     again = run(config, out="runs")
     assert json.dumps(again.to_json()) == json.dumps(first.to_json())
-    assert load_result("runs/gpt-random-twins/summary").provenance["verdicts"] == first.provenance["verdicts"]
+    assert (
+        load_result(*Path("runs").glob("gpt-random-twins*/summary")).provenance["verdicts"]
+        == first.provenance["verdicts"]
+    )
     with pytest.raises(ConfigChangedError, match="seeds"):
-        run(TwinsConfig(model="gpt", **(SMALL | {"seeds": 1})), out="runs")
+        run(TwinsConfig(model="gpt", **(SMALL | {"seeds": 1})), out="runs", name=study_name(config))
 
 
 def test_ablations_are_held_against_the_whole_model(place):
@@ -124,7 +131,7 @@ def test_missing_cells_are_named(place, capsys):
     done = command("gpt", "--inits", "default", "--lengths", "8,300", "--seeds", 1, "--samples", 2)
     assert done.exit_code == 0
     assert "trained n=300: cannot run: expected at most 256 tokens" in done.stderr
-    verdicts = load_result("runs/gpt-random-twins/summary").provenance["verdicts"]
+    verdicts = load_result(*Path("runs").glob("gpt-random-twins*/summary")).provenance["verdicts"]
     assert any("default n=300 seed 0 (expected at most 256 tokens" in gap for gap in verdicts["raw"]["gaps"])
     assert verdicts["raw"]["code"] != "architectural"
 
@@ -136,7 +143,7 @@ def test_command(place):
     for word in ("weights", "trained", "default", "xavier", "late − early, raw", "wrote runs/mamba-random-twins"):
         assert word in done.stdout
     parsed = json.loads(command("mamba", *options, "--json").stdout)
-    assert parsed["run"] == "runs/mamba-random-twins/summary"
+    assert re.fullmatch(r"runs/mamba-random-twins-[0-9a-f]{8}/summary", parsed["run"])
     assert parsed["metrics"]["raw/late_minus_early_mean"]["shape"] == [1, 3, 1]
     assert set(parsed["provenance"]["verdicts"]) == {"raw", "excess"}
 

@@ -101,6 +101,7 @@ class Pair(Study[CompareConfig, Job[CompareConfig]]):
         """Read every prompt with both, and compare all states."""
         a, b, paired = job.models["a"], job.models["b"], job.prompts
         records = _records(job.config, a, b, paired, sink, progress)
+        job.take_digests()
         return _finish(job.config, a, b, paired, records, job.provenance["digests"])
 
     def names(self, config: CompareConfig) -> Names:

@@ -163,6 +163,7 @@ class Steps(Study[CompareConfig, StepsJob]):
         """Measure each checkpoint and compare it with the last."""
         sink.announce(job.total, steps=[step.label for step in job.steps])
         work = StepWork(job.config, list(job.steps), job.prompts, job.model, progress)
+        job.take_digests()
         job.models.clear()  # the reference is dropped once its states are taken
         return work.result(sink)
 

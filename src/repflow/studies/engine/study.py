@@ -8,7 +8,7 @@ sink). `run_study` does the rest: check, load, describe, name, open or resume th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -41,6 +41,7 @@ class Job(Generic[C]):
         stored: the config as the run keeps it; see `Study.stored`.
         provenance: with what the work is done, as the run keeps it from its start; see `describe`.
         facts: what the result says beside it: models and prompts.
+        digests: computes those of weights and prompts.
     """
 
     config: C
@@ -50,6 +51,12 @@ class Job(Generic[C]):
     stored: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    digests: Callable[[], dict[str, Any]] = dict
+
+    def take_digests(self) -> None:
+        """Put digests of weights and prompts into the provenance, once."""
+        if "digests" not in self.provenance:
+            self.provenance["digests"] = self.digests()
 
     @property
     def model(self) -> Model:
@@ -225,8 +232,15 @@ def describe(study: Study[C, J], job: J) -> None:
 
     job.stored = study.stored(job)
     job.facts = {"model": model_facts(job.model)} if ONE in job.models else {}
-    weights = {weights_key(label): model.digest() for label, model in job.models.items()}
-    job.provenance = {**study.machine(job), "digests": {**weights, **study.digests(job)}}
+    job.provenance = study.machine(job)
+    models = dict(job.models)  # a study may drop some while it works
+
+    def digests() -> dict[str, Any]:
+        weights = {weights_key(label): model.digest() for label, model in models.items()}
+        models.clear()
+        return {**weights, **study.digests(job)}
+
+    job.digests = digests
 
 
 def run_study(
@@ -266,6 +280,7 @@ def run_study(
         result = _computed(study, job, MemorySink(), progress)
         result.provenance["seconds"] = since(begun)
         return result
+    job.take_digests()
     return _kept(study, job, Path(out), name, progress, begun)
 
 
@@ -302,6 +317,7 @@ def _computed(study: Study[C, J], job: J, sink: Sink, progress: Progress | None)
     if progress is not None and job.total:
         progress(0, job.total, 0)  # models are loaded, the work begins
     result = study.compute(job, sink, progress)
+    job.take_digests()
     result.config = job.stored
     result.provenance = {**job.provenance, **job.facts, **result.provenance}
     for model in job.models.values():

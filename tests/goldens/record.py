@@ -91,7 +91,9 @@ def clean_text(text: str, places: dict[str, str]) -> str:
 def clean(value: Any, places: dict[str, str]) -> Any:
     """A JSON value without what changes by itself."""
     if isinstance(value, dict):
-        return {clean_text(k, places): f"<{k}>" if k in VARYING else clean(v, places) for k, v in value.items()}
+        # seconds by phase stand beside a result in memory and in the manifest, not in result.json
+        kept = {k: v for k, v in value.items() if not (k == "seconds" and isinstance(v, dict))}
+        return {clean_text(k, places): f"<{k}>" if k in VARYING else clean(v, places) for k, v in kept.items()}
     if isinstance(value, list | tuple):
         return [clean(item, places) for item in value]
     return clean_text(value, places) if isinstance(value, str) else value

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import Progress, quiet, stdout_console
-from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import make_config, or_zoo, with_options
+from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.compare.config import CompareConfig
 from repflow.studies.compare.study import STUDY, check_request

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, complain, note, quiet, stdout_console
-from repflow.cli.measure import RUNS
 from repflow.cli.report import write_page
+from repflow.cli.study import RUNS
 from repflow.spec.zoo import NAMES, shown_models
 from repflow.store.disk import check_place, make_folder
 from repflow.studies.demo import PLACE, Job, jobs, run_job

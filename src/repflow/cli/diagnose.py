@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import Progress, quiet, stdout_console
-from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.study import RUNS, short_name
 from repflow.store.disk import check_place
 from repflow.studies.diagnose.study import STUDY, DiagnoseConfig, check_request
 

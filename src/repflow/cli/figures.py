@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from repflow.cli.console import note, quiet, say
-from repflow.cli.measure import RUNS
 from repflow.cli.report import all_runs
+from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, say, stdout_console
-from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
+from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 
 if TYPE_CHECKING:

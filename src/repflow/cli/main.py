@@ -14,11 +14,6 @@ from repflow.cli import (
     dynamics,
     figures,
     grid,
-    measure,
-    memory,
-    needle,
-    probe,
-    recency,
     report,
     reproduce,
     runs,
@@ -27,6 +22,8 @@ from repflow.cli import (
     zoo,
 )
 from repflow.cli.console import guarded, prepare_streams, show_timings
+from repflow.cli.study import study_command
+from repflow.core.studies import row_named
 from repflow.version import __version__
 
 app = typer.Typer(
@@ -81,15 +78,15 @@ EXAMPLES = {
 
 
 def _epilog(name: str) -> str:
-    return "\n\n".join(["Examples:", *EXAMPLES[name]])
+    return "\n\n".join(["Examples:", *EXAMPLES[name]]) if name in EXAMPLES else ""
 
 
-app.command("measure", epilog=_epilog("measure"))(guarded(measure.command))
+app.command("measure", epilog=_epilog("measure"))(guarded(study_command(row_named("measure"))))
 app.command("compare", epilog=_epilog("compare"))(guarded(compare.command))
-app.command("probe", epilog=_epilog("probe"))(guarded(probe.command))
-app.command("recency", epilog=_epilog("recency"))(guarded(recency.command))
-app.command("needle", epilog=_epilog("needle"))(guarded(needle.command))
-app.command("memory", epilog=_epilog("memory"))(guarded(memory.command))
+app.command("probe", epilog=_epilog("probe"))(guarded(study_command(row_named("probe"))))
+app.command("recency", epilog=_epilog("recency"))(guarded(study_command(row_named("recency"))))
+app.command("needle", epilog=_epilog("needle"))(guarded(study_command(row_named("needle"))))
+app.command("memory", epilog=_epilog("memory"))(guarded(study_command(row_named("memory"))))
 app.command("diagnose", epilog=_epilog("diagnose"))(guarded(diagnose.command))
 app.command("twins", epilog=_epilog("twins"))(guarded(twins.command))
 app.command("run", epilog=_epilog("run"))(guarded(grid.command))

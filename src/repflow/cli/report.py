@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from repflow.cli.console import note, say
-from repflow.cli.measure import RUNS
+from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 
 PAGE = "report.html"

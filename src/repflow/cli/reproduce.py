@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, say, stdout_console
-from repflow.cli.measure import RUNS
 from repflow.cli.options import comma_separated, make_config, with_options
+from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.parts import help_of

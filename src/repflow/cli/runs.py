@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from repflow.cli.console import FAILED, Progress, note, quiet, say, stdout_console
-from repflow.cli.measure import RUNS
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
+from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import row_of
 from repflow.core.trust import Trust, check_trust

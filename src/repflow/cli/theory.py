@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, guarded, quiet, stdout_console
-from repflow.cli.measure import RUNS, short_name
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.study import RUNS, short_name
 from repflow.studies.theory.apply import ApplyConfig
 from repflow.studies.theory.verify import VerifyConfig
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
-from repflow.cli.measure import RUNS, json_object
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, run, study_name
 

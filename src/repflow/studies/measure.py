@@ -11,6 +11,7 @@ from repflow.core.catalogue import DEFAULT_METRICS
 from repflow.core.errors import InputError, nearest
 from repflow.core.trust import METRIC_FILE, code_files, file_digest
 from repflow.spec.request import typed_options
+from repflow.spec.zoo import NAMES
 from repflow.studies.engine.entry import loaded_model, plain_options
 from repflow.studies.engine.loading import check_files, check_measuring, load_model
 from repflow.studies.engine.naming import Names, spell, weight_words
@@ -24,6 +25,7 @@ from repflow.studies.engine.parts import (
     as_list,
     listed,
     option,
+    words,
 )
 from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
 from repflow.studies.engine.study import ONE, Job, Study, run_study
@@ -59,8 +61,8 @@ class MeasureConfig(CkaForm, StateKind, Batches, Prompting, OneModel):
 
     def __post_init__(self) -> None:
         """Put the default metrics in place of the word `default`, and ablations in their fixed order."""
-        words = [m for name in self.metrics for m in (DEFAULT_METRICS if name == "default" else [name])]
-        self.metrics = list(dict.fromkeys(words))
+        named = [m for name in words(self.metrics) for m in (DEFAULT_METRICS if name == "default" else [name])]
+        self.metrics = list(dict.fromkeys(named))
         self.ablate = ablation_names(self.ablate)
 
 
@@ -77,6 +79,12 @@ class Measure(Study[MeasureConfig, MeasureJob]):
     name = "measure"
     config = MeasureConfig
     named = False
+    summary = """Measure how representations flow through MODELs: run each once and store what its layers do.
+
+    A run that was interrupted goes on where it was when the same command is given again.
+    """
+    usual = NAMES
+    usual_words = "all of the zoo"
 
     def check(self, config: MeasureConfig) -> None:
         """Refuse wrong options, tasks, files and metrics."""
@@ -143,6 +151,18 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         parts += [config.states] if config.states != "residual" else []
         parts += [f"grid{config.grid}"] if config.grid is not None else []
         return spell(config, parts, ("init", "init_seed", "ablate", "task", "length", "states", "grid"))
+
+    def together(self, config: MeasureConfig, models: Sequence[str]) -> tuple[MeasureConfig, str]:
+        """The same prompts, and smoothness and stability over equally many steps of depth."""
+        from repflow.studies.engine.depth_grid import common_grid
+
+        config, said = super().together(config, models)
+        if config.grid is None:
+            grid = common_grid(models, config.states, trust_remote_code=config.trust_remote_code)
+            if grid is not None:
+                said = f"comparing smoothness and stability on a grid of {grid} relative-depth steps (--grid)"
+            config = replace(config, grid=grid)
+        return config, said
 
     def cell_word(self, config: MeasureConfig) -> str:
         """As it was before names had digits, so that grids of earlier versions go on."""

@@ -8,8 +8,8 @@ sink). `run_study` does the rest: check, load, describe, name, open or resume th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -75,12 +75,18 @@ class BaseStudy(ABC, Generic[C]):
     Attributes:
         name: its name in the table of studies.
         config: its config, a dataclass.
+        summary: help of its command; the first line also stands in the list of commands.
+        usual: models of the zoo that the command takes where none is named, and what its help calls them.
+        usual_words: see `usual`.
         one_model: whether it takes one loaded model, which cells of a grid then share.
         named: whether the stored config holds the name under `study`; the first studies are recognised by their fields.
     """
 
     name: ClassVar[str]
     config: ClassVar[type]
+    summary: ClassVar[str] = ""
+    usual: ClassVar[tuple[str, ...]] = ("gpt-neox", "mamba2")
+    usual_words: ClassVar[str] = "two of the zoo"
     one_model: ClassVar[bool] = True
     named: ClassVar[bool] = True
 
@@ -131,6 +137,27 @@ class BaseStudy(ABC, Generic[C]):
         known = {entry.name for entry in fields(self.config)}
         made: C = self.config(**{key: value for key, value in stored.items() if key in known})
         return made
+
+    def together(self, config: C, models: Sequence[str]) -> tuple[C, str]:
+        """The config for several models that are put side by side, and what a user should know of the change."""
+        from repflow.studies.engine.prompts import matched_models
+
+        if not hasattr(config, "match_with"):
+            return config, ""
+        asked: Any = config
+        return replace(asked, match_with=matched_models(models, config)), ""
+
+    def of_several(self) -> BaseStudy[C]:
+        """The study as it is asked of each of several models."""
+        return self
+
+    def joint(self, results: Sequence[Result], config: C, out: Path) -> list[tuple[str, Result]]:
+        """Names and results of runs that only several models give, stored in `out`."""
+        return []
+
+    def further(self, config: C, name: str) -> list[str]:
+        """Names of runs that are stored beside a run."""
+        return []
 
     def place(self, folder: Path) -> tuple[Path, str]:
         """Folder of runs and name with which a stored run was made."""

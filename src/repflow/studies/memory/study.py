@@ -34,6 +34,13 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
 
     name = "memory"
     config = MemoryConfig
+    summary = """Look at the memory gates of MODELs: range of decays, half-lives, Theorem 4.2, sharpness through depth.
+
+    A layer without a transition, such as attention, gives the sharpness of its outputs alone. A run that was
+    interrupted goes on where it was when the same command is given again.
+    """
+    usual = ("mamba", "mamba2", "hybrid", "gpt-neox")
+    usual_words = "mamba, mamba2, hybrid, gpt-neox of the zoo"
 
     def check(self, config: MemoryConfig) -> None:
         """Refuse wrong options, tasks and files."""
@@ -67,6 +74,10 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
     def compute(self, job: Job[MemoryConfig], sink: Sink, progress: Progress | None) -> Result:
         """Look at every layer."""
         return _result(job.config, job.model, job.prompts, sink, progress)
+
+    def further(self, config: MemoryConfig, name: str) -> list[str]:
+        """The run of maps."""
+        return [f"{name}-maps"] if config.maps else []
 
     def names(self, config: MemoryConfig) -> Names:
         """As of a measurement, marked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,13 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
 
     name = "needle"
     config = NeedleConfig
+    summary = """Hide false statements in long documents and see whether MODELs find them, by length and position.
+
+    "The capital of France is Madrid." The question is answered greedily, and the planted word is ranked against the
+    true one and others, so that small models give a signal too. A run that was interrupted goes on where it was.
+    """
+    usual = ("gpt-neox", "mamba2", "hybrid")
+    usual_words = "gpt-neox, mamba2 and hybrid of the zoo"
 
     def check(self, config: NeedleConfig) -> None:
         """Refuse wrong options and files."""
@@ -68,6 +75,12 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
         """Read the prompts and score what the model says."""
         assert job.made is not None
         return _result(job.config, job.model, job.made, sink, progress)
+
+    def together(self, config: NeedleConfig, models: Sequence[str]) -> tuple[NeedleConfig, str]:
+        """The same text for all, unless each fills its own tokens."""
+        if config.match != "text":
+            return config, ""
+        return replace(config, match_with=sorted({*models, *config.match_with})), ""
 
     def names(self, config: NeedleConfig) -> Names:
         """Model, weights and the largest length."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProbeConfig", "check_request", "probe", "run", "run_name"]
 
+USUAL = ("gpt-neox", "mamba2", "hybrid")
+"""Models of the zoo that the demo probes, too."""
 IN_MEMORY = 1 << 30
 """Features of a run that is not stored stay in memory up to this many bytes, and go to a temporary folder beyond."""
 
@@ -42,6 +44,13 @@ class Probe(Study[ProbeConfig, ProbeJob]):
     name = "probe"
     config = ProbeConfig
     named = False
+    summary = """Probe every state of MODELs: where in depth can a linear read-out find what the task is about?
+
+    Features go to the run folder while the model runs once; a run that was interrupted goes on where it was. Several
+    models get the same text (--match).
+    """
+    usual = USUAL
+    usual_words = "those of the zoo that the demo probes"
 
     def check(self, config: ProbeConfig) -> None:
         """Refuse wrong options, tasks and files."""

@@ -36,6 +36,12 @@ class Recency(Study[RecencyConfig, RecencyJob]):
 
     name = "recency"
     config = RecencyConfig
+    summary = """Measure how far back tokens reach in MODELs: influence of every input on one output, by distance.
+
+    Of several models, the influence of the first over that of each other is fitted too, and stored as a run of its own.
+    """
+    usual = ("mamba2", "gpt-neox", "hybrid")
+    usual_words = "an SSM, a Transformer and a hybrid of the zoo"
 
     def check(self, config: RecencyConfig) -> None:
         """Refuse wrong options, tasks and files."""
@@ -77,6 +83,27 @@ class Recency(Study[RecencyConfig, RecencyJob]):
     def names(self, config: RecencyConfig) -> Names:
         """Model, weights, task and length."""
         return names(config)
+
+    def together(self, config: RecencyConfig, models: Sequence[str]) -> tuple[RecencyConfig, str]:
+        """The same prompts, long enough for a ratio to be fitted."""
+        check_reach(config.at % config.length)
+        return super().together(config, models)
+
+    def of_several(self) -> Recency:
+        """The ratio to another model comes next."""
+        return Compared()
+
+    def joint(self, results: Sequence[Result], config: RecencyConfig, out: Path) -> list[tuple[str, Result]]:
+        """The influence of the first model over that of each other; none where the first one failed."""
+        from repflow.studies.recency.ratio import influence_ratio, ratio_name
+
+        first, *others = results
+        if first.config["model"] != config.model:
+            return []
+        return [
+            (ratio_name(first, other, config.nearest), influence_ratio(first, other, nearest=config.nearest, out=out))
+            for other in others
+        ]
 
 
 class Compared(Recency):

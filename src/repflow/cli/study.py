@@ -1,0 +1,153 @@
+"""The command of a study that asks one thing of each model: models one after the other, each stored, then side by side.
+
+Options, help, built-in models where none is named, matching and tables all come from the study (`STUDY`) and from its
+view in the terminal, so that a new study has a command as soon as the table of studies has its row. Annotations are not
+postponed in this module: those of the command depend on the study.
+"""
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
+from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.core.errors import InputError, teach
+from repflow.core.studies import StudyRow
+from repflow.store.disk import check_place
+from repflow.studies.engine.table import study_at
+
+if TYPE_CHECKING:
+    from repflow.core.results import Result
+    from repflow.studies.engine.study import BaseStudy
+
+RUNS = Path("runs")
+
+
+def study_command(row: StudyRow) -> Callable[..., None]:
+    """The command of a study of the table."""
+    study = study_at(row)
+
+    @with_options(study.config, skip=("model",))
+    def command(
+        models: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="[MODEL]...", help=f"{MODEL_HELP}; none: {study.usual_words}."),
+        ] = None,
+        out: Annotated[Path, typer.Option("--out", help="Folder of runs; each model's run is a folder in it.")] = RUNS,
+        name: Annotated[
+            str | None, typer.Option("--name", help="Name of the run; by default from model, task and length.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per model, nothing else.")] = False,
+        **options: Any,
+    ) -> None:
+        specs = or_zoo(models, *study.usual)
+        if name is not None and len(specs) > 1:
+            raise InputError(teach("--name with one model", f"{len(specs)} models", "leave --name out"))
+        check_place(out)
+        first: Any = make_config(study.config, {**options, "model": specs[0]})
+        study.check_request(first, name)
+        if len(specs) > 1:
+            with quiet():
+                first, said = study.together(first, specs)
+            if said:
+                note(said)
+        configs = [replace(first, model=spec) for spec in specs]
+        code, results = run_each(study, configs, out, name, as_json=as_json)
+        if len(results) > 1:
+            _show_together(study, results, first, out, as_json=as_json)
+        raise typer.Exit(code)
+
+    command.__doc__ = study.summary
+    return command
+
+
+def run_each(
+    study: "BaseStudy[Any]", configs: Sequence[Any], out: Path, name: str | None = None, *, as_json: bool = False
+) -> tuple[int, "list[Result]"]:
+    """Run a study on models one after the other; one that fails is reported and the others go on.
+
+    Args:
+        study: which.
+        configs: one per model.
+        out: folder of the runs.
+        name: of the run of a lone model.
+        as_json: print a JSON object per model instead of its view.
+
+    Returns:
+        The exit code (1 if any work failed, else 2 if any request was wrong, else 0) and the results that came.
+    """
+    codes, results = set(), []
+    beside_others = study.of_several() if len(configs) > 1 else study
+    for config in configs:
+        called = name or study.find_name(config, out)
+        try:
+            with quiet(), Progress(short_name(config.model)) as progress:
+                result = beside_others.run(config, out=out, name=called, progress=progress)
+        except Exception as error:  # noqa: BLE001  one model must not take the others down
+            codes.add(complain(error, config.model if len(configs) > 1 else ""))
+            continue
+        finally:
+            gc.collect()  # the model is free before the next one is loaded
+        results.append(result)
+        if as_json:
+            print(json.dumps(json_object(result, out / called), allow_nan=False), flush=True)
+        else:
+            show_result(study.name, result, [out / called, *(out / more for more in study.further(config, called))])
+    return FAILED if FAILED in codes else WRONG_REQUEST if codes else DONE, results
+
+
+def show_result(study: str, result: "Result", written: Sequence[Path]) -> None:
+    """Print a result as its study's view shows it, and where it is stored."""
+    from repflow.report.terminal import view_of
+
+    console = stdout_console()
+    for part in view_of(study).view(result):
+        console.print(part)
+    for place in written:
+        console.print(f"wrote {place}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_together(study: "BaseStudy[Any]", results: "list[Result]", config: Any, out: Path, *, as_json: bool) -> None:
+    """Results side by side, and what only several of them give; with --json that is in its runs alone."""
+    from repflow.report.terminal import view_of
+
+    with quiet():
+        joint = study.joint(results, config, out)
+    if as_json:
+        return
+    console = stdout_console()
+    shown = [result for _, result in joint] if joint else results
+    table = view_of(study.name).side_by_side
+    if table is not None:
+        console.print(table(shown))
+    for name, _ in joint:
+        console.print(f"wrote {out / name}", markup=False, highlight=False, soft_wrap=True)
+
+
+def short_name(model: str) -> str:
+    """Last part of a model spec.
+
+    >>> short_name("config:models/gpt.json"), short_name("EleutherAI/pythia-70m@step1000")
+    ('gpt.json', 'pythia-70m@step1000')
+    """
+    return model.rstrip("/").rpartition("/")[2] or model
+
+
+def json_object(result: "Result", run: Path) -> dict[str, Any]:
+    """What `--json` prints for one model; NaN is null."""
+    whole = result.to_json()
+    return {
+        "run": str(run),
+        "model": whole["config"].get("model"),
+        "task": whole["config"].get("task"),
+        "metrics": {
+            name: {key: entry[key] for key in ("axes", "shape", "values")} for name, entry in whole["metrics"].items()
+        },
+        "findings": whole["findings"],
+        "provenance": whole["provenance"],
+    }

@@ -21,7 +21,7 @@ from repflow.capture.features import FeatureMeter, FeatureShard, StoredFeatures
 from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.tasks import Encoder, Prompt
-from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.capture.inputs import LENGTHS, model, prompts
 from tests.models.tiny_configs import VOCAB, tiny_model
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")

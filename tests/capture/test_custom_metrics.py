@@ -8,7 +8,7 @@ from repflow.capture import collect_states
 from repflow.capture.measure import MeasureOptions, measure_prompts, resolve_metric
 from repflow.core.errors import InputError, RepflowError
 from repflow.metrics.custom import CUSTOM, register_metric
-from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.capture.inputs import LENGTHS, model, prompts
 
 
 @pytest.fixture(autouse=True)

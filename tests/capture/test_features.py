@@ -18,7 +18,7 @@ from repflow.capture.run import batch_name
 from repflow.core.errors import InputError
 from repflow.metrics.meter import BatchInfo
 from repflow.spec.request import check_readings
-from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.capture.inputs import LENGTHS, model, prompts
 from tests.models.rounding import tolerance
 
 KINDS = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "bamba")

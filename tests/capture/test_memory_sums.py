@@ -13,7 +13,7 @@ from repflow.models import load, ssm_quantities
 from repflow.models.recurrence import layer as recurrence_file
 from repflow.tasks import id_prompts
 from repflow.theory import memory_contraction
-from tests.capture.capture_inputs import model, prompts
+from tests.capture.inputs import model, prompts
 from tests.models.recurrence.scan_models import lively
 from tests.models.stack.inputs import stack
 from tests.models.tiny_configs import tiny_model

@@ -15,7 +15,7 @@ from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.tasks import id_prompts
-from tests.capture.capture_inputs import prompts
+from tests.capture.inputs import prompts
 from tests.models.tiny_configs import tiny_model
 
 pytestmark = pytest.mark.skipif(probe_dtype(torch.float16) is not None, reason="this CPU cannot run float16")

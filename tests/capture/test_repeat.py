@@ -8,7 +8,7 @@ from repflow.capture.measure import MeasureOptions, measure_prompts
 from repflow.capture.repeat import RepeatCheck, differences
 from repflow.models import load
 from repflow.models.pretrained import Model
-from tests.capture.capture_inputs import prompts
+from tests.capture.inputs import prompts
 from tests.models.tiny_configs import NAMED, tiny_model
 
 IDS = torch.arange(24).reshape(1, 24)

@@ -13,7 +13,7 @@ from repflow.metrics.streaming_cka import RowPooledCka
 from repflow.models import Model
 from repflow.store import RunFolder
 from repflow.studies.engine.sink import RunSink
-from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.capture.inputs import LENGTHS, model, prompts
 
 
 class Small(Model):

@@ -9,7 +9,7 @@ from repflow.core.errors import RepflowError, StoreError
 from repflow.core.results import Result
 from repflow.store import heal, list_runs, load_result, verify
 from repflow.store.run import OWN_FILES
-from tests.faults.store_study import open_run, run_study
+from tests.faults.store.study import open_run, run_study
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from repflow.core.errors import UnsupportedModelError
 from repflow.interventions import ablate
 from repflow.models import load
 from tests.models.stack.inputs import ids, stack
-from tests.models.test_model_conformance import collect, worst
+from tests.models.test_conformance import collect, worst
 
 MIXERS = ["softmax_attention", "ssd", "retention", "softmax_attention"]
 

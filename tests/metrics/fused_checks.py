@@ -15,7 +15,7 @@ from repflow import metrics as m
 from repflow.metrics import fused, reduce
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.reduce import DepthSums
-from tests.metrics.metric_inputs import feed, pad, sample_states, values
+from tests.metrics.inputs import feed, pad, sample_states, values
 
 WIDTHS = (5, 48, 96, 130)
 DTYPES = (torch.float32, torch.float16)
@@ -25,7 +25,7 @@ MIXTURES = {
     "all in float32": [torch.float32] * 6,
     "by turns": [torch.float32, torch.float16] * 3,
 }
-"""The interpreter cannot do bfloat16: test_gpu_compile.py and benchmarks/overhead.py see to it."""
+"""The interpreter cannot do bfloat16: test_compile.py and benchmarks/overhead.py see to it."""
 
 
 def states_of(seed, dtype, *, count=6, batch=2, token=5, width=48):

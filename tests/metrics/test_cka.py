@@ -15,7 +15,7 @@ from repflow.metrics.cka import (
     normalise_hsic,
     permutation_null,
 )
-from tests.metrics import metric_oracles as oracle
+from tests.metrics import oracles as oracle
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

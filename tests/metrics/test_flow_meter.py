@@ -12,7 +12,7 @@ from repflow.metrics.drop import DEFAULT_DROP
 from repflow.metrics.flow import TOKEN_BYTES, FlowMeter, meter_bytes
 from repflow.metrics.meter import BatchInfo, position_bins
 from repflow.metrics.tokens import PROBES
-from tests.metrics.metric_inputs import feed, pad, sample_states, splits, values
+from tests.metrics.inputs import feed, pad, sample_states, splits, values
 
 PER_STATE = ("token_similarity", "common_share", "sharpness")
 PER_SAMPLE = (

@@ -1,7 +1,7 @@
 """Triton kernels in Triton's interpreter, which runs them on the CPU.
 
 bfloat16 is broken there: float16 stands for it, and benchmarks/overhead.py checks bfloat16 on a GPU.
-That the compiler takes them is seen by tests/mixers/test_gpu_compile.py.
+That the compiler takes them is seen by tests/mixers/test_compile.py.
 """
 
 import importlib.util
@@ -57,7 +57,7 @@ def test_without_triton_the_plain_path_is_taken():
         "importlib.util.find_spec = lambda name, package=None: None if name == 'triton' else find(name, package)\n"
         "sys.modules['triton'] = None\n"
         "import torch\n"
-        "from tests.metrics.metric_inputs import feed, sample_states, values\n"
+        "from tests.metrics.inputs import feed, sample_states, values\n"
         "from repflow.metrics import fused\n"
         "from repflow.metrics.flow import FlowMeter\n"
         "assert fused.INTERPRETED and not fused.usable(torch.zeros(1, 2, 8))\n"

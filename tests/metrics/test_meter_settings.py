@@ -8,7 +8,7 @@ from repflow.metrics.centre import CentredSimilarity
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
 from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka
-from tests.metrics.metric_inputs import feed, sample_states
+from tests.metrics.inputs import feed, sample_states
 
 SAMPLES = sample_states(0, [6, 7], n_states=4)
 CENTER = torch.randn(4, SAMPLES[0].shape[-1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -7,7 +7,7 @@ import repflow
 from repflow.core.errors import InputError
 from repflow.models import StackConfig, StackForCausalLM, StackForSequenceClassification, load, twin
 from tests.models.stack.inputs import entry, ids
-from tests.models.test_model_conformance import collect, worst
+from tests.models.test_conformance import collect, worst
 
 LENGTHS = torch.tensor([9, 4, 1])
 MASK = torch.arange(9)[None] < LENGTHS[:, None]

@@ -17,7 +17,7 @@ from repflow.models import StackConfig, StackForCausalLM, load, twin
 from repflow.models.weights.initialise import parameter_groups
 from tests.models.rounding import MARGIN, amplification, worst
 from tests.models.stack.inputs import HYBRID, entry, ids, stack
-from tests.models.test_model_conformance import collect
+from tests.models.test_conformance import collect
 
 KIND = {
     **dict.fromkeys(("s4d", "h3", "s6", "ssd"), "ssm"),

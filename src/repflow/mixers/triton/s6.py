@@ -250,7 +250,7 @@ def _gradients(
     part: _Part, entering: Tensor, slope: Tensor, d_final: Tensor | None, tiles: Tiles, back: Back
 ) -> tuple[_Gradient, Tensor]:
     """Gradients from the states that enter the chunks, and the initial state's adjoint."""
-    from repflow.mixers.triton.kernels import s6_gradient as kernels
+    from repflow.mixers.triton.kernels import s6 as kernels
 
     batch, tokens, channels = part.x.shape
     state = part.A2.shape[0]

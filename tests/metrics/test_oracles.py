@@ -6,8 +6,8 @@ import torch
 
 from repflow import metrics as m
 from repflow.metrics.drop import token_median
-from tests.metrics import metric_oracles as oracle
-from tests.metrics.metric_inputs import pad, sample_states
+from tests.metrics import oracles as oracle
+from tests.metrics.inputs import pad, sample_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

@@ -12,8 +12,8 @@ from repflow.metrics import streaming_cka as cka_meter
 from repflow.metrics.cka import hsic_matrix, normalise_hsic, permutation_null
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka, row_pool_bytes
-from tests.metrics import metric_oracles as oracle
-from tests.metrics.metric_inputs import feed, sample_states, splits, values
+from tests.metrics import oracles as oracle
+from tests.metrics.inputs import feed, sample_states, splits, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKS = Path(__file__).parent / "gpu_compile_checks.py"
+CHECKS = Path(__file__).parent / "compile_checks.py"
 NAMES = re.findall(r"^def (check_\w+)", CHECKS.read_text(encoding="utf-8"), re.MULTILINE)
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed: its kernels cannot be compiled here"

@@ -8,7 +8,7 @@ from repflow.capture.findings import precision, table_findings
 from repflow.capture.measure import MeasureOptions, measure_prompts
 from repflow.core.results import Result
 from repflow.models import load
-from tests.capture.capture_inputs import model, prompts
+from tests.capture.inputs import model, prompts
 from tests.models.tiny_configs import tiny_model
 
 LENGTHS = (20, 24, 33)

@@ -13,7 +13,7 @@ from repflow.core.errors import InputError, UnsupportedModelError
 from repflow.core.intervals import student_quantile
 from repflow.models import load, ssm_quantities
 from repflow.theory import lti_influence
-from tests.capture.capture_inputs import model, prompts
+from tests.capture.inputs import model, prompts
 from tests.models.stack.inputs import HYBRID, stack
 from tests.models.tiny_configs import tiny_model
 

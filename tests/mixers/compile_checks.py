@@ -20,7 +20,7 @@ from repflow.metrics.meter import BatchInfo
 from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.memory import Memory
-from tests.mixers.gpu_compiler import compiling, launched_kernels
+from tests.mixers.compiler import compiling, launched_kernels
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -13,7 +13,7 @@ from repflow.capture.measure import MeasureOptions, meter_factory
 from repflow.capture.run import start_batch
 from repflow.metrics.flow import FlowMeter, meter_bytes
 from repflow.models import load
-from tests.capture.capture_inputs import prompts
+from tests.capture.inputs import prompts
 from tests.models.tiny_configs import tiny_config
 
 TOKENS, BATCH, WIDTH = 40, 4, 32

@@ -10,7 +10,7 @@ import pytest
 
 from repflow.core.errors import InputError, StoreError
 from repflow.store import UnwritableError, verify
-from tests.faults.store_study import contents, open_run, run_study
+from tests.faults.store.study import contents, open_run, run_study
 
 BIG = {"x": np.random.default_rng(0).normal(size=100_000)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKS = Path(__file__).parent / "influence_kernel_checks.py"
+CHECKS = Path(__file__).parent / "kernel_checks.py"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

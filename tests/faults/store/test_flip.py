@@ -7,7 +7,7 @@ import pytest
 
 from repflow.store import damaged_shards, heal, load_result, verify
 from repflow.store.lock import LOCK_FILE
-from tests.faults.store_study import contents, run_study
+from tests.faults.store.study import contents, run_study
 
 
 @pytest.fixture(scope="module")

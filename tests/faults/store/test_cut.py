@@ -7,7 +7,7 @@ import pytest
 
 from repflow.store import verify
 from repflow.store.manifest import MANIFEST
-from tests.faults.store_study import contents, open_run, run_study
+from tests.faults.store.study import contents, open_run, run_study
 
 
 @pytest.fixture(scope="module")

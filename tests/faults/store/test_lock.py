@@ -7,7 +7,7 @@ import pytest
 
 from repflow.core.errors import RunLockedError, StoreError
 from repflow.store import list_runs, verify
-from tests.faults.store_study import open_run
+from tests.faults.store.study import open_run
 
 
 def child_holding(parent, then=lambda run: None):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from repflow.store import verify
-from tests.faults.store_study import SHARDS, contents, open_run, run_study
+from tests.faults.store.study import SHARDS, contents, open_run, run_study
 
 KILLS_PER_FOLDER = 5
 POINTS = ("open", "write", "fsync", "replace", "ftruncate", "close")

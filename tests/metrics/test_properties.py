@@ -11,7 +11,7 @@ from repflow.core.catalogue import METRICS
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
 from repflow.metrics.streaming_cka import CkaMeter
-from tests.metrics.metric_inputs import feed, sample_states
+from tests.metrics.inputs import feed, sample_states
 
 FIRST_OF_TWO = {"gram_share", "channel_share"}
 """These return (value, where); the table is about the value."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from repflow import metrics as m
-from tests.metrics.metric_inputs import pad, sample_states
+from tests.metrics.inputs import pad, sample_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:biased CKA")
 

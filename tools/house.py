@@ -1,0 +1,200 @@
+"""Measure the house: how many files stand side by side, how they are named, who imports whom, what an addition touches.
+
+Prints a table and, with `--json`, the numbers. tests/test_house.py holds the limits.
+
+    python tools/house.py [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TREES = ("src", "tests", "tools")
+FAMILY = 3
+"""Files of one folder with the same first word that make a name family."""
+EXAMPLES = {
+    "study": ("memory", r"\bstudies\.memory\b|[\"']memory[\"']", "src/repflow/studies/memory"),
+    "metric": ("effective_rank", r"\beffective_rank\b", "src/repflow/metrics/rank.py"),
+    "theorem": (
+        "Theorem 4.2",
+        r"smoothing_checks|smoothing_rate|memory_contraction",
+        "src/repflow/theory/smoothing.py",
+    ),
+    "page section": (
+        "diagnosis",
+        r"\bdiagnosis_section\b|sections\.diagnosis\b",
+        "src/repflow/report/sections/diagnosis.py",
+    ),
+}
+"""Kind of addition → an existing one, the pattern that finds source files naming it, and where it is at home."""
+
+
+def folders(tree: str) -> dict[str, list[Path]]:
+    """Python files by folder, as paths below the repository."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted((ROOT / tree).rglob("*.py")):
+        found[path.parent.relative_to(ROOT).as_posix()].append(path)
+    return dict(found)
+
+
+def sibling_named(paths: Sequence[Path]) -> list[str]:
+    """Modules of a folder whose name is another one's with a suffix: `probe_part` beside `probe`."""
+    stems = {path.stem for path in paths}
+    return sorted(stem for stem in stems if any(stem.startswith(f"{other}_") for other in stems - {stem}))
+
+
+def families(paths: Sequence[Path]) -> dict[str, list[str]]:
+    """First words that several modules of a folder share; test files count by the word behind `test_`."""
+    words: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        stem = path.stem.removeprefix("test_")
+        if not stem.startswith("__"):
+            words[stem.split("_")[0]].append(path.stem)
+    return {word: stems for word, stems in words.items() if len(stems) >= FAMILY}
+
+
+def config_fields() -> tuple[int, int]:
+    """Fields declared in the studies' configs and their parts, and how many distinct names they have."""
+    names: list[str] = []
+    for path in (ROOT / "src/repflow/studies").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and (node.name.endswith("Config") or path.name == "parts.py"):
+                names += [line.target.id for line in node.body if _is_field(line)]  # type: ignore[attr-defined]
+    return len(names), len(set(names))
+
+
+def _is_field(line: ast.stmt) -> bool:
+    plain = isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    return plain and "ClassVar" not in ast.unparse(line.annotation) and not line.target.id.startswith("_")  # type: ignore[attr-defined]
+
+
+def circles() -> tuple[list[list[str]], dict[str, list[str]]]:
+    """Modules that import one another in a circle, and packages whose children do; imports inside functions count."""
+    import grimp
+    import numpy as np
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = grimp.build_graph("repflow", cache_dir=None)
+    names = sorted(graph.modules)
+    place = {name: number for number, name in enumerate(names)}
+    pairs = [(place[a], place[b]) for a in names for b in graph.find_modules_directly_imported_by(a) if b in place]
+    rows, columns = zip(*pairs, strict=True)
+    matrix = csr_array((np.ones(len(pairs)), (rows, columns)), shape=(len(names), len(names)))
+    _, labels = connected_components(matrix, connection="strong")
+    many = [label for label, count in Counter(labels.tolist()).items() if count > 1]
+    modules = [[name for name in names if labels[place[name]] == label] for label in many]
+    return sorted(modules), dict(_packages(graph, names))
+
+
+def _packages(graph: Any, names: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    for name in names:
+        if len(graph.find_children(name)) > 1:
+            breakers = graph.nominate_cycle_breakers(name)
+            if breakers:
+                yield name, sorted(f"{importer} -> {imported}" for importer, imported in breakers)
+
+
+def study_lines() -> dict[str, int]:
+    """Lines of each study, all its files together."""
+    lines: dict[str, int] = Counter()
+    home = ROOT / "src/repflow/studies"
+    for path in home.rglob("*.py"):
+        name = path.relative_to(home).parts[0].removesuffix(".py")
+        lines[name] += len(path.read_text(encoding="utf-8").splitlines())
+    lines.pop("__init__", None)
+    return dict(sorted(lines.items()))
+
+
+def naming(pattern: str, home: str) -> list[str]:
+    """Source files outside its home that name an existing study, metric, theorem or section."""
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        if (
+            not place.startswith(home)
+            and path.name != "moved.py"
+            and re.search(pattern, path.read_text(encoding="utf-8"))
+        ):
+            found.append(place)
+    return found
+
+
+def measure() -> dict[str, Any]:
+    """All numbers."""
+    trees = {tree: folders(tree) for tree in TREES}
+    largest = {
+        tree: max(((len(paths), name) for name, paths in held.items()), default=(0, "")) for tree, held in trees.items()
+    }
+    declared, distinct = config_fields()
+    modules, packages = circles()
+    lines = study_lines()
+    return {
+        "largest_folder": {tree: {"files": count, "folder": name} for tree, (count, name) in largest.items()},
+        "named_after_a_sibling": {tree: _named(held, sibling_named) for tree, held in trees.items()},
+        "families": {tree: _named(held, families) for tree, held in trees.items()},
+        "config_fields": {"declared": declared, "distinct": distinct},
+        "import_circles": {"modules": modules, "packages": packages},
+        "study_lines": lines,
+        "named_in": {kind: {"example": name, "files": naming(*where)} for kind, (name, *where) in EXAMPLES.items()},
+    }
+
+
+def _named(held: dict[str, list[Path]], find: Any) -> dict[str, Any]:
+    return {folder: found for folder, paths in held.items() if (found := find(paths))}
+
+
+def rows(numbers: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Lines of the table: what, now, goal."""
+    for tree, entry in numbers["largest_folder"].items():
+        yield f"most files in one folder, {tree}", f"{entry['files']} ({entry['folder']})", "≤ 25"
+    for tree, found in numbers["named_after_a_sibling"].items():
+        yield f"modules named after a sibling, {tree}", _counted([n for names in found.values() for n in names]), "0"
+    for tree, found in numbers["families"].items():
+        yield f"name families, {tree}", _counted([word for words in found.values() for word in words]), "0"
+    fields = numbers["config_fields"]
+    yield "config fields declared / distinct", f"{fields['declared']} / {fields['distinct']}", "each once"
+    held = numbers["import_circles"]
+    count = sum(map(len, held["modules"]))
+    yield "import circles (modules in them)", f"{len(held['modules'])} ({count})", "0"
+    yield "packages whose children import in a circle", _counted(list(held["packages"])), "0"
+    lines = numbers["study_lines"]
+    yield "lines of studies, all / largest", f"{sum(lines.values())} / {max(lines.values())}", ""
+    goals = {"study": "≤ 5 and one row"}
+    for kind, entry in numbers["named_in"].items():
+        yield (
+            f"files beside its own that name a {kind} ({entry['example']})",
+            str(len(entry["files"])),
+            goals.get(kind, "≤ 1"),
+        )
+
+
+def _counted(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{len(names)} ({shown})" if names else "0"
+
+
+def main() -> None:
+    """Print the table, or the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="print the numbers behind the table")
+    numbers = measure()
+    if parser.parse_args().json:
+        print(json.dumps(numbers, indent=1))
+        return
+    table = list(rows(numbers))
+    wide = [max(len(row[column]) for row in table) for column in range(3)]
+    for row in [("", "now", "goal"), *table]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    main()

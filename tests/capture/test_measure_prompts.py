@@ -15,7 +15,7 @@ from repflow.core.catalogue import DEFAULT_METRICS, METRICS
 from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.tasks import Prompts, id_prompts
-from tests.capture.capture_inputs import LENGTHS, model, prompts
+from tests.capture.inputs import LENGTHS, model, prompts
 from tests.models.tiny_configs import VOCAB, tiny_config
 
 FAMILIES = ["gpt_neox", "mamba2", "bamba", "rwkv"]
@@ -110,7 +110,7 @@ def test_final_norm_is_the_output_of_the_models_own_norm():
 )
 def test_other_kinds_of_state(family, kind):
     hidden, mask, _ = collect_states(model(family, "float64"), prompts(), kind=kind)
-    every = tuple(n for n in EVERY if hidden.shape[0] > 2 or n != "paper_smoothness")
+    every = tuple(n for n in EVERY if METRICS[n].default or METRICS[n].states <= hidden.shape[0])
     result = measured(family, "float64", kind=kind, batch_size=4, metrics=every)
     some = tuple(n for n in PER_SAMPLE if hidden.shape[0] > 2 or "smoothness" not in n)
     tolerance = {"rtol": 1e-5, "atol": 1e-7} if family in ("mamba2", "bamba") else {}

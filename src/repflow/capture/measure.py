@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,19 +15,18 @@ from repflow.capture.plan import Plan, make_plan
 from repflow.capture.precision import SAMPLES, PrecisionCheck, beginnings
 from repflow.capture.repeat import RepeatCheck
 from repflow.capture.run import MemorySink, Progress, Sink, batch_name, gather, run_plan
-from repflow.core.catalogue import ALIASES, DEFAULT_METRICS, METRICS
-from repflow.core.errors import InputError, UnsupportedModelError, nearest, teach
+from repflow.core.catalogue import ALIASES, DEFAULT_METRICS, METRICS, metric_of
+from repflow.core.errors import InputError, RepflowError, UnsupportedModelError, nearest, teach
 from repflow.core.results import Result
 from repflow.core.trust import METRIC_FILE, file_digest
-from repflow.metrics import effective_rank
 from repflow.metrics.ahead import Batch, compile_ahead
 from repflow.metrics.centre import CentredSimilarity, MeanState
-from repflow.metrics.custom import COMPANIONS, CUSTOM, register_metric
+from repflow.metrics.custom import CUSTOM, register_metric
 from repflow.metrics.depth import check_printed
 from repflow.metrics.drop import DEFAULT_DROP
-from repflow.metrics.flow import FlowMeter
-from repflow.metrics.meter import HeldMeter, Meter, Table, position_bins
-from repflow.metrics.streaming_cka import CkaMeter, RowPooledCka, row_pool_bytes
+from repflow.metrics.factory import check_computed, given, make_meters
+from repflow.metrics.meter import Meter, MeterSetting, Table, position_bins
+from repflow.metrics.streaming_cka import RowPooledCka, row_pool_bytes
 from repflow.models import Model
 from repflow.models.anatomy import text_config
 from repflow.models.weights.digest import kernels_of_digest
@@ -109,6 +107,7 @@ def measure_prompts(
         table |= check.changes()
     if "cka_matrix" in options.metrics and options.cka_pool == "rows":
         table |= _row_pooled(model, prompts, plan, options)
+    _check_table(table, options)
     result = _result(table, model, prompts, options, check)
     result.findings += repeat.findings()
     return result
@@ -215,6 +214,7 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
     if options.keep_samples < 0 or not names:
         got = f"--keep-samples {options.keep_samples}, {len(names)} metrics"
         raise InputError(teach("--keep-samples of 0 or more and at least one metric", got, "see --help"))
+    _check_metrics(names, states, len(prompts), options)
     if options.calibration is not None:
         check_fit(options.calibration, model.max_length, model.vocab_size)
         _check_calibration(prompts, options.calibration)
@@ -296,36 +296,61 @@ def _metric_from_file(name: str, code: Mapping[str, str]) -> str:
 def meter_factory(
     model: Model, prompts: Prompts, options: MeasureOptions, group: int, center: torch.Tensor | None = None
 ) -> Callable[[], Sequence[Meter]]:
-    """Meters for one batch, for the metrics asked for."""
-    states = model.state_count(options.kind)
-    longest = max(prompts.lengths)
-    keep = frozenset(range(min(options.keep_samples, len(prompts))))
-    held: dict[str, Any] = {name: CUSTOM[name] for name in options.metrics if name in CUSTOM}
-    if "effective_rank" in options.metrics:
-        held["effective_rank"] = (("state",), effective_rank)
+    """Meters for one batch, those that the catalogue names for the metrics asked for."""
+    setting = MeterSetting(
+        options.metrics,
+        states=model.state_count(options.kind),
+        positions=max(prompts.lengths),
+        keep=frozenset(range(min(options.keep_samples, len(prompts)))),
+        group=group,
+        drop=options.drop,
+        grid=options.grid,
+        embedding=_embedded(options),
+        unbiased=options.cka_form == "unbiased",
+    )
 
     def make() -> Sequence[Meter]:
-        meters: list[Meter] = []
-        default = any(name in METRICS and METRICS[name].default for name in options.metrics)
-        if default or _directions(options) or _printed(options):
-            extra = (_directions(options), _printed(options), _embedded(options))
-            meters.append(FlowMeter(states, longest, options.drop, keep, options.grid, group, *extra))
-        if "cka_matrix" in options.metrics:
-            meters.append(CkaMeter(unbiased=options.cka_form == "unbiased"))
-        if held:
-            meters.append(HeldMeter(held))
-        if center is not None:
-            meters.append(CentredSimilarity(center))
-        return meters
+        centred: list[Meter] = [] if center is None else [CentredSimilarity(center)]
+        return [*make_meters(setting), *centred]
 
     return make
 
 
-def _wanted(name: str, metrics: tuple[str, ...]) -> bool:
-    base = name.rsplit("/", 1)[-1]
-    if base.startswith("cka_"):
-        return "cka_matrix" in metrics
-    return COMPANIONS.get(base, base) in metrics
+def _named(metrics: Sequence[str]) -> list[str]:
+    """Metrics asked for by name: all, or those beside the defaults where these are among them.
+
+    A default metric that a short model or a single prompt does not have is left out of the default set without a word;
+    one that was asked for by name is computed or refused.
+    """
+    return [name for name in metrics if not set(DEFAULT_METRICS) <= set(metrics) or name not in DEFAULT_METRICS]
+
+
+def _check_metrics(names: Sequence[str], states: int, samples: int, options: MeasureOptions) -> None:
+    """Refuse a metric that cannot come out of this run."""
+    check_computed(names)
+    for name in _named(names):
+        facts = METRICS.get(name)
+        if facts is None:
+            continue
+        needs = (
+            ("states", facts.states, states - (name.startswith("paper_") and _embedded(options))),
+            ("samples", facts.samples, samples),
+            ("kept samples (--keep-samples)", int(facts.kept), options.keep_samples),
+        )
+        for what, least, here in needs:
+            if here < least:
+                got = f"{here}, so that it would be missing from the result"
+                raise InputError(teach(f"at least {least} {what} for {name}", got, "measure more, or leave it out"))
+
+
+def _check_table(table: Table, options: MeasureOptions) -> None:
+    """What was asked for by name is there; a meter that leaves it out would do so without a word."""
+    missing = [name for name in _named(options.metrics) if not given(name, table)]
+    if missing:
+        held = f"a table without {', '.join(missing)}"
+        raise RepflowError(
+            teach("every metric asked for", held, "see that its meter gives it: repflow.metrics.check_metric(NAME)")
+        )
 
 
 def _row_pooled(model: Model, prompts: Prompts, plan: Plan, options: MeasureOptions) -> Table:
@@ -344,7 +369,7 @@ def _result(
     table: Table, model: Model, prompts: Prompts, options: MeasureOptions, check: PrecisionCheck | None = None
 ) -> Result:
     # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
-    asked = {name: table[name] for name in sorted(table) if _wanted(name, options.metrics)}
+    asked = {name: table[name] for name in sorted(table) if metric_of(name) in options.metrics}
     result = Result(
         {name: array for name, (_, array) in asked.items()}, {name: axes for name, (axes, _) in asked.items()}
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from repflow.core.errors import InputError, nearest
@@ -42,6 +43,14 @@ class Metric:
         scales: Power with which it follows a common factor on all states, None where that is not a law.
         inputs: Sets of states it compares; 2 for metrics of `repflow compare` alone, whose invariances hold for a
             change of both sides together.
+        home: Module of the pure function of its name.
+        meter: `module:NAME` of the `repflow.metrics.meter.Meter` that computes it in `repflow.measure`; if empty the
+            function is applied to each sample, at the price of holding all states of a batch.
+        companions: Patterns of further values that come with it in a Result.
+        states: States it needs.
+        samples: Samples it needs; more than 1 means that a sample's value depends on the others.
+        kept: Stored for the kept samples alone, as `kept/NAME`.
+        differentiable: Whether the function has a gradient.
     """
 
     name: str
@@ -55,6 +64,18 @@ class Metric:
     default: bool = True
     scales: int | None = 0
     inputs: int = 1
+    home: str = ""
+    meter: str = ""
+    companions: tuple[str, ...] = ()
+    states: int = 1
+    samples: int = 1
+    kept: bool = False
+    differentiable: bool = True
+
+
+FLOW = "repflow.metrics.flow:FlowMeter"
+KEPT = "kept/"
+"""What the names of values begin with that are stored for the kept samples alone."""
 
 
 def _facts(
@@ -66,13 +87,14 @@ def _facts(
     source: str,
     summary: str,
     *,
-    default: bool = True,
-    scales: int | None = 0,
-    inputs: int = 1,
+    home: str,
+    **more: Any,
 ) -> Metric:
     kinds: frozenset[Invariance] = frozenset(invariances.split())  # type: ignore[arg-type]  # checked by the tests
     low, high = float(span[0]), float(span[1])
-    return Metric(name, tuple(axes.split()), low, high, direction, kinds, source, summary, default, scales, inputs)
+    return Metric(
+        name, tuple(axes.split()), low, high, direction, kinds, source, summary, home=f"repflow.metrics.{home}", **more
+    )
 
 
 _INF = math.inf
@@ -83,100 +105,106 @@ METRICS: dict[str, Metric] = {
         _facts(
             "layer_cosine", "layer sample token", (-1, 1), "higher is steadier",
             "rotation scale token_scale token_order", f"{PAPER_1}, section 3.2",
-            "cosine of a token between one state and the next",
+            "cosine of a token between one state and the next", states=2, home="similarity", meter=FLOW,
         ),
         _facts(
             "token_norm", "state sample token", (0, _INF), "none", "rotation token_order", "repflow",
-            "Euclidean norm of a token", scales=1,
+            "Euclidean norm of a token", scales=1, home="similarity", meter=FLOW,
         ),
         _facts(
             "token_similarity", "state sample", (-1, 1), "higher is more alike",
             "rotation scale token_scale token_order", f"{PAPER_1}, Eq. 2",
-            "mean cosine between different tokens of a prompt",
+            "mean cosine between different tokens of a prompt", home="similarity", meter=FLOW,
         ),
         _facts(
             "token_similarity_by_token", "state sample token", (-1, 1), "higher is more alike",
             "rotation scale token_scale token_order", "repflow",
-            "mean cosine of one token with the others of its prompt",
+            "mean cosine of one token with the others of its prompt", kept=True, home="similarity", meter=FLOW,
         ),
         _facts(
             "token_similarity_excess", "state sample", (-2, 2), "higher is more alike",
             "rotation scale token_scale token_order", "repflow",
-            "token_similarity beyond the cosine between tokens of different prompts",
+            "token_similarity beyond the cosine between tokens of different prompts", samples=2,
+            home="similarity", meter=FLOW,
         ),
         _facts(
             "common_share", "state sample", (0, 1), "higher is more alike", "rotation scale token_order", "repflow",
-            "share of the tokens' energy that lies in their mean",
+            "share of the tokens' energy that lies in their mean", home="similarity", meter=FLOW,
         ),
         _facts(
             "sharpness", "state sample", (0, 2), "lower is more alike", "rotation scale token_order",
             f"{PAPER_2}, section 4", "pairwise spread of the tokens relative to their energy",
+            home="similarity", meter=FLOW,
         ),
         _facts(
             "smoothness", "sample", (0, _INF), "lower is steadier", "token_order depth_reversal shift",
-            f"{PAPER_1}, Eq. 3", "mean absolute second difference over depth", scales=1,
+            f"{PAPER_1}, Eq. 3", "mean absolute second difference over depth", scales=1, states=3,
+            home="depth", meter=FLOW,
         ),
         _facts(
             "stability", "sample", (0, _INF), "lower is steadier", "token_order depth_reversal shift",
-            f"{PAPER_1}, Eq. 4", "mean standard deviation over depth", scales=1,
+            f"{PAPER_1}, Eq. 4", "mean standard deviation over depth", scales=1, states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "paper_smoothness", "sample", (0, _INF), "lower is steadier", "token_order depth_reversal shift",
             f"{PAPER_1}, Eq. 3 as printed", "second differences over depth, summed and divided by blocks - 2",
-            default=False, scales=1,
+            default=False, scales=1, states=3, home="depth", meter=FLOW,
         ),
         _facts(
             "paper_stability", "sample", (0, _INF), "lower is steadier", "token_order shift",
             f"{PAPER_1}, Eq. 4 as printed", "mean standard deviation over the blocks' outputs, without the embedding",
-            default=False, scales=1,
+            default=False, scales=1, states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "relative_smoothness", "sample", (0, _INF), "lower is steadier", "scale token_order depth_reversal",
-            "repflow", "smoothness over the median token's mean |hidden|",
+            "repflow", "smoothness over the median token's mean |hidden|", states=3, home="depth", meter=FLOW,
         ),
         _facts(
             "relative_stability", "sample", (0, _INF), "lower is steadier", "scale token_order depth_reversal",
-            "repflow", "stability over the median token's mean |hidden|",
+            "repflow", "stability over the median token's mean |hidden|", states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "direction_smoothness", "sample", (0, _INF), "lower is steadier",
             "scale token_scale token_order depth_reversal", "repflow",
-            "smoothness of the per-token normalised states", default=False,
+            "smoothness of the per-token normalised states", default=False, states=3, home="depth", meter=FLOW,
         ),
         _facts(
             "direction_stability", "sample", (0, _INF), "lower is steadier",
             "scale token_scale token_order depth_reversal", "repflow",
-            "stability of the per-token normalised states", default=False,
+            "stability of the per-token normalised states", default=False, states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "depth_stability", "sample", (0, _INF), "lower is steadier", "rotation token_order depth_reversal shift",
-            f"{PAPER_1}, A.3", "variance over depth, St_L²", scales=2,
+            f"{PAPER_1}, A.3", "variance over depth, St_L²", scales=2, states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "path_energy", "sample", (0, _INF), "lower is steadier", "rotation token_order depth_reversal shift",
-            f"{PAPER_1}, A.3", "sum over depth of squared steps", scales=2,
+            f"{PAPER_1}, A.3", "sum over depth of squared steps", scales=2, states=2, home="depth", meter=FLOW,
         ),
         _facts(
             "gram_share", "state sample", (0, 1), "none", "rotation scale token_order", "repflow",
             "share of the centred Gram matrix that involves the four largest tokens",
+            companions=("gram_share_error", "top_tokens"), home="sinks", meter=FLOW,
         ),
         _facts(
             "channel_share", "state sample", (0, 1), "none", "scale token_order", "repflow",
-            "share of the energy in the four largest channels",
+            "share of the energy in the four largest channels", companions=("top_channels",), home="sinks", meter=FLOW,
         ),
         _facts(
             "cka_matrix", "state state sample", (-1, 1), "higher is more alike", "rotation scale token_order shift",
             f"{PAPER_1}, section 3.3; Kornblith et al. 2019; Song et al. 2012",
-            "linear CKA of every pair of states", default=False,
+            "linear CKA of every pair of states", default=False, companions=("cka_*",),
+            meter="repflow.metrics.streaming_cka:CkaMeter", home="cka",
         ),
         _facts(
             "effective_rank", "state sample", (1, _INF), "lower is more alike", "rotation scale token_order shift",
-            "Roy and Vetterli 2007", "exponential entropy of the centred states' spectrum", default=False,
+            "Roy and Vetterli 2007", "exponential entropy of the centred states' spectrum", default=False, home="rank",
         ),
         _facts(
             "mutual_neighbours", "state state", (0, 1), "higher is more alike",
             "rotation scale token_scale token_order", "Huh et al. 2024",
             "share of nearest-neighbour tokens that two states have in common", default=False, inputs=2,
+            differentiable=False, home="neighbours",
         ),
     )
 }  # fmt: skip
@@ -198,6 +226,19 @@ def metric(name: str) -> Metric:
     if base not in METRICS:
         raise InputError(f"unknown metric {name!r}; {nearest(base, METRICS)}")
     return METRICS[base]
+
+
+def metric_of(name: str) -> str:
+    """Metric that a value of a Result belongs to, by the last part of its name; the name itself where it is its own.
+
+    >>> metric_of("final_norm/top_tokens"), metric_of("cka_pooled"), metric_of("kept/token_norm"), metric_of("mine")
+    ('gram_share', 'cka_matrix', 'token_norm', 'mine')
+    """
+    base = name.rsplit("/", 1)[-1]
+    if base in METRICS:
+        return base
+    owners = (owner for owner, facts in METRICS.items() if any(fnmatchcase(base, each) for each in facts.companions))
+    return next(owners, base)
 
 
 EXPONENTIAL_R2 = 0.97

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from repflow.core.axes import AXES
-from repflow.core.catalogue import METRICS
+from repflow.core.catalogue import METRICS, metric_of
 from repflow.core.errors import InputError, nearest, teach
 
 MetricFunction = Callable[[Tensor], Any]
 CUSTOM: dict[str, tuple[tuple[str, ...], MetricFunction]] = {}
 """name → (axes without the sample axis, function)."""
-COMPANIONS = {"gram_share_error": "gram_share", "top_tokens": "gram_share", "top_channels": "channel_share"}
-"""Values that come with a metric → that metric; CKA's all begin with `cka_`."""
-
-
 TRIAL = {"state": 4, "layer": 3, "token": 6, "width": 5}
 """Sizes of a trial whose axes can be told by their lengths."""
 
@@ -36,14 +32,14 @@ pass name='...' to register_metric
     known = next((key for key, (_, held) in CUSTOM.items() if held is function), None)
     if known is not None:
         return known
-    if name in CUSTOM and (axes := _shown_axes(function, name)) == CUSTOM[name][0]:
+    if name in CUSTOM and (axes := shown_axes(function, name)) == CUSTOM[name][0]:
         CUSTOM[name] = (axes, function)  # defined again, as in a notebook
         return name
-    register_metric(function, axes=_shown_axes(function, name))
+    register_metric(function, axes=shown_axes(function, name))
     return name
 
 
-def _shown_axes(function: MetricFunction, name: str) -> tuple[str, ...]:
+def shown_axes(function: MetricFunction, name: str) -> tuple[str, ...]:
     """Axes of what a function returns, by the lengths they have on a small sample."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(TRIAL["state"], TRIAL["token"], TRIAL["width"], generator=generator)
@@ -75,7 +71,7 @@ def register_metric(function: MetricFunction, *, axes: tuple[str, ...], name: st
     'mean_size'
     """
     name = name or str(getattr(function, "__name__", ""))
-    if not name.isidentifier() or name in METRICS or name in COMPANIONS or name.startswith("cka_"):
+    if not name.isidentifier() or metric_of(name) in METRICS:
         raise InputError(
             teach("a new metric name that is a Python identifier", repr(name), "pass name='...' to register_metric")
         )

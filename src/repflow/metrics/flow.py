@@ -19,6 +19,7 @@ from repflow.metrics.meter import (
     BatchInfo,
     HostCopy,
     Meter,
+    MeterSetting,
     Record,
     Table,
     pool_positions,
@@ -88,6 +89,21 @@ class FlowMeter(Meter):
     direction: bool = False
     printed: bool = False
     embedding: bool = True
+
+    @classmethod
+    def for_run(cls, setting: MeterSetting) -> FlowMeter:
+        """With the costlier sums only where a metric needs them."""
+        return cls(
+            setting.states,
+            setting.positions,
+            setting.drop,
+            setting.keep,
+            setting.grid,
+            setting.group,
+            direction=any(name.startswith("direction_") for name in setting.metrics),
+            printed=any(name.startswith("paper_") for name in setting.metrics),
+            embedding=setting.embedding,
+        )
 
     def begin(self, batch: BatchInfo) -> None:
         """Start a batch."""

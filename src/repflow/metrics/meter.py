@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, RepflowError, out_of_memory, teach
+from repflow.metrics.drop import DEFAULT_DROP
 
 Record = dict[str, np.ndarray]
 """Arrays of one sample, without the sample axis."""
@@ -51,6 +52,37 @@ class BatchInfo:
         return torch.arange(token, device=device) < lengths[:, None]
 
 
+@dataclass(frozen=True)
+class MeterSetting:
+    """What a meter may know of a run before it starts.
+
+    Attributes:
+        metrics: Metrics asked for; a meter sees those that the catalogue says it computes.
+        states: States that will come, per batch.
+        positions: Tokens of the longest prompt.
+        keep: Sample ids whose per-token values are kept.
+        group: States that may be reduced together.
+        drop: Rule for the second, sink-free set of values.
+        grid: Steps of the matched depth; None without.
+        embedding: Whether the first state is the embedding.
+        unbiased: Which estimator CKA uses.
+    """
+
+    metrics: tuple[str, ...]
+    states: int
+    positions: int
+    keep: frozenset[int] = frozenset()
+    group: int = 1
+    drop: str = DEFAULT_DROP
+    grid: int | None = None
+    embedding: bool = True
+    unbiased: bool = True
+
+    def only(self, metrics: Iterable[str]) -> MeterSetting:
+        """The same for these metrics alone."""
+        return replace(self, metrics=tuple(metrics))
+
+
 @dataclass
 class Meter(ABC):
     """Streaming form of one or more metrics.
@@ -69,6 +101,11 @@ class Meter(ABC):
     free: ClassVar[tuple[str, ...]] = ()
 
     records: dict[int, Record] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def for_run(cls, setting: MeterSetting) -> Meter:
+        """A meter for one batch of a run; a meter with settings of its own takes them from `setting`."""
+        return cls()
 
     @abstractmethod
     def begin(self, batch: BatchInfo) -> None:

@@ -27,7 +27,7 @@ from repflow.metrics.cka import (
     null_moments,
     u_centre,
 )
-from repflow.metrics.meter import BatchInfo, Meter, Record, Table
+from repflow.metrics.meter import BatchInfo, Meter, MeterSetting, Record, Table
 
 BUDGET_BYTES = 2 * 1024**3
 CHUNK_ROWS = 1024
@@ -71,6 +71,11 @@ class CkaMeter(_HeldStates):
 
     unbiased: bool = True
     _warned: bool = field(default=False, init=False, repr=False)
+
+    @classmethod
+    def for_run(cls, setting: MeterSetting) -> CkaMeter:
+        """With the estimator asked for."""
+        return cls(unbiased=setting.unbiased)
 
     def _take(self, states: list[Tensor]) -> Record:
         count, size = states[0].shape[0], len(states)

@@ -46,7 +46,7 @@ _TABLE = """
     mixers.triton_mamba2 mixers.triton.mamba2
     mixers.triton_math mixers.triton.kernels.math
     mixers.triton_s6 mixers.triton.s6
-    mixers.triton_s6_gradient mixers.triton.kernels.s6_gradient
+    mixers.triton_s6_gradient mixers.triton.kernels.s6
     mixers.triton_s6_kernels mixers.triton.kernels.s6
     mixers.triton_ssd mixers.triton.ssd
     mixers.triton_ssd_backward mixers.triton.ssd_backward
@@ -157,12 +157,12 @@ _TABLE = """
     studies.needle_figures studies.reproduce.needle
     studies.dynamics_figures studies.reproduce.dynamics
     studies.theory_apply studies.theory.apply
-    studies.theory_checks studies.theory.checks
-    studies.theory_checks_data studies.theory.printed_table
-    studies.theory_checks_ssm studies.theory.bounds
+    studies.theory_checks theory.statements.flow
+    studies.theory_checks_data theory.statements.printed_table
+    studies.theory_checks_ssm theory.statements.state_space
     studies.theory_layer studies.theory.layer
     studies.theory_reading studies.theory.reading
-    studies.theory_record studies.theory.record
+    studies.theory_record theory.check
     studies.theory_verify studies.theory.verify
     studies.twins_verdict studies.twins.verdict
     report.page_build report.page.build

@@ -8,7 +8,7 @@ import torch
 from scipy import integrate
 
 from repflow import theory
-from repflow.studies.theory.bounds import influence_ratio, lemma_broken
+from repflow.theory.statements.state_space import influence_ratio, lemma_broken
 
 
 def test_worked_influence():

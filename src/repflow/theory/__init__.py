@@ -7,6 +7,9 @@ without it, a ValueError names it. `hypotheses(name, ...)` lists all of them; `s
 twin.
 """
 
+from typing import Any
+
+from repflow.theory import statements
 from repflow.theory.depth import (
     DepthOrdering,
     PoincareBounds,
@@ -28,7 +31,7 @@ from repflow.theory.ordering import (
     transformer_energy,
 )
 from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
-from repflow.theory.simulate import Simulation, hypotheses, simulate
+from repflow.theory.simulate import FORMS, Simulation, hypotheses, simulate
 from repflow.theory.smoothing import MemoryContraction, memory_contraction, smoothing_rate
 from repflow.theory.transformer import (
     TransformerConstants,
@@ -37,27 +40,8 @@ from repflow.theory.transformer import (
     transformer_trace,
 )
 
-CLOSED_FORMS = (
-    "depth_ordering",
-    "expected_depth_stability",
-    "frequency_response",
-    "gelu_moments",
-    "guaranteed_sigma2",
-    "influence_bound",
-    "low_pass_cutoff",
-    "lti_influence",
-    "mamba_constants",
-    "mamba_mean",
-    "mamba_trace",
-    "memory_contraction",
-    "poincare_bounds",
-    "selective_mamba_mean",
-    "smoothing_rate",
-    "stability_ordering",
-    "transformer_constants",
-    "transformer_mean",
-    "transformer_trace",
-)
+statements.register()
+CLOSED_FORMS = tuple(sorted(FORMS))
 """Functions that `hypotheses` knows."""
 
 __all__ = [
@@ -98,3 +82,10 @@ __all__ = [
     "transformer_mean",
     "transformer_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A closed form of `repflow.theory.statements` that is not listed above."""
+    if name not in FORMS:
+        raise AttributeError(f"module 'repflow.theory' has no attribute {name!r}")
+    return FORMS[name]

@@ -5,7 +5,6 @@ The simulated block takes nothing from the closed form: attention is computed, t
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,10 +13,24 @@ from scipy.special import expit
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.theory.arguments import ArrayLike, Number, Shapes, count, numbers, variance, word
-from repflow.theory.gelu import gelu
+from repflow.theory.depth import depth_ordering, expected_depth_stability, poincare_bounds
+from repflow.theory.gelu import gelu, gelu_moments
 from repflow.theory.hypotheses import Hypotheses, collecting
-from repflow.theory.mamba import mamba_parts
+from repflow.theory.mamba import mamba_mean, mamba_parts, mamba_trace, selective_mamba_mean
+from repflow.theory.ordering import guaranteed_sigma2, mamba_constants, stability_ordering
+from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
 from repflow.theory.sampling import Draw, Moments, Progress, sample_moments
+from repflow.theory.smoothing import memory_contraction, smoothing_rate
+from repflow.theory.transformer import (
+    ACTIVATIONS,
+    ATTENTIONS,
+    SUPPORTED,
+    _bias,
+    _query_key,
+    transformer_constants,
+    transformer_mean,
+    transformer_trace,
+)
 
 CHUNK_NUMBERS = 1 << 21  # numbers of one chunk's largest array: 16 MiB
 
@@ -95,11 +108,10 @@ def hypotheses(name: str, *args: Any, **kwargs: Any) -> Hypotheses:
     >>> found.failed, found.all_hold
     (('W_V W_Vᵀ = I',), False)
     """
-    known = _functions()
-    if name not in known:
-        raise InputError(f"no closed form {name!r}; {nearest(name, known)}")
+    if name not in FORMS:
+        raise InputError(f"no closed form {name!r}; {nearest(name, FORMS)}")
     with collecting() as found:
-        known[name](*args, **kwargs)
+        FORMS[name](*args, **kwargs)
     return Hypotheses(found)
 
 
@@ -118,19 +130,12 @@ def relative_gap(closed: float | np.ndarray, estimate: float | np.ndarray) -> fl
 
 
 def _closed_form(name: str, estimate: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | np.ndarray:
-    from repflow.theory.transformer import SUPPORTED
-
     pair = (kwargs.get("attention", "uniform"), kwargs.get("activation", "linear"))
     if name == "transformer_trace" and kwargs.get("form") != "printed" and pair not in SUPPORTED:
         return float("nan")
     with collecting():  # the gap itself shows what a broken hypothesis does
-        found = _functions()[name](*args, **kwargs)
+        found = FORMS[name](*args, **kwargs)
     return found.mean if name == "gelu_moments" else found
-
-
-def _functions() -> dict[str, Callable[..., Any]]:
-    package = importlib.import_module("repflow.theory")
-    return {name: getattr(package, name) for name in package.CLOSED_FORMS}
 
 
 def _gelu_block(mean: ArrayLike, variance: ArrayLike) -> tuple[Draw, int]:
@@ -167,8 +172,6 @@ def _transformer_block(
     b1: ArrayLike = None,
     b2: ArrayLike = None,
 ) -> tuple[Draw, int]:
-    from repflow.theory.transformer import ACTIVATIONS, ATTENTIONS, _bias, _query_key
-
     shapes = Shapes()
     w1, w2 = shapes.take(W1, "W1", "d_ff d"), shapes.take(W2, "W2", "d d_ff")
     wv, bias1 = shapes.take(W_V, "W_V", "d d"), _bias(shapes, b1, "b1", "d_ff")
@@ -307,3 +310,29 @@ TWINS: dict[str, Twin] = {
     "selective_mamba_mean": Twin(_selective_block, _mean, ("activation",)),
     "expected_depth_stability": Twin(_depth_block, _mean),
 }
+"""Simulations by the name of the closed form."""
+FORMS: dict[str, Callable[..., Any]] = {
+    form.__name__: form
+    for form in (
+        depth_ordering,
+        expected_depth_stability,
+        frequency_response,
+        gelu_moments,
+        guaranteed_sigma2,
+        influence_bound,
+        low_pass_cutoff,
+        lti_influence,
+        mamba_constants,
+        mamba_mean,
+        mamba_trace,
+        memory_contraction,
+        poincare_bounds,
+        selective_mamba_mean,
+        smoothing_rate,
+        stability_ordering,
+        transformer_constants,
+        transformer_mean,
+        transformer_trace,
+    )
+}
+"""Closed forms by name, which `hypotheses` takes; `repflow.theory.statements` adds those of its modules."""

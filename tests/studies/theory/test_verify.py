@@ -7,9 +7,10 @@ from repflow import load_result, theory
 from repflow.core.errors import InputError
 from repflow.papers import values as papers
 from repflow.studies.theory import verify as theory_verify
-from repflow.studies.theory.printed_table import data_checks
-from repflow.studies.theory.record import bound_check, value_check
 from repflow.studies.theory.verify import VerifyConfig, run, run_name
+from repflow.theory.check import bound_check, value_check
+from repflow.theory.simulate import FORMS
+from repflow.theory.statements.printed_table import data_checks
 
 SMALL = VerifyConfig(samples=4000)
 
@@ -79,7 +80,7 @@ def test_a_cut_run_goes_on_with_the_next_group(tmp_path, monkeypatch, result):
 
 def test_a_wrong_closed_form_is_caught(monkeypatch):
     right = theory.mamba_trace
-    monkeypatch.setattr(theory, "mamba_trace", lambda *a, **k: 1.2 * right(*a, **k))
+    monkeypatch.setitem(FORMS, "mamba_trace", lambda *a, **k: 1.2 * right(*a, **k))
     found = theory_verify._checks("mamba", VerifyConfig(samples=20_000), None)
     wrong = [c for c in found if c.statement == "Theorem 4"]
     assert wrong

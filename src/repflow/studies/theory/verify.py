@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
     from repflow.models import Model
-    from repflow.studies.theory.record import Check
+    from repflow.theory.check import Check
 
 QUICK = 20_000
 LEAST = 1_000
@@ -44,20 +44,9 @@ class VerifyConfig(Sampling):
 
 def groups() -> dict[str, Callable[[Any], list[Check]]]:
     """Checks by the part of the papers they belong to."""
-    from repflow.studies.theory import bounds as theory_checks_ssm
-    from repflow.studies.theory import checks as theory_checks
-    from repflow.studies.theory import printed_table as theory_checks_data
+    from repflow.theory.statements import groups as known
 
-    return {
-        "attention": theory_checks.attention_checks,
-        "transformer": theory_checks.transformer_checks,
-        "mamba": theory_checks.mamba_checks,
-        "ordering": theory_checks.ordering_checks,
-        "depth": theory_checks.depth_checks,
-        "recency": theory_checks_ssm.recency_checks,
-        "smoothing": theory_checks_ssm.smoothing_checks,
-        "table-1": lambda _: theory_checks_data.data_checks(),
-    }
+    return known()
 
 
 class TheoryVerify(Study[VerifyConfig, Job[VerifyConfig]]):
@@ -115,7 +104,7 @@ def run(
 
 
 def _checks(group: str, config: VerifyConfig, progress: Progress | None) -> list[Check]:
-    from repflow.studies.theory.checks import Session
+    from repflow.theory.check import Session
 
     return groups()[group](Session(config.draws(), config.seed, steps_of(progress, group)))
 
@@ -128,7 +117,7 @@ def _write(sink: Sink, group: str, checks: list[Check]) -> None:
 
 
 def _read(sink: Sink, group: str) -> list[Check]:
-    from repflow.studies.theory.record import Check
+    from repflow.theory.check import Check
 
     return [Check(**entry) for entry in sink.meta(group)["checks"]]
 

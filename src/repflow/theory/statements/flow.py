@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from repflow import theory
-from repflow.studies.theory.record import Check, bound_check, value_check
+from repflow.theory.check import Check, Session, bound_check, form_check, value_check
+from repflow.theory.depth import depth_ordering, poincare_bounds
 from repflow.theory.hypotheses import collecting
+from repflow.theory.mamba import mamba_mean
+from repflow.theory.ordering import mamba_constants, stability_ordering, transformer_energy
 from repflow.theory.sampling import sample_moments
 from repflow.theory.simulate import attend
+from repflow.theory.transformer import transformer_constants
 
-Progress = Callable[[int, int], None]
 WIDTH, INNER = 8, 16
 LARGE_N = 128  # of the mean-field check
 PATHS = 2000
 ROUNDING = 1e-12
-
-
-class Session:
-    """What every check draws with: samples by the cost of one, the seed, and whom to tell."""
-
-    def __init__(self, samples: int, seed: int, progress: Progress | None = None) -> None:
-        self.samples, self.seed, self.progress = samples, seed, progress
-
-    def simulate(self, name: str, *args: Any, share: float = 1.0, **kwargs: Any) -> theory.Simulation:
-        """Simulate with a share of the samples."""
-        count = max(100, int(self.samples * share))
-        return theory.simulate(name, *args, samples=count, seed=self.seed, progress=self.progress, **kwargs)
-
-    def weights(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-        """Gaussian matrices of variance one over their last axis."""
-        rng = np.random.default_rng(self.seed + 1)
-        return [rng.standard_normal(shape) / math.sqrt(shape[-1]) for shape in shapes]
-
-
-def _value(
-    session: Session, statement: str, setting: str, say: str, name: str, *args: Any, share: float = 1.0, **kwargs: Any
-) -> Check:
-    """A closed form beside its Monte-Carlo twin; vectors by their squared norm, freed of the noise's share of it."""
-    found = session.simulate(name, *args, share=share, **kwargs)
-    with collecting():
-        printed = getattr(theory, name)(*args, form="printed", **kwargs)
-    if isinstance(found.estimate, float):
-        made = (float(printed), float(found.closed_form), found.estimate, float(found.standard_error))
-    else:
-        noise = np.asarray(found.standard_error) ** 2
-        error = 2 * math.sqrt(float((found.estimate**2 * noise).sum()))
-        square = float((found.estimate**2).sum() - noise.sum())
-        made = (float((printed**2).sum()), float(np.sum(np.square(found.closed_form))), square, error)
-    return value_check(statement, setting, *made, say)
 
 
 def attention_checks(session: Session) -> list[Check]:
@@ -96,20 +63,20 @@ def transformer_checks(session: Session) -> list[Check]:
     for sigma in (0.05, 0.25, 1.0):
         setting, say = f"‖μ‖², n = 8, σ = {sigma}", "GELU(b) is not b/2"
         kwargs: dict[str, Any] = {"sigma2": sigma**2, "W_V": wv, "n": 8}
-        found.append(_value(session, "Theorem 1", setting, say, "transformer_mean", w1, w2, b1, b2, **kwargs))
+        found.append(form_check(session, "Theorem 1", setting, say, "transformer_mean", w1, w2, b1, b2, **kwargs))
     cases: list[tuple[str, str, float, dict[str, Any]]] = [
         ("uniform attention, n = 8", "needs W_V W_Vᵀ = I", 1.0, {"n": 8}),
         ("causal attention, n = 32", "harmonic number H_n missing", 0.5, {"n": 32, "attention": "causal"}),
         ("true GELU, n = 8", "GELU adds variance of its own", 1.0, {"n": 8, "activation": "gelu", "b1": b1}),
     ]
     for setting, say, share, kwargs in cases:
-        made = _value(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, sigma2=0.36, share=share,
+        made = form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, sigma2=0.36, share=share,
                       **kwargs)  # fmt: skip
         found.append(made)
     for sigma in (0.3, 0.8):
         kwargs = {"sigma2": sigma**2, "n": LARGE_N, "attention": "softmax", "W_Q": query, "W_K": key, "share": 0.06}
         setting, say = f"softmax, n = {LARGE_N}, σ = {sigma}", "cross terms do not vanish"
-        found.append(_value(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, **kwargs))
+        found.append(form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, **kwargs))
     return found
 
 
@@ -127,11 +94,11 @@ def mamba_checks(session: Session) -> list[Check]:
     for lags in (1, 3):
         weights, setting = mamba_weights(session, 8, lags), f"n = 8, K = {lags}"
         found.append(
-            _value(session, "Theorem 3", f"‖μ_F‖², {setting}", "the average over tokens is not μ_F", "mamba_mean",
+            form_check(session, "Theorem 3", f"‖μ_F‖², {setting}", "the average over tokens is not μ_F", "mamba_mean",
                    *weights, sigma2=1.0, share=4.0)
         )  # fmt: skip
         say = "factor 4, token t itself missing" + (", lags mixed up" if lags > 1 else "")
-        found.append(_value(session, "Theorem 4", setting, say, "mamba_trace", *weights, sigma2=1.0, share=4.0))
+        found.append(form_check(session, "Theorem 4", setting, say, "mamba_trace", *weights, sigma2=1.0, share=4.0))
     rng = np.random.default_rng(session.seed + 4)
     w_b, w_c, w_h, w_z = (rng.standard_normal(shape) / 2 for shape in ((3, 5), (3, 5), (5, 4), (5, 4)))
     options: dict[str, Any] = {"sigma2": 1.0, "n": 6, "step": 0.7, "decay": 0.8}
@@ -147,17 +114,17 @@ def mamba_checks(session: Session) -> list[Check]:
 def ordering_checks(session: Session) -> list[Check]:
     """Theorem 5 on its counter-example: every hypothesis met, Q(n) > 0 for all n, and the ordering fails."""
     eye, small = np.eye(4), math.sqrt(0.05) * np.eye(4)
-    sigma2, constants = 0.5, theory.mamba_constants(0.9, 1, 1, 1, 2)
-    transformer = theory.transformer_constants(small, small, eye)
+    sigma2, constants = 0.5, mamba_constants(0.9, 1, 1, 1, 2)
+    transformer = transformer_constants(small, small, eye)
     with collecting():
-        cubic = theory.stability_ordering(*transformer, constants.alpha_M, constants.beta_M, sigma2=sigma2)
+        cubic = stability_ordering(*transformer, constants.alpha_M, constants.beta_M, sigma2=sigma2)
     found = []
     for n in (4, 64):
         block = [np.full((n, 4), 0.9), *[np.tile(eye, (n, 1, 1))] * 2, np.ones((1, 4)), eye, eye]
         seen = session.simulate("transformer_trace", small, small, eye, sigma2=sigma2, n=n, share=64 / n)
         trace = session.simulate("mamba_trace", *block, sigma2=sigma2, share=32 / n)
-        mean = float((theory.mamba_mean(*block, sigma2=sigma2) ** 2).sum())
-        e_t = theory.transformer_energy(transformer, sigma2=sigma2, n=n)
+        mean = float((mamba_mean(*block, sigma2=sigma2) ** 2).sum())
+        e_t = transformer_energy(transformer, sigma2=sigma2, n=n)
         e_m = float(trace.closed_form) + mean
         bound = n * sigma2**2 / 16 * constants.beta_prime
         ordered = "E_T > E_M" if e_t > e_m else "E_T < E_M although Q > 0"
@@ -180,7 +147,7 @@ def depth_checks(session: Session) -> list[Check]:
     signs = math.sqrt(1.5) * (-1.0) ** np.arange(10)
     zigzag, straight = (np.concatenate([[0.0], steps]).cumsum() for steps in (signs, np.ones(10)))
     reversed_order = zigzag.var() < straight.var()
-    ordering = theory.depth_ordering(float((signs**2).sum()), 10, n_layers=10)
+    ordering = depth_ordering(float((signs**2).sum()), 10, n_layers=10)
     needed = f"path ratio must reach {ordering.needed_ratio:.1f}, not 1"
     outside = [_outside(paths, form) for form in ("printed", "corrected")]
     return [
@@ -196,7 +163,7 @@ def depth_checks(session: Session) -> list[Check]:
 
 def _outside(paths: list[np.ndarray], form: str) -> int:
     """Paths whose St_L² lies outside its bounds."""
-    bounds = [theory.poincare_bounds(path, form=form) for path in paths]
+    bounds = [poincare_bounds(path, form=form) for path in paths]
     return sum(not b.lower * (1 - ROUNDING) <= b.value <= b.upper * (1 + ROUNDING) for b in bounds)
 
 
@@ -220,3 +187,13 @@ def _propagation() -> Check:
     corrected = abs((h + block) - h) > abs(block)
     say = "F is the block here and its update in section 4"
     return bound_check(1, "Lemma 2", "F = h/2, L = 5, l = 0", int(printed), int(corrected), 1, say)
+
+
+CHECKS = {
+    "attention": attention_checks,
+    "transformer": transformer_checks,
+    "mamba": mamba_checks,
+    "ordering": ordering_checks,
+    "depth": depth_checks,
+}
+"""Parts of the paper and their checks."""

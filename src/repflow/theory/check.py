@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from repflow.theory.hypotheses import collecting
+from repflow.theory.simulate import FORMS, Simulation, simulate
+
+Progress = Callable[[int, int], None]
 WITHIN = 0.01  # a closed form that differs by no more holds
 NOISE = 4.0  # standard errors that a short simulation may add to that
 
@@ -82,3 +90,37 @@ def bound_check(
 
 def _relative(value: float, against: float) -> float:
     return (value - against) / against if against else math.nan
+
+
+class Session:
+    """What every check draws with: samples by the cost of one, the seed, and whom to tell."""
+
+    def __init__(self, samples: int, seed: int, progress: Progress | None = None) -> None:
+        self.samples, self.seed, self.progress = samples, seed, progress
+
+    def simulate(self, name: str, *args: Any, share: float = 1.0, **kwargs: Any) -> Simulation:
+        """Simulate with a share of the samples."""
+        count = max(100, int(self.samples * share))
+        return simulate(name, *args, samples=count, seed=self.seed, progress=self.progress, **kwargs)
+
+    def weights(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+        """Gaussian matrices of variance one over their last axis."""
+        rng = np.random.default_rng(self.seed + 1)
+        return [rng.standard_normal(shape) / math.sqrt(shape[-1]) for shape in shapes]
+
+
+def form_check(
+    session: Session, statement: str, setting: str, say: str, name: str, *args: Any, share: float = 1.0, **kwargs: Any
+) -> Check:
+    """A closed form beside its Monte-Carlo twin; vectors by their squared norm, freed of the noise's share of it."""
+    found = session.simulate(name, *args, share=share, **kwargs)
+    with collecting():
+        printed = FORMS[name](*args, form="printed", **kwargs)
+    if isinstance(found.estimate, float):
+        made = (float(printed), float(found.closed_form), found.estimate, float(found.standard_error))
+    else:
+        noise = np.asarray(found.standard_error) ** 2
+        error = 2 * math.sqrt(float((found.estimate**2 * noise).sum()))
+        square = float((found.estimate**2).sum() - noise.sum())
+        made = (float((printed**2).sum()), float(np.sum(np.square(found.closed_form))), square, error)
+    return value_check(statement, setting, *made, say)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from repflow import theory
-from repflow.studies.theory.checks import Session
-from repflow.studies.theory.record import Check, bound_check
-from repflow.theory.smoothing import memory_states
+from repflow.theory.check import Check, Session, bound_check
+from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
+from repflow.theory.smoothing import memory_contraction, memory_states
 
 ROUNDING = 1e-9
 TOKENS = 40
@@ -22,8 +21,8 @@ def recency_checks(session: Session) -> list[Check]:
         size = rng.integers(1, 6)
         a = -rng.exponential(size=size) - 1e-3 + 1j * rng.standard_normal(size) * 5
         b, c = (rng.standard_normal(size) + 1j * rng.standard_normal(size) for _ in range(2))
-        cut = theory.low_pass_cutoff(a, b, c, 0.05)
-        answer = np.abs(theory.frequency_response(a, b, c, cut * np.array([-4.0, -1.0, 1.0, 1.5, 10.0])))
+        cut = low_pass_cutoff(a, b, c, 0.05)
+        answer = np.abs(frequency_response(a, b, c, cut * np.array([-4.0, -1.0, 1.0, 1.5, 10.0])))
         over += int(answer.max() > 0.05 * (1 + ROUNDING))
     rises = [_rises([0.9, 0.8], [1.0, -1.2]), _rises([0.9], [1.0]) + _rises([0.8], [-1.2])]
     return [
@@ -37,7 +36,7 @@ def recency_checks(session: Session) -> list[Check]:
 
 def _rises(a: list[float], c: list[float]) -> int:
     """Whether influence grows with the lag somewhere."""
-    return int((np.diff(theory.lti_influence(a, np.ones(len(a)), c, range(8))) > 0).any())
+    return int((np.diff(lti_influence(a, np.ones(len(a)), c, range(8))) > 0).any())
 
 
 def influence_ratio(seed: int) -> tuple[int, float]:
@@ -69,7 +68,7 @@ def influence_ratio(seed: int) -> tuple[int, float]:
             memory = float(added.norm(dim=1).max()) / (1 - a_max)
             constant = float(read.norm(dim=1).max() * (added_slope.norm(dim=1).max() + decay_slope * memory))
         # x_s enters at s and is carried by A_{s+1} .. A_t: t - s decays
-        bound = theory.influence_bound(a_max, constant, np.arange(TOKENS - 1, 0, -1))
+        bound = influence_bound(a_max, constant, np.arange(TOKENS - 1, 0, -1))
         broken += int((row > bound * (1 + ROUNDING)).sum())
         largest = max(largest, float((row / bound).max()))
     return broken, largest
@@ -90,8 +89,8 @@ def smoothing_checks(session: Session) -> list[Check]:
         _count_broken(broken, "ii", decay, step * rng.uniform(0, 1, (tokens, 1)), b)
     inputs = np.ones((20, 1))
     inputs[1] = -1
-    large = theory.memory_contraction(np.full((20, 1), 0.9), np.ones(20), inputs)
-    small = theory.memory_contraction(np.full((20, 1), 0.9), np.full(20, 0.1), inputs)
+    large = memory_contraction(np.full((20, 1), 0.9), np.ones(20), inputs)
+    small = memory_contraction(np.full((20, 1), 0.9), np.full(20, 0.1), inputs)
     return [
         bound_check(2, "Theorem 4.2", "A + Δ ≤ 1, centred (ii)", broken["ii"], broken["fixed ii"], count, ""),
         bound_check(2, "Theorem D.5 (i)", "A + Δ = 1, not centred", broken["i"], broken["fixed i"], count,
@@ -106,8 +105,8 @@ def smoothing_checks(session: Session) -> list[Check]:
 
 
 def _count_broken(broken: dict[str, int], case: str, decay: np.ndarray, step: np.ndarray, b: np.ndarray) -> None:
-    printed = theory.memory_contraction(decay, step, b, form="printed")
-    fixed = theory.memory_contraction(decay, step, b)
+    printed = memory_contraction(decay, step, b, form="printed")
+    fixed = memory_contraction(decay, step, b)
     broken[case] += int(printed.lhs > printed.rhs + ROUNDING)
     broken[f"fixed {case}"] += int(fixed.lhs > fixed.rhs + ROUNDING)
     broken[f"lemma {case}"] += int(lemma_broken(decay[:, 0], step[:, 0], b[:, 0]))
@@ -129,3 +128,7 @@ def lemma_broken(decay: np.ndarray, step: np.ndarray, z: np.ndarray) -> bool:
     under = (1 - power * (1 - p)) * low + power * (1 - p) * high
     above = power * p * low + (1 - power * p) * high
     return bool((states < under - ROUNDING).any() or (states > above + ROUNDING).any())
+
+
+CHECKS = {"recency": recency_checks, "smoothing": smoothing_checks}
+"""Parts of the paper and their checks."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,20 +20,12 @@ TREES = ("src", "tests", "tools")
 FAMILY = 3
 """Files of one folder with the same first word that make a name family."""
 EXAMPLES = {
-    "study": ("memory", r"\bstudies\.memory\b|[\"']memory[\"']", "src/repflow/studies/memory"),
-    "metric": ("effective_rank", r"\beffective_rank\b", "src/repflow/metrics/rank.py"),
-    "theorem": (
-        "Theorem 4.2",
-        r"smoothing_checks|smoothing_rate|memory_contraction",
-        "src/repflow/theory/smoothing.py",
-    ),
-    "page section": (
-        "diagnosis",
-        r"\bdiagnosis_section\b|sections\.diagnosis\b",
-        "src/repflow/report/sections/diagnosis.py",
-    ),
+    "study": ({"twins", "repflow.studies.twins"}, "src/repflow/studies/twins"),
+    "metric": ({"effective_rank"}, "src/repflow/metrics/rank"),
+    "theorem": ({"printed_table"}, "src/repflow/theory/statements/printed_table"),
+    "page section": ({"scaling", "scaling_section"}, "src/repflow/report/sections/scaling"),
 }
-"""Kind of addition → an existing one, the pattern that finds source files naming it, and where it is at home."""
+"""Kind of addition → the names of an existing one, and where it is at home."""
 
 
 def folders(tree: str) -> dict[str, list[Path]]:
@@ -114,18 +105,27 @@ def study_lines() -> dict[str, int]:
     return dict(sorted(lines.items()))
 
 
-def naming(pattern: str, home: str) -> list[str]:
-    """Source files outside its home that name an existing study, metric, theorem or section."""
+def naming(names: set[str], home: str) -> list[str]:
+    """Source files outside its home that name an existing study, metric, theorem or section; prose does not count."""
     found = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
-        if (
-            not place.startswith(home)
-            and path.name != "moved.py"
-            and re.search(pattern, path.read_text(encoding="utf-8"))
-        ):
+        if not place.startswith(home) and path.name != "moved.py" and _named_in(path) & names:
             found.append(place)
     return found
+
+
+def _named_in(path: Path) -> set[str]:
+    """Identifiers, imported names, packages of imports and whole strings of a file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, node.module.rpartition(".")[0], *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
+    return names
 
 
 def measure() -> dict[str, Any]:
@@ -136,7 +136,7 @@ def measure() -> dict[str, Any]:
     }
     declared, distinct = config_fields()
     modules, packages = circles()
-    lines = study_lines()
+    lines, examples = study_lines(), EXAMPLES.items()
     return {
         "largest_folder": {tree: {"files": count, "folder": name} for tree, (count, name) in largest.items()},
         "named_after_a_sibling": {tree: _named(held, sibling_named) for tree, held in trees.items()},
@@ -144,7 +144,9 @@ def measure() -> dict[str, Any]:
         "config_fields": {"declared": declared, "distinct": distinct},
         "import_circles": {"modules": modules, "packages": packages},
         "study_lines": lines,
-        "named_in": {kind: {"example": name, "files": naming(*where)} for kind, (name, *where) in EXAMPLES.items()},
+        "named_in": {
+            kind: {"example": min(names, key=len), "files": naming(names, home)} for kind, (names, home) in examples
+        },
     }
 
 

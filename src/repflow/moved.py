@@ -176,8 +176,8 @@ _TABLE = """
     report.page_text report.data.text
     report.html report.notebook.html
     report.plot report.notebook.plot
-    report.plot_axis report.notebook.axis
-    report.plot_study report.notebook.study
+    report.plot_axis report.draw.axis
+    report.plot_study report.draw.plotly
     report.palette report.draw.palette
     report.section_curve report.draw.curve
     report.section_lines report.draw.lines

@@ -19,7 +19,6 @@ from repflow.core.errors import InputError, MissingExtraError
 from repflow.core.visible import visible
 from repflow.report.data.model import Figure, Link, Page, Section, Table, Text, Variant
 from repflow.report.data.text import json_text, packed
-from repflow.report.draw.palette import DARK, INK, KINDS, LIGHT
 from repflow.report.page import render as page_module
 from repflow.report.page.render import render
 from tests.report.page import browser as page_browser
@@ -179,53 +178,6 @@ def test_a_variant_without_numbers_is_drawn_from_defaults():
     variant = Variant({}, [{"y": [1.0, None]}])
     text = render(Page("p", "", [], [], [Section("s", "S", "", [Figure("f", "F", "", "alt", [variant])])]))
     assert "data-f-0" in text
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG 2 contrast ratio."""
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("dark", [0, 1])
-def test_text_and_lines_stand_out_from_their_ground(dark):
-    ground = [INK["paper"][dark], INK["ground"][dark]]
-    for name in ("ink", "muted", "accent", "good", "bad"):
-        assert all(contrast(INK[name][dark], paper) >= 4.5 for paper in ground), name
-    assert all(contrast(colour, ground[0]) >= 3 for colour in (LIGHT, DARK)[dark])
-    assert contrast(INK["edge"][dark], ground[0]) >= 3  # borders of controls
-    assert all(contrast(pair[dark], ground[0]) >= 2 for pair in KINDS.values())  # strips: named in text as well
-
-
-SIGHT = {
-    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
-}
-"""Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB."""
-
-
-def lab(colour: str, matrix=None) -> np.ndarray:
-    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    if matrix is not None:
-        linear = np.clip(np.array(matrix) @ linear, 0, 1)
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
-    f = np.cbrt(xyz / np.array([0.9505, 1.0, 1.089]))
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-@pytest.mark.parametrize("sight", [None, *SIGHT])
-@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
-def test_models_are_told_apart_by_colour_blind_readers(colours, sight):
-    seen = [lab(colour, SIGHT.get(sight)) for colour in colours]
-    nearest = min(np.linalg.norm(a - b) for at, a in enumerate(seen) for b in seen[at + 1 :])
-    assert nearest > 10, nearest  # CIE76; about 2.3 is just noticeable
 
 
 def test_controls_are_written_out_as_the_script_does_it():

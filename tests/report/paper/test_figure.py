@@ -6,8 +6,7 @@ import pytest
 
 from repflow.core.errors import InputError
 from repflow.report.data.model import Figure, Variant
-from repflow.report.draw.palette import model_colour
-from repflow.report.paper.colour import resolve
+from repflow.report.draw.palette import model_colour, resolve
 from repflow.report.paper.figure import choose_width, draw
 from repflow.report.paper.style import style
 from tests.report.paper.example import ABSOLUTE, CURVES, MAP, MODELS, NASTY, RELATIVE, bars, lines, maps

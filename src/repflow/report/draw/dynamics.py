@@ -1,57 +1,159 @@
-"""Pictures of token dynamics: tokens over time beside the heat map of P, one row per system."""
+"""Token dynamics: tokens over time beside the heat map of P, for every system of a result."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.model import Figure, Variant
+from repflow.report.draw import plotly
+from repflow.report.draw.curve import joined, plain, thin, thin_note
+from repflow.report.draw.palette import between
 
 HEIGHT = 380
+"""Pixels of a system in a picture."""
 LOG_FROM = 10.0
 """Last time from which the time axis is logarithmic."""
 STEEP = 1e3
 """Largest over smallest norm from which the token axis is logarithmic."""
+MOST_TOKENS = 16
+ROOM = 0.8
+"""Share of its row that a colour bar takes."""
+
+
+def path_figure(result: Result, id: str, title: str) -> Figure:
+    """Tokens over time beside P, a variant for every system and moment."""
+    panels = [name.removesuffix("tokens") for name in result if name.endswith("tokens")]
+    variants = []
+    for panel in panels:
+        for moment in reversed(range(len(result[f"{panel}moments"]))):  # the page opens with the end of the story
+            variant = _moment_variant(result, panel, moment)
+            if variant is not None:
+                variants.append(variant)
+    names = ", ".join(panel.rstrip("/") for panel in panels if panel)
+    return Figure(
+        id,
+        title,
+        "Left: each token over time, dark early in the sequence and light late (its norm, where tokens are vectors). "
+        "Right: P at the chosen time, row l the token that moves, column j the token that moves it, as its sign times "
+        "1 + log₁₀(|P| / smallest |P|), since values lie orders of magnitude apart.",
+        f"Trajectories of tokens and the matrix P{f' of the systems {names}' if names else ''}.",
+        variants,
+        models_toggle=False,
+        log_axis=False,
+    )
+
+
+def _moment_variant(result: Result, panel: str, moment: int) -> Variant | None:
+    scores = result[f"{panel}attention"][moment]
+    scores = scores[0] if scores.ndim == 3 else scores
+    if not np.isfinite(scores).all():
+        return None
+    time, values, label = token_values(result, panel)
+    traces, rows, note = _path_traces(time, values)
+    at = float(result[f"{panel}moments"][moment])
+    shown, most = signed_scores(scores)
+    index = [float(i + 1) for i in range(len(scores))]
+    bar = {"title": {"text": "sign · (1 + log₁₀ |P| / least)", "side": "right"}}
+    heat: dict[str, Any] = {"type": "heatmap", "z": plain(shown), "x": index, "y": index, "colorscale": "diverging"}
+    heat |= {"zmin": -most, "zmax": most, "xaxis": "x2", "yaxis": "y2", "colorbar": bar, "meta": {"model": None}}
+    heat |= {
+        "customdata": plain(scores),
+        "hovertemplate": "row %{y}, column %{x}<br>P = %{customdata:.4g}<extra></extra>",
+    }
+    rows += [
+        ["P", f"{row + 1},{column + 1}", at, value] for (row, column), value in np.ndenumerate(scores) if column <= row
+    ]
+    name = panel.rstrip("/") or "simulation"
+    layout = {
+        "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
+        "xaxis": {"title": {"text": "time t"}, "type": "log" if time[-1] > LOG_FROM else "linear"},
+        "yaxis": {"title": {"text": label}, "type": "log" if steep(values) else "linear"},
+        "xaxis2": {"title": {"text": "column j"}, "dtick": 1},
+        "yaxis2": {"title": {"text": "row l"}, "dtick": 1, "autorange": "reversed"},
+        "annotations": [_heading("x", name), _heading("x2", f"P at t = {at:.4g}")],
+        "showlegend": False,
+    }
+    when = {"system": name, "time of P": f"{at:.4g}"}
+    columns = ["quantity", "token or cell", "time", "value"]
+    return Variant(when, [*traces, heat], layout, columns, rows, note)
+
+
+def _heading(axis: str, text: str) -> dict[str, Any]:
+    place = {"xref": f"{axis} domain", "yref": f"{axis.replace('x', 'y')} domain", "x": 0.5, "y": 1.02}
+    return {**place, "text": text, "showarrow": False, "xanchor": "center", "yanchor": "bottom"}
+
+
+def _path_traces(time: np.ndarray, values: np.ndarray) -> tuple[list[dict[str, Any]], list[list[Any]], str]:
+    tokens = thin(values.shape[1], MOST_TOKENS)
+    at = thin(len(time))
+    traces: list[dict[str, Any]] = []
+    for place, token in enumerate(tokens):
+        share = 0.85 * place / max(len(tokens) - 1, 1)
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "x": plain(time[at]), "y": plain(values[at, token]),
+                "name": f"x_{token + 1}", "line": {"color": between("sequential", share), "dash": "solid"},
+                "meta": {"model": None},
+            }
+        )  # fmt: skip
+    times = plain(time)
+    rows = [["token", token + 1, t, v] for token in range(values.shape[1])
+            for t, v in zip(times, plain(values[:, token]), strict=True) if v is not None]  # fmt: skip
+    note = thin_note(values.shape[1], len(tokens), "tokens")
+    return traces, rows, joined(note, thin_note(len(time), len(at), "times"))
 
 
 def dynamics_figure(result: Result) -> Any:
-    """Plotly figure of a simulation or of one of paper 3's figures.
+    """Plotly figure of a simulation or of one of paper 3's figures: every system at its last moment, a row each."""
+    title = str(result.provenance.get("title", "Token dynamics"))
+    whole = path_figure(result, "dynamics", title)
+    last = {variant.when["system"]: variant for variant in reversed(whole.variants)}
+    systems = [last[name] for name in dict.fromkeys(variant.when["system"] for variant in whole.variants)]
+    stacked = Figure(whole.id, title, whole.caption, whole.alt, [_stacked(systems)], height=HEIGHT * len(systems) + 100)
+    return plotly.draw(stacked)
 
-    Left, each token (its norm in more than one dimension) over time; right, P at the last moment kept, as its sign
-    times 1 + log10(|P| / smallest |P|): values lie orders of magnitude apart, and the sign tells growth from decay.
-    """
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
 
-    panels = [name.removesuffix("tokens") for name in result if name.endswith("tokens")]
-    titles = [text for panel in panels for text in _titles(result, panel)]
-    figure = make_subplots(rows=len(panels), cols=2, subplot_titles=titles, column_widths=[0.62, 0.38])
-    for row, panel in enumerate(panels, start=1):
-        time, values, label = token_values(result, panel)
-        for token, colour in enumerate(_colours(values.shape[1])):
-            line = go.Scatter(x=time, y=values[:, token], mode="lines", name=f"x_{token + 1}", legendgroup=f"{token}")
-            line.update(showlegend=row == 1, line={"color": colour})
-            figure.add_trace(line, row=row, col=1)
-        figure.update_yaxes(title_text=label, row=row, col=1, type="log" if steep(values) else "linear")
-        logarithmic = time[-1] > LOG_FROM
-        figure.update_xaxes(title_text="t", row=row, col=1, type="log" if logarithmic else "linear")
-        figure.add_trace(_scores(result, panel, figure.get_subplot(row, 2).yaxis.domain), row=row, col=2)
-        figure.update_yaxes(autorange="reversed", dtick=1, row=row, col=2)
-        figure.update_xaxes(dtick=1, row=row, col=2)
-    title = result.provenance.get("title", "Token dynamics")
+def _stacked(systems: Sequence[Variant]) -> Variant:
+    """Systems under each other: their panels with axes of their own, one legend for the tokens of all."""
     # under the panels: beside them stand the colour bars
-    legend = {"orientation": "h", "yanchor": "top", "y": -0.35 / len(panels), "x": 0}
-    figure.update_layout(title=title, template="plotly_white", height=HEIGHT * len(panels) + 100, legend=legend)
-    return figure
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.35 / len(systems), "x": 0}
+    grid = {"rows": len(systems), "columns": 2, "pattern": "independent"}
+    layout: dict[str, Any] = {"grid": grid, "legend": legend, "showlegend": True, "annotations": []}
+    traces: list[dict[str, Any]] = []
+    for row, variant in enumerate(systems):
+        for trace in variant.traces:
+            own: dict[str, Any] = {axis: _moved(trace.get(axis, axis[0]), row) for axis in ("xaxis", "yaxis")}
+            if trace["type"] == "heatmap":
+                place = {"y": 1 - (row + 0.5) / len(systems), "len": ROOM / len(systems)}
+                own["colorbar"] = {**trace["colorbar"], **place}
+            else:
+                own |= {"legendgroup": trace["name"], "showlegend": row == 0}
+            traces.append({**trace, **own})
+        for side in "xy":
+            for number in ("", "2"):
+                layout[f"{side}axis{_moved(side + number, row)[1:]}"] = variant.layout[f"{side}axis{number}"]
+        layout["annotations"] += [_at_row(word, row) for word in variant.layout["annotations"]]
+    return Variant({}, traces, layout)
 
 
-def _colours(tokens: int) -> list[str]:
-    """One colour per token, the same in every panel, from early (dark) to late (light)."""
-    from plotly.colors import sample_colorscale
+def _moved(axis: str, row: int) -> str:
+    """Name of a panel's axis in a row of panels.
 
-    return list(sample_colorscale("Viridis", np.linspace(0, 0.9, tokens).tolist()))
+    >>> _moved("x", 0), _moved("y2", 0), _moved("x", 1), _moved("y2", 2)
+    ('x', 'y2', 'x3', 'y6')
+    """
+    number = 2 * row + int(axis[1:] or 1)
+    return axis[0] + ("" if number == 1 else str(number))
+
+
+def _at_row(word: Mapping[str, Any], row: int) -> dict[str, Any]:
+    places = {ref: f"{_moved(word[ref].removesuffix(' domain'), row)} domain" for ref in ("xref", "yref")}
+    return {**word, **places}
 
 
 def write_picture(result: Result, path: Path) -> Path:
@@ -60,21 +162,8 @@ def write_picture(result: Result, path: Path) -> Path:
     return path
 
 
-def _titles(result: Result, panel: str) -> tuple[str, str]:
-    name = panel.rstrip("/") or str(result.provenance.get("classification", {}).get("scenario", ""))
-    moment = float(result[f"{panel}moments"][_moment(result, panel)])
-    return name, f"P at t = {moment:.4g}" + (", channel 1" if _dims(result, panel) else "")
-
-
 def _dims(result: Result, panel: str) -> bool:
     return result[f"{panel}tokens"].ndim == 3
-
-
-def _moment(result: Result, panel: str) -> int:
-    """Last moment at which P is finite."""
-    scores = result[f"{panel}attention"]
-    alive = np.flatnonzero(np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
-    return int(alive[-1]) if alive.size else 0
 
 
 def token_values(result: Result, panel: str) -> tuple[np.ndarray, np.ndarray, str]:
@@ -109,19 +198,3 @@ def signed_scores(scores: np.ndarray) -> tuple[np.ndarray, float]:
         shown = np.where(scores != 0, np.sign(scores) * sizes, 0.0)
     most = max(1.0, float(np.abs(shown[~upper]).max(initial=1.0)))
     return np.where(upper, np.nan, shown), most
-
-
-def _scores(result: Result, panel: str, domain: tuple[float, float]) -> Any:
-    import plotly.graph_objects as go
-
-    scores = result[f"{panel}attention"][_moment(result, panel)]
-    scores = scores[0] if scores.ndim == 3 else scores
-    shown, most = signed_scores(scores)
-    text = np.vectorize(lambda value: f"{value:.3e}")(scores)
-    index = np.arange(1, len(scores) + 1)
-    bar: dict[str, Any] = {"title": {"text": "sign · (1 + log₁₀ |P| / least |P|)", "side": "right"}}
-    bar |= {"y": sum(domain) / 2, "len": domain[1] - domain[0]}
-    return go.Heatmap(
-        z=shown, x=index, y=index, text=text, hovertemplate="l %{y}, j %{x}: P = %{text}<extra></extra>",
-        colorscale="RdBu", zmid=0, zmin=-most, zmax=most, colorbar=bar,
-    )  # fmt: skip

@@ -5,13 +5,20 @@ from them in lightness; darker on white and lighter on dark, so that each has a 
 ground and no two look alike to readers without red or green cones (tests/report/test_page_render.py measures both).
 Sequential maps are cividis, diverging ones blue to orange-red. Lines also differ in dash and marker, so that no reader
 needs colour alone.
+
+A figure names its colours (`model:0`, `model:0/0.2` with opacity, `kind:ssm`, `on:ssm` for text upon it, `ink` and the
+other names of `INK`), so that they follow light and dark. `resolve` is the one place where a name becomes a colour: the
+paper asks it while it draws, the notebook too, and the page is given the answers for all names that it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from repflow.core.errors import InputError, teach
+from repflow.report.data.model import PageModel
 
 LIGHT = ("#0072b2", "#d55e00", "#00946b", "#c8609b", "#3f1f7a", "#6f4e00", "#5f6b75", "#7d1128")
 """Models on white."""
@@ -19,7 +26,7 @@ DARK = ("#4da6e0", "#ff8c42", "#2fc39a", "#f4b6d6", "#8f74f2", "#f2e04a", "#7d8d
 """Models on dark ground, the same order of hues."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
-"""Plotly's names; `matplotlib_style` gives the same for matplotlib."""
+"""Plotly's names."""
 
 KINDS = {
     "attention": ("#0072b2", "#4da6e0"),
@@ -71,24 +78,12 @@ DIVERGING = (
 )
 """Blue to orange-red over white: no red against green."""
 
-_MATPLOTLIB_DASH = {
-    "solid": "-",
-    "dash": "--",
-    "dot": ":",
-    "dashdot": "-.",
-    "longdash": (0, (8, 3)),
-    "longdashdot": (0, (8, 3, 2, 3)),
-}
-_MATPLOTLIB_MARKER = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "triangle-up": "^",
-    "cross": "P",
-    "x": "X",
-    "star": "*",
-    "triangle-down": "v",
-}
+Colour = tuple[float, float, float, float]
+"""Red, green, blue and opacity, each from 0 to 1."""
+CLEAR: Colour = (0.0, 0.0, 0.0, 0.0)
+_RGBA = re.compile(r"rgba?\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(?:,\s*([\d.]+)\s*)?\)")
+_HEX = re.compile(r"#[0-9a-fA-F]{6}")
+_FADED = re.compile(r"(.*?)(?:/(\d*\.?\d+))?", re.DOTALL)
 
 
 def model_colour(index: int, *, dark: bool = False) -> str:
@@ -119,19 +114,6 @@ def model_marker(index: int) -> str:
     return MARKERS[(index + index // len(MARKERS)) % len(MARKERS)]
 
 
-def matplotlib_style(index: int) -> dict[str, object]:
-    """Keywords of `Axes.plot` for the model with this index.
-
-    >>> matplotlib_style(0)
-    {'color': '#0072b2', 'linestyle': '-', 'marker': 'o'}
-    """
-    return {
-        "color": model_colour(index),
-        "linestyle": _MATPLOTLIB_DASH[model_dash(index)],
-        "marker": _MATPLOTLIB_MARKER[model_marker(index)],
-    }
-
-
 def kind_colour(kind: str, *, dark: bool = False) -> str:
     """Colour of a kind of layer; unknown kinds share one grey.
 
@@ -151,19 +133,93 @@ def readable_on(colour: str) -> str:
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
 
 
-def faded(colour: str, opacity: float) -> str:
-    """A colour with opacity, for bands.
+def resolve(colour: str, *, dark: bool = False) -> Colour:
+    """Red, green, blue and opacity of a colour as a figure writes it.
 
-    >>> faded("#0072b2", 0.2)
-    'rgba(0, 114, 178, 0.2)'
+    >>> resolve("model:0/0.2") == resolve("rgba(0, 114, 178, 0.2)") == resolve("#0072b2")[:3] + (0.2,)
+    True
 
     Raises:
-        InputError: Not a colour of the form #rrggbb.
+        InputError: Neither a name of the palette nor a colour.
     """
-    if len(colour) != 7 or colour[0] != "#":
-        raise InputError(teach("a colour of the form #rrggbb", repr(colour), "take one of repflow.report.draw.palette"))
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red}, {green}, {blue}, {opacity:g})"
+    name, opacity = _split(colour)
+    found = _named(name, dark)
+    if found is not None or _HEX.fullmatch(name):
+        red, green, blue = _parts(found or name)
+        return red / 255, green / 255, blue / 255, float(opacity or 1)
+    if name == "transparent":
+        return CLEAR
+    if match := _RGBA.fullmatch(colour):
+        red, green, blue = (int(part) for part in match.groups()[:3])
+        return red / 255, green / 255, blue / 255, float(match[4] or 1)
+    raise InputError(
+        teach("a colour such as model:0, ink, #0072b2 or rgba(...)", repr(colour), "see repflow.report.draw.palette")
+    )
+
+
+def _split(colour: str) -> tuple[str, str]:
+    """Name and opacity, "" where none is given; a kind of block may be called anything."""
+    match = _FADED.fullmatch(colour)
+    return (match[1], match[2] or "") if match else (colour, "")
+
+
+def _named(name: str, dark: bool) -> str | None:
+    """A name of the palette as #rrggbb, None for what is not one."""
+    if name.startswith("model:") and name[6:].isdecimal():
+        return model_colour(int(name[6:]), dark=dark)
+    if name.startswith("kind:"):
+        return kind_colour(name[5:], dark=dark)
+    if name.startswith("on:"):
+        return readable_on(kind_colour(name[3:], dark=dark))
+    return INK[name][int(dark)] if name in INK else None
+
+
+def is_name(colour: str) -> bool:
+    """Whether a colour is a name of the palette, and so differs between light and dark.
+
+    >>> is_name("kind:ssm/0.5"), is_name("#0072b2")
+    (True, False)
+    """
+    return _named(_split(colour)[0], dark=False) is not None
+
+
+def css(colour: str, *, dark: bool = False) -> str:
+    """A colour as browsers and Plotly write it: names of the palette written out, anything else as it is.
+
+    >>> css("model:0"), css("model:0/0.2", dark=True), css("red")
+    ('#0072b2', 'rgba(77, 166, 224, 0.2)', 'red')
+    """
+    if not is_name(colour):
+        return colour
+    name, opacity = _split(colour)
+    found = _named(name, dark) or name
+    return found if not opacity else "rgba({}, {}, {}, {:g})".format(*_parts(found), float(opacity))
+
+
+def _parts(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def between(name: str, share: float) -> str:
+    """Colour of a map at a share of it.
+
+    >>> between("sequential", 0.0), between("diverging", 0.5)
+    ('#00224e', '#f7f7f7')
+    """
+    stops = colourmap(name)
+    at = min(max(share, 0.0), 1.0)
+    place = next(i for i in range(1, len(stops)) if stops[i][0] >= at)
+    (low, first), (high, last) = stops[place - 1], stops[place]
+    part = (at - low) / (high - low)
+    mixed = (round(a + part * (b - a)) for a, b in zip(_parts(first), _parts(last), strict=True))
+    return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+def model_index(trace: Mapping[str, Any], models: Sequence[PageModel]) -> int | None:
+    """Colour index of the model that a trace belongs to, None where it belongs to none."""
+    label = (trace.get("meta") or {}).get("model")
+    first = label[0] if isinstance(label, list | tuple) and label else label
+    return next((model.colour for model in models if model.label == first), None)
 
 
 def colourmap(name: str) -> Sequence[tuple[float, str]]:

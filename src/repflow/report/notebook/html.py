@@ -6,7 +6,7 @@ import numpy as np
 
 from repflow.core.results import Result
 from repflow.report.data.labels import label
-from repflow.report.notebook.plot import DEFAULTS, DEPTH, commonest
+from repflow.report.draw.metric import DEFAULTS, DEPTH, commonest
 from repflow.report.terminal.cell import number
 
 SHOWN = 30

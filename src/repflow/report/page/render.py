@@ -12,7 +12,7 @@ import hashlib
 import importlib.resources
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from repflow.core.errors import InputError, MissingExtraError, teach
@@ -24,6 +24,11 @@ from repflow.version import __version__
 
 SCRIPTS = ("text.js", "data.js", "state.js", "chart.js", "figure.js", "tokens.js", "prompts.js", "main.js")
 """Files of the page's script, joined in this order into one."""
+BAND = "/0.18"
+"""Opacity of a model's band."""
+TOKEN_STEPS = 128
+"""Colours of tokens by a metric."""
+DATA = ("x", "y", "z", "text", "customdata")
 _ID = re.compile(r"[A-Za-z][\w-]*\Z", re.ASCII)
 
 
@@ -160,14 +165,36 @@ def _settings(page: Page) -> dict[str, Any]:
         ],
         "figures": [_figure_settings(block) for block in _blocks(page) if isinstance(block, Figure)],
         "prompts": [_prompt_settings(block) for block in _blocks(page) if isinstance(block, Prompts)],
-        "palette": {
-            "models": [palette.LIGHT, palette.DARK],
-            "kinds": palette.KINDS,
-            "ink": palette.INK,
-            "sequential": palette.SEQUENTIAL,
-            "diverging": palette.DIVERGING,
-        },
+        "palette": _palette(page),
     }
+
+
+def _palette(page: Page) -> dict[str, Any]:
+    """Every name of the palette that the page uses, for light and dark; maps; grounds of tokens with their text."""
+    names = {*palette.INK, *(f"model:{index}{band}" for index in range(len(palette.LIGHT)) for band in ("", BAND))}
+    names |= {f"model:{model.colour}{band}" for model in page.models for band in ("", BAND)}
+    for block in _blocks(page):
+        for variant in block.variants if isinstance(block, Figure) else ():
+            names.update(_colour_names([variant.traces, variant.layout]))
+    grounds = [palette.between("sequential", step / (TOKEN_STEPS - 1)) for step in range(TOKEN_STEPS)]
+    return {
+        "colours": {name: [palette.css(name), palette.css(name, dark=True)] for name in sorted(names)},
+        "scales": {name: palette.colourmap(name) for name in ("sequential", "diverging")},
+        "tokens": [[ground, palette.readable_on(ground)] for ground in grounds],
+    }
+
+
+def _colour_names(value: Any, key: str = "") -> Iterator[str]:
+    """Names of the palette inside traces and layouts; where a colour may stand, the key says so."""
+    if isinstance(value, str):
+        if key.endswith("color") and palette.is_name(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _colour_names(part, str(name))
+    elif isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
+        for part in value if key not in DATA else ():
+            yield from _colour_names(part, key)
 
 
 def _figure_settings(figure: Figure) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repflow.report.paper.colour import CLEAR, resolve
+from repflow.report.draw.palette import CLEAR, resolve
 from repflow.report.paper.panel import Panel
 from repflow.report.paper.text import literal
 from repflow.report.paper.trace import DASHES

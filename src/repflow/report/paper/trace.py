@@ -10,8 +10,8 @@ import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.report.data.model import PageModel
-from repflow.report.draw.palette import model_dash, model_marker
-from repflow.report.paper.colour import GAP, Colour, colour_map, model_index, resolve, trace_colour
+from repflow.report.draw.palette import Colour, model_dash, model_index, model_marker, resolve
+from repflow.report.paper.colour import GAP, colour_map, trace_colour
 from repflow.report.paper.panel import Panel, title_text
 from repflow.report.paper.text import literal, shortened
 

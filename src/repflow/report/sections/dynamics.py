@@ -19,15 +19,12 @@ from repflow.report.draw.curve import (
     layer_depth,
     plain,
     state_depth,
-    thin,
-    thin_note,
 )
-from repflow.report.draw.dynamics import LOG_FROM, signed_scores, steep, token_values
+from repflow.report.draw.dynamics import path_figure
 from repflow.report.sections.theory import of_study
 
 SIMULATED, REPRODUCED, APPLIED = "dynamics-simulate", "dynamics-figure", "dynamics-apply"
 SIGNS = {"negative": "model:0", "zero": "muted", "positive": "model:1"}
-MOST_TOKENS = 16
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -50,7 +47,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
 def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:
     result: Result = run.result
     title = str(result.provenance.get("title") or f"Simulation {run.name}".strip())
-    blocks: list[Block] = [_path_figure(result, f"dynamics-paths{suffix}", title)]
+    blocks: list[Block] = [path_figure(result, f"dynamics-paths{suffix}", title)]
     if "lines" in result.provenance:
         columns = ["quantity", "measured", "exact", "stated", "verdict"]
         keys = ("quantity", "measured", "theory", "stated", "verdict")
@@ -64,101 +61,6 @@ def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:
     if said:
         blocks.append(Text(f"dynamics-events{suffix}", f"{title}: what happens", said))
     return blocks
-
-
-def _path_figure(result: Result, id: str, title: str) -> Figure:
-    panels = [name.removesuffix("tokens") for name in result if name.endswith("tokens")]
-    variants = []
-    for panel in panels:
-        for moment in reversed(range(len(result[f"{panel}moments"]))):  # the page opens with the end of the story
-            variant = _moment_variant(result, panel, moment)
-            if variant is not None:
-                variants.append(variant)
-    names = ", ".join(panel.rstrip("/") for panel in panels if panel)
-    return Figure(
-        id,
-        title,
-        "Left: each token over time, dark early in the sequence and light late (its norm, where tokens are vectors). "
-        "Right: P at the chosen time, row l the token that moves, column j the token that moves it, as its sign times "
-        "1 + log₁₀(|P| / smallest |P|), since values lie orders of magnitude apart.",
-        f"Trajectories of tokens and the matrix P{f' of the systems {names}' if names else ''}.",
-        variants,
-        models_toggle=False,
-        log_axis=False,
-    )
-
-
-def _moment_variant(result: Result, panel: str, moment: int) -> Variant | None:
-    scores = result[f"{panel}attention"][moment]
-    scores = scores[0] if scores.ndim == 3 else scores
-    if not np.isfinite(scores).all():
-        return None
-    time, values, label = token_values(result, panel)
-    traces, rows, note = _path_traces(time, values)
-    at = float(result[f"{panel}moments"][moment])
-    shown, most = signed_scores(scores)
-    index = [float(i + 1) for i in range(len(scores))]
-    bar = {"title": {"text": "sign · (1 + log₁₀ |P| / least)", "side": "right"}}
-    heat: dict[str, Any] = {"type": "heatmap", "z": plain(shown), "x": index, "y": index, "colorscale": "diverging"}
-    heat |= {"zmin": -most, "zmax": most, "xaxis": "x2", "yaxis": "y2", "colorbar": bar, "meta": {"model": None}}
-    heat |= {
-        "customdata": plain(scores),
-        "hovertemplate": "row %{y}, column %{x}<br>P = %{customdata:.4g}<extra></extra>",
-    }
-    rows += [
-        ["P", f"{row + 1},{column + 1}", at, value] for (row, column), value in np.ndenumerate(scores) if column <= row
-    ]
-    name = panel.rstrip("/") or "simulation"
-    layout = {
-        "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
-        "xaxis": {"title": {"text": "time t"}, "type": "log" if time[-1] > LOG_FROM else "linear"},
-        "yaxis": {"title": {"text": label}, "type": "log" if steep(values) else "linear"},
-        "xaxis2": {"title": {"text": "column j"}, "dtick": 1},
-        "yaxis2": {"title": {"text": "row l"}, "dtick": 1, "autorange": "reversed"},
-        "annotations": [_heading("x", name), _heading("x2", f"P at t = {at:.4g}")],
-        "showlegend": False,
-    }
-    when = {"system": name, "time of P": f"{at:.4g}"}
-    columns = ["quantity", "token or cell", "time", "value"]
-    return Variant(when, [*traces, heat], layout, columns, rows, note)
-
-
-def _heading(axis: str, text: str) -> dict[str, Any]:
-    place = {"xref": f"{axis} domain", "yref": f"{axis.replace('x', 'y')} domain", "x": 0.5, "y": 1.02}
-    return {**place, "text": text, "showarrow": False, "xanchor": "center", "yanchor": "bottom"}
-
-
-def _path_traces(time: np.ndarray, values: np.ndarray) -> tuple[list[dict[str, Any]], list[list[Any]], str]:
-    from repflow.report.draw.palette import SEQUENTIAL
-
-    tokens = thin(values.shape[1], MOST_TOKENS)
-    at = thin(len(time))
-    traces: list[dict[str, Any]] = []
-    for place, token in enumerate(tokens):
-        share = 0.85 * place / max(len(tokens) - 1, 1)
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "x": plain(time[at]), "y": plain(values[at, token]),
-                "name": f"x_{token + 1}", "line": {"color": between(SEQUENTIAL, share), "dash": "solid"},
-                "meta": {"model": None},
-            }
-        )  # fmt: skip
-    times = plain(time)
-    rows = [["token", token + 1, t, v] for token in range(values.shape[1])
-            for t, v in zip(times, plain(values[:, token]), strict=True) if v is not None]  # fmt: skip
-    note = thin_note(values.shape[1], len(tokens), "tokens")
-    return traces, rows, joined(note, thin_note(len(time), len(at), "times"))
-
-
-def between(stops: Sequence[tuple[float, str]], share: float) -> str:
-    """Colour of a map at a share of it.
-
-    >>> between(((0.0, "#000000"), (1.0, "#ffffff")), 0.5)
-    '#808080'
-    """
-    at = [place for place, _ in stops]
-    parts = [np.interp(share, at, [int(c[start : start + 2], 16) for _, c in stops]) for start in (1, 3, 5)]
-    return "#" + "".join(f"{round(part):02x}" for part in parts)
 
 
 def _norm_figure(runs: Sequence[StoredRun]) -> Figure:

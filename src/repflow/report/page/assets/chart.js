@@ -75,9 +75,9 @@ function styled(trace, meta) {
     }
   }
   if (!model) return trace;
-  const own = modelColour(model.colour);
+  const own = colour(`model:${model.colour}`);
   if (type === "scatter" && trace.fill && trace.fill !== "none") {
-    trace.fillcolor ??= faded(own, 0.18);
+    trace.fillcolor ??= colour(`model:${model.colour}/0.18`);
     trace.line = { width: 0, color: own, ...trace.line };
   } else if (type === "scatter") {
     trace.line = { color: own, dash: model.dash, width: 2, ...trace.line };

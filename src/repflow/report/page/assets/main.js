@@ -16,7 +16,7 @@ function applyTheme(theme) {
   button.textContent = { system: "◐ Auto", light: "○ Light", dark: "● Dark" }[theme];
   button.setAttribute("aria-label", `Theme: ${theme === "system" ? "as the system" : theme}; press to change`);
   document.querySelectorAll(".swatch").forEach((swatch) => {
-    swatch.style.backgroundColor = modelColour(Number(swatch.dataset.colour));
+    swatch.style.backgroundColor = colour(`model:${swatch.dataset.colour}`);
   });
 }
 

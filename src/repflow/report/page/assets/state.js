@@ -51,56 +51,14 @@ function isChosen(part) {
   return (Array.isArray(model) ? model : [model]).every((label) => !state.unchosen.has(label));
 }
 
-function ink(name) {
-  return SETTINGS.palette.ink[name][isDark() ? 1 : 0];
-}
-
-function faded(colour, opacity) {
-  const part = (at) => parseInt(colour.slice(at, at + 2), 16);
-  return `rgba(${part(1)}, ${part(3)}, ${part(5)}, ${opacity})`;
-}
-
-function modelColour(index) {
-  const colours = SETTINGS.palette.models[isDark() ? 1 : 0];
-  return colours[index % colours.length];
-}
-
-/** Black or white, whichever is read better on a colour. */
-function readableOn(ground) {
-  const light = (at) => (parseInt(ground.slice(at, at + 2), 16) / 255) ** 2.2;
-  return 0.2126 * light(1) + 0.7152 * light(3) + 0.0722 * light(5) > 0.18 ? "#000000" : "#ffffff";
-}
-
-/** A name of the palette (`model:0/0.2`, `kind:ssm`, `on:ssm`, `ink`) as a colour; any other string as it is. */
+/** A name of the palette as a colour, in the theme of the moment; any other string as it is. */
 function colour(name) {
-  const [, base, opacity] = /^(.*?)(?:\/([\d.]+))?$/s.exec(name);
-  let found = null;
-  if (base.startsWith("on:")) return readableOn(colour(`kind:${base.slice(3)}`));
-  if (/^model:\d+$/.test(base)) found = modelColour(Number(base.slice(6)));
-  else if (base.startsWith("kind:")) {
-    const kinds = SETTINGS.palette.kinds;
-    const kind = base.slice(5);
-    found = (Object.hasOwn(kinds, kind) ? kinds[kind] : kinds.other)[isDark() ? 1 : 0];
-  } else if (Object.hasOwn(SETTINGS.palette.ink, base)) found = ink(base);
-  if (found === null) return name;
-  return opacity === undefined ? found : faded(found, opacity);
+  const colours = SETTINGS.palette.colours;
+  return Object.hasOwn(colours, name) ? colours[name][isDark() ? 1 : 0] : name;
 }
+
+const ink = colour;
 
 function scale(name) {
-  return SETTINGS.palette[name === "diverging" ? "diverging" : name === "sequential" ? "sequential" : ""] || name;
-}
-
-/** Colour at a place from 0 to 1 of a colour scale. */
-function scaleColour(name, place) {
-  const stops = SETTINGS.palette[name];
-  const at = Math.min(1, Math.max(0, place));
-  let next = stops.findIndex(([stop]) => stop >= at);
-  next = Math.max(1, next);
-  const [low, high] = [stops[next - 1], stops[next]];
-  const share = (at - low[0]) / (high[0] - low[0]);
-  const part = (from) => {
-    const [a, b] = [low[1], high[1]].map((hex) => parseInt(hex.slice(from, from + 2), 16));
-    return Math.round(a + share * (b - a));
-  };
-  return [part(1), part(3), part(5)];
+  return Object.hasOwn(SETTINGS.palette.scales, name) ? SETTINGS.palette.scales[name] : name;
 }

@@ -14,20 +14,12 @@ function firstDepth(rows, layers) {
   return rows.length === layers ? 1 : 0;
 }
 
-function luminance([red, green, blue]) {
-  const part = (value) => {
-    const share = value / 255;
-    return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-  };
-  return 0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
-}
-
 /** Ground and text colour of a value; null where there is none. */
 function tokenColours(value, range) {
   if (value === null || value === undefined || range === null) return null;
   const place = range[1] > range[0] ? (value - range[0]) / (range[1] - range[0]) : 0.5;
-  const ground = scaleColour("sequential", place);
-  return [`rgb(${ground.join(",")})`, luminance(ground) > 0.18 ? "#000" : "#fff"];
+  const steps = SETTINGS.palette.tokens;
+  return steps[Math.round(Math.min(1, Math.max(0, place)) * (steps.length - 1))];
 }
 
 function tokenElements(tokens, pick) {
@@ -53,7 +45,7 @@ function paintTokens(elements, values, range) {
 /** The colours with the values at both ends. */
 function colourLegend(range) {
   if (range === null) return make("p", { class: "ramp" }, "No values at this layer.");
-  const stops = SETTINGS.palette.sequential.map(([stop, hex]) => `${hex} ${stop * 100}%`).join(", ");
+  const stops = scale("sequential").map(([stop, hex]) => `${hex} ${stop * 100}%`).join(", ");
   const bar = make("span", { class: "ramp-bar", role: "img", "aria-label": "from dark blue to yellow" });
   bar.style.background = `linear-gradient(to right, ${stops})`;
   const [low, high] = range.map((value) => String(Number(value.toPrecision(3))));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,17 +11,6 @@ from repflow.core.results import Result
 
 WORDS = {"ssm_layer": "block", "dim": "channel"}
 """Axis → what a reader calls it, where that differs."""
-
-
-def shown(text: object) -> str:
-    """Text in which Plotly finds no markup: a model may be called `<b>`.
-
-    >>> shown("a <b> & $x$")
-    'a &lt;b> &amp; $x$&#8203;'
-    """
-    # a text that begins and ends with $ would be set as mathematics; the mark without width behind it prevents that
-    plain = html.escape(str(text), quote=False).replace("&gt;", ">")
-    return plain + "&#8203;" if "$" in plain else plain
 
 
 def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
@@ -53,7 +41,7 @@ def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
         values = row_names(result)
     if values is None or len(values) != count:
         return list(range(count))
-    return [shown(value) if isinstance(value, str) else value for value in np.asarray(values, dtype=object).tolist()]
+    return list(np.asarray(values, dtype=object).tolist())
 
 
 def _blocks(indices: Sequence[int] | None) -> list[int] | None:
@@ -89,7 +77,7 @@ def line_names(result: Result, name: str, axis: str, count: int) -> list[str]:
     """Names of the lines that an axis is drawn as."""
     values = axis_values(result, name, axis, count)
     if axis in ("cell", "step", "kind", "row"):
-        return [shown(value) if not isinstance(value, str) else value for value in values]
+        return [str(value) for value in values]
     if axis == "position":
         return [f"at {value}" for value in values]
     return [f"{axis_word(result, axis)} {value}" for value in values]

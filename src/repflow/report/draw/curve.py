@@ -8,27 +8,12 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
+from repflow.report.draw.number import DIGITS, plain
 
 MOST_POINTS = 400
 """Points of a curve on the page; longer ones are thinned and say so."""
 MOST_CELLS = 128
 """Rows or columns of a heat map."""
-
-
-DIGITS = 9
-"""Significant digits of numbers on the page; a few of them less, and it is half as large."""
-
-
-def plain(values: Any, digits: int = DIGITS) -> list[Any]:
-    """Nested lists of floats of so many significant digits, with None for what is not finite.
-
-    >>> plain(np.array([[1 / 3, np.nan], [np.inf, 2.0]]))
-    [[0.333333333, None], [None, 2.0]]
-    """
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim > 1:
-        return [plain(row, digits) for row in array]
-    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in array]
 
 
 def band_traces(
@@ -43,6 +28,8 @@ def band_traces(
     axes: tuple[str, str] = ("x", "y"),
     legend: bool = True,
     mode: str = "lines+markers",
+    group: str | None = None,
+    digits: int = DIGITS,
 ) -> list[dict[str, Any]]:
     """A line with its 95 % band, as Plotly traces; no band where its ends are not finite.
 
@@ -57,18 +44,20 @@ def band_traces(
         axes: of the panel.
         legend: whether the line is in the legend.
         mode: Plotly's.
+        group: what the legend shows and hides together; by default the line with its band.
+        digits: significant ones of what is drawn.
     """
     places = {"xaxis": axes[0], "yaxis": axes[1], "x": [_word(value) for value in x]}
     meta: dict[str, Any] = {"model": model} | ({} if depth is None else {"x": dict(depth)})
     line: dict[str, Any] = {} if colour is None else {"color": colour}
     line |= {} if dash is None else {"dash": dash}
-    group = {"legendgroup": f"{model or ''}/{name}", "type": "scatter", "meta": meta, **places}
+    shared = {"legendgroup": group or f"{model or ''}/{name}", "type": "scatter", "meta": meta, **places}
     traces: list[dict[str, Any]] = []
     if np.isfinite(band.low).any() and np.isfinite(band.high).any():
-        edge = {**group, "mode": "lines", "line": {**line, "width": 0}, "showlegend": False, "hoverinfo": "skip"}
+        edge = {**shared, "mode": "lines", "line": {**line, "width": 0}, "showlegend": False, "hoverinfo": "skip"}
         filled = {"fill": "tonexty"} | ({} if colour is None else {"fillcolor": f"{colour}/0.2"})
-        traces = [{**edge, "y": plain(band.low)}, {**edge, "y": plain(band.high), **filled}]
-    own = {**group, "mode": mode, "line": line, "name": name, "showlegend": legend, "y": plain(band.mean)}
+        traces = [{**edge, "y": plain(band.low, digits)}, {**edge, "y": plain(band.high, digits), **filled}]
+    own = {**shared, "mode": mode, "line": line, "name": name, "showlegend": legend, "y": plain(band.mean, digits)}
     if colour is not None:
         own["marker"] = {"color": colour}
     return [*traces, own]
@@ -84,7 +73,7 @@ def band_of(result: Any, name: str) -> Band:
     return found
 
 
-def exact(values: Any) -> Band:
+def bare(values: Any) -> Band:
     """Values without an interval."""
     mean = np.asarray(values, dtype=np.float64)
     return Band(mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan))
@@ -181,14 +170,15 @@ def spans(numbers: Sequence[float | int]) -> str:
     return ", ".join(told)
 
 
-def gaps(label: str, values: np.ndarray, what: str, first: int = 0) -> str:
+def gaps(label: str, values: np.ndarray, what: str, first: int = 0, *, places: Sequence[float] | None = None) -> str:
     """A sentence that names the rows of which nothing is finite; empty where every row has something.
 
     >>> gaps("gpt2", np.array([[1.0], [np.nan]]), "layer", 1)
     'gpt2: no finite value at layer 2, drawn as a gap.'
     """
     rows = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
-    empty = [i + first for i in range(len(rows)) if not np.isfinite(rows[i]).any()]
+    names = range(first, first + len(rows)) if places is None else places
+    empty = [names[i] for i in range(len(rows)) if not np.isfinite(rows[i]).any()]
     return f"{label}: no finite value at {what} {spans(empty)}, drawn as a gap." if empty else ""
 
 

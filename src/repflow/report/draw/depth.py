@@ -11,15 +11,9 @@ import numpy as np
 from repflow.report.data.labels import page_models
 from repflow.report.data.model import Figure, PageModel, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import joined, spans
+from repflow.report.draw.curve import gaps, joined
+from repflow.report.draw.number import short
 
-DIGITS = 5
-"""Significant digits of a drawn number; the CSV has more."""
-CSV_DIGITS = 9
-MAP_DIGITS = 5
-"""Significant digits in the CSV of a heat map, of which there are many thousands."""
-EXACT_POWER = 22
-"""Largest power of ten that a double holds exactly."""
 STRIP = 0.045
 """Height of a strip of kinds, as a share of the chart's."""
 STEP = 1.25 * STRIP
@@ -30,41 +24,6 @@ LABELLED = 0.15
 """Share of the depth from which on a piece of the strip is labelled."""
 EMBEDDED = ("residual", "hf-tuple")
 """Kinds of state whose first entry stands before the first block."""
-
-
-def short(values: Any, digits: int = DIGITS) -> list[Any]:
-    """Nested lists of numbers with a few significant digits; None for what is not finite.
-
-    >>> short(np.array([0.123456789, np.nan]))
-    [0.12346, None]
-    """
-    array = np.asarray(values, dtype=np.float64)
-    known = np.isfinite(array)
-    with np.errstate(divide="ignore"):
-        size = np.floor(np.log10(np.abs(np.where(known, array, 1.0))))
-    places = np.where(np.isfinite(size), digits - 1 - size, 0.0)
-    power = 10.0 ** np.minimum(np.abs(places), EXACT_POWER)
-    filled = np.where(known, array, 0.0)
-    # a whole number over an exact power of ten is the double nearest to the short decimal, so that it is written short
-    cut = np.where(places >= 0, np.rint(filled * power) / power, np.rint(filled / power) * power)
-    plain: list[Any] = np.where(places > EXACT_POWER, filled, cut).tolist()
-    return plain if known.all() else _with_gaps(plain, known.tolist())
-
-
-def _with_gaps(values: list[Any], known: list[Any]) -> list[Any]:
-    if values and isinstance(values[0], list):
-        return [_with_gaps(row, own) for row, own in zip(values, known, strict=True)]
-    return [value if own else None for value, own in zip(values, known, strict=True)]
-
-
-def exact(value: Any) -> float | None:
-    """One number of a CSV; None where it is not finite.
-
-    >>> exact(np.float32(0.1)), exact(np.nan)
-    (0.100000001, None)
-    """
-    number = float(value)
-    return float(f"{number:.{CSV_DIGITS}g}") if np.isfinite(number) else None
 
 
 def depth(run: StoredRun, axis: str, count: int) -> dict[str, list[float]]:
@@ -92,13 +51,8 @@ def after_last(run: StoredRun) -> dict[str, list[float]]:
 
 def gap_note(values: np.ndarray, run: StoredRun, axis: str) -> str:
     """A sentence that names the states or blocks where nothing is finite, "" where there are none."""
-    rows = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
-    empty = [place for place in range(len(rows)) if not np.isfinite(rows[place]).any()]
-    if not empty:
-        return ""
-    where = depth(run, axis, len(rows))["absolute"]
-    names = spans([where[place] for place in empty])
-    return f"{run.label}: no finite value at {'state' if axis == 'state' else 'layer'} {names}, drawn as a gap."
+    places = depth(run, axis, len(values))["absolute"]
+    return gaps(run.label, values, "state" if axis == "state" else "layer", places=places)
 
 
 def hybrids(models: Sequence[PageModel]) -> list[PageModel]:

@@ -11,7 +11,8 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.report.data.model import Figure, Variant
 from repflow.report.draw import plotly
-from repflow.report.draw.curve import joined, plain, thin, thin_note
+from repflow.report.draw.curve import joined, thin, thin_note
+from repflow.report.draw.number import plain
 from repflow.report.draw.palette import between
 
 HEIGHT = 380

@@ -14,8 +14,9 @@ from repflow.report.data.comparable import MIXED, Group
 from repflow.report.data.context import Context
 from repflow.report.data.model import Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import joined
-from repflow.report.draw.depth import after_last, depth, exact, gap_note, kind_keys, short, strips
+from repflow.report.draw.curve import band_traces, joined
+from repflow.report.draw.depth import after_last, depth, gap_note, kind_keys, strips
+from repflow.report.draw.number import SHORT, exact, short
 
 COLUMNS = ("model", "run", "task", "length", "states", "place", "state", "relative depth", "mean", "low", "high")
 
@@ -139,14 +140,11 @@ def nan_mean(values: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
 
-def line(name: str, label: str, where: dict[str, list[float]], band: Band, **more: Any) -> list[dict[str, Any]]:
+def line(name: str, label: str, where: Depth, band: Band, **more: Any) -> list[dict[str, Any]]:
     """A line over depth with its band, in the model's colour."""
-    shared = {"type": "scatter", "x": where["relative"], "meta": {"model": label, "x": where}, "legendgroup": name}
-    traces: list[dict[str, Any]] = []
-    if np.isfinite(band.low).any():
-        edge = {**shared, "mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-        traces += [{**edge, "y": short(band.low)}, {**edge, "y": short(band.high), "fill": "tonexty"}]
-    return [*traces, {**shared, "mode": "lines+markers", "name": name, "y": short(band.mean), **more}]
+    said: dict[str, Any] = {"name": name, "group": name, "model": label, "depth": where, "digits": SHORT}
+    *edges, own = band_traces(where["relative"], band, **said)
+    return [*edges, {**own, **more}]
 
 
 def band_rows(run: StoredRun, place: str, where: dict[str, list[float]], band: Band) -> list[list[Any]]:

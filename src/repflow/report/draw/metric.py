@@ -15,7 +15,8 @@ from repflow.core.results import Band, Result, sample_mean
 from repflow.report.data.labels import label
 from repflow.report.data.model import Figure, Variant
 from repflow.report.draw.axis import axis_values, axis_word, line_names, menu_names
-from repflow.report.draw.curve import band_traces, plain
+from repflow.report.draw.curve import band_traces
+from repflow.report.draw.number import plain
 
 DEPTH = ("state", "layer")
 REPEATED = ("sample", "seed")

@@ -10,8 +10,9 @@ import numpy as np
 from repflow.core.intervals import positive_interval
 from repflow.report.data.model import Block, Figure, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import band_traces, gaps, joined, layer_depth, plain, thin
+from repflow.report.draw.curve import band_traces, gaps, joined, layer_depth, thin
 from repflow.report.draw.depth import depth_figure, depth_variant
+from repflow.report.draw.number import plain
 
 STUDY = "hidden_attention"
 FORMS = {"normalised": "share of the row", "signed": "weight"}

@@ -15,7 +15,8 @@ from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.model import Block, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.draw.depth import MAP_DIGITS, depth, hybrids, short, strip, strip_note, with_strips
+from repflow.report.draw.depth import depth, hybrids, strip, strip_note, with_strips
+from repflow.report.draw.number import plain, short
 from repflow.report.sections.steps import step_figure
 from repflow.report.terminal.compare import CHANCE_SD
 
@@ -241,7 +242,7 @@ def heat_map(matrix: Matrix, place: int, name: str, model: str | list[str]) -> l
         "yaxis": y,
         "x": across["relative"],
         "y": up["relative"],
-        "z": short(z, DIGITS),
+        "z": plain(z, DIGITS),
         "zmin": short([low])[0],
         "zmax": 1,
         "colorscale": "sequential",
@@ -316,8 +317,8 @@ def _strokes(cells: np.ndarray) -> list[tuple[int, int, int]]:
 
 def matrix_rows(name: str, run: StoredRun, matrix: Matrix) -> list[list[Any]]:
     """Rows of the CSV: every drawn pair of states with its chance level."""
-    values = short(matrix.values, MAP_DIGITS)
-    chance = None if matrix.chance is None else short(matrix.chance, MAP_DIGITS)
+    values = short(matrix.values)
+    chance = None if matrix.chance is None else short(matrix.chance)
     first, second = (where["absolute"] for where in matrix.places)
     return [
         [

@@ -11,16 +11,9 @@ from repflow.core.results import Result
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import (
-    band_of,
-    band_traces,
-    gaps,
-    joined,
-    layer_depth,
-    plain,
-    state_depth,
-)
+from repflow.report.draw.curve import band_of, band_traces, gaps, joined, layer_depth, state_depth
 from repflow.report.draw.dynamics import path_figure
+from repflow.report.draw.number import plain
 from repflow.report.sections.theory import of_study
 
 SIMULATED, REPRODUCED, APPLIED = "dynamics-simulate", "dynamics-figure", "dynamics-apply"

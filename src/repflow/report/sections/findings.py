@@ -23,7 +23,7 @@ from repflow.report.data.context import Context
 from repflow.report.data.interval import Interval
 from repflow.report.data.model import Block, Cell, Content, Link, Table, Text
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.depth import exact
+from repflow.report.draw.number import exact
 
 TARGETS = {
     "F 3.2.1": "figure-1",

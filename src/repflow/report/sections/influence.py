@@ -19,17 +19,17 @@ from repflow.report.draw.curve import (
     axis_names,
     band_of,
     band_traces,
-    exact,
+    bare,
     gaps,
     joined,
     layer_depth,
-    plain,
     small_multiples,
     state_depth,
     thin,
     thin_note,
 )
 from repflow.report.draw.depth import depth_figure, depth_variant
+from repflow.report.draw.number import plain
 
 STUDY, RATIO = "recency", "recency-ratio"
 CURVE = "log_influence"
@@ -92,7 +92,7 @@ def _curves(group: Group, beside: str, scale: str) -> Variant:
             for name, dash, line in _lines(run, band):
                 keys[name] = dash
                 traces += band_traces(
-                    at, exact(line[at]), name=f"{run.label}: {name}", model=run.label, dash=dash, mode="lines",
+                    at, bare(line[at]), name=f"{run.label}: {name}", model=run.label, dash=dash, mode="lines",
                     legend=False,
                 )  # fmt: skip
                 rows += [[run.label, name, i, value, None, None] for i, value in enumerate(plain(line))]
@@ -351,7 +351,7 @@ def _ratio_figure(runs: Sequence[StoredRun]) -> Figure:
         at = list(range(len(band.mean)))
         traces = band_traces(at, band, name="ratio", colour="model:0", dash="solid", mode="lines")
         traces += band_traces(
-            at, exact(run.result["log_ratio_fit"]), name="fit", colour="ink", dash="dash", mode="lines"
+            at, bare(run.result["log_ratio_fit"]), name="fit", colour="ink", dash="dash", mode="lines"
         )
         rows = [
             [*row[2:], fit] for row, fit in zip(_rows("", "", band), plain(run.result["log_ratio_fit"]), strict=True)

@@ -11,8 +11,9 @@ from repflow.core.results import Band, Result
 from repflow.report.data.comparable import Group, group_runs
 from repflow.report.data.model import Block, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import band_of, band_traces, exact, gaps, layer_depth, plain
+from repflow.report.draw.curve import band_of, band_traces, bare, gaps, layer_depth
 from repflow.report.draw.depth import depth_figure, depth_variant
+from repflow.report.draw.number import plain
 from repflow.report.sections.influence import when_of
 
 STUDY = "memory"
@@ -84,9 +85,9 @@ def _cumulative(group: Group, runs: Sequence[StoredRun], layer: int | None) -> V
         if layer is not None:
             if not _layer_there(run, layer):
                 continue
-            band = exact(run.result["range_cumulative_layer"][layer])
+            band = bare(run.result["range_cumulative_layer"][layer])
         else:
-            band = exact(run.result["range_cumulative"])
+            band = bare(run.result["range_cumulative"])
         traces += band_traces(at, band, name=run.label, model=run.label, mode="lines")
         rows += [[run.label, *cells] for cells in zip(at, plain(band.mean), strict=True)]
     mark = {"type": "line", "xref": "x", "yref": "y domain", "x0": HALF, "x1": HALF, "y0": 0, "y1": 1}

@@ -10,7 +10,8 @@ import numpy as np
 from repflow.core.results import Band
 from repflow.report.data.model import Block, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, plain, small_multiples
+from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, small_multiples
+from repflow.report.draw.number import plain
 
 STUDY = "needle"
 METRICS = {

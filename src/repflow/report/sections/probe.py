@@ -16,8 +16,9 @@ from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Figure, Link, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.draw.depth import exact, strip_note
+from repflow.report.draw.depth import strip_note
 from repflow.report.draw.lines import Curve, Depth, Drawn, band_rows, curves, line, marker, mean_band
+from repflow.report.draw.number import exact
 
 COLUMNS = ("model", "run", "task", "length", "states", "what", "state", "relative depth", "mean", "low", "high")
 READOUTS: dict[str, tuple[str, str]] = {

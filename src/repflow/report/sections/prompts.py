@@ -12,7 +12,7 @@ from repflow.report.data.context import Context
 from repflow.report.data.model import Content, Prompts, PromptSample
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.draw.depth import short
+from repflow.report.draw.number import plain
 
 METRICS = {
     "cosine with the layer before": "kept/layer_cosine",
@@ -107,10 +107,10 @@ def kept_ends(count: int, most: int) -> tuple[int, int]:
 
 def _thinned(values: np.ndarray, head: int, tail: int) -> list[list[float | None]]:
     if not tail:
-        return short(values, DIGITS)
+        return plain(values, DIGITS)
     ends = values[:, values.shape[1] - tail :]
     return [
-        [*first, None, *last] for first, last in zip(short(values[:, :head], DIGITS), short(ends, DIGITS), strict=True)
+        [*first, None, *last] for first, last in zip(plain(values[:, :head], DIGITS), plain(ends, DIGITS), strict=True)
     ]
 
 

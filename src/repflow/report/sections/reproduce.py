@@ -10,7 +10,7 @@ import numpy as np
 from repflow.papers import values as papers
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.depth import exact, short
+from repflow.report.draw.number import exact, short
 from repflow.report.terminal.reproduce import WORDS
 
 METRICS = {"layer_cosine": "layer_cosine", "token_similarity": "token_similarity", "probe_accuracy": "accuracy"}

@@ -16,7 +16,7 @@ from repflow.report.data.interval import Interval, at
 from repflow.report.data.model import Block, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
-from repflow.report.draw.depth import exact, short
+from repflow.report.draw.number import exact, short
 from repflow.report.sections.probe import probe_runs, probed_label
 
 COLUMNS = ("model", "run", "task", "states", "length", "parameters", "value", "low", "high")

@@ -12,7 +12,8 @@ from repflow.report.data.context import Context
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.draw.depth import exact, hybrids, short, strip, strip_note
+from repflow.report.draw.depth import hybrids, strip, strip_note
+from repflow.report.draw.number import exact, plain, short
 
 METRICS = {"CKA with the last checkpoint": "cka_to_last_pooled", "token similarity": "token_similarity"}
 COLUMNS = ("model", "run", "checkpoint", "state", "value")
@@ -47,7 +48,7 @@ def _variant(run: StoredRun, words: str, metric: str, context: Context) -> Varia
         "yaxis": y,
         "x": steps,
         "y": where["relative"],
-        "z": short(values.T, 4),
+        "z": plain(values.T, 4),
         "colorscale": "sequential",
         "colorbar": {"title": {"text": words}},
         "hovertemplate": "checkpoint %{x}<br>depth %{y}<br>%{z}<extra></extra>",

@@ -12,7 +12,7 @@ from repflow.papers import values as papers
 from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.model import Block, Cell, Content, Table
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.depth import exact
+from repflow.report.draw.number import exact
 from repflow.report.sections.probe import probe_runs
 from repflow.report.sections.reproduce import reproduce_figure
 from repflow.report.terminal.reproduce import (

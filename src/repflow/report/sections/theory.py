@@ -11,7 +11,8 @@ from repflow.core.results import Result
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import band_traces, exact, gaps, joined, layer_depth, plain
+from repflow.report.draw.curve import band_traces, bare, gaps, joined, layer_depth
+from repflow.report.draw.number import plain
 from repflow.report.terminal.theory import corrected, short_verdict
 
 VERIFY, APPLY = "theory-verify", "theory-apply"
@@ -147,7 +148,7 @@ def _layer_figure(runs: Sequence[StoredRun]) -> Figure:
                 continue
             values = np.asarray(run.result[name], dtype=np.float64)
             traces += band_traces(
-                layer_depth(count)["absolute"], exact(values), name=f"{run.label}: {name}", model=run.label, dash=dash,
+                layer_depth(count)["absolute"], bare(values), name=f"{run.label}: {name}", model=run.label, dash=dash,
                 depth=layer_depth(count),
             )  # fmt: skip
             rows += [[run.label, layer, name, value] for layer, value in enumerate(plain(values), 1)]
@@ -171,7 +172,7 @@ def _linearisation_figure(runs: Sequence[StoredRun]) -> Figure:
     for run in runs:
         values = np.asarray(run.result["linearisation"], dtype=np.float64)
         depth = layer_depth(len(values))
-        traces += band_traces(depth["absolute"], exact(values), name=run.label, model=run.label, depth=depth)
+        traces += band_traces(depth["absolute"], bare(values), name=run.label, model=run.label, depth=depth)
         rows += [[run.label, layer, value] for layer, value in enumerate(plain(values), 1)]
     layout = {"yaxis": {"title": {"text": "linearisation error"}, "tickformat": ".0%", "rangemode": "tozero"}}
     return Figure(

@@ -11,7 +11,8 @@ from repflow.report.data.comparable import Group
 from repflow.report.data.model import Figure, PageModel, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.draw.depth import MAP_DIGITS, depth, gap_note, hybrids, short, strip, strip_note, with_strips
+from repflow.report.draw.depth import depth, gap_note, hybrids, strip, strip_note, with_strips
+from repflow.report.draw.number import plain, short
 
 METRIC = "layer_cosine"
 MOST_BINS = 128
@@ -98,7 +99,7 @@ def _trace(run: StoredRun, values: np.ndarray, positions: list[int], place: int,
         "yaxis": y,
         "x": where["relative"],
         "y": positions,
-        "z": short(values.T, DIGITS),
+        "z": plain(values.T, DIGITS),
         "zmin": short([low])[0],
         "zmax": 1,
         "colorscale": "sequential",
@@ -111,7 +112,7 @@ def _trace(run: StoredRun, values: np.ndarray, positions: list[int], place: int,
 
 def _rows(run: StoredRun, values: np.ndarray, positions: list[int]) -> list[list[Any]]:
     where = depth(run, "layer", len(values))
-    shown = short(values, MAP_DIGITS)
+    shown = short(values)
     return [
         [run.label, run.name, where["absolute"][i], where["relative"][i], positions[j], shown[i][j]]
         for i in range(values.shape[0])

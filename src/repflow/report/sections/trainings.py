@@ -15,7 +15,8 @@ from repflow.report.data.context import Context
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, band_traces, joined, small_multiples
-from repflow.report.draw.depth import depth, exact, hybrids, strip, strip_note, with_strips
+from repflow.report.draw.depth import depth, hybrids, strip, strip_note, with_strips
+from repflow.report.draw.number import exact
 
 MEASURES = {"token similarity": ("token_similarity", "state"), "layer cosine": ("layer_cosine", "layer")}
 """Words in the menu: curve of a reading, and its axis."""

@@ -13,8 +13,9 @@ from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, joined, small_multiples
-from repflow.report.draw.depth import depth, exact, gap_note, hybrids, short, strip, strip_note, with_strips
+from repflow.report.draw.depth import depth, gap_note, hybrids, strip, strip_note, with_strips
 from repflow.report.draw.lines import nan_mean
+from repflow.report.draw.number import exact, short
 
 MEASURES = {"raw": "token_similarity", "excess over other prompts": "token_similarity_excess"}
 TRAINED = "trained"

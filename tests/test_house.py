@@ -35,6 +35,11 @@ def test_no_import_circles():
     assert set(packages) <= OPEN
 
 
+@pytest.mark.parametrize("what", house.WAYS)
+def test_what_is_made_in_one_place(what):
+    assert len(house.makers(house.WAYS[what])) == 1, "describe the figure, and let the one renderer draw it"
+
+
 def test_names_are_seen(tmp_path):
     paths = [tmp_path / f"{stem}.py" for stem in ("probe", "probe_part", "test_probe_side", "scan")]
     assert house.sibling_named(paths) == ["probe_part"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,12 @@ EXAMPLES = {
     "page section": ({"scaling", "scaling_section"}, "src/repflow/report/sections/scaling"),
 }
 """Kind of addition → the names of an existing one, and where it is at home."""
+WAYS = {
+    "Plotly figures": r"plotly\.(graph_objects|subplots|express)",
+    "matplotlib figures": r"matplotlib(\.figure|\.pyplot| import pyplot)",
+    "colours of names of the palette": r"""(startswith\(|startsWith\(|/\^)['"]?model:""",
+}
+"""What is made in one place → what the files that make it hold."""
 
 
 def folders(tree: str) -> dict[str, list[Path]]:
@@ -128,6 +135,12 @@ def _named_in(path: Path) -> set[str]:
     return names
 
 
+def makers(pattern: str) -> list[str]:
+    """Source files, scripts of the page among them, that hold a pattern."""
+    files = sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".js"))
+    return [path.relative_to(ROOT).as_posix() for path in files if re.search(pattern, path.read_text(encoding="utf-8"))]
+
+
 def measure() -> dict[str, Any]:
     """All numbers."""
     trees = {tree: folders(tree) for tree in TREES}
@@ -144,6 +157,7 @@ def measure() -> dict[str, Any]:
         "config_fields": {"declared": declared, "distinct": distinct},
         "import_circles": {"modules": modules, "packages": packages},
         "study_lines": lines,
+        "ways": {what: makers(pattern) for what, pattern in WAYS.items()},
         "named_in": {
             kind: {"example": min(names, key=len), "files": naming(names, home)} for kind, (names, home) in examples
         },
@@ -170,6 +184,8 @@ def rows(numbers: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "packages whose children import in a circle", _counted(list(held["packages"])), "0"
     lines = numbers["study_lines"]
     yield "lines of studies, all / largest", f"{sum(lines.values())} / {max(lines.values())}", ""
+    for what, files in numbers["ways"].items():
+        yield f"files that make {what}", _counted(files), "1"
     goals = {"study": "≤ 5 and one row"}
     for kind, entry in numbers["named_in"].items():
         yield (

@@ -1,6 +1,8 @@
 """A section is one module and one row: the page, its figures for papers and `Result.plot()` find it there."""
 
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,24 +14,16 @@ from repflow.report.page.render import render
 from repflow.report.paper.write import FigureRequest, figure_files
 from tests.report.stored_runs import keep, measured
 
-MODULE = """
-from repflow.report.data.model import Content, Figure, Variant
-
-
-def section(runs, context):
-    toys = [run for run in runs if run.study == "toy"]
-    if not toys:
-        return None
-    traces = [{"type": "scatter", "name": run.name, "y": run.result["height"].tolist()} for run in toys]
-    return Content("How high.", [Figure("heights", "Heights", "By step.", "A line.", [Variant({}, traces)])])
-"""
+GUIDE = Path(__file__).parents[3] / "CONTRIBUTING.md"
 
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """The one file and the one row that a new section takes."""
+    """The one file, as the guide for contributors has it, and the one row that a new section takes."""
+    part = GUIDE.read_text(encoding="utf-8").partition("### A page section")[2]
+    module = re.search(r"```python\n(.*?)```", part, re.DOTALL).group(1)
     (tmp_path / "modules/toy_laboratory").mkdir(parents=True)
-    (tmp_path / "modules/toy_laboratory/section.py").write_text(MODULE)
+    (tmp_path / "modules/toy_laboratory/section.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     row = sections.Row("toy", "Toys", "toy_laboratory.section", ("toy",))
     monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS, row))
@@ -40,7 +34,7 @@ def test_a_new_section_is_one_module_and_one_row(toy, tmp_path):
     folders = [keep(tmp_path, "block", toy), keep(tmp_path, "gpt", measured())]
     page = build_page(folders)
     assert [section.title for section in page.sections][-1] == "Toys"
-    assert "How high." in render(page)
+    assert "How high the towers become." in render(page)
     assert "heights" in [drawn.name for drawn in figure_files(page, FigureRequest())]
     drawn = toy.plot()
     assert drawn.layout.title.text == "Heights"

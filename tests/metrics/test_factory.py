@@ -44,6 +44,13 @@ class Loudest(Meter):
         return {"loudest": (("state", "sample"), np.stack([record["loudest"] for record in self.ordered()], 1))}
 
 
+@dataclass
+class Unmade(Loudest):
+    """A meter with a setting and no for_run."""
+
+    share: float
+
+
 ROW = Metric(
     "loudest", ("state", "sample"), 0.0, np.inf, "none", frozenset({"token_order"}), "repflow", "largest entry",
     default=False, scales=1, home=HOME,
@@ -54,7 +61,7 @@ ROW = Metric(
 def added(monkeypatch):
     """A metric of two files: a module with its function, and its row."""
     module = ModuleType(HOME)
-    module.loudest, module.Loudest, module.number = loudest, Loudest, 3
+    module.loudest, module.Loudest, module.Unmade = loudest, Loudest, Unmade
     monkeypatch.setitem(sys.modules, HOME, module)
 
     def add(**changes):
@@ -85,6 +92,7 @@ def test_a_function_and_a_row_make_a_metric(added, meter):
         ({"meter": METRICS["token_norm"].meter}, "'loudest' from repflow.metrics.flow:FlowMeter; got a table without"),
         ({"meter": f"{HOME}:Missing"}, "'Missing' in module 'toy_metrics', where the catalogue says that metric 'lo"),
         ({"meter": f"{HOME}:loudest"}, "a subclass of repflow.metrics.meter.Meter at 'toy_metrics:loudest'"),
+        ({"meter": f"{HOME}:Unmade"}, r"a meter that Unmade.for_run\(setting\) makes; got .*share.*; write for_run"),
         ({"home": "toy_elsewhere"}, "'loudest' in module 'toy_elsewhere'.*ModuleNotFoundError"),
         ({"home": ""}, "'loudest' in module '', where the catalogue says"),
         ({"axes": ("layer", "sample")}, r"metric 'loudest' with axes \(layer = 5\); got shape \(6,\)"),

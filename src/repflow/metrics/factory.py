@@ -77,8 +77,16 @@ def make_meters(setting: MeterSetting) -> list[Meter]:
         else:
             axes = tuple(axis for axis in METRICS[name].axes if axis != "sample")
             functions[name] = (axes, function_of(name))
-    meters = [kind.for_run(setting.only(names)) for kind, names in kinds.items()]
+    meters = [_made(kind, setting.only(names)) for kind, names in kinds.items()]
     return [*meters, HeldMeter(functions)] if functions else meters
+
+
+def _made(kind: type[Meter], setting: MeterSetting) -> Meter:
+    try:
+        return kind.for_run(setting)
+    except TypeError as error:  # most likely settings of its own, or a method that is missing
+        expected = f"a meter that {kind.__name__}.for_run(setting) makes"
+        raise InputError(teach(expected, str(error), "write for_run: it takes what it needs from setting")) from error
 
 
 def given(name: str, table: Collection[str]) -> bool:

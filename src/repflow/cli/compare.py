@@ -72,9 +72,9 @@ def _compare(config: CompareConfig, out: Path, name: str) -> Result:
 
 
 def _print(result: Result, run: Path) -> None:
-    from repflow.report.terminal.compare import compare_view
+    from repflow.report.terminal.compare import view
 
     console = stdout_console()
-    for part in compare_view(result):
+    for part in view(result):
         console.print(part)
     console.print(f"wrote {run}", markup=False, highlight=False, soft_wrap=True)

@@ -130,13 +130,11 @@ def show(
 
 def table_of(chosen: Sequence[Result]) -> RenderableType:
     """Results of one kind side by side."""
-    from repflow.report.terminal.probe import probe_comparison
-    from repflow.report.terminal.recency import reach_table
-    from repflow.report.terminal.states import comparison_table
+    from repflow.report.terminal import measure, probe, recency
 
     if "log_influence" in chosen[0]:
-        return reach_table(chosen)
-    return probe_comparison(chosen) if "probe_accuracy" in chosen[0] else comparison_table(chosen)
+        return recency.side_by_side(chosen)
+    return probe.side_by_side(chosen) if "probe_accuracy" in chosen[0] else measure.side_by_side(chosen)
 
 
 def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:

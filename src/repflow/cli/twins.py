@@ -57,9 +57,9 @@ def command(
 
 
 def _print(result: Result, folder: Path) -> None:
-    from repflow.report.terminal.twins import twins_view
+    from repflow.report.terminal.twins import view
 
     console = stdout_console()
-    for part in twins_view(result):
+    for part in view(result):
         console.print(part)
     console.print(f"wrote {folder}", markup=False, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from repflow.core.results import Band, Result
 from repflow.report.terminal.grid import grid_table
 from repflow.report.terminal.measure import side_by_side, view
-from repflow.report.terminal.probe import probe_view
+from repflow.report.terminal.probe import view as probe_view
 
 
 def shown(renderable, width):

@@ -135,6 +135,3 @@ def _step_table(result: Result) -> FittedTable:
     shown = f"{len(rows)} of {len(labels)} checkpoints shown; " if len(rows) < len(labels) else ""
     caption = f"{shown}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance"
     return _fitted(title, [*headings, "Sm", "St"], rows, caption)
-
-
-compare_view = view  # what the command calls it, until it asks by the study's name

@@ -120,7 +120,3 @@ def _tokens(value: float) -> str:
     ('12.3', '∞')
     """
     return "∞" if np.isposinf(value) else number(value, 1)
-
-
-memory_view = view  # what the command calls it, until it asks by the study's name
-memory_comparison = side_by_side  # what the command calls it, until it asks by the study's name

@@ -140,7 +140,3 @@ def _comparison_row(result: Result) -> dict[str, str]:
         slope = slope_text(result.band(f"slope_all/{name}"), (), shares)
         row[f"{heading} slope"] = slope.replace("\n", " [") + ("]" if "\n" in slope else "")
     return row
-
-
-needle_view = view  # what the command calls it, until it asks by the study's name
-needle_comparison = side_by_side  # what the command calls it, until it asks by the study's name

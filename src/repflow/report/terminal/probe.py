@@ -192,7 +192,3 @@ def comparison_note(results: Sequence[Result]) -> str:
     if len({result.provenance["digests"]["prompts"] for result in results}) > 1:
         return "The token sequences differ (other tokenizers); class counts are equal."
     return "All models read the same token sequences."
-
-
-probe_view = view  # what the command calls it, until it asks by the study's name
-probe_comparison = side_by_side  # what the command calls it, until it asks by the study's name

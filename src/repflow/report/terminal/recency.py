@@ -31,9 +31,9 @@ def view(result: Result) -> list[RenderableType]:
 
     Of a ratio of two models, and of a figure of paper 2, their own tables.
     """
-    if result.config["study"] == RATIO:
+    if result.config.get("study") == RATIO:
         return [ratio_table([result])]
-    if result.config["study"] == FIGURE:
+    if result.config.get("study") == FIGURE:
         return figure_view(result)
     parts: list[RenderableType] = [curve_table(result), summary_table(result), depth_table(result)]
     return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
@@ -41,7 +41,7 @@ def view(result: Result) -> list[RenderableType]:
 
 def side_by_side(results: Sequence[Result]) -> FittedTable:
     """Models one under the other; ratios likewise."""
-    ratios = all(result.config["study"] == RATIO for result in results)
+    ratios = all(result.config.get("study") == RATIO for result in results)
     return ratio_table(results) if ratios else reach_table(results)
 
 
@@ -215,6 +215,3 @@ def _interval(low: float | None, high: float | None, digits: int = 2) -> str:
     if low is None or high is None or not np.isfinite([low, high]).all():
         return ABSENT
     return f"{low:.{digits}f} to {high:.{digits}f}"
-
-
-recency_view = view  # what the command calls it, until it asks by the study's name

@@ -76,6 +76,3 @@ def _interval(result: Result, measure: str, place: tuple[int, int, int]) -> str:
         return ABSENT
     sign = "+" if low > 0 else "−" if high < 0 else "?"
     return f"{mean:+.3f}{bracketed(low, high, '+.3f')} {sign}"
-
-
-twins_view = view  # what the command calls it, until it asks by the study's name

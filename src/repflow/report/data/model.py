@@ -1,4 +1,7 @@
-"""The report page as plain data: what section builders hand to `repflow.report.page.render.render`.
+"""Figures, tables and the page as plain data: what sections give, and what the renderers draw.
+
+A figure is described once, here. The page's script and `repflow.report.draw.plotly` (notebooks, pictures) draw it by
+Plotly, `repflow.report.paper.figure` by matplotlib.
 
 Every string is plain text, never HTML: the page shows `<b>` as `<b>`. Two rules for Plotly's strings, which know a few
 tags of their own: a line break is written as a newline, and `hovertemplate` and `texttemplate` may hold `<br>`, `<b>`,

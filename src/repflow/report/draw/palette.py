@@ -1,8 +1,8 @@
-"""Colours of every figure, on the page and on paper: told apart by colour-blind readers too.
+"""Colours of every figure, on the page and on paper: colour-blind readers can distinguish them too.
 
 Models take the blue, vermilion, green and purple of Okabe and Ito (https://jfly.uni-koeln.de/color/), then colours far
 from them in lightness; darker on white and lighter on dark, so that each has a contrast of at least 3 to 1 with its
-ground and no two look alike to readers without red or green cones (tests/report/test_page_render.py measures both).
+ground and no two look alike to readers without red or green cones (tests/report/draw/test_palette.py measures both).
 Sequential maps are cividis, diverging ones blue to orange-red. Lines also differ in dash and marker, so that no reader
 needs colour alone.
 

@@ -10,6 +10,7 @@ ten seconds of computing, and whatever `guard` forbids. Cases depend on the seed
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import json
 import os
@@ -30,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from repflow.core.errors import RepflowError  # noqa: E402
@@ -40,8 +42,10 @@ from repflow.models.weights.checkpoint import read_weights, stored_weights, weig
 from repflow.models.weights.initialise import count_weights  # noqa: E402
 from repflow.store import RunFolder, heal, list_runs, load_result, read_record, verify  # noqa: E402
 from repflow.store.canonical import seal  # noqa: E402
+from repflow.store.disk import digest  # noqa: E402
 from repflow.studies.engine.grid import read_study  # noqa: E402
 from repflow.tasks.own import read_own  # noqa: E402
+from repflow.training import Batch, Callback, Moment, RowBatches, TrainingConfig, train  # noqa: E402
 from tests.faults.damaged_checkpoints import KINDS, whole_folder  # noqa: E402
 from tests.faults.guard import ForbiddenError, Guard  # noqa: E402
 from tests.faults.mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
@@ -78,6 +82,9 @@ class Files:
         self.folders = {kind: whole_folder(kind, base / "whole" / kind) for kind in KINDS}
         self.gguf = _gguf(base / "whole" / "tiny.gguf").read_bytes()
         self.run = _run(base / "whole" / "runs")
+        self.training = base / "whole" / "training"
+        with contextlib.suppress(InterruptedError):
+            _train(self.training, Halt())
 
 
 def _gguf(path: Path) -> Path:
@@ -102,6 +109,21 @@ def _run(parent: Path) -> Path:
         run.write_shard("a", {"x": np.ones(3)}, meta={"samples": [0, 1]})
         run.finish(Result({"x": np.ones(2)}, {"x": ("sample",)}, {"model": "m"}, {"seed": 0}))
         return run.path
+
+
+class Halt(Callback):
+    """Ends a training after its first checkpoint."""
+
+    def on_step(self, moment: Moment) -> None:
+        if moment.step == 3:
+            raise InterruptedError
+
+
+def _train(folder: Path, callback: Callback) -> None:
+    torch.manual_seed(0)
+    rows = Batch(torch.arange(12.0).reshape(6, 2), torch.arange(6) % 3)
+    config = TrainingConfig(steps=5, checkpoint_every=2, log_every=1, device="cpu")
+    train(torch.nn.Linear(2, 3), RowBatches(rows, 2), config, folder=folder, callbacks=[callback])
 
 
 def fuzz_config(files: Files, folder: Path, rng: Random) -> None:
@@ -206,7 +228,7 @@ def _tried(read: Callable[[Path], Any], path: Path) -> None:
 def _resealed(raw: bytes, name: str, rng: Random) -> bytes:
     if name == "result.json":
         return to_json(mutate_value(json.loads(raw), rng))
-    indent = 2 if name == "run.json" else None
+    indent = {"run.json": 2, "training.json": 1}.get(name)
     lines = [json.loads(line) for line in ([raw] if indent else raw.splitlines())]
     at = rng.randrange(len(lines))
     changed = mutate_value({key: value for key, value in lines[at].items() if key != "sum"}, rng)
@@ -222,6 +244,26 @@ def _json_or_bytes(raw: bytes, rng: Random) -> bytes:
     return to_json(mutate_value(json.loads(raw), rng)) if rng.random() < 0.75 else mutate_bytes(raw, rng)
 
 
+def fuzz_training(files: Files, folder: Path, rng: Random) -> None:
+    """training.json (half of the time with a checksum that fits), log and checkpoint of a half-done training."""
+    path = folder / "t"
+    shutil.copytree(files.training, path)
+    name = rng.choice(("training.json", "training.json", "log.jsonl", "checkpoint-000000002.safetensors"))
+    raw = (path / name).read_bytes()
+    changed = mutate_bytes(raw, rng)
+    if name == "training.json":
+        (path / name).write_bytes(_resealed(raw, name, rng) if rng.random() < 0.7 else changed)
+    else:
+        (path / name).write_bytes(changed)
+        if rng.random() < 0.7:  # a digest that fits the damage
+            record = json.loads((path / "training.json").read_bytes())
+            entry = record["log" if name == "log.jsonl" else "checkpoint"]
+            entry |= {"bytes": len(changed), "sha256": digest(changed)}
+            record.pop("sum")
+            (path / "training.json").write_bytes(seal(record, indent=1))
+    _train(path, Callback())
+
+
 FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "config": fuzz_config,
     "index": fuzz_index,
@@ -231,6 +273,7 @@ FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "jsonl": fuzz_jsonl,
     "toml": fuzz_toml,
     "run": fuzz_run,
+    "training": fuzz_training,
 }
 
 

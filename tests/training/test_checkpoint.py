@@ -1,15 +1,19 @@
 """Checkpoints: every half-done training goes on with the same bits, and what is not its own is refused."""
 
+import errno
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from repflow.core.errors import ConfigChangedError, DamagedRunError, InputError, RunLockedError
+from repflow.store import UnwritableError
 from repflow.store.canonical import seal, unseal
 from repflow.training import Callback, CrossEntropy, OptimiserConfig, train
 from repflow.training import loop as training_loop
@@ -161,7 +165,7 @@ def frozen():
         ({"model": network(norm_eps=1e-6)}, "'model.config.norm_eps': stored 1e-05, now 1e-06"),
         (
             {"model": network(seed=1)},
-            "'first_weights': .*: give it the model as it was at first, made behind the same seed",
+            "'first_weights': .*: give it the model as it was at first, drawn from the same seed",
         ),
     ],
 )
@@ -184,6 +188,11 @@ def flipped(path, place):
     path.write_bytes(bytes(raw))
 
 
+def reseal(folder, **changes):
+    record = unseal((folder / "training.json").read_bytes(), indent=1)
+    (folder / "training.json").write_bytes(seal({**record, **changes}, indent=1))
+
+
 CHECKPOINT = "checkpoint-000000005.safetensors"
 
 
@@ -194,6 +203,16 @@ CHECKPOINT = "checkpoint-000000005.safetensors"
         (lambda f: (f / CHECKPOINT).write_bytes(b""), r"got other bytes \(0, stored were \d+\); delete"),
         (lambda f: (f / CHECKPOINT).unlink(), "got no such file; delete the folder to train from the first step"),
         (lambda f: flipped(f / "training.json", 40), "expected the record of a training in .*; got a file that was"),
+        (lambda f: reseal(f, checkpoint={"file": "../x", "bytes": 1, "sha256": ""}), "the record of a training in"),
+        (
+            lambda f: reseal(f, step="5"),
+            "expected the record of a training in .*; got a file that was changed or cut, or",
+        ),
+        (
+            lambda f: reseal(f, names=["loss"]),
+            r"expected the model's tensors in .*; got a history of shape \(5, 2\) for 1",
+        ),
+        (lambda f: reseal(f, step=4), "expected the model's tensors in .*; got 5 steps of 4; delete the folder"),
         (lambda f: (f / "training.json").write_text("{}"), "expected the record of a training in"),
         (lambda f: flipped(f / "log.jsonl", 9), r"expected the first \d+ bytes of .*log.jsonl as .*; got other bytes"),
         (lambda f: (f / "log.jsonl").write_bytes(b"{"), r"log.jsonl as they were logged; got 1 bytes; delete"),
@@ -206,11 +225,6 @@ def test_a_damaged_folder_is_refused(damage, told, copy):
     with pytest.raises(DamagedRunError, match=told):
         train(network(), source(), config(), folder=copy)
     assert {file.name: file.read_bytes() for file in copy.iterdir() if file.name != ".repflow.lock"} == before
-
-
-def reseal(folder, **changes):
-    record = unseal((folder / "training.json").read_bytes(), indent=1)
-    (folder / "training.json").write_bytes(seal({**record, **changes}, indent=1))
 
 
 def test_another_format_and_foreign_files_are_refused(copy, tmp_path):
@@ -232,10 +246,45 @@ def test_a_checkpoint_whose_tensors_are_not_the_models_is_refused(copy):
     raw = safetensors.torch.save({"history/rows": torch.zeros(5, 2)})
     (copy / CHECKPOINT).write_bytes(raw)
     reseal(copy, checkpoint={"file": CHECKPOINT, "bytes": len(raw), "sha256": digest(raw)})
-    with pytest.raises(
-        DamagedRunError, match=r"expected a tensor of the checkpoint .*; got none of the name 'weights/"
-    ):
+    with pytest.raises(DamagedRunError, match=r"expected the model's tensors in .*; got none of the name 'weights/"):
         train(network(), source(), config(), folder=copy)
+
+
+@pytest.mark.parametrize("file", ["training.json", "log.jsonl", CHECKPOINT])
+def test_a_full_disk_is_a_clear_error_and_the_training_goes_on(file, copy, monkeypatch):
+    real = os.write
+    expected = train(network(), source(), config())
+    record = json.loads((copy / "training.json").read_text())
+
+    def full(fd, data):
+        place = Path(f"/proc/self/fd/{fd}").readlink().name.removesuffix(".tmp")
+        if place == file or (file == CHECKPOINT and place.startswith("checkpoint-")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UnwritableError, match=r"no room to write .*: .* bytes needed"):
+        train(network(), source(), config(), folder=copy)
+    monkeypatch.undo()
+    assert json.loads((copy / "training.json").read_text()) == record
+    model, whole = network(), network()
+    run = train(model, source(), config(), folder=copy)
+    train(whole, source(), config())
+    assert run.resumed_from == 5
+    assert_equal_bits(weights(model), weights(whole))
+    assert without_clock(run.log) == without_clock(expected.log)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_cut_training_on_a_gpu_goes_on_bit_for_bit_in_the_deterministic_mode(graph, tmp_path):
+    asked = config(device="cuda", deterministic=True, graph=graph, steps=20)
+    whole, model = dropout_model(), dropout_model()
+    train(whole, source(), asked)
+    with pytest.raises(ZeroDivisionError):
+        train(dropout_model(), source(), asked, folder=tmp_path, callbacks=[Failing(13)])
+    assert train(model, source(), asked, folder=tmp_path).resumed_from == 10
+    assert_equal_bits(weights(whole), weights(model))
 
 
 def test_a_folder_that_another_training_writes_is_refused(copy):

@@ -98,10 +98,9 @@ def begin_record(config: TrainConfig, data: ZooData, network: Any, device: torch
     """What is known of a training before its first step."""
     from repflow.studies.engine.provenance import machine
 
-    asked = asdict(config) | {"out": "", "data": Path(config.data).name}
     return {
         "name": config.name,
-        "config": asked,
+        "config": asdict(config) | {"out": "", "data": Path(config.data).name},
         "parameters": parameter_count(network),
         "data": {key: data.facts_of[key] for key in ("digests", "licences", "seeds", "window", "prose_tokens")},
         "vocabulary": data.vocabulary,
@@ -117,5 +116,5 @@ def begin_record(config: TrainConfig, data: ZooData, network: Any, device: torch
 
 def read_record(folder: str | Path) -> dict[str, Any]:
     """What training.json of a model's folder says."""
-    made: dict[str, Any] = json.loads((Path(folder) / "training.json").read_text(encoding="utf-8"))
-    return made
+    record: dict[str, Any] = json.loads((Path(folder) / "training.json").read_text(encoding="utf-8"))
+    return record

@@ -25,14 +25,14 @@ def ahead(draw: Callable[[int], Drawn], numbers: Iterable[int], depth: int) -> G
         for number in numbers:
             yield draw(number)
         return
-    held: queue.Queue[tuple[Drawn | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    values: queue.Queue[tuple[Drawn | None, BaseException | None]] = queue.Queue(maxsize=depth)
     stop = threading.Event()
-    wanted = list(numbers)
-    thread = threading.Thread(target=_work, args=(draw, wanted, held, stop), daemon=True)
+    order = list(numbers)
+    thread = threading.Thread(target=_work, args=(draw, order, values, stop), daemon=True)
     thread.start()
     try:
-        for _ in wanted:
-            value, error = held.get()
+        for _ in order:
+            value, error = values.get()
             if error is not None:
                 raise error
             yield value  # type: ignore[misc]
@@ -41,20 +41,20 @@ def ahead(draw: Callable[[int], Drawn], numbers: Iterable[int], depth: int) -> G
         thread.join()
 
 
-def _work(draw: Callable[[int], Drawn], numbers: Iterable[int], held: queue.Queue, stop: threading.Event) -> None:
+def _work(draw: Callable[[int], Drawn], numbers: Iterable[int], values: queue.Queue, stop: threading.Event) -> None:
     try:
         for number in numbers:
-            if not _put(held, (draw(number), None), stop):
+            if not _put(values, (draw(number), None), stop):
                 return
     except BaseException as error:  # noqa: BLE001 - it is raised where the value is taken
-        _put(held, (None, error), stop)
+        _put(values, (None, error), stop)
 
 
-def _put(held: queue.Queue, item: tuple, stop: threading.Event) -> bool:
+def _put(values: queue.Queue, item: tuple, stop: threading.Event) -> bool:
     """Wait for room; False once nobody wants any more."""
     while not stop.is_set():
         try:
-            held.put(item, timeout=_WAIT)
+            values.put(item, timeout=_WAIT)
         except queue.Full:
             continue
         return True

@@ -41,8 +41,8 @@ class Batch:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that are there, by name."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with every tensor changed."""
@@ -65,9 +65,9 @@ class Batch:
         size = rows // parts
         return [self.rows(slice(at, at + size)) for at in range(0, rows, size)]
 
-    def rows(self, chosen: slice | Tensor) -> Batch:
+    def rows(self, index: slice | Tensor) -> Batch:
         """Some of the rows."""
-        return self.each(lambda value: value[chosen])
+        return self.each(lambda value: value[index])
 
     @property
     def token_count(self) -> int:
@@ -162,8 +162,8 @@ class RowBatches:
             draws = torch.Generator().manual_seed(step_seed(self.seed, epoch))
             order = torch.randperm(len(self.all_rows.inputs), generator=draws)
             self._order = (epoch, order.to(self.all_rows.inputs.device))
-        chosen = self._order[1][place * self.size : (place + 1) * self.size]
-        return self.all_rows.rows(chosen)
+        index = self._order[1][place * self.size : (place + 1) * self.size]
+        return self.all_rows.rows(index)
 
     def facts(self) -> dict[str, Any]:
         """Digest of the rows, batch size and seed."""

@@ -95,7 +95,7 @@ def overrides(callback: Callback, method: str) -> bool:
 
 @contextmanager
 def undisturbed(network: nn.Module) -> Iterator[None]:
-    """Inside, read freely: random generators, modes of modules and gradient mode are put back behind it."""
+    """Inside, read freely: random generators, modes of modules and gradient mode are put back afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     gradients = torch.is_grad_enabled()
     with own_random_state():

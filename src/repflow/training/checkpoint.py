@@ -5,11 +5,12 @@
     log.jsonl                          a JSON object a line
 
 A checkpoint is written beside the one before it and becomes valid when training.json names it. The log may be longer
-than training.json says: what follows was logged behind the checkpoint and is logged again, so it is cut off.
+than training.json says: what follows was logged after the checkpoint and is logged again, so it is cut off.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,11 +25,10 @@ from repflow.store.canonical import seal, unseal
 from repflow.store.disk import digest, make_folder, read_bytes, refuse_links, write_atomic
 from repflow.store.identity import differences
 from repflow.store.lock import Lock
-from repflow.training.log import Log
+from repflow.training.log import AGAIN, Log
 
 FORMAT = 1
 RECORD, LOG, CHECKPOINT = "training.json", "log.jsonl", "checkpoint-"
-AGAIN = "delete the folder to train from the first step"
 
 
 class TrainingFolder:
@@ -51,16 +51,16 @@ class TrainingFolder:
         self.path = path
         self._lock = Lock(path)
         try:
-            stored = self._read()
-            if stored is None:
+            record = self._read()
+            if record is None:
                 self._check_empty()
-                stored = {"format": FORMAT, "identity": identity, "versions": versions, "step": 0, "checkpoint": None}
-                stored |= {"log": {"bytes": 0, "sha256": digest(b"")}, "done": False}
-                self._write(stored)
-            self._check_same(stored, identity)
-            self.record: dict[str, Any] = stored
+                record = {"format": FORMAT, "identity": identity, "versions": versions, "step": 0, "checkpoint": None}
+                record |= {"log": {"bytes": 0, "sha256": digest(b"")}, "done": False}
+                self._write(record)
+            self._check_same(record, identity)
+            self.record: dict[str, Any] = record
             self._sweep()
-            self.log = Log(path / LOG, stored["log"]["bytes"], stored["log"]["sha256"])
+            self.log = Log(path / LOG, record["log"]["bytes"], record["log"]["sha256"])
         except BaseException:
             self._lock.release()
             raise
@@ -99,13 +99,13 @@ class TrainingFolder:
 
     def load(self) -> dict[str, Tensor] | None:
         """Tensors of the checkpoint; None before the first."""
-        told = self.record["checkpoint"]
-        if told is None:
+        entry = self.record["checkpoint"]
+        if entry is None:
             return None
-        path = self.path / told["file"]
+        path = self.path / entry["file"]
         raw = read_bytes(path)
-        if raw is None or len(raw) != told["bytes"] or digest(raw) != told["sha256"]:
-            got = "no such file" if raw is None else f"other bytes ({len(raw)}, stored were {told['bytes']})"
+        if raw is None or len(raw) != entry["bytes"] or digest(raw) != entry["sha256"]:
+            got = "no such file" if raw is None else f"other bytes ({len(raw)}, stored were {entry['bytes']})"
             raise DamagedRunError(teach(f"the checkpoint of step {self.record['step']} in {path}", got, AGAIN))
         try:
             return load_tensors(raw)
@@ -116,21 +116,14 @@ class TrainingFolder:
         raw = read_bytes(self.path / RECORD)
         if raw is None:
             return None
-        stored = unseal(raw, indent=1)
-        if stored is None:
-            raise DamagedRunError(
-                teach(
-                    f"the record of a training in {self.path / RECORD}",
-                    "a file that was changed or cut, or another program's",
-                    AGAIN,
-                )
-            )
-        if stored.get("format") != FORMAT:
+        record = unseal(raw, indent=1)
+        if record is not None and "format" in record and record["format"] != FORMAT:
             remedy = "resume it with the version of repflow that began it, or use another folder"
-            raise InputError(
-                teach(f"a training of format {FORMAT} in {self.path}", f"{stored.get('format')!r}", remedy)
-            )
-        return stored
+            raise InputError(teach(f"a training of format {FORMAT} in {self.path}", f"{record['format']!r}", remedy))
+        if record is None or not is_record(record):
+            got = "a file that was changed or cut, or another program's"
+            raise DamagedRunError(teach(f"the record of a training in {self.path / RECORD}", got, AGAIN))
+        return record
 
     def _write(self, record: dict[str, Any]) -> None:
         write_atomic(self.path / RECORD, seal(record, indent=1))
@@ -142,11 +135,11 @@ class TrainingFolder:
                 remedy = "choose another folder, or take the file away"
                 raise InputError(teach(f"a new folder or that of a training at {self.path}", got, remedy))
 
-    def _check_same(self, stored: dict[str, Any], identity: dict[str, Any]) -> None:
-        for key, before, after in differences(stored["identity"], identity):
+    def _check_same(self, record: dict[str, Any], identity: dict[str, Any]) -> None:
+        for key, before, after in differences(record["identity"], identity):
             remedy = "call it with what it was begun with"
             if key == "first_weights":
-                remedy = "give it the model as it was at first, made behind the same seed"
+                remedy = "give it the model as it was at first, drawn from the same seed"
             raise ConfigChangedError(
                 f"training key {key!r}: stored {before}, now {after}; the folder {self.path} holds another training: "
                 f"{remedy}, use another folder, or delete this one"
@@ -154,7 +147,42 @@ class TrainingFolder:
 
     def _sweep(self) -> None:
         """Remove checkpoints that are no longer, or were never, the one to go on from."""
-        told = self.record["checkpoint"]
+        entry = self.record["checkpoint"]
         for file in self.path.glob(f"{CHECKPOINT}*.safetensors*"):
-            if told is None or file.name != told["file"]:
+            if entry is None or file.name != entry["file"]:
                 file.unlink(missing_ok=True)
+
+
+def is_record(record: dict[str, Any]) -> bool:
+    """Whether a record has what it takes to resume from it, each of its type; a folder may come from elsewhere."""
+    begun: dict[str, Any] = {
+        "format": int,
+        "identity": dict,
+        "versions": dict,
+        "step": int,
+        "checkpoint": dict | None,
+        "log": dict,
+        "done": bool,
+    }
+    saved: dict[str, Any] = {"evaluated": int, "names": list, "seconds": float, "tokens": int, "stopped": str | None}
+    saved |= {"nonfinite": list | None, "callbacks": dict}
+    if not _has(record, begun) or not _has(record["log"], {"bytes": int, "sha256": str}) or record["log"]["bytes"] < 0:
+        return False
+    entry = record["checkpoint"]
+    if entry is None:
+        return record["step"] == 0 and not record["done"]
+    return (
+        _has(record, saved)
+        and _has(entry, {"file": str, "bytes": int, "sha256": str})
+        and re.fullmatch(rf"{CHECKPOINT}\d{{9}}(-final)?\.safetensors", entry["file"]) is not None
+        and all(isinstance(name, str) for name in record["names"])
+        and (record["nonfinite"] is None or [type(part) for part in record["nonfinite"]] == [int, str])
+    )
+
+
+def _has(values: dict[str, Any], kinds: dict[str, Any]) -> bool:
+    # True is an int to isinstance, and nothing here that is a number may be one
+    return all(
+        name in values and isinstance(values[name], kind) and (kind is bool or not isinstance(values[name], bool))
+        for name, kind in kinds.items()
+    )

@@ -33,8 +33,8 @@ class History:
 
     def rows(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Numbers (step, name) of steps from `start` up to `stop`; waits for the GPU."""
-        found: np.ndarray = self._kept[start : self.done if stop is None else stop].cpu().numpy()
-        return found
+        rows: np.ndarray = self._kept[start : self.done if stop is None else stop].cpu().numpy()
+        return rows
 
     def last(self) -> dict[str, float]:
         """Numbers of the last step; waits for the GPU."""
@@ -60,7 +60,13 @@ class History:
         return {"rows": self._kept[: self.done].detach().cpu().clone()}
 
     def restore(self, rows: Tensor, names: tuple[str, ...]) -> None:
-        """Put back what a checkpoint kept."""
+        """Put back what a checkpoint kept.
+
+        Raises:
+            ValueError: The rows are not a number per name.
+        """
+        if rows.ndim != 2 or rows.shape[1] != len(names):
+            raise ValueError(f"a history of shape {tuple(rows.shape)} for {len(names)} names")
         self.names, self.done = names, len(rows)
         self._kept = torch.zeros(self._steps, rows.shape[1], device=self._device)
         self._kept[: self.done].copy_(rows)

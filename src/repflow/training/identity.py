@@ -22,14 +22,14 @@ def training_identity(
     network: nn.Module, source: BatchSource, loss: Loss, config: TrainingConfig, device: torch.device
 ) -> dict[str, Any]:
     """What must not change under a half-done training; the network has the weights that it starts with."""
-    found = {
+    facts = {
         "config": config.identity() | {"device": device.type},
         "model": model_facts(network),
         "first_weights": weights_digest(kept_tensors(network).items()),
         "batches": {"source": type(source).__qualname__, **source.facts()},
         "loss": facts_of(loss),
     }
-    return plain(found, "description of a training")
+    return plain(facts, "description of a training")
 
 
 def versions() -> dict[str, str]:
@@ -44,8 +44,8 @@ def model_facts(network: nn.Module) -> dict[str, Any]:
         name: f"{'' if parameter.requires_grad else 'frozen '}{parameter.dtype} {tuple(parameter.shape)}"
         for name, parameter in network.named_parameters()
     }
-    found = {"class": type(network).__qualname__, "parameters": shapes}
-    return found | ({"config": normalised(config)} if hasattr(config, "to_json_string") else {})
+    facts = {"class": type(network).__qualname__, "parameters": shapes}
+    return facts | ({"config": normalised(config)} if hasattr(config, "to_json_string") else {})
 
 
 def facts_of(value: Any) -> dict[str, Any]:

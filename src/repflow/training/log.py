@@ -13,12 +13,14 @@ from repflow.core.errors import DamagedRunError, teach
 from repflow.store.canonical import without_nan
 from repflow.store.disk import NO_FOLLOW, naming_path, read_bytes, refuse_links, write_all
 
+AGAIN = "delete the folder to train from the first step"
+
 
 class Log:
     """A growing file of lines, or a list alone where there is no file.
 
-    What stands behind `size` when it is opened was written after the last checkpoint; it is cut off, as the training
-    that resumes writes it again.
+    What follows `size` when it is opened was written after the last checkpoint; it is cut off, as the training that
+    resumes writes it again.
 
     Attributes:
         entries: all lines.
@@ -43,9 +45,13 @@ class Log:
         self._hash.update(raw)
         if len(raw) != size or (sha256 is not None and self.sha256 != sha256):
             got = f"{len(raw)} bytes" if len(raw) != size else "other bytes"
-            remedy = "delete the folder to train from the first step"
-            raise DamagedRunError(teach(f"the first {size} bytes of {path} as they were logged", got, remedy))
-        self.entries = [json.loads(line) for line in raw.splitlines()]
+            raise DamagedRunError(teach(f"the first {size} bytes of {path} as they were logged", got, AGAIN))
+        try:
+            self.entries = [dict(json.loads(line)) for line in raw.splitlines()]
+            if any(not {"kind", "step"} <= entry.keys() for entry in self.entries):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise DamagedRunError(teach(f"a JSON object a line in {path}", "something else", AGAIN)) from None
         with naming_path(path, 0):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | NO_FOLLOW, 0o666)
             os.ftruncate(self._fd, size)

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from repflow.core.errors import DamagedRunError, DivergedError, InputError, teach
+from repflow.core.errors import DamagedRunError, DivergedError, InputError, teach, words_of
 from repflow.core.results import Finding
 from repflow.models.devices import resolve_device
 from repflow.training import snapshot
 from repflow.training.ahead import ahead
 from repflow.training.batch import Batch, BatchSource
 from repflow.training.callback import Callback, Moment, overrides, undisturbed
-from repflow.training.checkpoint import AGAIN, TrainingFolder
+from repflow.training.checkpoint import TrainingFolder
 from repflow.training.config import TrainingConfig
 from repflow.training.history import History
 from repflow.training.identity import training_identity, versions
-from repflow.training.log import Log
+from repflow.training.log import AGAIN, Log
 from repflow.training.losses import CrossEntropy, Loss
 from repflow.training.random_state import deterministic, own_random_state, seed_all
 from repflow.training.run import TrainingRun
@@ -73,16 +73,16 @@ def train(
     """
     device = resolve_device(config.device)
     network.to(device)
-    chosen: Loss = CrossEntropy() if loss is None else loss
+    objective: Loss = CrossEntropy() if loss is None else loss
     with ExitStack() as stack:
         stack.enter_context(own_random_state())
         stack.enter_context(deterministic(config.deterministic))
         stack.enter_context(_train_mode(network))
         place = None
-        identity = training_identity(network, source, chosen, config, device)
+        identity = training_identity(network, source, objective, config, device)
         if folder is not None:
             place = stack.enter_context(TrainingFolder(Path(folder), identity, versions()))
-        stepper = Stepper(network, chosen, config, device)
+        stepper = Stepper(network, objective, config, device)
         return Loop(stepper, source, identity, place, list(callbacks), within or nullcontext, say).run()
 
 
@@ -166,7 +166,7 @@ class Loop:
                 self._step(batch)
                 if self.stopped is not None:
                     return
-                if self.done < stop:  # at the stop itself it comes behind the evaluation
+                if self.done < stop:  # at the stop itself the evaluation comes first
                     self._checkpoint_if_due()
 
     def _step(self, batch: Batch) -> None:
@@ -197,16 +197,16 @@ class Loop:
         if self.say is not None:
             each = (self._seconds() - self._earlier) / (self.done - self._from)
             left = (self.config.steps - self.done) * each
-            shown = ", ".join(f"{name} {values[name]:.4g}" for name in self.history.names)
-            self.say(f"step {self.done}: {shown}; {values['tokens_per_second']:,.0f} tokens/s, {left:.0f} s left")
+            numbers = ", ".join(f"{name} {values[name]:.4g}" for name in self.history.names)
+            self.say(f"step {self.done}: {numbers}; {values['tokens_per_second']:,.0f} tokens/s, {left:.0f} s left")
 
     def _check_finite(self) -> None:
         """Look at the steps since the last look; what is not finite is never passed over."""
-        found = None if self._nonfinite else self.history.first_nonfinite(self._checked, self.done)
+        first = None if self._nonfinite else self.history.first_nonfinite(self._checked, self.done)
         self._checked = self.done
-        if found is None:
+        if first is None:
             return
-        self._nonfinite = (found[0] + 1, found[1])
+        self._nonfinite = (first[0] + 1, first[1])
         step, name = self._nonfinite
         self.log.write(DIVERGED, step, {"what": name})
         self._report_nonfinite()
@@ -218,9 +218,8 @@ class Loop:
     def _report_nonfinite(self) -> None:
         assert self._nonfinite is not None
         step, name = self._nonfinite
-        kept = None if self.place is None else self.place.record["step"]
         remedy = "lower the rate, clip the gradient or look at the batch"
-        where = "" if kept is None or self.config.nonfinite == "report" else f"; the checkpoint of step {kept} is kept"
+        where = "" if self.place is None or self.config.nonfinite == "report" else f"; {self._kept()}"
         message = f"the {name.replace('_', ' ')} of step {step} is not finite{where}; {remedy}"
         self.findings.append(Finding("nonfinite_loss", None, message))
         if self.say is not None:
@@ -245,14 +244,8 @@ class Loop:
                 with undisturbed(self.network):
                     returned = getattr(callback, method)(moment) or {}
             except Exception as error:
-                kept = (
-                    "nothing is stored"
-                    if self.place is None
-                    else f"the checkpoint of step {self.place.record['step']} is kept"
-                )
-                error.add_note(
-                    f"training ended at step {self.done}, in {method} of the callback {callback.name}; {kept}"
-                )
+                where = f"at step {self.done}, in {method} of the callback {callback.name}"
+                error.add_note(f"training ended {where}; {self._kept()}")
                 raise
             if twice := sorted(values.keys() & returned.keys()):
                 expected = "callbacks that return different names"
@@ -312,9 +305,11 @@ class Loop:
         optimiser = None if record["done"] else self.stepper.optimiser
         try:
             snapshot.put_back(tensors, self.network, optimiser, self.history, tuple(record["names"]))
-        except KeyError as error:
-            got = f"none of the name {error}"
-            raise DamagedRunError(teach(f"a tensor of the checkpoint in {self.place.path}", got, AGAIN)) from None
+            if self.history.done != record["step"]:
+                raise ValueError(f"{self.history.done} steps of {record['step']}")
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            got = f"none of the name {error}" if isinstance(error, KeyError) else words_of(error)
+            raise DamagedRunError(teach(f"the model's tensors in {self.place.path}", got, AGAIN)) from None
         self.done = self._checked = record["step"]
         self.tokens, self._earlier, self.stopped = record["tokens"], record["seconds"], record["stopped"]
         if record["nonfinite"] is not None:
@@ -328,6 +323,10 @@ class Loop:
             self.findings.append(Finding("resumed", None, message))
         self._evaluated, self._from = record["evaluated"], self.done
         return record["done"], record["step"]
+
+    def _kept(self) -> str:
+        step = 0 if self.place is None else self.place.record["step"]
+        return f"the checkpoint of step {step} is kept" if step else "there is no checkpoint yet"
 
     # ---------------------------------------------------------------- clock
     def _seconds(self) -> float:

@@ -105,13 +105,13 @@ def batch_targets(batch: Batch) -> tuple[Tensor, Tensor]:
             expected = "targets, where the inputs are not token ids (batch, token) or positions are given"
             raise InputError(teach(expected, "none", "pass Batch(inputs, targets=...)"))
         return next_tokens(batch.inputs, batch.weights if batch.weights is not None else batch.mask)
-    kept = (batch.targets != IGNORED).float()
+    counted = (batch.targets != IGNORED).float()
     if batch.weights is None:
-        return batch.targets, kept
+        return batch.targets, counted
     if batch.weights.shape != batch.targets.shape:
         got = f"{tuple(batch.weights.shape)} and {tuple(batch.targets.shape)}"
         raise InputError(teach("weights of the targets' shape", got, "give a weight per target"))
-    return batch.targets, batch.weights * kept
+    return batch.targets, batch.weights * counted
 
 
 def next_tokens(ids: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -125,8 +125,8 @@ def next_tokens(ids: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Ten
     >>> targets.tolist(), weights.tolist()
     ([[6, 7, 5]], [[1.0, 1.0, 0.0]])
     """
-    given = torch.ones(ids.shape, device=ids.device) if weights is None else weights.float()
-    shifted = torch.roll(given, -1, 1)
+    each = torch.ones(ids.shape, device=ids.device) if weights is None else weights.float()
+    shifted = torch.roll(each, -1, 1)
     shifted[:, -1] = 0
     return torch.roll(ids, -1, 1), shifted
 

@@ -27,7 +27,7 @@ class OptimiserConfig:
         eps: added to the root of the mean square.
         decay: weight decay of the kinds in `decayed`.
         decayed: kinds of parameters that decay.
-        rates: factor of the rate by pattern; the first pattern that is found in a parameter's name holds.
+        rates: factor of the rate by pattern; the first pattern that a parameter's name contains holds.
     """
 
     rate: float = 1e-3
@@ -88,12 +88,12 @@ def grouped_names(network: nn.Module, config: OptimiserConfig) -> dict[tuple[boo
         if not any(re.search(pattern, name) for name in names):
             got = f"{pattern!r}, which is in none"
             remedy = f"names are such as {', '.join(names[:3])}"
-            raise InputError(teach("patterns of rates that are found in names of parameters", got, remedy))
-    found: dict[tuple[bool, float], list[str]] = {}
+            raise InputError(teach("patterns of rates that names of parameters contain", got, remedy))
+    groups: dict[tuple[bool, float], list[str]] = {}
     for name in names:
         factor = next((value for pattern, value in config.rates.items() if re.search(pattern, name)), 1.0)
-        found.setdefault((kinds[name] in config.decayed, float(factor)), []).append(name)
-    return found
+        groups.setdefault((kinds[name] in config.decayed, float(factor)), []).append(name)
+    return groups
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

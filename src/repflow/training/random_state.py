@@ -80,18 +80,18 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """Whatever is drawn or seeded inside, the generators go on behind it as if nothing had been."""
-    kept = random_state()
+    """Whatever is drawn or seeded inside, the generators go on afterwards as if nothing had happened."""
+    before = random_state()
     try:
         yield
     finally:
-        set_random_state(kept)
+        set_random_state(before)
 
 
 @contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
+def deterministic(enabled: bool) -> Iterator[None]:
     """Inside, torch uses deterministic algorithms alone, and raises where an operation has none."""
-    if not wanted:
+    if not enabled:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark

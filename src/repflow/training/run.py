@@ -54,12 +54,12 @@ class TrainingRun:
 
     def logged(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps (point,) and values (point,) of a number that a callback returned; NaN where it was not finite."""
-        found = [line for line in self.log if line["kind"] != "step" and name in line]
-        if not found:
+        lines = [line for line in self.log if line["kind"] != "step" and name in line]
+        if not lines:
             known = {key for line in self.log if line["kind"] != "step" for key in line} - {"kind", "step"}
             raise InputError(teach("the name of a number that was logged", repr(name), nearest(name, sorted(known))))
-        values = [np.nan if line[name] is None else line[name] for line in found]
-        return np.array([line["step"] for line in found]), np.array(values, dtype=np.float64)
+        values = [np.nan if line[name] is None else line[name] for line in lines]
+        return np.array([line["step"] for line in lines]), np.array(values, dtype=np.float64)
 
     def result(self) -> Result:
         """The numbers of every step as a Result with the axis `step`."""

@@ -16,7 +16,7 @@ class Schedule:
     """Learning rate by step.
 
     Attributes:
-        shape: constant, linear or cosine, behind the warm-up.
+        shape: constant, linear or cosine, after the warm-up.
         warmup: steps up to the peak; the first one has 1 / warmup of it.
         final: last rate by the peak, of linear and cosine.
         hold: steps at the end that stay at the last rate.

@@ -96,13 +96,13 @@ class Stepper:
 
     def _filled(self, batch: Batch) -> _Slot:
         """The buffers of this shape, holding the batch."""
-        given = batch.tensors()
-        shape = tuple((name, tuple(value.shape), value.dtype) for name, value in given.items())
+        tensors = batch.tensors()
+        shape = tuple((name, tuple(value.shape), value.dtype) for name, value in tensors.items())
         if shape not in self._slots:
             self._slots[shape] = _Slot(batch.each(lambda value: torch.empty_like(value, device=self.device)))
         slot = self._slots[shape]
         for name, buffer in slot.batch.tensors().items():
-            buffer.copy_(given[name], non_blocking=True)
+            buffer.copy_(tensors[name], non_blocking=True)
         return slot
 
     def _run(self, batch: Batch) -> None:
@@ -129,8 +129,8 @@ class Stepper:
         split = batch.split(self.config.accumulate)
         weights = torch.stack([self.loss.weight(part).float() for part in split])
         shares = weights / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
-        found = [self._backward(part, share) for part, share in zip(split, shares, strict=True)]
-        return {name: torch.stack([part[name] for part in found]).sum() for name in found[0]}
+        parts = [self._backward(part, share) for part, share in zip(split, shares, strict=True)]
+        return {name: torch.stack([part[name] for part in parts]).sum() for name in parts[0]}
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient; the gradient is clipped to its bound."""

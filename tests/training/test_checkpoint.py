@@ -50,6 +50,14 @@ def test_a_training_that_was_cut_anywhere_goes_on_bit_for_bit(checkpoint_every, 
     assert names == [".repflow.lock", "checkpoint-000000012-final.safetensors", "log.jsonl", "training.json"]
 
 
+def test_lines_behind_the_checkpoint_are_cut_off_before_others_are_logged(tmp_path):
+    for at in (11, 7):  # both begin from the first step, the second ends earlier
+        with pytest.raises(ZeroDivisionError):
+            train(network(), source(), config(checkpoint_every=100), folder=tmp_path, callbacks=[Failing(at)])
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines] == [step for step in (4, 8) if step < at]
+
+
 @pytest.mark.parametrize("check", [4, 6])
 def test_a_training_that_ran_out_of_time_goes_on(check, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(training_loop, "CHECK", check)

@@ -85,6 +85,8 @@ class TrainingFolder:
         self.log.sync()
         raw = save_tensors(tensors)
         name = f"{CHECKPOINT}{facts['step']:09d}{'-final' if done else ''}.safetensors"
+        entry = self.record["checkpoint"]
+        assert entry is None or entry["file"] != name, "the valid checkpoint is never written over"
         refuse_links(self.path / name)
         write_atomic(self.path / name, raw)
         self.record = {

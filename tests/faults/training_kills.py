@@ -91,7 +91,7 @@ def main(folder, kills):
             found["midway"] += 0 < found["steps"][-1] < STEPS
         work(name)
         names = sorted(file.name for file in (folder / name).iterdir())
-        if outcome(folder / name) != expected or names != [".repflow.lock", FINAL, "log.jsonl", "training.json"]:
+        if outcome(folder / name) != expected or names != [".training.lock", FINAL, "log.jsonl", "training.json"]:
             found["different"].append(name)
     print(json.dumps(found))
 

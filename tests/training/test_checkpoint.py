@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from repflow.core.errors import ConfigChangedError, DamagedRunError, InputError, RunLockedError
-from repflow.store import UnwritableError
+from repflow.store import UnwritableError, list_runs
 from repflow.store.canonical import seal, unseal
 from repflow.training import Callback, CrossEntropy, OptimiserConfig, train
 from repflow.training import loop as training_loop
@@ -47,7 +47,7 @@ def test_a_training_that_was_cut_anywhere_goes_on_bit_for_bit(checkpoint_every, 
         name: values.tolist() for name, values in whole[2].items()
     }
     names = sorted(file.name for file in tmp_path.iterdir())
-    assert names == [".repflow.lock", "checkpoint-000000012-final.safetensors", "log.jsonl", "training.json"]
+    assert names == [".training.lock", "checkpoint-000000012-final.safetensors", "log.jsonl", "training.json"]
 
 
 def test_lines_behind_the_checkpoint_are_cut_off_before_others_are_logged(tmp_path):
@@ -179,10 +179,10 @@ def frozen():
 )
 def test_a_changed_request_is_refused_by_its_key(change, key, half, tmp_path):
     given = {"model": network(), "source": source(), "config": config(), "loss": CrossEntropy(), **change}
-    before = {file.name: file.read_bytes() for file in half.iterdir() if file.name != ".repflow.lock"}
+    before = {file.name: file.read_bytes() for file in half.iterdir() if file.name != ".training.lock"}
     with pytest.raises(ConfigChangedError, match=f"training key {key}"):
         train(given["model"], given["source"], given["config"], loss=given["loss"], folder=half)
-    assert {file.name: file.read_bytes() for file in half.iterdir() if file.name != ".repflow.lock"} == before
+    assert {file.name: file.read_bytes() for file in half.iterdir() if file.name != ".training.lock"} == before
 
 
 def test_settings_that_decide_no_weight_may_change(copy):
@@ -229,10 +229,10 @@ CHECKPOINT = "checkpoint-000000005.safetensors"
 )
 def test_a_damaged_folder_is_refused(damage, told, copy):
     damage(copy)
-    before = {file.name: file.read_bytes() for file in copy.iterdir() if file.name != ".repflow.lock"}
+    before = {file.name: file.read_bytes() for file in copy.iterdir() if file.name != ".training.lock"}
     with pytest.raises(DamagedRunError, match=told):
         train(network(), source(), config(), folder=copy)
-    assert {file.name: file.read_bytes() for file in copy.iterdir() if file.name != ".repflow.lock"} == before
+    assert {file.name: file.read_bytes() for file in copy.iterdir() if file.name != ".training.lock"} == before
 
 
 def test_another_format_and_foreign_files_are_refused(copy, tmp_path):
@@ -303,6 +303,10 @@ def test_a_folder_that_another_training_writes_is_refused(copy):
     ):
         train(network(), source(), config(), folder=copy)
     assert train(network(), source(), config(), folder=copy).steps == 12
+
+
+def test_a_training_among_runs_is_not_taken_for_a_damaged_run(copy):
+    assert list_runs(copy.parent) == []
 
 
 def test_other_versions_are_a_finding(copy):

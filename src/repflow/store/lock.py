@@ -49,8 +49,8 @@ class Lock:
     number of lines that the manifest has had, so that it is noticed when lines at its end are cut off.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK_FILE
+    def __init__(self, folder: Path, name: str = LOCK_FILE) -> None:
+        self.path = folder / name
         refuse_links(self.path)
         with naming_path(self.path, 0):
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)

@@ -29,6 +29,8 @@ from repflow.training.log import AGAIN, Log
 
 FORMAT = 1
 RECORD, LOG, CHECKPOINT = "training.json", "log.jsonl", "checkpoint-"
+LOCK = ".training.lock"
+"""Not that of runs: `repflow list` would take the folder for a damaged one."""
 
 
 class TrainingFolder:
@@ -49,7 +51,7 @@ class TrainingFolder:
     def __init__(self, path: Path, identity: dict[str, Any], versions: dict[str, str]) -> None:
         make_folder(path)
         self.path = path
-        self._lock = Lock(path)
+        self._lock = Lock(path, LOCK)
         try:
             record = self._read()
             if record is None:

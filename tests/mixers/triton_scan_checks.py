@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import traceback
+from itertools import cycle
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)
 triton_s6.BACK = triton_s6.Back(block=16, each=2, span=8, programs=4)
 block.SPAN = 8
+KINDS = (torch.float32, torch.float64)
 
 
 def error(got, want):
@@ -410,6 +412,150 @@ def check_mamba2_between_its_projections():
         return (v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * norm,)
 
     hold(inputs, run, reference, 2e-6)
+
+
+def hold_spoiled(inputs, run, reference, places):
+    """Finite is what is so in the reference, and to the last bit as where every number is; NaN and inf take turns."""
+    whole = run(**inputs)
+    for values in ((torch.nan, torch.inf), (torch.inf, torch.nan)):
+        spoiled = {name: v.clone() for name, v in inputs.items()}
+        for (name, at), value in zip(places, cycle(values)):
+            spoiled[name][at] = value
+        got, want = run(**spoiled), reference(**{name: v.double() for name, v in spoiled.items()})
+        finite = want.isfinite()
+        assert not finite.all(), "nothing is spoiled"
+        first = torch.nonzero(got.isfinite() != finite)[:1].tolist()
+        assert not first, f"{values[0]} first: finite at {first} here or in the reference, not in both"
+        assert torch.equal(got[finite], whole[finite]), f"{values[0]} first: finite numbers changed"
+
+
+def ssd_spoiled_case(tiles, tokens, places, limit=(0.0, math.inf), dtype=torch.float32):
+    batch = 1 + max(at[0] for _, at in places)
+    inputs = {
+        "x": torch.randn(batch, tokens, 4, 3).to(dtype), "delta": torch.randn(batch, tokens, 4).to(dtype),
+        "A": -torch.rand(4) - 0.1, "B": torch.randn(batch, tokens, 2, 5).to(dtype),
+        "C": torch.randn(batch, tokens, 2, 5).to(dtype), "D": torch.randn(4),
+    }  # fmt: skip
+
+    def run(**given):
+        return triton_ssd.ssd_scan_triton(**given, delta_softplus=True, limit=limit, tiles=tiles)
+
+    def reference(delta, **given):
+        return scan.ssd_scan(delta=F.softplus(delta).clamp(*limit), **given, path="reference")
+
+    hold_spoiled(inputs, run, reference, places)
+
+
+def check_ssd_of_tokens_that_are_not_finite():
+    """A chunk's and a tile's first, last and middle tokens, tiles beside each other in a chunk, an unfilled chunk."""
+    places = [
+        ("x", (0, 0, 0, 1)), ("x", (0, 15, 1, 0)), ("x", (0, 16, 2, 2)), ("x", (0, 31, 3, 1)),
+        ("x", (1, 32, 0, 0)), ("x", (1, 53, 0, 1)), ("C", (1, 20, 1, 3)), ("C", (1, 31, 1, 0)),
+        ("B", (2, 31, 0, 4)), ("delta", (2, 9, 2)), ("delta", (2, 47, 3)),
+    ]  # fmt: skip
+    ssd_spoiled_case(triton_ssd.Tiles(chunk=32, rows=16), 60, places)
+
+
+def check_ssd_of_first_and_last_tokens_that_are_not_finite():
+    places = [("B", (0, 15, 0, 1)), ("B", (0, 16, 1, 0)), ("delta", (1, 0, 0)), ("delta", (1, 15, 1))]
+    ssd_spoiled_case(SSD, 19, [*places, ("delta", (1, 16, 2)), ("delta", (1, 18, 3))])
+
+
+def check_ssd_of_half_precision_tokens_that_are_not_finite():
+    places = [("x", (0, 9, 0, 2)), ("B", (0, 11, 1, 0)), ("C", (0, 3, 0, 0)), ("delta", (0, 17, 1))]
+    ssd_spoiled_case(SSD, 20, places, dtype=torch.float16)
+
+
+def check_ssd_steps_of_nan_within_limits():
+    """The limits do not take NaN for the least step."""
+    inputs = {"x": torch.randn(1, 5, 2, 3), "delta": torch.randn(1, 5, 2), "A": -torch.ones(2)}
+    inputs |= {"B": torch.randn(1, 5, 1, 4), "C": torch.randn(1, 5, 1, 4)}
+    inputs["delta"][0, 3, 1] = torch.nan
+    y = triton_ssd.ssd_scan_triton(**inputs, delta_softplus=True, limit=(0.3, 1.5), tiles=SSD)
+    assert y.isfinite().all(3)[0].tolist() == [[True, True]] * 3 + [[True, False]] * 2
+
+
+def check_ssd_repairs_heads_that_need_it():
+    """The slow pass runs for the head, sample and group of a token that is not finite, and for no other."""
+    x, maps = torch.randn(2, 20, 4, 3), torch.randn(2, 20, 2, 5)
+    x[1, 7, 2, 0] = torch.nan
+    maps[0, 3, 1, 4] = torch.inf
+    parts = triton_ssd.Parts.of(
+        x, torch.rand(2, 20, 4), -torch.ones(4), maps, maps, None, None, triton_ssd.Setting(SSD)
+    )
+    kept = triton_ssd.forward(parts, None)[2]
+    assert kept.spoiled.tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
+
+
+def check_ssd_gradients_around_tokens_that_are_not_finite():
+    """Of a loss on earlier tokens: a number that is finite is right. More are NaN than in the sequential form."""
+    made = {}
+    for name in ("x", "delta", "B", "C"):
+        inputs = {"x": torch.randn(1, 20, 2, 3), "delta": torch.rand(1, 20, 2), "A": -torch.rand(2) - 0.1}
+        inputs |= {"B": torch.randn(1, 20, 1, 4), "C": torch.randn(1, 20, 1, 4)}
+        inputs[name][0, 9, 0] = torch.nan
+        low, wide = ({key: v.to(kind).requires_grad_() for key, v in inputs.items()} for kind in KINDS)
+        got = triton_ssd.ssd_scan_triton(**low, tiles=SSD)[:, :9].sum()
+        want = scan.ssd_scan(**wide, path="reference")[:, :9].sum()
+        gradients = (torch.autograd.grad(y, list(v.values())) for y, v in ((got, low), (want, wide)))
+        for key, g, w in zip(inputs, *gradients, strict=True):
+            finite = g.isfinite()
+            made[name, key] = bool(finite.any())
+            assert w[finite].isfinite().all(), f"{key} where {name} is not finite"
+            assert not finite.any() or error(g[finite], w[finite]) < 8e-6, f"{key} where {name} is not finite"
+    assert made["x", "x"]
+    assert made["B", "x"]
+
+
+def check_s6_of_tokens_that_are_not_finite():
+    inputs = {
+        "x": torch.randn(2, 13, 5), "delta": torch.randn(2, 13, 5), "A": -torch.rand(5, 3) - 0.1,
+        "B": torch.randn(2, 13, 3), "C": torch.randn(2, 13, 3), "D": torch.randn(5), "z": torch.randn(2, 13, 5),
+    }  # fmt: skip
+
+    def run(**given):
+        return triton_s6.selective_scan_triton(**given, delta_softplus=True, tiles=S6)
+
+    def reference(delta, z, **given):
+        return scan.selective_scan(delta=F.softplus(delta), **given, path="reference") * F.silu(z)
+
+    # before and behind a chunk's border
+    places = [("x", (0, 7, 2)), ("delta", (0, 8, 3)), ("C", (0, 5, 1)), ("B", (1, 8, 0)), ("C", (1, 3, 2))]
+    hold_spoiled(inputs, run, reference, places)
+
+
+def check_mamba2_layer_of_tokens_that_are_not_finite():
+    """Convolution and norm around the scan: gate, convolved part, step sizes."""
+    shape = Shape(4, 8, 2, 8, 1e-5, triton_ssd.Setting(SSD, softplus=True))
+    sizes = [(64, 1, 4), (64,), (4,), (4,), (4,), (32,)]
+    weights = Weights(*(torch.randn(*size) for size in sizes))
+    projected = torch.randn(2, 19, 100)
+    whole = mamba2_inner(projected, weights, shape)
+    for channel, value in ((3, torch.nan), (40, torch.inf), (40, torch.nan), (70, torch.nan), (98, torch.nan)):
+        spoiled = projected.clone()
+        spoiled[1, 12, channel] = value
+        got = mamba2_inner(spoiled, weights, shape)
+        assert torch.equal(got[1, :12], whole[1, :12]), f"channel {channel} = {value}"
+        assert torch.equal(got[0], whole[0]), f"channel {channel} = {value}"
+        assert not got[1, 12].isfinite().all(), f"channel {channel} = {value}"
+
+
+def check_single_tokens_that_are_not_finite():
+    """Decoding: a step size of NaN is not taken for the least step."""
+    from transformers import AutoModel, Mamba2Config
+
+    config = Mamba2Config(
+        hidden_size=12, num_hidden_layers=1, vocab_size=20, head_dim=6, num_heads=4, state_size=5, n_groups=2,
+        chunk_size=16, time_step_limit=(0.01, 0.5),
+    )  # fmt: skip
+    mixer = AutoModel.from_config(config, dtype=torch.float32).eval().layers[0].mixer
+    with torch.no_grad():
+        mixer.dt_bias[2] = torch.nan
+        memory = Memory()
+        memory.run(mixer, torch.randn(2, 1, 12))
+        memory.run(mixer, torch.randn(2, 1, 12))
+    state = memory.layers[mixer].state
+    assert state.isfinite().flatten(2).all(2).tolist() == [[True, True, False, True]] * 2
 
 
 def main():

@@ -43,6 +43,8 @@ TILES = Tiles()
 """Fastest of four on an H200 for 8 samples of 2,048 tokens, 80 heads of 64, 64 layers in bfloat16: 0.186 s."""
 TRAINING = Tiles(chunk=64)
 """Tiles where gradients are wanted: the backward kernels hold a chunk's whole score matrix, and spill at 128 tokens."""
+REPAIRERS = 4
+"""Programs that look whether a head is to be repaired: so few that they cost nothing where it is not."""
 
 
 def supported(
@@ -204,6 +206,7 @@ class Kept(NamedTuple):
     lo: Tensor
     scores: Tensor
     states: Tensor
+    spoiled: Tensor
 
 
 def without(flags: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -235,7 +238,7 @@ def state_pass(
     v, w = (parts.x, parts.B) if slope is None else (slope, parts.C)
     kernels.state_kernel[(batch * heads, splits)](
         v, w, kept.dt, kept.hi, kept.lo, last if first is None else first, kept.states, states, last, through,
-        tokens, heads, parts.share, parts.chunks, *head_strides(v), *head_strides(w),
+        kept.spoiled, tokens, heads, parts.share, parts.chunks, *head_strides(v), *head_strides(w),
         **without(flags, "N"), BLOCK=block, FIRST=first is not None, REVERSE=slope is not None,
         num_warps=tiles.state_warps, num_stages=tiles.state_stages,
     )  # fmt: skip
@@ -251,9 +254,10 @@ def forward(parts: Parts, first: Tensor | None) -> tuple[Tensor, Tensor, Kept]:
     tiles, chunks, flags, step = parts.setting.tiles, parts.chunks, parts.flags(), parts.step_flags()
     q, device = tiles.chunk, parts.x.device
     dt, hi, lo = torch.empty(3, batch, chunks, heads, q, dtype=torch.float32, device=device)
+    spoiled = torch.empty(batch, heads, dtype=torch.int32, device=device)
     scores = torch.empty(batch, chunks, groups, q, q, dtype=torch.float32, device=device)
     kernels.step_kernel[(batch * chunks, ceil_div(heads, step["BLOCK"]))](
-        parts.dt, parts.A if parts.bias is None else parts.bias, parts.A, dt, hi, lo, tokens, heads, chunks,
+        parts.dt, parts.A if parts.bias is None else parts.bias, parts.A, dt, hi, lo, spoiled, tokens, heads, chunks,
         parts.dt.stride(0), parts.dt.stride(1), *parts.setting.limit, **step, num_warps=4,
     )  # fmt: skip
     kernels.score_kernel[(batch * chunks, groups)](
@@ -262,16 +266,19 @@ def forward(parts: Parts, first: Tensor | None) -> tuple[Tensor, Tensor, Kept]:
     )  # fmt: skip
     kind = parts.x.dtype if parts.x.dtype == torch.bfloat16 else torch.float32
     states = torch.empty(batch, chunks, heads, state, dim, dtype=kind, device=device)
-    kept = Kept(dt, hi, lo, scores, states)
+    kept = Kept(dt, hi, lo, scores, states, spoiled)
     last, _, _ = state_pass(parts, kept, states, first)
     y = torch.empty(batch, tokens, heads, dim, dtype=parts.x.dtype, device=device)
     rows = min(tiles.rows, q)
     skip = dt if parts.D is None else parts.D
-    kernels.output_kernel[(heads * batch * chunks, q // rows)](
-        parts.x, parts.C, skip, scores, dt, hi, lo, states, y, tokens, heads, parts.share, chunks, groups,
-        *head_strides(parts.x), *head_strides(parts.C), skip.stride(0), 0 if skip.dim() == 1 else 1,
-        **flags, M=rows, SKIP=parts.D is not None, num_warps=tiles.warps, num_stages=tiles.stages,
+    sizes = (
+        y, tokens, heads, parts.share, chunks, groups, *head_strides(parts.x), *head_strides(parts.C), skip.stride(0),
+        0 if skip.dim() == 1 else 1,
     )  # fmt: skip
+    more = {"M": rows, "SKIP": parts.D is not None, "num_warps": tiles.warps, "num_stages": tiles.stages}
+    read = (parts.x, parts.C, skip, scores, dt, hi, lo, states)
+    kernels.output_kernel[(heads * batch * chunks, q // rows)](*read, *sizes, **flags, **more)
+    kernels.repair_kernel[(batch * heads, min(chunks, REPAIRERS))](*read, spoiled, *sizes, **flags, **more)
     return y, last, kept
 
 

@@ -37,3 +37,15 @@ def softplus(v):
     series = 1.0 / 5.0 + q * series
     series = 1.0 / 3.0 + q * series
     return tl.maximum(v, 0.0) + 2.0 * z * (1.0 + q * series)
+
+
+@triton.jit
+def finite(v):
+    return tl.abs(v.to(tl.float32)) < float("inf")
+
+
+@triton.jit
+def bounded(v, low, high):
+    # by default the GPU's minimum and maximum drop a NaN, which would then never be seen
+    v = tl.maximum(v, low, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(v, high, propagate_nan=tl.PropagateNan.ALL)

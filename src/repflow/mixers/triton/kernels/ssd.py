@@ -6,25 +6,29 @@ chunk, one matrix per group; states (batch, chunk, head, state,
 dim) are those that enter a chunk. Per-token numbers of a head are (batch, chunk,
 head, Q). Tokens beyond the end have dt = 0: they change nothing. KIND is the dtype of matrix products, PRECISION
 their float32 mode.
+
+A token that is not finite must spoil none before it, but a product with a masked 0 is NaN, and masks in every tile
+made the scan 1.6 times slower. So only heads that need it are worked on again with masks: `spoiled` (batch, head) is 1
+where a head's last state is not finite, and no state is finite again once a token was not.
 """
 
 # Triton reads these functions' source: annotations and docstrings inside stay plain.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, D103
+# ruff: noqa: ANN001, ANN201, ANN202, D103, SIM102
 
 import triton
 import triton.language as tl
 
-from repflow.mixers.triton.kernels.math import softplus
+from repflow.mixers.triton.kernels.math import bounded, finite, softplus
 
 
 @triton.jit(do_not_specialize=["tokens", "chunks"])
 def step_kernel(
-    raw, bias, A, dt, hi, lo, tokens, heads, chunks, raw_batch, raw_token, low, high,
+    raw, bias, A, dt, hi, lo, spoiled, tokens, heads, chunks, raw_batch, raw_token, low, high,
     Q: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     LOG: tl.constexpr,
 ):  # fmt: skip
-    # with LOG, A is log(-rate), as Mamba-2 keeps it
+    # with LOG, A is log(-rate), as Mamba-2 keeps it. `spoiled` starts at 0 here, which saves a launch
     place = tl.program_id(0)
     sample = (place // chunks).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -38,7 +42,7 @@ def step_kernel(
     if SOFTPLUS:
         d = softplus(d)
     if LIMIT:
-        d = tl.minimum(tl.maximum(d, low), high)
+        d = bounded(d, low, high)
     d = tl.where(inside, d, 0.0)
     rate = tl.load(A + head, mask=head < heads, other=0.0).to(tl.float32)
     if LOG:
@@ -46,6 +50,8 @@ def step_kernel(
     cum = tl.cumsum((d * rate[None, :]).to(tl.float64), 0)
     whole = cum.to(tl.float32)
     out = (place.to(tl.int64) * heads + head[None, :]) * Q + q[:, None]
+    if place % chunks == 0:
+        tl.store(spoiled + sample * heads + head, tl.zeros((BLOCK,), tl.int32), mask=head < heads)
     written = (head < heads)[None, :] & (q >= 0)[:, None]
     tl.store(dt + out, d, mask=written)
     tl.store(hi + out, whole, mask=written)
@@ -73,8 +79,8 @@ def score_kernel(
 
 @triton.jit(do_not_specialize=["tokens", "chunks"])
 def state_kernel(
-    x, B, dt, hi, lo, first, entering, states, last, through, tokens, heads, share, chunks, x_batch, x_token, x_head,
-    b_batch, b_token, b_group,
+    x, B, dt, hi, lo, first, entering, states, last, through, spoiled, tokens, heads, share, chunks, x_batch,
+    x_token, x_head, b_batch, b_token, b_group,
     DIM: tl.constexpr, P: tl.constexpr, STATE: tl.constexpr, BLOCK: tl.constexpr, Q: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, FIRST: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
@@ -119,20 +125,21 @@ def state_kernel(
         v = (v.to(tl.float32) * weight[:, None]).to(KIND)
         h = tl.dot(tl.trans(b.to(KIND)), v, h * left, input_precision=PRECISION)
     tl.store(last + pair.to(tl.int64) * size + cell, h, mask=both)
+    if not REVERSE:
+        # several programs may write the same 1
+        if tl.sum(tl.sum(h * 0.0, 1), 0) != 0.0:
+            tl.store(spoiled + pair, 1)
 
 
-@triton.jit(do_not_specialize=["tokens", "chunks"])
-def output_kernel(
-    x, C, D, scores, dt, hi, lo, states, y, tokens, heads, share, chunks, groups, x_batch, x_token, x_head, c_batch,
-    c_token,
-    c_group, d_head, d_dim,
+@triton.jit
+def _outputs(
+    head, place, part, x, C, D, scores, dt, hi, lo, states, tokens, heads, share, chunks, groups, x_batch, x_token,
+    x_head, c_batch, c_token, c_group, d_head, d_dim,
     DIM: tl.constexpr, P: tl.constexpr, STATE: tl.constexpr, N: tl.constexpr, Q: tl.constexpr, M: tl.constexpr,
-    KIND: tl.constexpr, PRECISION: tl.constexpr, SKIP: tl.constexpr,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, SKIP: tl.constexpr, CLEAN: tl.constexpr,
 ):  # fmt: skip
-    # heads first: neighbours in time share the chunk's scores and C
-    head = tl.program_id(0) % heads
-    place = tl.program_id(0) // heads
-    part = tl.program_id(1)
+    # M tokens of a head; with CLEAN nothing of a later token is in them, and nothing of an x that is not finite where
+    # it may be a later token's
     sample = (place // chunks).to(tl.int64)
     group = head // share
     i = part * M + tl.arange(0, M)
@@ -162,13 +169,74 @@ def output_kernel(
         step = tl.load(dt + row * Q + j)
         g = tl.load(grid + j[None, :])
         v = tl.load(x_base + j_at[:, None] * x_token, mask=(j_at < tokens)[:, None] & (p < DIM)[None, :], other=0.0)
+        if CLEAN:
+            v = tl.where(finite(v) | (start < part * M), v, 0.0)
         gap = (i_hi[:, None] - j_hi[None, :]) + (i_lo[:, None] - j_lo[None, :])
         # masked before exp: the other order gives inf · 0
-        fade = tl.exp(tl.where(i[:, None] >= j[None, :], gap, float("-inf")))
-        out = tl.dot((g * fade * step[None, :]).to(KIND), v.to(KIND), out, input_precision=PRECISION)
-    written = (at < tokens)[:, None] & (p < DIM)[None, :]
+        weight = g * tl.exp(tl.where(i[:, None] >= j[None, :], gap, float("-inf"))) * step[None, :]
+        if CLEAN:
+            weight = tl.where(i[:, None] >= j[None, :], weight, 0.0)
+        out = tl.dot(weight.to(KIND), v.to(KIND), out, input_precision=PRECISION)
     if SKIP:
+        inside = (at < tokens)[:, None] & (p < DIM)[None, :]
         skip = tl.load(D + head * d_head + p * d_dim, mask=p < DIM, other=0.0).to(tl.float32)
-        out += skip[None, :] * tl.load(x_base + at[:, None] * x_token, mask=written, other=0.0).to(tl.float32)
+        out += skip[None, :] * tl.load(x_base + at[:, None] * x_token, mask=inside, other=0.0).to(tl.float32)
+    return out
+
+
+@triton.jit(do_not_specialize=["tokens", "chunks"])
+def output_kernel(
+    x, C, D, scores, dt, hi, lo, states, y, tokens, heads, share, chunks, groups, x_batch, x_token, x_head, c_batch,
+    c_token, c_group, d_head, d_dim,
+    DIM: tl.constexpr, P: tl.constexpr, STATE: tl.constexpr, N: tl.constexpr, Q: tl.constexpr, M: tl.constexpr,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, SKIP: tl.constexpr,
+):  # fmt: skip
+    # heads first: neighbours in time share the chunk's scores and C
+    head = tl.program_id(0) % heads
+    place = tl.program_id(0) // heads
+    part = tl.program_id(1)
+    sample = (place // chunks).to(tl.int64)
+    p = tl.arange(0, P)
+    at = ((place % chunks) * Q + part * M + tl.arange(0, M)).to(tl.int64)
+    out = _outputs(
+        head, place, part, x, C, D, scores, dt, hi, lo, states, tokens, heads, share, chunks, groups, x_batch, x_token,
+        x_head, c_batch, c_token, c_group, d_head, d_dim, DIM, P, STATE, N, Q, M, KIND, PRECISION, SKIP, False,
+    )  # fmt: skip
     place_y = y + ((sample * tokens + at[:, None]) * heads + head) * DIM + p[None, :]
-    tl.store(place_y, out.to(y.dtype.element_ty), mask=written)
+    tl.store(place_y, out.to(y.dtype.element_ty), mask=(at < tokens)[:, None] & (p < DIM)[None, :])
+
+
+@triton.jit(do_not_specialize=["tokens", "chunks"])
+def repair_kernel(
+    x, C, D, scores, dt, hi, lo, states, spoiled, y, tokens, heads, share, chunks, groups, x_batch, x_token, x_head,
+    c_batch, c_token, c_group, d_head, d_dim,
+    DIM: tl.constexpr, P: tl.constexpr, STATE: tl.constexpr, N: tl.constexpr, Q: tl.constexpr, M: tl.constexpr,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, SKIP: tl.constexpr,
+):  # fmt: skip
+    # a kernel of its own: inside output_kernel it took registers from every head (239 instead of 166, 2 programs a
+    # multiprocessor instead of 3), 1.17 times its time. Few programs, which end at once where nothing is spoiled, each
+    # go through tiles of a spoiled head
+    pair = tl.program_id(0)
+    head = pair % heads
+    sample = (pair // heads).to(tl.int64)
+    if tl.load(spoiled + pair) != 0:
+        for tile in range(tl.program_id(1), chunks * (Q // M), tl.num_programs(1)):
+            tl.debug_barrier()  # no thread is still at work on the tile before
+            place = (pair // heads) * chunks + tile // (Q // M)
+            part = tile % (Q // M)
+            out = _outputs(
+                head, place, part, x, C, D, scores, dt, hi, lo, states, tokens, heads, share, chunks, groups, x_batch,
+                x_token, x_head, c_batch, c_token, c_group, d_head, d_dim, DIM, P, STATE, N, Q, M, KIND, PRECISION,
+                SKIP, True,
+            )  # fmt: skip
+            m = tl.arange(0, M)
+            p = tl.arange(0, P)
+            at = ((tile // (Q // M)) * Q + part * M + m).to(tl.int64)
+            inside = (at < tokens)[:, None] & (p < DIM)[None, :]
+            place_x = x + sample * x_batch + head * x_head + at[:, None] * x_token + p[None, :]
+            own = tl.load(place_x, mask=inside, other=0.0)
+            # no product with a constant matrix: Triton 3.6 keeps that in shared memory across tiles and gets it wrong
+            bad = tl.cumsum(tl.where(finite(own), 0.0, 1.0), 0)
+            # tokens before the first x of their tile that is not finite are written again
+            place_y = y + ((sample * tokens + at[:, None]) * heads + head) * DIM + p[None, :]
+            tl.store(place_y, out.to(y.dtype.element_ty), mask=inside & (bad == 0.0))

@@ -13,7 +13,7 @@ Glossary: h state, A decay rate, B input map, C read-out, D skip, dt step size, 
 import triton
 import triton.language as tl
 
-from repflow.mixers.triton.kernels.math import silu, softplus
+from repflow.mixers.triton.kernels.math import bounded, silu, softplus
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def ssd_token_kernel(
     inside = p < DIM
     both = inside[:, None] & (n < STATE)[None, :]
     step = tl.load(dt + sample * dt_batch + head).to(tl.float32) + tl.load(bias + head).to(tl.float32)
-    step = tl.minimum(tl.maximum(softplus(step), low), high)
+    step = bounded(softplus(step), low, high)
     keep = tl.exp(-step * tl.exp(tl.load(A + head).to(tl.float32)))
     value = tl.load(x + sample * x_batch + head * DIM + p, mask=inside, other=0.0).to(tl.float32)
     group = head // share

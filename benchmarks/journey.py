@@ -306,7 +306,8 @@ def run_cells(args):
     """Cells that have no green record yet, some side by side, each in a process of its own."""
     out = Path(args.out)
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    open_cells = [c for c in covering() if args.only in c.name and not _green(out / "cells" / f"{c.name}.json")]
+    wanted = list(dict.fromkeys(c for part in args.only for c in covering() if part in c.name))
+    open_cells = [c for c in wanted if not _green(out / "cells" / f"{c.name}.json")]
     begun = time.monotonic()
     if not args.tiny:  # checkpoints first, one process each, so that no cell waits for another's
         folders = sorted({c.model for c in open_cells if c.source == "folder"})
@@ -391,7 +392,7 @@ def main():
     parser.add_argument("--workers", type=int, default=1, help="cells side by side")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no cell after this many")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a cell is ended")
-    parser.add_argument("--only", default="", help="cells whose name holds this")
+    parser.add_argument("--only", nargs="*", default=[""], help="cells whose name holds one of these, in this order")
     args = parser.parse_args()
     shop = Workshop(args.out, SMALL if args.tiny else REAL, args.device)
     if args.what == "cells":

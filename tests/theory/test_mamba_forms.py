@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from repflow import theory
+from repflow.theory import channel
 from repflow.theory.channel import (
     ChannelBlock,
     channel_contractivity,
@@ -283,3 +284,49 @@ def test_constants():
         theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=0)
     with pytest.raises(ValueError, match="alpha_T ≥ 0"):
         theory.stability_ordering(-0.5, 2, 8, 3, 1.5, sigma2=1)
+
+
+def shared_block(rng, n=6, channels=12, heads=4, groups=2, size=3, width=5, lags=3):
+    """A block as Mamba-2 has them: heads of channels with one decay, groups of heads with one B and C."""
+    return ChannelBlock(
+        rng.uniform(0.2, 0.95, (n, heads, 1)),
+        rng.uniform(0.1, 1.0, (n, heads)),
+        rng.standard_normal((n, groups, size)),
+        rng.standard_normal((n, groups, size)),
+        rng.standard_normal((lags, channels)),
+        rng.standard_normal((channels, width)),
+        rng.standard_normal((channels, width)),
+    )
+
+
+def test_heads_and_groups_give_what_their_channels_give_one_by_one():
+    block = shared_block(np.random.default_rng(8))
+    wide = block._replace(
+        decay=np.broadcast_to(block.decay.repeat(3, 1), (6, 12, 3)),
+        drive=block.drive.repeat(3, 1),
+        B=block.B.repeat(6, 1),
+        C=block.C.repeat(6, 1),
+    )
+    for printed in (False, True):
+        alone = channel_trace(wide, 0.7, printed=printed)
+        assert channel_trace(block, 0.7, printed=printed) == pytest.approx(alone, rel=1e-12)
+    np.testing.assert_allclose(channel_mean(block, 0.7), channel_mean(wide, 0.7), rtol=1e-12)
+    np.testing.assert_allclose(channel_contractivity(block), channel_contractivity(wide), rtol=1e-12)
+    inputs = np.random.default_rng(9).standard_normal((6, 12))
+    np.testing.assert_allclose(channel_output(block, inputs), channel_output(wide, inputs), rtol=1e-12, atol=1e-13)
+
+
+def test_slabs_of_heads_give_what_all_at_once_give(monkeypatch):
+    block = shared_block(np.random.default_rng(10))
+    whole = channel_trace(block, 0.7)
+    monkeypatch.setattr(channel, "ROOM", 1)
+    assert channel_trace(block, 0.7) == pytest.approx(whole, rel=1e-12)
+
+
+def test_the_largest_singular_value_of_a_wide_matrix_needs_no_others(monkeypatch):
+    rng = np.random.default_rng(11)
+    taps, weight = rng.standard_normal((2, 60)), rng.standard_normal((60, 40))
+    expected = sum(np.linalg.norm(tap[:, None] * weight, 2) for tap in taps)
+    assert channel.filter_norm(taps, weight) == pytest.approx(expected, rel=1e-12)
+    monkeypatch.setattr(channel, "DENSE", 8)
+    assert channel.filter_norm(taps, weight) == pytest.approx(expected, rel=1e-10)

@@ -13,7 +13,7 @@ Does not include: several heads, norms, rotary positions, biases of Q, K and V (
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,18 +132,55 @@ def transformer_trace(
     return linear_trace(w1, w2, wv, s2, tokens, harmonic)
 
 
-def linear_trace(w1: np.ndarray, w2: np.ndarray, wv: np.ndarray, s2: float, n: int, weight: float = 1.0) -> float:
-    """σ² w ‖G‖² + nσ²‖T2‖² + 2σ² w Tr(G T2ᵀ); the weight w is 1 for uniform attention and H_n for causal."""
-    t2 = 0.5 * w2 @ w1
+class UpdateSums(NamedTuple):
+    """Sums over the entries of a block's matrices, T2 = ½ W2 W1 and G = W_V + T2 W_V, that all its traces are made of.
+
+    Attributes:
+        own: ‖T2‖².
+        mixed: ‖G‖².
+        cross: Tr(G T2ᵀ).
+        trace: Tr T2.
+        width: d.
+    """
+
+    own: float
+    mixed: float
+    cross: float
+    trace: float
+    width: int
+
+
+def update_sums(w1: Any, w2: Any, wv: Any) -> UpdateSums:
+    """The sums, once for all prompts; of NumPy arrays or of tensors, on whose device the products are taken."""
+    t2 = 0.5 * (w2 @ w1)
     g = wv + t2 @ wv
-    return float(s2 * (weight * (g * g).sum() + n * (t2 * t2).sum() + 2 * weight * (g * t2).sum()))
+    own, mixed, cross = (float(part.sum()) for part in (t2 * t2, g * g, g * t2))
+    return UpdateSums(own, mixed, cross, float(t2.trace()), len(t2))
 
 
-def printed_trace(w1: np.ndarray, w2: np.ndarray, wv: np.ndarray, s2: float, n: int) -> float:
+def linear_trace(w1: Any, w2: Any, wv: Any, s2: float, n: int, weight: float = 1.0) -> float:
+    """σ² w ‖G‖² + nσ²‖T2‖² + 2σ² w Tr(G T2ᵀ); the weight w is 1 for uniform attention and H_n for causal."""
+    return linear_trace_of(update_sums(w1, w2, wv), s2, n, weight)
+
+
+def linear_trace_of(sums: UpdateSums, s2: float, n: int, weight: float = 1.0) -> float:
+    """`linear_trace` where the sums are known."""
+    return s2 * (weight * sums.mixed + n * sums.own + 2 * weight * sums.cross)
+
+
+def printed_trace(w1: Any, w2: Any, wv: Any, s2: float, n: int) -> float:
     """Eq. 12 (and 45) as it stands."""
-    t2 = 0.5 * w2 @ w1
-    t1 = np.eye(len(t2)) + t2
-    return float(s2 * ((t1 * t1).sum() + n * (t2 * t2).sum() + 2 * ((t1 @ wv) * t2).sum()))
+    return printed_trace_of(update_sums(w1, w2, wv), s2, n)
+
+
+def printed_trace_of(sums: UpdateSums, s2: float, n: int) -> float:
+    """`printed_trace` where the sums are known: ‖I + T2‖² = d + 2 Tr T2 + ‖T2‖²."""
+    return s2 * (sums.width + 2 * sums.trace + sums.own + n * sums.own + 2 * sums.cross)
+
+
+def constants_of(sums: UpdateSums, mean: float) -> TransformerConstants:
+    """Theorem 5's corrected constants where the sums and the mean's square are known."""
+    return TransformerConstants(mean, 4 * sums.own, linear_trace_of(sums, 1.0, 1) - sums.own)
 
 
 def gelu_token_trace(w1: np.ndarray, w2: np.ndarray, wv: np.ndarray, b1: np.ndarray, s2: float, seen: int) -> float:

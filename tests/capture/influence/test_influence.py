@@ -6,6 +6,7 @@ import torch
 
 from repflow.capture import MemorySink, OutOfMemoryError
 from repflow.capture.decay import largest_decays, readable
+from repflow.capture.influence import check as influence_check
 from repflow.capture.influence.batches import InfluenceOptions, make_influence_plan, run_influence, token_at
 from repflow.capture.influence.check import check_gradients, packed_weight
 from repflow.capture.influence.jacobian import FINAL, _accumulate, _directions, influence_squares, rademacher
@@ -284,6 +285,28 @@ def test_a_branch_without_a_gradient_is_found_although_autograd_says_nothing():
     loaded.network.gpt_neox.layers[2].mlp = Detached(loaded.network.gpt_neox.layers[2].mlp)
     with pytest.raises(UnsupportedModelError, match=r"% off finite differences.*load the checkpoint unquantised"):
         check_gradients(loaded, IDS[0])
+
+
+def curved():
+    """A model and ids where differences of steps of 1e-3 and 1e-4 are far from the right gradient: it is so curved."""
+    ids = torch.randint(3, 60, (24,), generator=torch.Generator().manual_seed(0))
+    return load(tiny_model("mamba2", spread=128.0)), ids
+
+
+def test_a_right_gradient_is_not_refused_because_the_model_is_curved(monkeypatch):
+    loaded, ids = curved()
+    assert check_gradients(loaded, ids).difference < 0.1
+    # where no step is small enough, as in a random Mamba-2.8B, the differences do not agree and say nothing
+    monkeypatch.setitem(influence_check.STEPS, torch.float32, (1e-2, 1e-3, 1e-4))
+    assert check_gradients(loaded, ids).difference > 0.1
+
+
+def test_a_branch_without_a_gradient_is_found_in_a_curved_model():
+    loaded, ids = curved()
+    mixer = loaded.blocks[0].mixer
+    mixer.out_proj = Detached(mixer.out_proj)
+    with pytest.raises(UnsupportedModelError, match="% off finite differences"):
+        check_gradients(loaded, ids)
 
 
 def test_dynamically_quantised_layers_are_refused():

@@ -102,9 +102,9 @@ def test_channels_of_every_kind_of_stack_are_its_mixer(options):
     for index, block in enumerate(model.blocks):
         assert isinstance(seen[index], Seen)
         channels, u, gate, skip = channel_block(mamba_of(block.mixer), seen[index])
-        entered = u / (1 + np.exp(-u))
+        entered = u / (1 + torch.exp(-u))
         out = channel_output(channels, entered) + skip * entered
-        out = out if getattr(block.mixer, "norm", None) is not None else out * gate / (1 + np.exp(-gate))
+        out = out if getattr(block.mixer, "norm", None) is not None else out * gate / (1 + torch.exp(-gate))
         np.testing.assert_allclose(out, caught[index], rtol=1e-6, atol=1e-9)
     found = theory_apply.run(theory_apply.ApplyConfig(length=8, samples=2), model=model)
     assert np.isfinite(found["predicted"]).all()

@@ -7,6 +7,7 @@ both sides shows it, beside one forward and one backward pass over 64 tokens.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +27,15 @@ from repflow.models import Model
 TOKENS = 64
 """Tokens of the check."""
 PROBES = 8
-STEPS = {torch.float64: (1e-3, 1e-5), torch.float32: (1e-3, 1e-4)}
-"""Steps of the finite difference by the embeddings' size, the best of which counts: rounding spoils the small one (many
-models compute norms in float32 whatever their dtype), curvature the large one. Half precision has none that says
-anything."""
+STEPS = {torch.float64: (1e-3, 1e-5, 1e-6), torch.float32: (1e-3, 1e-4, 1e-5, 3e-6)}
+"""Steps of the finite difference by the embeddings' size, the best of which counts: rounding spoils the small ones
+(many models compute norms in float32 whatever their dtype), curvature the large ones. Half precision has none that
+says anything."""
 TOLERANCE = 0.1
 """Relative difference beyond which the gradient misses a part; rounding and curvature stay a hundred times below."""
+UNSETTLED = 2.0
+"""Times that differences of two steps may lie apart before they say nothing about the gradient. A random Mamba-2.8B is
+so curved that none is good: 1e-4 is 120 % off its right gradient in float64 too, 1e-5 23 %, 1e-6 40 % by rounding."""
 FUTURE = 1e-6
 """Influence on later tokens, by the largest, that rounding may leave."""
 
@@ -80,8 +84,8 @@ def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
         rows = torch.autograd.grad(y[:, at], x, probes)[0]
     norms = np.sqrt((gradient_norms(rows) ** 2).sum(axis=0))
     future = float(norms[at + 1 :].max(initial=0.0) / norms.max()) if norms.max() > 0 else 0.0
-    off = _difference(model, ids, at, x.detach()[:1], signs, rows)
-    if off is not None and not off <= TOLERANCE:
+    off, apart = _difference(model, ids, at, x.detach()[:1], signs, rows)
+    if off is not None and not off <= max(TOLERANCE, UNSETTLED * apart):
         got = f"gradients {100 * off:.0f} % off finite differences: a quantised or fused part hides its own"
         raise no_gradient(model, got)
     return GradientCheck(off, future, at)
@@ -114,11 +118,16 @@ def packed_weight(network: nn.Module) -> str | None:
     return None
 
 
-def _difference(model: Model, ids: Tensor, at: int, x: Tensor, signs: np.ndarray, rows: Tensor) -> float | None:
-    """Relative difference of analytic and numeric derivatives along one random shift, of the best step."""
+def _difference(
+    model: Model, ids: Tensor, at: int, x: Tensor, signs: np.ndarray, rows: Tensor
+) -> tuple[float | None, float]:
+    """Relative difference of analytic and numeric derivatives along one random shift, of the best step.
+
+    Beside it how far the numeric derivatives of two neighbouring steps lie apart, of the best pair.
+    """
     steps = STEPS.get(x.dtype, ())
     if not steps:
-        return None
+        return None, 0.0
     size = float(x.double().square().mean().sqrt()) or 1.0
     drawn = np.random.default_rng(0).standard_normal(tuple(x.shape))
     shift = torch.from_numpy(drawn).to(device=x.device, dtype=x.dtype) * size
@@ -126,12 +135,14 @@ def _difference(model: Model, ids: Tensor, at: int, x: Tensor, signs: np.ndarray
     moves = torch.tensor([sign * step for step in steps for sign in (1, -1)], device=x.device, dtype=x.dtype)
     outputs = _output(model, ids.expand(len(moves), -1), x + moves[:, None, None] * shift)
     ends = outputs[:, at].double().cpu().numpy()
-    found = []
-    for number, step in enumerate(steps):
-        numeric = signs @ (ends[2 * number] - ends[2 * number + 1]) / (2 * step)
-        scale = max(float(np.linalg.norm(numeric)), float(np.linalg.norm(analytic)))
-        found.append(float(np.linalg.norm(numeric - analytic)) / scale if scale > 0 else 0.0)
-    return min(found)
+    numeric = [signs @ (ends[2 * i] - ends[2 * i + 1]) / (2 * step) for i, step in enumerate(steps)]
+    apart = min(_relative(one, other) for one, other in itertools.pairwise(numeric))
+    return min(_relative(found, analytic) for found in numeric), apart
+
+
+def _relative(one: np.ndarray, other: np.ndarray) -> float:
+    scale = max(float(np.linalg.norm(one)), float(np.linalg.norm(other)))
+    return float(np.linalg.norm(one - other)) / scale if scale > 0 else 0.0
 
 
 def _output(model: Model, ids: Tensor, x: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ def _twin(init: str, fit: ExponentialFit, other: ExponentialFit) -> str:
 
 
 def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str]]:
-    from repflow.capture.influence.check import FUTURE
+    from repflow.capture.influence.check import FUTURE, TOLERANCE
 
     found: list[tuple[str, int | None, str]] = []
     future = np.append(side.table["future_influence"][1], measured.check.future)
@@ -142,4 +142,10 @@ def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str
         found.append(("hidden_transition", None, text))
     if measured.check.difference is None:
         found.append(("gradient_unchecked", None, "half precision: gradients were not held against finite differences"))
+    elif measured.check.difference > TOLERANCE:
+        text = (
+            f"gradients lie {measured.check.difference:.0%} off finite differences, which do not agree "
+            "with one another either: the model is too curved for this dtype to tell (--dtype float64)"
+        )
+        found.append(("gradient_unsettled", None, text))
     return found

@@ -7,20 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
 
 from repflow import theory
-from repflow.studies.theory.reading import Attention, MambaMixer, Seen, linear_of, mamba_of, numpy_of
+from repflow.studies.theory.reading import Attention, MambaMixer, Seen, double, linear_of, mamba_of
 from repflow.theory.channel import (
     ChannelBlock,
     channel_contractivity,
     channel_mean,
-    channel_output,
-    channel_trace,
+    channel_reach,
+    filter_norm,
     own_gain,
+    trace_of,
 )
-from repflow.theory.hypotheses import Hypothesis, collecting
-from repflow.theory.transformer import linear_trace, printed_trace
+from repflow.theory.hypotheses import Hypothesis
+from repflow.theory.transformer import constants_of, linear_trace_of, printed_trace_of, update_sums
 
 LITTLE = 0.05  # share of a mean or of a correlation that counts as none
 LINEAR = 0.1  # relative error of x/2 for an activation that counts as small
@@ -63,29 +66,28 @@ def transformer_layer(
         steps: ‖h^(l+1) - h^(l)‖² of each prompt.
         entering: residual state that the block got, of each prompt.
     """
-    w_q, w_k, w_v = reading.projections
-    wv = np.einsum("dhk,hke->de", reading.out, w_v)
-    (w1, b1), (w2, b2) = linear_of(reading.up), linear_of(reading.down)
+    w_q, w_k, w_v = map(double, reading.projections)
+    wv = double(reading.out).flatten(1) @ w_v.flatten(0, 1)
+    (w1, b1), (w2, b2) = (tuple(map(double, linear_of(module))) for module in (reading.up, reading.down))
     inputs = [s.arrays["x"] for s in seen]
     s2 = float(np.mean([np.mean(x**2) for x in inputs]))
-    mean = float(((0.5 * w2 @ b1 + b2) ** 2).sum())
+    mean, sums = float((0.5 * w2 @ b1 + b2).square().sum()), update_sums(w1, w2, wv)
     printed, predicted, measured = [], [], []
     for x, step in zip(inputs, steps, strict=True):
         n, size = len(x), 4 * x.size
         harmonic = sum(1 / t for t in range(1, n + 1))
-        printed.append((printed_trace(w1, w2, wv, s2, n) + mean) / size)  # the paper counts the mean once, not n times
-        predicted.append((linear_trace(w1, w2, wv, s2, n, harmonic) + n * mean) / size)
+        printed.append((printed_trace_of(sums, s2, n) + mean) / size)  # the paper counts the mean once, not n times
+        predicted.append((linear_trace_of(sums, s2, n, harmonic) + n * mean) / size)
         measured.append(step / size)
-    out = [s.arrays["act"] @ w2.T for s in seen]
-    linear = [s.arrays["pre"] / 2 @ w2.T for s in seen]
-    error = _relative_error(linear, out)
-    logits = [np.sqrt((q @ q.T * (k @ k.T)).sum() / len(q)) for q, k in zip(w_q, w_k, strict=True)]
-    spread, off = s2 * float(np.mean(logits)), float(np.abs(wv @ wv.T - np.eye(len(wv))).max())
-    bias = max(float(np.abs(part).max()) for part in reading.biases)
-    with collecting():
-        constants = theory.transformer_constants(w1, w2, wv, b1, b2)
+    out, linear = ([_there(s.arrays[name], w2) @ w2.T for s in seen] for name in ("act", "pre"))
+    error = _relative_error([part / 2 for part in linear], out)
+    logits = ((w_q @ w_q.mT) * (w_k @ w_k.mT)).sum((1, 2)).div(w_q.shape[1]).sqrt()
+    eye = torch.eye(len(wv), dtype=wv.dtype, device=wv.device)
+    spread, off = s2 * float(logits.mean()), float((wv @ wv.T - eye).abs().max())
+    bias = max(float(part.abs().max()) for part in reading.biases)
+    constants = constants_of(sums, mean)
     found = [
-        *_input_hypotheses(inputs, entering, error, "GELU"),
+        *_input_hypotheses(inputs, entering, error, "GELU", wv),
         Hypothesis("one head", len(w_q) == 1, f"{len(w_q)} heads, read as one"),
         Hypothesis("feed-forward part after attention", not reading.parallel, "both read the same state"),
         Hypothesis("uniform attention", bool(spread <= LINEAR), f"spread of the logits, σ²‖B‖_F, is {spread:.3g}"),
@@ -107,25 +109,28 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
     s2 = float(np.mean([np.mean(x**2) for x in inputs]))
     printed, predicted, measured, bounds, gains = [], [], [], [], []
     linear, true, constants, skipped = [], [], [], []
+    filters: float | None = None  # of the weights alone
     for s in seen:
         block, u, gate, skip = channel_block(read, s)
-        rows, size = channel_mean(block, s2), 4 * u.size
-        predicted.append((channel_trace(block, s2) + float((rows**2).sum())) / size)
-        printed.append((channel_trace(block, s2, printed=True) + float((rows.mean(0) ** 2).sum())) / size)
-        true.append(channel_output(block, _silu(u)) * _silu(gate))  # the skip D is no part of the theorems
-        whole = true[-1] + skip * _silu(u) * _silu(gate)
-        skipped.append(float(((whole - true[-1]) ** 2).sum() / max((whole**2).sum(), 1e-300)))
-        measured.append(float((true[-1] ** 2).sum()) / size)
-        linear.append(channel_output(block, u / 2) * gate / 2)
-        norms = channel_contractivity(block)
+        rows, size = channel_mean(block, s2), 4 * u.numel()
+        reach = channel_reach(block, [silu(u), u / 2])
+        predicted.append((trace_of(block, reach, s2) + float(rows.square().sum())) / size)
+        printed.append((trace_of(block, reach, s2, printed=True) + float(rows.mean(0).square().sum())) / size)
+        true.append(reach.outputs[0] * silu(gate))  # the skip D is no part of the theorems
+        whole = true[-1] + skip * silu(u) * silu(gate)
+        skipped.append(float((whole - true[-1]).square().sum() / whole.square().sum().clamp_min(1e-300)))
+        measured.append(float(true[-1].square().sum()) / size)
+        linear.append(reach.outputs[1] * gate / 2)
+        filters = filter_norm(block.taps, block.W_h) if filters is None else filters
+        norms = channel_contractivity(block, filters)
         constants.append(norms)
         limit = theory.mamba_constants(*norms).beta_prime if norms.rho < 1 else math.inf
         bounds.append(len(u) * s2**2 / 16 * limit / size)
-        gains.append(own_gain(block))
+        gains.append(own_gain(block).cpu().numpy())
     error = _relative_error(linear, true)
     worst = np.max(np.array(constants), axis=0)
     found = [
-        *_input_hypotheses(inputs, entering, error, "SiLU"),
+        *_input_hypotheses(inputs, entering, error, "SiLU", read.taps),
         _selective(gains),
         Hypothesis("‖A_t‖₂ ≤ ρ < 1", bool(worst[0] < 1), f"ρ is {worst[0]:.6g}"),
         *_structure(read, seen, float(np.mean(skipped))),
@@ -135,36 +140,39 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
     return LayerFacts(math.sqrt(s2), error, before, after, seen_step, bound, norms_by_name, found)
 
 
-def channel_block(mixer: MambaMixer, seen: Seen) -> tuple[ChannelBlock, np.ndarray, np.ndarray, np.ndarray]:
+def channel_block(mixer: MambaMixer, seen: Seen) -> tuple[ChannelBlock, Tensor, Tensor, Tensor]:
     """The mixer on one prompt by channel; the convolution's output u, the gate before SiLU, and the skip D."""
-    weight, projected, size = numpy_of(mixer.in_proj.weight), seen.arrays["projected"], mixer.channels
-    delta, read_in, read_out = (seen.arrays[f"scan_{name}"] for name in ("delta", "B", "C"))
-    decay = _decay(seen)
+    weight, size = double(mixer.in_proj.weight), mixer.channels
+    projected = _there(seen.arrays["projected"], weight)
+    delta, read_in, read_out = (_there(seen.arrays[f"scan_{name}"], weight) for name in ("delta", "B", "C"))
     if seen.facts["kind"] == "s6":
         read_in, read_out, at, gate_at = read_in[:, None], read_out[:, None], 0, size
     else:
-        dim, groups = size // delta.shape[1], read_in.shape[1]
-        delta, decay = delta.repeat(dim, 1), decay.repeat(dim, 1)
-        read_in, read_out = (part.repeat(size // groups, 1) for part in (read_in, read_out))
         at, gate_at = size, 0
     rows, gates = slice(at, at + size), slice(gate_at, gate_at + size)
-    block = ChannelBlock(decay, delta, read_in, read_out, mixer.taps, weight[rows], weight[gates])
-    u = np.zeros((len(projected), size)) + mixer.bias
+    block = ChannelBlock(_decay(seen, weight), delta, read_in, read_out, mixer.taps, weight[rows], weight[gates])
+    u = projected.new_zeros(len(projected), size) + mixer.bias
     for lag in range(min(len(mixer.taps), len(u))):
         u[lag:] += mixer.taps[lag] * projected[: len(u) - lag, rows]
     return block, u, projected[:, gates], mixer.skip
 
 
-def _decay(seen: Seen) -> np.ndarray:
+def _there(array: np.ndarray, like: Tensor) -> Tensor:
+    """float64 tensor of an array, where another tensor lies."""
+    return torch.from_numpy(array).to(like)
+
+
+def _decay(seen: Seen, like: Tensor) -> Tensor:
     """exp(Δ_t A) (token, channel or head, state or 1); rates of −inf, polarized to a decay of 0, give 0."""
-    rates = seen.facts["A"] if seen.facts["A"].ndim == 2 else seen.facts["A"][:, None]
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isneginf(rates), 0.0, np.exp(seen.arrays["scan_delta"][..., None] * rates))
+    rates = _there(seen.facts["A"].reshape(len(seen.facts["A"]), -1), like)
+    decay = torch.exp(_there(seen.arrays["scan_delta"], like)[..., None] * rates)
+    return torch.where(torch.isneginf(rates), torch.zeros_like(decay), decay)
 
 
 def _structure(mixer: MambaMixer, seen: list[Seen], skipped: float) -> list[Hypothesis]:
-    shift = float(np.abs(mixer.bias).max())
-    over = float(np.mean([np.mean(_decay(s) + s.arrays["scan_delta"][..., None] > 1 + 1e-12) for s in seen]))
+    shift = float(mixer.bias.abs().max())
+    broken = [_decay(s, mixer.bias) + _there(s.arrays["scan_delta"], mixer.bias)[..., None] > 1 + 1e-12 for s in seen]
+    over = float(np.mean([float(part.double().mean()) for part in broken]))
     share = f"‖skip‖², left out here, is {skipped:.0%} of ‖update‖² with it"
     return [
         Hypothesis("no skip D", skipped == 0, share),
@@ -184,13 +192,12 @@ def _selective(gains: list[np.ndarray]) -> Hypothesis:
 
 
 def _input_hypotheses(
-    inputs: list[np.ndarray], entering: list[np.ndarray], error: float, activation: str
+    inputs: list[np.ndarray], entering: list[np.ndarray], error: float, activation: str, like: Tensor
 ) -> list[Hypothesis]:
     rows = np.concatenate(inputs)
     energy = float((rows**2).sum(1).mean())
     common = float((rows.mean(0) ** 2).sum()) / energy
-    spectrum = np.linalg.eigvalsh(np.cov(rows.T)) if len(rows) > 1 else np.ones(1)
-    share = float(spectrum.sum() ** 2 / (spectrum**2).sum()) * (1 / rows.shape[1] + 1 / len(rows))
+    share = _participation(rows, like) * (1 / rows.shape[1] + 1 / len(rows))
     pairs = [(float((x.sum(0) ** 2).sum() - (x**2).sum()), len(x) * (len(x) - 1)) for x in inputs if len(x) > 1]
     alike = sum(p for p, _ in pairs) / max(sum(c for _, c in pairs), 1) / energy
     normed = max(
@@ -207,11 +214,16 @@ def _input_hypotheses(
     ]
 
 
-def _relative_error(linear: list[np.ndarray], true: list[np.ndarray]) -> float:
-    apart = sum(float(((a - b) ** 2).sum()) for a, b in zip(linear, true, strict=True))
-    whole = sum(float((b**2).sum()) for b in true)
+def _participation(rows: np.ndarray, like: Tensor) -> float:
+    """(Σλ)² / Σλ² of the rows' covariance, from its trace and its norm, which the smaller Gram matrix has too."""
+    if len(rows) < 2:
+        return 1.0
+    centred = _there(rows - rows.mean(0), like)
+    gram = centred @ centred.T if len(rows) < rows.shape[1] else centred.T @ centred
+    return float(gram.trace() ** 2 / gram.square().sum())
+
+
+def _relative_error(linear: list[Tensor], true: list[Tensor]) -> float:
+    apart = sum(float((a - b).square().sum()) for a, b in zip(linear, true, strict=True))
+    whole = sum(float(b.square().sum()) for b in true)
     return math.sqrt(apart / whole) if whole else math.nan
-
-
-def _silu(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x * expit(x))

@@ -1,7 +1,8 @@
 """Where the letters of paper 1's theorems stand in a model, and what flows there on real prompts.
 
 Single-head reading: W_V is W_O W_V of all heads together, exact where all heads attend alike. Weights come out in the
-column convention, in float64. Architectures without a reading are refused.
+column convention, as they lie on the model's device; a layer at a time is made float64 there. Architectures without a
+reading are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from repflow.core.errors import UnsupportedModelError, teach
 
@@ -37,9 +40,9 @@ class Attention:
     """
 
     entry: Any
-    projections: tuple[np.ndarray, np.ndarray, np.ndarray]
-    biases: tuple[np.ndarray, ...]
-    out: np.ndarray
+    projections: tuple[Tensor, Tensor, Tensor]
+    biases: tuple[Tensor, ...]
+    out: Tensor
     up: Any
     down: Any
     parallel: bool
@@ -59,10 +62,10 @@ class MambaMixer:
     """
 
     in_proj: Any
-    taps: np.ndarray
-    bias: np.ndarray
+    taps: Tensor
+    bias: Tensor
     channels: int
-    skip: np.ndarray
+    skip: Tensor
     normed: bool
 
 
@@ -100,11 +103,19 @@ def mamba_of(mixer: Any) -> MambaMixer:
     """Parts of one Mamba mixer; repflow's own calls its channels `inner` and may have neither convolution nor skip."""
     channels = int(mixer.inner if hasattr(mixer, "inner") else mixer.intermediate_size)
     conv, skip = mixer.conv1d, mixer.D
-    taps = np.ones((1, channels)) if conv is None else numpy_of(conv.weight)[:channels, 0].T[::-1]
-    bias = np.zeros(channels) if conv is None or conv.bias is None else numpy_of(conv.bias)[:channels]
-    given = np.zeros(1) if skip is None else numpy_of(skip)
+    nothing = double(mixer.in_proj.weight).new_zeros(channels)
+    taps = nothing[None] + 1 if conv is None else double(conv.weight)[:channels, 0].T.flip(0)
+    bias = nothing if conv is None or conv.bias is None else double(conv.bias)[:channels]
+    given = nothing[:1] if skip is None else double(skip)
     normed = getattr(mixer, "norm", None) is not None
-    return MambaMixer(mixer.in_proj, taps, bias, channels, given.repeat(channels // len(given)), normed)
+    wide = given.repeat_interleave(channels // len(given))
+    return MambaMixer(mixer.in_proj, taps, bias, channels, wide, normed)
+
+
+def double(tensor: Any) -> Tensor:
+    """float64 tensor where the given one lies; on the CPU if its device has no float64 (Apple's)."""
+    given = torch.as_tensor(tensor).detach()
+    return (given.cpu() if given.device.type == "mps" else given).double()
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
@@ -112,11 +123,11 @@ def numpy_of(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.detach().double().cpu().numpy())
 
 
-def linear_of(module: Any) -> tuple[np.ndarray, np.ndarray]:
+def linear_of(module: Any) -> tuple[Tensor, Tensor]:
     """Weight (out, in) and bias of a Linear, or of GPT-2's Conv1D, which keeps its transpose."""
-    weight = numpy_of(module.weight)
+    weight = module.weight.detach()
     weight = weight.T if type(module).__name__ == "Conv1D" else weight
-    return weight, np.zeros(len(weight)) if module.bias is None else numpy_of(module.bias)
+    return weight, weight.new_zeros(len(weight)) if module.bias is None else module.bias.detach()
 
 
 def attention_of(block: Any, model: Model) -> Attention:
@@ -125,7 +136,7 @@ def attention_of(block: Any, model: Model) -> Attention:
     kind = model.model_type
     if kind == "gpt2":
         entry, out, up, down = block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj
-        parts = [np.split(part, 3) for part in linear_of(entry)]
+        parts = [list(part.chunk(3)) for part in linear_of(entry)]
     elif kind == "gpt_neox":
         entry, out = block.attention.query_key_value, block.attention.dense
         up, down = block.mlp.dense_h_to_4h, block.mlp.dense_4h_to_h
@@ -144,7 +155,7 @@ def attention_of(block: Any, model: Model) -> Attention:
         parts = [[pair[i] for pair in pairs] for i in range(2)]
     matrices = [matrix.reshape(-1, len(parts[0][0]) // heads, matrix.shape[1]) for matrix in parts[0]]
     # keys and values may be shared by several query heads
-    wide = [matrix.repeat(heads // len(matrix), 0) for matrix in matrices]
+    wide = [matrix.repeat_interleave(heads // len(matrix), 0) for matrix in matrices]
     read = linear_of(out)[0]
     parallel = kind == "phi" or (kind == "gpt_neox" and bool(model.network.config.use_parallel_residual))
     return Attention(

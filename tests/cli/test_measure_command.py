@@ -274,7 +274,7 @@ def test_interrupt_is_130_and_says_how_to_go_on(cli, checkpoints, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(repflow.studies.measure, "run", interrupted)
+    monkeypatch.setattr(repflow.studies.measure.Measure, "run", interrupted)
     done = cli("measure", checkpoints / "gpt_neox", *SMALL)
     assert done.code == 130
     assert "same command" in done.err

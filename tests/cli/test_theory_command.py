@@ -43,10 +43,10 @@ def test_a_damaged_run_is_computed_again(cli, checkpoints, tmp_path):
 
 
 def test_verify_fails_where_a_form_is_wrong(cli, monkeypatch):
-    from repflow import theory
+    from repflow.theory.simulate import FORMS
 
-    right = theory.transformer_trace
-    monkeypatch.setattr(theory, "transformer_trace", lambda *a, **k: 1.5 * right(*a, **k))
+    right = FORMS["transformer_trace"]
+    monkeypatch.setitem(FORMS, "transformer_trace", lambda *a, **k: 1.5 * right(*a, **k))
     done = cli("theory", "verify", "--samples", 2000)
     assert done.code == 1
     assert "fails" in done.out

@@ -1,4 +1,4 @@
-"""`repflow run`: a grid of measurements from a STUDY.toml, its cost first."""
+"""`repflow run`: a grid of runs of any study from a STUDY.toml, its cost first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     allow_code: ALLOW_CODE = False,
     trust_remote_code: TRUST_REMOTE_CODE = False,
 ) -> None:
-    """Measure every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
+    """Run a study on every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
 
     Prints the cost first. Cells that are finished are skipped when the command is given again; one that cannot run is
     stored with its reason and shown as a dash.
@@ -56,6 +56,7 @@ def command(
 def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
     from repflow.report.terminal.grid import grid_table, summary
     from repflow.studies.engine.cells import run_cells
+    from repflow.studies.engine.table import study_for
 
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
     statuses = []
@@ -67,7 +68,8 @@ def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
         if outcome is None:
             break
         statuses.append(outcome.status)
-        rows.append((asdict(outcome.cell.config), None if outcome.result is None else summary(outcome.result)))
+        asked = {"study": study_for(outcome.cell.config).name, **asdict(outcome.cell.config)}
+        rows.append((asked, None if outcome.result is None else summary(outcome.result)))
         if outcome.status != "finished":
             note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
         if as_json:
@@ -88,7 +90,13 @@ def _json(outcome: Outcome) -> dict[str, Any]:
         return head | json_object(outcome.result, outcome.path)
     config = outcome.cell.config
     empty: dict[str, Any] = {"metrics": None, "findings": [], "provenance": None}
-    return head | {"run": None, "model": config.model, "task": config.task, **empty, "config": asdict(config)}
+    return head | {
+        "run": None,
+        "model": config.model,
+        "task": getattr(config, "task", None),
+        **empty,
+        "config": asdict(config),
+    }
 
 
 def _print_cost(cost: Cost, to_stderr: bool) -> None:

@@ -39,7 +39,8 @@ def result_files(result: Result) -> dict[str, bytes]:
         "metrics": {name: _describe(array, result.axes[name]) for name, array in result.arrays.items()},
         "bands": list(result.bands),
         "config": without_nan(result.config),
-        "provenance": without_nan(result.provenance),
+        # seconds are in the manifest: no clock changes the bytes of a result
+        "provenance": without_nan({key: value for key, value in result.provenance.items() if key != "seconds"}),
         "findings": [asdict(finding) for finding in result.findings],
     }
     text = _page(plain(described, "result"), 2) + "\n"

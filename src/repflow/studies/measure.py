@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -28,17 +29,22 @@ from repflow.studies.engine.parts import (
     words,
 )
 from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study, run_study
 
 if TYPE_CHECKING:
     from repflow.capture.measure import MeasureOptions
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
+    from repflow.studies.engine.size import Size
     from repflow.tasks import Prompts
 
 
 __all__ = ["MeasureConfig", "check_request", "check_task", "load_model", "make_prompts", "measure", "run", "run_name"]
+
+
+KEPT_POSITIONS = 256
+"""Positions to which the values of longer prompts are pooled."""
 
 
 @dataclass
@@ -93,8 +99,9 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         self.check_given(config)
         check_task(config)
         check_files(*config.text, *config.calibration, *own_file(config.task))
+        own = getattr(sys.modules.get("repflow.metrics.custom"), "CUSTOM", {})  # registered in this process, with torch
         for metric in config.metrics:
-            if METRIC_FILE not in metric and metric not in METRICS and metric not in ALIASES:
+            if METRIC_FILE not in metric and metric not in METRICS and metric not in ALIASES and metric not in own:
                 raise InputError(f"unknown metric {metric!r}; {nearest(metric, METRICS)}")
 
     def check_given(self, config: MeasureConfig) -> None:
@@ -151,6 +158,13 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         parts += [config.states] if config.states != "residual" else []
         parts += [f"grid{config.grid}"] if config.grid is not None else []
         return spell(config, parts, ("init", "init_seed", "ablate", "task", "length", "states", "grid"))
+
+    def disk_bytes(self, config: MeasureConfig, size: Size) -> int:
+        """Sums of unit vectors and pooled positions per prompt and state, and the kept prompts."""
+        states = size.layers + 1
+        per_prompt = states * (2 * size.width + 4 * min(config.length, KEPT_POSITIONS)) * NUMBER
+        kept = min(config.keep_samples, config.samples) * 6 * states * config.length * NUMBER
+        return config.samples * per_prompt + kept + DESCRIPTION
 
     def together(self, config: MeasureConfig, models: Sequence[str]) -> tuple[MeasureConfig, str]:
         """The same prompts, and smoothness and stability over equally many steps of depth."""

@@ -21,8 +21,9 @@ from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.store import load_result
 from repflow.studies.engine import cells as grid_run
-from repflow.studies.engine.cost import disk_bytes, model_size
 from repflow.studies.engine.grid import cell_name, expand, parse_part, read_study
+from repflow.studies.engine.size import model_size
+from repflow.studies.engine.table import study_for
 from repflow.studies.measure import MeasureConfig, measure
 from tests.studies.compare.inputs import save
 
@@ -182,7 +183,7 @@ def test_disk_estimate_is_of_the_right_size(place):
     config = MeasureConfig(model="b", length=64, samples=8)
     measure("b", "random", length=64, samples=8, out="runs", name="run")
     stored = sum(file.stat().st_size for file in (place / "runs" / "run").rglob("*") if file.is_file())
-    assert stored / 3 < disk_bytes(config, model_size("b")) < stored * 3
+    assert stored / 3 < study_for(config).disk_bytes(config, model_size("b")) < stored * 3
 
 
 def test_a_cell_that_cannot_run_is_a_dash(place):
@@ -312,3 +313,38 @@ def test_a_cell_that_another_process_runs_is_left_for_later(tmp_path):
     assert [outcome.cell for outcome in found] == ["a", "b", "held", "c"]
     assert asked == ["a", "b", "held", "c", "b", "held"]
     assert isinstance(found[2].error, RunLockedError)
+
+
+SMALL = {
+    "recency": {"lengths": [8, 12], "samples": 2, "probes": 1},
+    "memory": {"lengths": [8, 12], "samples": 2},
+    "theory-apply": {"lengths": [6, 8], "samples": 1},
+    "twins": {"inits": ["default"], "lengths": ["8"], "seeds": 1, "samples": 2, "tasks": ["random"]},
+    "dynamics-apply": {"models": ["b"], "lengths": [6, 8], "samples": 1},
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_every_study_makes_a_grid(place, kind):
+    """Priced, run, shown, and skipped the second time; lists are axes only where the study has no such option."""
+    options = {"models": ["a", "b"], "lengths": None} | SMALL[kind]
+    write(place, kind=kind, **options)
+    cells = read_study("study.toml").cells
+    several = len(options["models"]) * (len(options["lengths"]) if kind != "twins" else 1)
+    assert len(cells) == several == len({cell.name for cell in cells})
+    priced = json.loads(run("study.toml", "--dry-run", "--json").stdout)
+    assert priced["cells"] == several
+    assert priced["prompts"] >= several
+    done = run("study.toml")
+    assert f"{several} cells: {several} finished" in done.stderr, done.stderr
+    assert done.exit_code == 0
+    again = [json.loads(line) for line in run("study.toml", "--json").stdout.splitlines()]
+    assert [entry["status"] for entry in again] == ["finished"] * several
+    assert all(entry["metrics"] for entry in again)
+
+
+def test_lists_of_a_study_that_are_its_own_options_stay_lists(place):
+    (cell,) = expand({"kind": "needle", "models": ["a"], "lengths": ["64", "128"]}, default_name="s").cells
+    assert cell.config.lengths == ["64", "128"]
+    with pytest.raises(InputError, match="unknown key 'tasks'"):
+        expand({"kind": "needle", "models": ["a"], "tasks": ["text"]}, default_name="s")

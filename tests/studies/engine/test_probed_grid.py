@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from repflow.cli.main import app
 from repflow.core.errors import InputError
 from repflow.store import list_runs, load_result
-from repflow.studies.engine.cost import prompt_count
 from repflow.studies.engine.grid import expand
 from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.probe.study import STUDY as PROBE
 from repflow.studies.twins.study import TwinsConfig, cells
 from tests.studies.probe.inputs import reader, tokenizer
 
@@ -43,14 +43,14 @@ def test_cells_are_probes_and_the_length_is_the_tasks():
 
 
 def test_prompts_are_counted_with_seeds_and_twin():
-    assert prompt_count(ProbeConfig(samples=50, seeds=3, seeds_vary="all", twin="default")) == 300
-    assert prompt_count(ProbeConfig(samples=50, seeds=3, task="own.jsonl")) == 50
+    assert PROBE.reads(ProbeConfig(samples=50, seeds=3, seeds_vary="all", twin="default"))[0] == 300
+    assert PROBE.reads(ProbeConfig(samples=50, seeds=3, task="own.jsonl"))[0] == 50
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "prob"}, 'kind = "measure" or "probe" in .*did you mean probe'),
+        ({"kind": "prob"}, "kind = one of .* in .*did you mean probe"),
         ({"seeds": [0, 1]}, "seeds of type int in .*see `repflow probe --help`"),
         ({"metrics": ["cka_matrix"]}, "unknown key 'metrics'"),
         ({"tasks": ["random"]}, "a task with labels"),

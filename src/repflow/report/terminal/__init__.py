@@ -1,8 +1,9 @@
 """What the terminal shows: a module per study, found by the study's name, and the tables of other commands.
 
 A study's module is named after it, up to its first dash (`theory-verify` and `theory-apply` share `theory`). It has
-`view(result)`, the parts to print of one result, and where models may stand side by side `side_by_side(results)`. So
-that no command imports a table before it has something to show, modules are imported here when they are asked for.
+`view(result)`, the parts to print of one result, where models may stand side by side `side_by_side(results)`, and for
+the table of a grid `cell(result)`, a few numbers by name. So that no command imports a table before it has something to
+show, modules are imported here when they are asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
 
 
+def no_numbers(result: Result) -> dict[str, float]:
+    """Nothing for the table of a grid."""
+    return {}
+
+
 @dataclass(frozen=True)
 class View:
     """How the terminal shows a study.
@@ -28,10 +34,12 @@ class View:
     Attributes:
         view: parts to print of one result.
         side_by_side: one table of several results; None where the study has none.
+        cell: the few numbers that the table of a grid shows of a result; none where the study names none.
     """
 
     view: Callable[[Result], list[RenderableType]]
     side_by_side: Callable[[Sequence[Result]], RenderableType] | None = None
+    cell: Callable[[Result], dict[str, float]] = no_numbers
 
 
 def view_of(study: str) -> View:
@@ -53,4 +61,4 @@ def view_of(study: str) -> View:
     if module is None or not hasattr(module, "view"):
         fix = f"add {name.replace('.', '/')}.py with `view(result)`"
         raise InputError(teach("a study with a view for the terminal", repr(study), fix))
-    return View(module.view, getattr(module, "side_by_side", None))
+    return View(module.view, getattr(module, "side_by_side", None), getattr(module, "cell", no_numbers))

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Result
+from repflow.core.studies import row_of
+from repflow.report.terminal import view_of
 from repflow.report.terminal.cell import ABSENT, number
 from repflow.report.terminal.fitted import FittedTable
 
@@ -20,7 +22,13 @@ PROBED = ("at peak", "last", "drop", "peak", "corrected", "chance")
 
 
 def summary(result: Result) -> dict[str, float]:
-    """The few numbers that the table shows of a cell; matched Sm and St where the run has a relative-depth grid."""
+    """The few numbers that the table shows of a cell; matched Sm and St where the run has a relative-depth grid.
+
+    A study's view says them by `cell(result)`; one that does not has its result in its run alone.
+    """
+    row = row_of(result.config)
+    if row is not None and row.name not in ("measure", "probe"):
+        return view_of(row.name).cell(result)
     if "probe" in result.provenance:
         about = result.provenance["probe"]
         told = (about["peak_accuracy"], about["last_accuracy"], float(result["probe_drop"]), float(about["peak"]))
@@ -36,13 +44,14 @@ def summary(result: Result) -> dict[str, float]:
 
 def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> FittedTable:
     """Table over cells: their configs, and their `summary` or None. What all cells share stands below it."""
-    shared = {axis: str(rows[0][0][axis]) for axis in AXES if len({str(config[axis]) for config, _ in rows}) == 1}
-    varied = [axis for axis in AXES if axis == "model" or axis not in shared]
-    probed = "seeds_vary" in rows[0][0]
-    note = PROBE_NOTE if probed else _flow_note({config.get("grid") for config, _ in rows})
-    note += f"; {ABSENT}: could not be run" if any(v is None for _, v in rows) else ""
+    axes = [axis for axis in AXES if axis in rows[0][0]]
+    shared = {axis: str(rows[0][0][axis]) for axis in axes if len({str(config[axis]) for config, _ in rows}) == 1}
+    varied = [axis for axis in axes if axis == "model" or axis not in shared]
+    columns, note = _columns(rows)
+    parts = [note] if note else []
+    parts += [f"{ABSENT}: could not be run"] if any(v is None for _, v in rows) else []
     same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis != "model")
-    note += f"; all cells: {same}" if same else ""
+    note = "; ".join([*parts, *([f"all cells: {same}"] if same else [])])
 
     def build(names: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, caption_justify="left")
@@ -54,7 +63,18 @@ def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | Non
         table.caption = caption
         return table
 
-    return FittedTable([*varied, *(PROBED if probed else VALUES)], len(varied), build, note, folds=("model",))
+    return FittedTable([*varied, *columns], len(varied), build, note, folds=("model",))
+
+
+def _columns(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> tuple[list[str], str]:
+    """Numbers that a table of cells shows, and what is said of them."""
+    row = row_of(rows[0][0])
+    if row is None or row.name == "measure":
+        return list(VALUES), _flow_note({config.get("grid") for config, _ in rows})
+    if row.name == "probe":
+        return list(PROBED), PROBE_NOTE
+    columns = list(dict.fromkeys(name for _, values in rows for name in values or ()))
+    return columns, "" if columns else "`repflow report` and `repflow list` show the runs"
 
 
 PROBE_NOTE = "test accuracy at the peak that validation chose, and at the last state; compare corrected across lengths"
@@ -72,7 +92,7 @@ def _flow_note(grids: set[int | None]) -> str:
 def _grid_cell(name: str, config: Mapping[str, Any], values: Mapping[str, float] | None) -> Text:
     if name in AXES:
         return Text(str(config[name]))
-    return Text(ABSENT if values is None else _shown(name, values[name]))
+    return Text(ABSENT if values is None else _shown(name, values.get(name, float("nan"))))
 
 
 def _scalar(result: Result, name: str) -> float:

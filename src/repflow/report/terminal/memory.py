@@ -64,6 +64,15 @@ def histogram_line(result: Result) -> Text:
     return Text(f"share of units with A_max − A_min: {', '.join(shares)}")
 
 
+def cell(result: Result) -> dict[str, float]:
+    """Share of units whose decay hardly varies, half-life, and steps that contract; none without a transition."""
+    if "range_cumulative" not in result:
+        return {}
+    met = result.mean("contractive_share")
+    shares = {"range ≤ ½": _at_half(result["range_cumulative"], result), "half-life": _median(result["half_life"])}
+    return shares | {"A + Δ ≤ 1": float(np.nanmean(met)) if np.isfinite(met).any() else float("nan")}
+
+
 def side_by_side(results: Sequence[Result]) -> FittedTable:
     """Several models: block sharpness at equal relative depth, and their memories in numbers."""
     headings = ["model", *(f"{depth} %" for depth in DEPTHS), "range ≤ ½", "half-life", "A + Δ ≤ 1"]

@@ -127,6 +127,12 @@ def side_by_side(results: Sequence[Result]) -> FittedTable:
     return FittedTable(list(rows[0]), 1, build, f"{note} Slopes from a document's start to its end.", folds=("model",))
 
 
+def cell(result: Result) -> dict[str, float]:
+    """Over all lengths and positions: answers that are right, needles that rank first, log-odds gained."""
+    named = (("answer_correct", "answers"), ("first", "first"), ("gain", "gain"))
+    return {heading: float(np.nanmean(result[name])) for name, heading in named if name in result}
+
+
 def _comparison_row(result: Result) -> dict[str, str]:
     """Cells by heading, in the order in which they matter."""
     row = {"model": label(result)}

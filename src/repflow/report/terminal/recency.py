@@ -45,6 +45,13 @@ def side_by_side(results: Sequence[Result]) -> FittedTable:
     return ratio_table(results) if ratios else reach_table(results)
 
 
+def cell(result: Result) -> dict[str, float]:
+    """Decay of the influence per token, and the distances that hold half of it."""
+    fit = result.provenance["recency"]["fit"] or {}
+    kappa = fit.get("kappa")
+    return {"κ": float("nan") if kappa is None else kappa, "half reach": float(result.mean("half_reach"))}
+
+
 def curve_table(result: Result) -> FittedTable:
     """Ln influence at doubling distances, with its interval; that of the twin beside it."""
     band = result.band("log_influence")

@@ -206,9 +206,12 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
             name: name of the diagnosis in `out`.
             progress: called after each batch.
         """
-        from repflow.store import safe_name
+        from repflow.store import check_name, safe_name
 
-        self.check_request(config, name)
+        if name is not None:
+            check_name(name)
+        if given is None:
+            self.check(config)
         model = None if models is None else models[ONE]
         names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
         runs = _taken(config)
@@ -227,6 +230,12 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
         named = {part: None if runs[part] is None else given_runs[part] or names[part] for part in names}
         result.provenance["runs"] = named
         return keep_result(result, out, name or self.run_name(config), {"digests": _digests(flow, probed)})
+
+    def reads(self, config: DiagnoseConfig) -> tuple[int, int]:
+        """What is measured, and what is probed."""
+        probed = config.probe()
+        parts = [measure.STUDY.reads(config.flow()), (0, 0) if probed is None else probe.STUDY.reads(probed)]
+        return sum(prompts for prompts, _ in parts), sum(tokens for _, tokens in parts)
 
     def again(self, stored: Mapping[str, Any]) -> DiagnoseConfig:
         """A leak was allowed, or the run would not be there."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Result
     from repflow.models import Model
-    from repflow.studies.engine.grid import CellConfig
 
 Status = Literal["finished", "cannot run", "failed"]
 
@@ -66,7 +65,7 @@ def run_cells(
     def run(cell: Cell) -> Outcome:
         return run_cell(cell, folder, held, None if progress is None else progress(cell))
 
-    for outcome in free_first(cells, run, lambda cell: folder / cell.name):
+    for outcome in free_first(cells, run, lambda cell: study_for(cell.config).result_place(folder / cell.name)):
         _note(outcome, folder)
         yield outcome
 
@@ -122,7 +121,7 @@ def _waited(cell: C, run: Callable[[C], Done], path: Path) -> Done:
 
 def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:
     """Run one cell, or say why it could not be."""
-    path = folder / cell.name
+    path = study_for(cell.config).result_place(folder / cell.name)
 
     def work() -> Result:
         stored = stored_result(path)
@@ -183,7 +182,7 @@ class HeldModel:
         self._key: tuple[Any, ...] | None = None
         self._held: Model | Exception | None = None
 
-    def load(self, config: CellConfig) -> Model:
+    def load(self, config: Any) -> Model:
         """Load the model of a cell unless it is held."""
         key = model_key(config)
         if key != self._key:
@@ -199,12 +198,14 @@ class HeldModel:
         return self._held
 
 
-def model_key(config: CellConfig) -> tuple[Any, ...]:
+def model_key(config: Any) -> tuple[Any, ...]:
     """What decides which weights are loaded, and where to; the seed only where weights are random."""
     drawn = config.init != "trained" or config.model.startswith("config:")
-    seed = config.seed if config.init_seed is None else config.init_seed
-    place = (config.tokenizer, config.dtype, config.device, config.device_map, config.scan, config.trust_remote_code)
-    return (config.model, config.init, seed if drawn else None, tuple(config.ablate), *place)
+    own = getattr(config, "init_seed", None)
+    seed = config.seed if own is None else own
+    named = ("tokenizer", "dtype", "device", "device_map", "scan", "trust_remote_code")
+    place = tuple(getattr(config, name, None) for name in named)
+    return (config.model, config.init, seed if drawn else None, tuple(getattr(config, "ablate", ())), *place)
 
 
 def _note(outcome: Outcome, folder: Path) -> None:

@@ -10,9 +10,10 @@
     text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
     samples = 16
 
-`kind = "probe"` probes instead; its options are those of `repflow probe`, where `seeds` is a number of repetitions and
-so no list. Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the
-study's folder and resumes like one. Code that a study names runs only if the call that reads it allows it.
+`kind` is the name of any study that asks one thing of one model (`repflow.core.studies`); its options are those of its
+command. An axis is a list only where the study has no option of that name: to `repflow probe`, `seeds` is a number.
+Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the study's folder
+and resumes like one. Code that a study names runs only if the call that reads it allows it.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ import itertools
 import json
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.studies import STUDIES
 from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.loading import identity
-from repflow.studies.engine.prompts import matched_models, only_fitting
-from repflow.studies.engine.table import study_for
-from repflow.studies.measure import MeasureConfig
-from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.engine.prompts import only_fitting
+from repflow.studies.engine.table import study_for, study_named
+
+if TYPE_CHECKING:
+    from repflow.studies.engine.study import BaseStudy
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
 """List in the study → field of a cell's config; the order keeps cells that share a model together."""
-KINDS: dict[str, type[MeasureConfig] | type[ProbeConfig]] = {"measure": MeasureConfig, "probe": ProbeConfig}
-CellConfig = MeasureConfig | ProbeConfig
+KINDS = tuple(row.name for row in STUDIES if row.grid)
+"""Studies that a grid can be made of."""
 NAME_LENGTH = 120
 HASH_DIGITS = 10
 
@@ -53,7 +56,7 @@ class Cell:
     """
 
     name: str
-    config: CellConfig
+    config: Any
 
 
 @dataclass(frozen=True)
@@ -118,32 +121,36 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
     """Check the table [study] and make its cells."""
     from repflow.store import check_name, safe_name
 
-    data = _with_lengths(data)
-    _check_keys(data)
-    kind, axes = KINDS[data["kind"]], axes_of(data["kind"])
+    _check_kind(data)
+    study = study_named(data["kind"])
+    axes = axes_of(study.config)
+    data = _with_lengths(data, axes)
+    _check_keys(data, study, axes)
     # a length that is not given is left to the task
-    lists = {field: _axis(data, key, kind) for key, field in axes.items() if key in data or field != "length"}
+    lists = {name: _axis(data, key, study.config) for key, name in axes.items() if key in data or name != "length"}
     options = {key: value for key, value in data.items() if key not in axes and key not in ("kind", "name")}
-    base = kind(**options)
-    if isinstance(base, MeasureConfig) and base.grid is None and len(lists["model"]) > 1:
-        options["grid"] = _common_grid(lists["model"], base)
+    several = len(lists["model"]) > 1
+    if several and "grid" in {entry.name for entry in fields(study.config)} and options.get("grid") is None:
+        first = study.config(**options, **{name: values[0] for name, values in lists.items()})
+        options["grid"] = study.together(only_fitting(first), lists["model"])[0].grid  # the same for all cells
     cells = []
     for values in itertools.product(*lists.values()):
-        config = only_fitting(kind(**options, **dict(zip(lists, values, strict=True))))
-        if len(lists["model"]) > 1:
-            config = replace(config, match_with=matched_models(lists["model"], config))
+        config = only_fitting(study.config(**options, **dict(zip(lists, values, strict=True))))
+        if several:
+            config = study.together(config, lists["model"])[0]
         _check_cell(config)
         cells.append(Cell(cell_name(config), config))
     name = data.get("name", safe_name(default_name))
     return Study(check_name(name, "study name"), tuple(cells))
 
 
-def axes_of(kind: str) -> dict[str, str]:
-    """Lists that a kind of study takes: to `repflow probe`, seeds are a number of repetitions."""
-    return {key: field for key, field in AXES.items() if kind == "measure" or key != "seeds"}
+def axes_of(config: type) -> dict[str, str]:
+    """Lists that a study takes, with the field of a cell that each fills."""
+    known = {entry.name for entry in fields(config)}
+    return {key: name for key, name in AXES.items() if name in known and key not in known}
 
 
-def cell_name(config: CellConfig) -> str:
+def cell_name(config: Any) -> str:
     """Readable and stable name of a cell, with a hash of the whole configuration against collisions."""
     text = json.dumps(identity(config), sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
@@ -151,28 +158,34 @@ def cell_name(config: CellConfig) -> str:
     return f"{named[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
 
 
-def _with_lengths(data: Mapping[str, Any]) -> dict[str, Any]:
+def _with_lengths(data: Mapping[str, Any], axes: Mapping[str, str]) -> dict[str, Any]:
     """The table with lengths such as "4K" as numbers of tokens."""
     from repflow.spec.length import THOUSANDS, parse_length
 
     listed = data.get("lengths")
-    if not isinstance(listed, list):
+    if not isinstance(listed, list) or "lengths" not in axes:
         return dict(data)
     words = [parse_length(entry) if isinstance(entry, str) and THOUSANDS.match(entry) else entry for entry in listed]
     return {**data, "lengths": words}
 
 
-def _check_keys(data: Mapping[str, Any]) -> None:
+def _check_kind(data: Mapping[str, Any]) -> None:
+    expected = f"kind = one of {', '.join(KINDS)} in [study]"
     if "kind" in data and data["kind"] not in list(KINDS):  # a list has no hash
-        expected = 'kind = "measure" or "probe" in [study]'
         raise InputError(teach(expected, repr(data["kind"]), nearest(str(data["kind"]), KINDS)))
-    config, axes = KINDS[data.get("kind", "measure")], axes_of(data.get("kind", "measure"))
+    if "kind" not in data:
+        known = {"kind", "name", *AXES, *(entry.name for entry in fields(study_named("measure").config))}
+        if unknown := sorted(data.keys() - known):
+            raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
+        raise InputError(teach(expected, "None", nearest("None", KINDS)))
+
+
+def _check_keys(data: Mapping[str, Any], study: BaseStudy[Any], axes: Mapping[str, str]) -> None:
+    config = study.config
     options = {f.name for f in fields(config)} - set(axes.values())
     known = {"kind", "name", *axes, *options}
     if unknown := sorted(data.keys() - known):
         raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
-    if "kind" not in data:
-        raise InputError(teach('kind = "measure" or "probe" in [study]', "None", nearest("None", KINDS)))
     if "models" not in data:
         raise InputError(teach("models = [...] in [study]", "none", "name at least one model"))
     hints = get_type_hints(config)
@@ -196,7 +209,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return type(value) is hint  # isinstance would take true for 1
 
 
-def _axis(data: Mapping[str, Any], key: str, kind: type[CellConfig]) -> list[Any]:
+def _axis(data: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     default = getattr(kind(), AXES[key])
     values = data.get(key, [default])
     if not values:
@@ -207,14 +220,8 @@ def _axis(data: Mapping[str, Any], key: str, kind: type[CellConfig]) -> list[Any
     return list(values)
 
 
-def _check_cell(config: CellConfig) -> None:
+def _check_cell(config: Any) -> None:
     """Refuse what no model could run, so that a misspelt study writes nothing."""
     if not config.model.strip():
         raise InputError(teach("names in models", repr(config.model), "name a folder, hub id or config:FILE.json"))
     study_for(config).check_request(config)
-
-
-def _common_grid(models: Sequence[str], config: MeasureConfig) -> int | None:
-    from repflow.studies.engine.depth_grid import common_grid
-
-    return common_grid(models, config.states, trust_remote_code=config.trust_remote_code)

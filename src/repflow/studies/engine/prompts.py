@@ -96,12 +96,15 @@ def only_fitting(config: C) -> C:
     """The config without the options that mean nothing to its task, for a grid over several tasks."""
     from repflow.tasks import TaskOptions
 
-    task = str(config.task)  # type: ignore[attr-defined]
-    plain = TaskOptions()
+    asked: Any = config
+    if not hasattr(asked, "task"):
+        return config
+    task, plain = str(asked.task), TaskOptions()
     away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in APPLIES[name]}
-    if task != "text" and config.text:  # type: ignore[attr-defined]
+    if task != "text" and asked.text:
         away["text"] = []
-    return replace(config, **away)  # type: ignore[type-var]
+    made: C = replace(asked, **away)
+    return made
 
 
 def _kind(task: str) -> str:

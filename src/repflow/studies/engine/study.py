@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.size import Size
 
 C = TypeVar("C")
+DESCRIPTION = 150_000
+"""Bytes of run.json, manifest and result.json."""
+NUMBER = 4
+"""Bytes of a stored number."""
 ONE = "model"
 """Label of a model that is the only one of its study."""
 
@@ -158,6 +163,20 @@ class BaseStudy(ABC, Generic[C]):
     def further(self, config: C, name: str) -> list[str]:
         """Names of runs that are stored beside a run."""
         return []
+
+    def reads(self, config: C) -> tuple[int, int]:
+        """Prompts and tokens that pass through a model, at most; for the cost of a grid."""
+        asked: Any = config
+        prompts = asked.samples * (1 if getattr(asked, "twin", None) is None else 2)
+        return prompts, prompts * asked.length
+
+    def disk_bytes(self, config: C, size: Size) -> int:
+        """Rough size of a run; what describes it depends little on the request."""
+        return DESCRIPTION
+
+    def result_place(self, folder: Path) -> Path:
+        """Where the result of a run lies that was asked for by the name of this folder."""
+        return folder
 
     def place(self, folder: Path) -> tuple[Path, str]:
         """Folder of runs and name with which a stored run was made."""

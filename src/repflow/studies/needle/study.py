@@ -82,6 +82,11 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
             return config, ""
         return replace(config, match_with=sorted({*models, *config.match_with})), ""
 
+    def reads(self, config: NeedleConfig) -> tuple[int, int]:
+        """A prompt per needle, length and position."""
+        each = config.samples * len(config.positions)
+        return each * len(config.lengths), each * sum(map(int, config.lengths))
+
     def names(self, config: NeedleConfig) -> Names:
         """Model, weights and the largest length."""
         return names(config)

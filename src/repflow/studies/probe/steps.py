@@ -147,6 +147,7 @@ class ProbeStudy:
             self._add_twin(table, keeper)
         tell(self.progress, "intervals")
         result = table.result()
+        result.config = asdict(self.config)  # the engine stores its own; what is read below needs the kind of state
         result.provenance = self._about() | {"probe": table.about(self.prompts), "answers": examples}
         read = ReadOut.of(result)
         result.provenance["probe"]["read_out"] = read.to_json()

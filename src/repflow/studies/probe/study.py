@@ -12,7 +12,7 @@ from repflow.core.errors import InputError, nearest
 from repflow.studies.engine.entry import prepared
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study, run_study
 from repflow.studies.probe.config import ProbeConfig, check_numbers, check_words, names
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.size import Size
     from repflow.studies.probe.steps import ProbeStudy
     from repflow.tasks import Prompts
 
@@ -114,6 +115,22 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         if job.config.drop_features:
             _drop_features(folder, result)
         return result
+
+    def reads(self, config: ProbeConfig) -> tuple[int, int]:
+        """A probe may draw new prompts for every seed, and runs its twin too.
+
+        >>> few = ProbeConfig(samples=100, seeds=3, length=300)
+        >>> STUDY.reads(replace(few, seeds_vary="all"))[0], STUDY.reads(few)[0]
+        (300, 100)
+        """
+        drawn = config.seeds if config.seeds_vary == "all" and config.task in ("kvpr", "mdqa") else 1
+        prompts = config.samples * drawn * (1 if config.twin is None else 2)
+        return prompts, prompts * config.length
+
+    def disk_bytes(self, config: ProbeConfig, size: Size) -> int:
+        """A row of every state per prompt and position read."""
+        kept = 0 if config.drop_features else self.reads(config)[0] * (1 + len(config.sweep))
+        return kept * (size.layers + 2) * size.width * NUMBER + DESCRIPTION
 
     def again(self, stored: Mapping[str, Any]) -> ProbeConfig:
         """A leak was allowed, or the run would not be there."""

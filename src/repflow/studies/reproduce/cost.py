@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from repflow.papers import values as papers
-from repflow.studies.engine.cost import FLOPS_PER_PARAMETER, Size, disk_bytes, model_size
+from repflow.studies.engine.cost import FLOPS_PER_PARAMETER
+from repflow.studies.engine.size import Size, model_size
+from repflow.studies.engine.table import study_for, study_named
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce.models import TINY, TINY_NAMES, VOCABULARY
@@ -117,8 +119,8 @@ def _run_bytes(cell: ReproduceCell, sizes: Mapping[str, Size | None]) -> int:
         return 0
     config = cell.config
     if isinstance(config, ProbeConfig):
-        return disk_bytes(MeasureConfig(length=1, samples=1), size)
-    return disk_bytes(config, size)
+        return study_named("measure").disk_bytes(MeasureConfig(length=1, samples=1), size)
+    return study_for(config).disk_bytes(config, size)
 
 
 def _feature_bytes(cell: ReproduceCell, sizes: Mapping[str, Size | None]) -> int:

@@ -98,14 +98,14 @@ def _check_model(plan: ReproducePlan, model: StandIn, problems: list[str], notes
     """Configuration, tokenizer and lengths of one model."""
     from repflow.models.load import hub_reachable, read_config
     from repflow.models.spec_tokenizer import spec_tokenizer
-    from repflow.studies.engine.cost import _local_source
+    from repflow.studies.engine.size import local_source
 
     where = f"{model.role} ({model.spec})"
     if _made_later(model):
         _check_lengths(plan, where, TINY[model.role], notes)
         return
     try:
-        source = _local_source(model.spec)
+        source = local_source(model.spec)
         config = None if source is None else read_config(source, False)
     except (InputError, OSError) as error:
         problems.append(f"{where}: {error}")
@@ -127,7 +127,7 @@ def _check_model(plan: ReproducePlan, model: StandIn, problems: list[str], notes
 def missing_models(specs: Mapping[str, str]) -> list[str]:
     """What cannot be had of the models that stand for some roles, as sentences; those made by the run itself can."""
     from repflow.models.load import hub_reachable, read_config
-    from repflow.studies.engine.cost import _local_source
+    from repflow.studies.engine.size import local_source
 
     found = []
     for role, spec in specs.items():
@@ -135,7 +135,7 @@ def missing_models(specs: Mapping[str, str]) -> list[str]:
             continue
         remedy = f"download it first, or name a folder: --model {role}=FOLDER"
         try:
-            source = _local_source(spec)
+            source = local_source(spec)
             if source is not None:
                 read_config(source, False)
             elif not spec.endswith(".gguf") and not hub_reachable():

@@ -207,6 +207,16 @@ class Twins(BaseStudy[TwinsConfig]):
         """Measure every cell and judge; the study is a folder in `out`, with a run per cell and the run `summary`."""
         return run(config, out=out, name=name, progress=None if progress is None else lambda _: progress)
 
+    def reads(self, config: TwinsConfig) -> tuple[int, int]:
+        """Every kind of weights reads the same prompts, whole and without each set of parts."""
+        drawn = len(config.inits) * config.seeds + (len(config.weights) - len(config.inits))
+        each = config.samples * drawn * (1 + len(config.ablate))
+        return each * len(config.tokens), each * sum(config.tokens)
+
+    def result_place(self, folder: Path) -> Path:
+        """The summary lies in the study's folder, beside the cells."""
+        return folder / SUMMARY
+
     def place(self, folder: Path) -> tuple[Path, str]:
         """The summary lies in the study's folder, beside the cells."""
         return folder.parent.parent, folder.parent.name

@@ -49,8 +49,8 @@ _TABLE = """
     mixers.triton_s6_gradient mixers.triton.kernels.s6
     mixers.triton_s6_kernels mixers.triton.kernels.s6
     mixers.triton_ssd mixers.triton.ssd
-    mixers.triton_ssd_backward mixers.triton.ssd_backward
-    mixers.triton_ssd_gradient mixers.triton.kernels.ssd_gradient
+    mixers.triton_ssd_backward mixers.triton.ssd
+    mixers.triton_ssd_gradient mixers.triton.kernels.ssd
     mixers.triton_ssd_kernels mixers.triton.kernels.ssd
     mixers.triton_token_kernels mixers.triton.kernels.token
     mixers.chunked mixers.scan.chunked

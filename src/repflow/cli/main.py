@@ -23,7 +23,7 @@ from repflow.cli import (
 )
 from repflow.cli.console import guarded, prepare_streams, show_timings
 from repflow.cli.study import study_command
-from repflow.core.studies import row_named
+from repflow.core.studies import STUDIES, row_named
 from repflow.version import __version__
 
 app = typer.Typer(
@@ -101,6 +101,10 @@ app.command("list")(guarded(runs.list_command))
 app.command("verify")(guarded(runs.verify_command))
 app.command("export")(guarded(runs.export_command))
 app.command("doctor")(guarded(doctor.command))
+_NAMED = {command.name for command in app.registered_commands}
+for _row in STUDIES:  # a study whose command has no place above
+    if _row.grid and _row.command not in _NAMED and " " not in _row.command:
+        app.command(_row.command, epilog=_epilog(_row.command))(guarded(study_command(_row)))
 
 
 def _version(asked: bool) -> bool:

@@ -16,15 +16,15 @@ from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.parts import help_of
-from repflow.studies.reproduce.flow import CHECK, DYNAMICS
-from repflow.studies.reproduce.recency import RECENCY, figure_name
+from repflow.studies.reproduce.flow import CHECK, DYNAMICS, RECENCY
+from repflow.studies.reproduce.recency import figure_name
 from repflow.studies.reproduce.study import ReproduceConfig, run_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.studies.reproduce.cost import ReproduceCost
+    from repflow.studies.reproduce.plan import ReproduceCell
     from repflow.studies.reproduce.preflight import Preflight
-    from repflow.studies.reproduce.study import ReproduceCell
 
 HELP = {name: help_of(ReproduceConfig, name) for name in ("recipe", "models", "tasks", "lengths")}
 

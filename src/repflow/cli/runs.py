@@ -16,7 +16,7 @@ from repflow.core.errors import InputError, teach
 from repflow.core.studies import row_of
 from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.table import study_at
-from repflow.studies.reproduce.study import ReproduceConfig
+from repflow.studies.reproduce.config import ReproduceConfig
 
 RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
 
@@ -116,7 +116,7 @@ def rerun(run: Path, trust: Trust) -> None:
 
 def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
     """A figure of paper 2, made again from its runs."""
-    from repflow.studies.reproduce.recency import RECENCY
+    from repflow.studies.reproduce.flow import RECENCY
 
     config = ReproduceConfig(
         **{field.name: stored[field.name] for field in fields(ReproduceConfig) if field.name in stored}

@@ -13,7 +13,7 @@ from repflow.models import load
 from repflow.store import load_result, verify
 from repflow.studies.memory.study import MemoryConfig, run, run_name
 from repflow.studies.reproduce import memory as memory_figures
-from repflow.studies.reproduce.recency import RECENCY
+from repflow.studies.reproduce.flow import RECENCY
 from repflow.studies.reproduce.study import ReproduceConfig
 from repflow.tasks import Prompt, Prompts
 from tests.models.recurrence.scan_models import lively

@@ -18,7 +18,7 @@ from torch import Tensor
 from repflow.mixers.triton import ssd
 from repflow.mixers.triton.block import conv_backward, conv_forward, norm_backward, norm_forward
 from repflow.mixers.triton.launch import ceil_div, on_device
-from repflow.mixers.triton.ssd_backward import Sums, Targets, backward
+from repflow.mixers.triton.ssd import Sums, Targets, backward
 
 
 class Shape(NamedTuple):

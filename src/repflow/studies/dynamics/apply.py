@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, UnsupportedModelError, nearest
-from repflow.studies.engine.loading import check_files, check_loading
+from repflow.studies.engine.loading import check_loading
 from repflow.studies.engine.naming import Names, spell, weight_words
 from repflow.studies.engine.parts import (
     FirstToken,
@@ -30,7 +30,7 @@ from repflow.studies.engine.parts import (
     TextFiles,
     defaults,
 )
-from repflow.studies.engine.prompts import check_task, make_prompts, own_file
+from repflow.studies.engine.prompts import check_prompting, make_prompts
 from repflow.studies.engine.study import ONE, Job, Study, run_study
 
 if TYPE_CHECKING:
@@ -69,12 +69,8 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
 
     def check(self, config: ApplyConfig) -> None:
         """Refuse wrong options, tasks and files."""
-        from repflow.tasks.make import check_size
-
         check_loading(config)
-        check_size(config.length, config.samples)
-        check_task(config)
-        check_files(*config.text, *own_file(config.task))
+        check_prompting(config)
 
     def prepare(self, config: ApplyConfig, models: dict[str, Model], given: Any, progress: Progress | None) -> ApplyJob:
         """Prompts for a model with Mamba layers."""

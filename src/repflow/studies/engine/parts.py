@@ -149,6 +149,10 @@ class Ablation:
         "attention-uniform, block:N, branch:N.KIND, branch:KIND"
     )
 
+    def __post_init__(self) -> None:
+        """Ablations in their fixed order, so that the same set makes the same run."""
+        self.ablate = ablation_names(self.ablate)
+
 
 @dataclass
 class Placement:

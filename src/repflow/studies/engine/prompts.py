@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.seconds import timed
+from repflow.studies.engine.loading import check_files
 
 if TYPE_CHECKING:
     from repflow.models import Model
@@ -90,6 +91,15 @@ def check_task(config: PromptConfig) -> None:
             option = f"--{name.replace('_', '-')}"
             expected = f"--task {' or '.join(APPLIES[name])} with {option}"
             raise InputError(teach(expected, f"--task {kind}", f"leave {option} out"))
+
+
+def check_prompting(config: Any) -> None:
+    """Refuse wrong sizes, tasks and files: all that a config says of prompts, by its words alone."""
+    from repflow.tasks.make import check_size
+
+    check_size(config.length, config.samples)
+    check_task(config)
+    check_files(*config.text, *own_file(config.task))
 
 
 def only_fitting(config: C) -> C:

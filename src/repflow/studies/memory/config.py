@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repflow.studies.engine.naming import Names, spell, weight_words
-from repflow.studies.engine.parts import Batches, OneModel, Prompting, ablation_names, defaults, listed, option
+from repflow.studies.engine.parts import Batches, OneModel, Prompting, defaults, listed, option
 
 LEAST_TOKENS = 3
 """Tokens from which a prompt has a range of decays: the first token's multiplies nothing, and one has no range."""
@@ -20,10 +20,6 @@ class MemoryConfig(Batches, Prompting, OneModel):
     attention: bool = option(False, "also entropy and mean distance of each layer's (hidden) attention; a second pass")
     units: int = option(16, "channels or heads of a layer that --attention and --maps look at, evenly spread")
     maps: list[int] = listed("layer, from 0, whose (hidden) attention on the first prompt is stored as a run; repeated")
-
-    def __post_init__(self) -> None:
-        """Ablations in their fixed order, so that the same set makes the same run."""
-        self.ablate = ablation_names(self.ablate)
 
     @property
     def states(self) -> str:

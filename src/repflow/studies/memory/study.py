@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.request import check_least
-from repflow.studies.engine.loading import check_files, check_loading
+from repflow.studies.engine.loading import check_loading
 from repflow.studies.engine.naming import Names
-from repflow.studies.engine.prompts import check_task, make_prompts, own_file, prompt_facts
+from repflow.studies.engine.prompts import check_prompting, make_prompts, prompt_facts
 from repflow.studies.engine.study import ONE, Job, Study, run_study
 from repflow.studies.memory.config import LEAST_TOKENS, MemoryConfig, names
 
@@ -44,14 +44,10 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
 
     def check(self, config: MemoryConfig) -> None:
         """Refuse wrong options, tasks and files."""
-        from repflow.tasks.make import check_size
-
         check_least([("--length", config.length, LEAST_TOKENS), ("--units", config.units, 1)])
         check_least([("--maps", layer, 0) for layer in config.maps])
         check_loading(config)
-        check_size(config.length, config.samples)
-        check_task(config)
-        check_files(*config.text, *own_file(config.task))
+        check_prompting(config)
 
     def prepare(
         self, config: MemoryConfig, models: dict[str, Model], given: Any, progress: Progress | None

@@ -14,7 +14,7 @@ from repflow.core.results import sample_band, sample_mean
 if TYPE_CHECKING:
     from repflow.core.results import Finding
     from repflow.studies.recency.config import RecencyConfig
-    from repflow.studies.recency.result import Measured, Side
+    from repflow.studies.recency.measured import Measured, Side
     from repflow.theory.influence_curve import ExponentialFit
 
 SHARP = 2.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repflow.core.intervals import rate_interval
 from repflow.core.results import sample_mean
+from repflow.studies.recency.measured import Measured, Side, Table
 from repflow.theory.influence_curve import (
     WINDOWS,
     ExponentialFit,
@@ -21,55 +20,15 @@ from repflow.theory.influence_curve import (
 )
 
 if TYPE_CHECKING:
-    from repflow.capture.influence.batches import InfluenceOptions
-    from repflow.capture.influence.check import GradientCheck
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.studies.recency.config import RecencyConfig
     from repflow.tasks import Prompts
 
-Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
-"""Axes and array by name."""
 DEPTH = "depth/"
 TWIN = "twin/"
 BANDS = ("log_influence", "kappa", "recent_share", "half_reach", "lost_in_the_middle")
 """Arrays whose band is stored."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the gradients of one model gave.
-
-    Attributes:
-        options: how they were taken.
-        records: by sample, as `repflow.capture.influence.batches.run_influence` makes them.
-        check: of the gradients.
-        hidden: why no transition can be read: None where they are read, "" where the model has none.
-        layer_kinds: kind of each block.
-    """
-
-    options: InfluenceOptions
-    records: Mapping[int, Mapping[str, np.ndarray]]
-    check: GradientCheck
-    hidden: str | None
-    layer_kinds: list[str]
-
-
-@dataclass(frozen=True)
-class Side:
-    """Arrays and fits of one model.
-
-    Attributes:
-        table: arrays.
-        fits: one per target, None where the curve is too short to be fitted.
-        underflowed: distances of the first target's curves at which the influence is zero.
-        nonfinite: distances at which it is NaN or infinite.
-    """
-
-    table: Table
-    fits: list[ExponentialFit | None]
-    underflowed: int
-    nonfinite: int
 
 
 def make_result(

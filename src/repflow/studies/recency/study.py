@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
-    from repflow.studies.recency.result import Measured
+    from repflow.studies.recency.measured import Measured
     from repflow.tasks import Prompts
 
 __all__ = ["RecencyConfig", "check_request", "influence", "run", "run_name"]
@@ -187,7 +187,7 @@ def _side(
     from repflow.capture.decay import readable
     from repflow.capture.influence.batches import run_influence
     from repflow.capture.influence.check import check_gradients
-    from repflow.studies.recency.result import Measured
+    from repflow.studies.recency.measured import Measured
 
     tell(progress, "checking gradients")
     first = torch.as_tensor(np.asarray(prompts.samples[0].ids))

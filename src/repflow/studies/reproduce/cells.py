@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from repflow.studies.engine.cells import HeldModel, Status, attempt, free_first, stored_result, work_on
 from repflow.studies.engine.opening import check_reused
-from repflow.studies.reproduce.study import ReproduceCell, ReproducePlan
+from repflow.studies.reproduce.plan import ReproduceCell, ReproducePlan
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress

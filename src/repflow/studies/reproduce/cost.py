@@ -14,7 +14,7 @@ from repflow.studies.engine.table import study_for, study_named
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce.models import TINY, TINY_NAMES, VOCABULARY
-from repflow.studies.reproduce.study import ReproduceCell, ReproducePlan
+from repflow.studies.reproduce.plan import ReproduceCell, ReproducePlan
 
 RATE = 160e12
 """FLOP/s that a run is reckoned with: what a Mamba-2.8B, the slowest of the four large shapes, reached on one NVIDIA

@@ -8,11 +8,18 @@ from typing import Literal
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.papers import values as papers
-from repflow.studies.reproduce.recency import RECENCY
 
 CHECK = "flow-check"
 DYNAMICS = ("dynamics-fig3", "dynamics-fig4", "dynamics-fig5", "dynamics-fig6")
 """Figures of paper 3, which need no model: `repflow.studies.reproduce.dynamics`."""
+RECENCY: dict[str, str] = {
+    "recency-fig1": "influence",
+    "recency-fig2": "needle",
+    "recency-fig5": "memory",
+    "recency-fig6": "memory",
+    "recency-fig7": "influence",
+}
+"""Recipe → module of `repflow.studies.reproduce` that runs it."""
 KINDS = ("residual", "branch", "hf-tuple")
 """Kinds of state that the printed values are held against; the paper does not say which it used."""
 Scale = Literal["tiny", "paper"]

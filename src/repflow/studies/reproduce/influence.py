@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from repflow.capture.run import Progress
     from repflow.core.results import Band, Result
-    from repflow.studies.reproduce.study import ReproduceConfig
+    from repflow.studies.reproduce.config import ReproduceConfig
 
 LENGTHS = {"tiny": 256, "zoo": 512, "paper": 512}
 """Tokens per prompt; Figure 1's axis ends at 500."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from repflow.capture.run import Progress
     from repflow.core.results import Band, Result
-    from repflow.studies.reproduce.study import ReproduceConfig
+    from repflow.studies.reproduce.config import ReproduceConfig
 
 LENGTHS = {"tiny": 256, "zoo": 256, "paper": 512}
 """Tokens per prompt; the paper does not say how many it used."""

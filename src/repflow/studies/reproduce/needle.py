@@ -25,7 +25,7 @@ from repflow.studies.reproduce.recency import (
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Result
-    from repflow.studies.reproduce.study import ReproduceConfig
+    from repflow.studies.reproduce.config import ReproduceConfig
 
 SSM, TRANSFORMER = "Mamba-Codestral-7B", "Mistral-7B"
 LENGTHS = {"tiny": ("160", "240"), "zoo": ("256", "512"), "paper": ("1000", "2000", "4000", "8000")}

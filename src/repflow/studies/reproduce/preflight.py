@@ -13,7 +13,7 @@ from repflow.core.errors import InputError
 from repflow.papers.values import short_length
 from repflow.studies.reproduce.cost import ReproduceCost, estimate
 from repflow.studies.reproduce.models import TINY, TINY_NAMES, StandIn
-from repflow.studies.reproduce.study import ReproduceCell, ReproducePlan
+from repflow.studies.reproduce.plan import ReproduceCell, ReproducePlan
 
 SHOWN = ("task", "length", "states")
 

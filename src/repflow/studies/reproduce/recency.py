@@ -21,21 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.intervals import LEAST_VALUES, NO_INTERVAL
+from repflow.studies.reproduce.config import ReproduceConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from repflow.core.results import Result
-    from repflow.studies.reproduce.study import ReproduceConfig
-
-RECENCY: dict[str, str] = {
-    "recency-fig1": "influence",
-    "recency-fig2": "needle",
-    "recency-fig5": "memory",
-    "recency-fig6": "memory",
-    "recency-fig7": "influence",
-}
-"""Recipe → module of `repflow.studies.reproduce` that runs it."""
 SCALES = ("tiny", "zoo", "paper")
 TAKEN = ("recipe", "scale", "models", "tasks", "lengths", "samples", "seed", "tokenizer", "dtype", "device", "scan",
          "batch_size")  # fmt: skip
@@ -109,8 +100,6 @@ def above(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool | None:
 
 def check_recency(config: ReproduceConfig, roles: Sequence[str]) -> None:
     """Refuse options that mean nothing to these recipes, and roles that the recipe does not show."""
-    from repflow.studies.reproduce.study import ReproduceConfig
-
     plain = ReproduceConfig(recipe=config.recipe)
     for name in asdict(config):
         if name not in TAKEN and getattr(config, name) != getattr(plain, name):

@@ -14,7 +14,7 @@ from repflow.studies.reproduce.cells import CellOutcome
 from repflow.studies.reproduce.comparison import PROBED, Key, Ours, Verdict, curve, judge, ours, score, verdicts
 from repflow.studies.reproduce.flow import Row
 from repflow.studies.reproduce.models import STAND_IN, stand_in_label
-from repflow.studies.reproduce.study import ReproducePlan
+from repflow.studies.reproduce.plan import ReproducePlan
 
 
 def make_result(plan: ReproducePlan, outcomes: Sequence[CellOutcome]) -> Result:

@@ -1,0 +1,36 @@
+"""What `repflow reproduce` may be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
+from repflow.studies.reproduce.flow import CHECK, DYNAMICS, KINDS, RECENCY, RECIPES
+
+
+@dataclass
+@defaults(
+    {
+        "format": "template of kvpr: paper (as printed in appendix B), or liu2024 (valid JSON)",
+        "allow_leak": "probe although a sentinel reads the label without the model",
+        "seed": "seed of prompts, splits and random weights",
+        "tokenizer": "tokenizer for all models, where they have none",
+    },
+    format="paper",
+)
+class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
+    """What to reproduce; the fields are the command line's options and the `config` of the Result."""
+
+    recipe: str = option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
+    scale: str = option(
+        "tiny",
+        "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "
+        "counts)",
+    )
+    states: list[str] = listed("kinds of state, repeated or comma separated: residual, branch, hf-tuple", KINDS)
+    models: list[str] = listed("ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run")
+    tasks: list[str] = listed("tasks instead of the recipe's, repeated; random for a model without a tokenizer")
+    lengths: list[int] = listed("tokens per prompt instead of the recipe's lengths, in their order, repeated")
+    samples: int | None = option(None, "prompts per measured run; the paper does not say how many it used")
+    probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
+    probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

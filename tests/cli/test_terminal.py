@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from repflow.cli.console import INTERRUPTED, TERMINATED, Progress, complain, guarded, note
+from repflow.cli.console import INTERRUPTED, TERMINATED, ProgressLine, complain, guarded, note
 from repflow.core.errors import InputError, nearest
 from repflow.store import RunFolder
 
@@ -25,7 +25,7 @@ def stored(parent, name="run", **config):
 def test_notes_errors_and_hints_spell_names(capsys):
     note(f"no {HOSTILE}")
     complain(InputError(f"unknown model {HOSTILE}; {nearest(HOSTILE[:-1], [HOSTILE])}"), HOSTILE)
-    Progress(HOSTILE).phase("loading")
+    ProgressLine(HOSTILE).phase("loading")
     shown = capsys.readouterr().err
     assert not ACTING & set(shown)
     assert shown.count("\n") == 3

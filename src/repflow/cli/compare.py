@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import Progress, quiet, stdout_console
+from repflow.cli.console import ProgressLine, quiet, stdout_console
 from repflow.cli.options import make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
@@ -67,7 +67,7 @@ def _compare(config: CompareConfig, out: Path, name: str) -> Result:
     from repflow.studies.compare.study import run
 
     label = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
-    with quiet(), Progress(label) as progress:
+    with quiet(), ProgressLine(label) as progress:
         return run(config, out=out, name=name, progress=progress)
 
 

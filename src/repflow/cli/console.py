@@ -197,7 +197,7 @@ def _show_own(
         note(f"warning: {message}")
 
 
-class Progress:
+class ProgressLine:
     """What is done, how far it is and the time left, on stderr; a bar on a terminal, now and then a line elsewhere.
 
     Call it as studies call their progress: samples done, samples in all, tokens done. `phase` names what is done now.
@@ -212,7 +212,7 @@ class Progress:
         self._tokens = 0
         self._work_tokens, self._work_seconds = 0, 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         self._alone = True
         if sys.stderr.isatty():
             self._bar = _bar()

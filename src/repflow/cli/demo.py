@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, Progress, complain, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, complain, note, quiet, stdout_console
 from repflow.cli.report import write_page
 from repflow.cli.study import RUNS
 from repflow.spec.zoo import NAMES, shown_models
@@ -81,7 +81,7 @@ def run_all(asked: Sequence[Job], out: Path) -> dict[str, Result]:
     results = {}
     for place, job in enumerate(asked, start=1):
         try:
-            with quiet(), Progress(f"{place}/{len(asked)} {job.label}") as progress:
+            with quiet(), ProgressLine(f"{place}/{len(asked)} {job.label}") as progress:
                 results[job.name] = run_job(job, out, progress)
         except Exception as error:  # noqa: BLE001  one run must not take the others down
             complain(error, job.label)

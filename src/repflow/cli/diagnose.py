@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import Progress, quiet, stdout_console
+from repflow.cli.console import ProgressLine, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.store.disk import check_place
@@ -66,5 +66,5 @@ def _diagnose(config: DiagnoseConfig, out: Path, name: str | None) -> Result:
     from repflow.studies.diagnose.study import run
 
     label = short_name(config.model or str(config.flow_run or config.probe_run))
-    with quiet(), Progress(label) as progress:
+    with quiet(), ProgressLine(label) as progress:
         return run(config, out=out, name=name, progress=progress)

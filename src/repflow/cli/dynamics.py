@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import Progress, guarded, quiet, stdout_console
+from repflow.cli.console import ProgressLine, guarded, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.store.disk import check_place
@@ -74,7 +74,7 @@ def apply_command(
     config = make_config(ApplyConfig, {**options, "model": model})
     check_request(config, name)
     place = name or STUDY.find_name(config, out)
-    with quiet(), Progress(short_name(model)) as progress:
+    with quiet(), ProgressLine(short_name(model)) as progress:
         result = run(config, out=out, name=place, progress=progress)
     from repflow.report.terminal.dynamics import apply_view
 

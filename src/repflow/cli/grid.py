@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, Progress, note, quiet, say, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
@@ -61,7 +61,7 @@ def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
     statuses = []
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
-    outcomes = run_cells(cells, folder, progress=lambda cell: Progress(numbers[cell.name]))
+    outcomes = run_cells(cells, folder, progress=lambda cell: ProgressLine(numbers[cell.name]))
     while True:
         with quiet():
             outcome = next(outcomes, None)

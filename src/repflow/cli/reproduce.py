@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, note, quiet, say, stdout_console
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import comma_separated, make_config, with_options
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
@@ -114,7 +114,7 @@ def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool,
     if config.scale == "paper" and not yes:
         _print_lines(plan_lines(asked), to_stderr=True)
         raise InputError(teach("--yes to start at scale paper", "none", "--dry-run prints what will run"))
-    with quiet(), Progress(config.recipe) as progress:
+    with quiet(), ProgressLine(config.recipe) as progress:
         result = study.run(config, out=out, name=name, progress=progress)
     if as_json:
         print(json.dumps({"run": str(out / name), **result.to_json()}, allow_nan=False), flush=True)
@@ -158,8 +158,8 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
 def _run(config: ReproduceConfig, out: Path, name: str) -> Result:
     from repflow.studies.reproduce.study import run
 
-    def label(number: int, count: int, cell: ReproduceCell) -> Progress:
-        return Progress(f"{number}/{count} {cell.name}")
+    def label(number: int, count: int, cell: ReproduceCell) -> ProgressLine:
+        return ProgressLine(f"{number}/{count} {cell.name}")
 
     with quiet():
         return run(config, out=out, name=name, label=label)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from repflow.cli.console import FAILED, Progress, note, quiet, say, stdout_console
+from repflow.cli.console import FAILED, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
@@ -110,7 +110,7 @@ def rerun(run: Path, trust: Trust) -> None:
         raise _not_again(run)
     study = study_at(row)
     out, name = study.place(folder)
-    with quiet(), Progress(folder.name) as progress:
+    with quiet(), ProgressLine(folder.name) as progress:
         study.run(study.again(stored), out=out, name=name, progress=progress)
 
 
@@ -122,7 +122,7 @@ def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
         **{field.name: stored[field.name] for field in fields(ReproduceConfig) if field.name in stored}
     )
     study = importlib.import_module(f"repflow.studies.reproduce.{RECENCY[config.recipe]}")
-    with quiet(), Progress(folder.name) as progress:
+    with quiet(), ProgressLine(folder.name) as progress:
         study.run(config, out=folder.parent, name=folder.name, progress=progress)
 
 

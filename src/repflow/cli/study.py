@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, Progress, complain, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, complain, note, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import StudyRow
@@ -86,7 +86,7 @@ def run_each(
     for config in configs:
         called = name or study.find_name(config, out)
         try:
-            with quiet(), Progress(short_name(config.model)) as progress:
+            with quiet(), ProgressLine(short_name(config.model)) as progress:
                 result = beside_others.run(config, out=out, name=called, progress=progress)
         except Exception as error:  # noqa: BLE001  one model must not take the others down
             codes.add(complain(error, config.model if len(configs) > 1 else ""))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, Progress, guarded, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, guarded, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.studies.theory.apply import ApplyConfig
@@ -41,7 +41,7 @@ def verify_command(
     check_request(config)
     name = name or STUDY.find_name(config, out)
     place = out / name
-    with quiet(), Progress("theory") as progress:
+    with quiet(), ProgressLine("theory") as progress:
         result = run(config, out=out, name=name, progress=progress)
     from repflow.report.terminal.theory import verify_view
 
@@ -72,7 +72,7 @@ def apply_command(
     check_request(config, name)
     name = name or STUDY.find_name(config, out)
     place = out / name
-    with quiet(), Progress(short_name(model)) as progress:
+    with quiet(), ProgressLine(short_name(model)) as progress:
         result = run(config, out=out, name=name, progress=progress)
     from repflow.report.terminal.theory import apply_view
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, Progress, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, stdout_console
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
@@ -44,8 +44,8 @@ def command(
     STUDY.check_request(config, name)
     folder = out / (name or study_name(config, out))
 
-    def progress(cell: Cell) -> Progress:
-        return Progress(cell.name)
+    def progress(cell: Cell) -> ProgressLine:
+        return ProgressLine(cell.name)
 
     with quiet():
         result = run(config, out=out, name=name, progress=progress, note=note)

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Run a study on every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
 
-    Prints the cost first. Cells that are finished are skipped when the command is given again; one that cannot run is
+    Prints the cost first. Cells that are finished are skipped when the command is run again; one that cannot run is
     stored with its reason and shown as a dash.
     """
     from repflow.studies.engine.cost import estimate

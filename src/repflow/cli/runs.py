@@ -43,7 +43,7 @@ def verify_command(
 ) -> None:
     """Compare every stored byte of RUN with its digest and name what is damaged; of a grid, every run's.
 
-    --repair gives the stored request again. Code that the request names runs only if this call allows it.
+    --repair runs the stored request again. Code that the request names runs only if this call allows it.
     """
     from repflow.store import is_study, runs_in
 

@@ -36,7 +36,7 @@ def command(
 
     Late minus early similarity of every cell, with intervals over prompts and seeds. It is called architectural only
     where its sign is the same in every cell, for all schemes and n = 128 … 2K; else the cells that break are named.
-    Cells that are finished are skipped when the command is given again.
+    Cells that are finished are skipped when the command is run again.
     """
     check_place(out)
     (model,) = or_zoo(model, "gpt-neox")

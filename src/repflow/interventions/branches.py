@@ -29,7 +29,7 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
 
     Raises:
         InputError: There is no such block, or it has no such branch.
-        UnsupportedModelError: The model's branches cannot be told apart.
+        UnsupportedModelError: The model's branches cannot be distinguished.
     """
     blocks = find_blocks(network.base_model, network.config)
     numbers = range(1, len(blocks) + 1) if ablation.block is None else [ablation.block]

@@ -248,7 +248,7 @@ def _call(name: str, function: Callable[[Tensor], Any], hidden: Tensor, sample: 
         if out_of_memory(error):
             raise
         shape = f"hidden (state, token, width) = {tuple(hidden.shape)}"
-        text = f"metric {name!r} failed on sample {sample} with {shape}: {type(error).__name__}: {error}; mend it"
+        text = f"metric {name!r} failed on sample {sample} with {shape}: {type(error).__name__}: {error}; fix it"
         raise RepflowError(text) from error
 
 

@@ -41,7 +41,7 @@ class Sentinel:
         chance: What guessing gives.
         error: Standard error of the accuracy at chance, each prompt counted once, and a group with one label once.
         leaks: Accuracy above chance + 3 errors, and as unlikely by the exact binomial tail.
-        blind: So few test prompts that not even an accuracy of 1 could be told from luck.
+        blind: So few test prompts that not even an accuracy of 1 could be distinguished from chance.
     """
 
     name: str

@@ -154,14 +154,14 @@ def _mend_files(folder: Path, record: Record) -> None:
         reading = read_manifest(folder)
         if record_in_file(folder) is None:
             write_atomic(folder / RUN_FILE, record.to_bytes())
-        lines = _mended(reading, record)
+        lines = _repaired(reading, record)
         if lines != reading.lines or reading.torn:
             write_atomic(folder / MANIFEST, b"".join(lines))
     finally:
         lock.release()
 
 
-def _mended(reading: Reading, record: Record) -> list[bytes]:
+def _repaired(reading: Reading, record: Record) -> list[bytes]:
     """Lines that make a whole manifest: numbered without gaps, harmless losses marked, cut at any other loss."""
     kept: list[bytes] = []
     lost = b""

@@ -37,7 +37,7 @@ def check_name(name: str, what: str = "run name") -> str:
 def safe_name(text: str) -> str:
     """Make a run name from any text, such as a model spec.
 
-    Different texts may share a name: the stored config tells such runs apart.
+    Different texts may share a name: the stored config distinguishes such runs.
 
     >>> safe_name("zoo:hybrid"), safe_name("EleutherAI/pythia-70m@step1000")
     ('zoo-hybrid', 'EleutherAI-pythia-70m-step1000')

@@ -118,7 +118,7 @@ class RunFolder:
             reading = read_manifest(path)
             if reading.faults():
                 raise DamagedRunError(
-                    f"{path / MANIFEST}: {reading.faults()[0]}; `repflow verify --repair {path}` mends it"
+                    f"{path / MANIFEST}: {reading.faults()[0]}; `repflow verify --repair {path}` repairs it"
                 )
             manifest = Manifest(path, reading)
             if not manifest.entries:

@@ -87,7 +87,7 @@ class Measure(Study[MeasureConfig, MeasureJob]):
     named = False
     summary = """Measure how representations flow through MODELs: run each once and store what its layers do.
 
-    A run that was interrupted goes on where it was when the same command is given again.
+    A run that was interrupted goes on where it was when the same command is run again.
     """
     usual = NAMES
     usual_words = "all of the zoo"

@@ -241,7 +241,7 @@ def leaky(**change):
     ],
 )
 def test_leaks_stop_the_run_by_name_and_leave_nothing(name, change, tmp_path):
-    with pytest.raises(LeakError, match=f"got a leak: {name} reads the label with accuracy .*; mend the prompts"):
+    with pytest.raises(LeakError, match=f"got a leak: {name} reads the label with accuracy .*; fix the prompts"):
         repflow.probe(PlantedModel(), leaky(**change), **QUICK, out=tmp_path, name="leaky")
     assert not list(tmp_path.iterdir())
     found = repflow.probe(

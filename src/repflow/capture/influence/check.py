@@ -97,7 +97,7 @@ def refuse_unfit(model: Model) -> None:
         raise no_gradient(model, f"quantised weights ({packed})")
     if model.first_bad_state is not None or model.reading.final_norm_bad:
         got = f"{model.name} with NaN or infinite weights in {model.nonfinite[0].parameter}"
-        raise InputError(teach("finite weights, or every influence is NaN", got, "mend the checkpoint"))
+        raise InputError(teach("finite weights, or every influence is NaN", got, "fix the checkpoint"))
 
 
 def packed_weight(network: nn.Module) -> str | None:

@@ -36,7 +36,7 @@ class Interval:
 
     @property
     def fitted(self) -> str:
-        """The text with as many decimals as tell the ends apart.
+        """The text with as many decimals as distinguish the ends.
 
         >>> Interval(0.36941, 0.36862, 0.37031).fitted, Interval(1.97, 1.93, 2.011).fitted, Interval(0.4648).fitted
         ('0.3694 [0.3686, 0.3703]', '1.97 [1.93, 2.01]', '0.465')

@@ -54,7 +54,7 @@ def label(result: Result) -> str:
 
 
 class Labels:
-    """Labels of the models of some results; models of one name are told apart by seed, spec or digest."""
+    """Labels of the models of some results; models of one name are distinguished by seed, spec or digest."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self._known: dict[str, list[_Identity]] = {}

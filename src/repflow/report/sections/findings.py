@@ -68,7 +68,7 @@ GLOSSARY = (
     "Block, or layer: one step of the model, from bottom to top. State: the vectors of all tokens between two blocks; "
     "state 0 is the embedding.",
     "Layer cosine: how little a block turns a token's vector; 1 is not at all. Token similarity: mean cosine between "
-    "the vectors of different tokens of a prompt; at 1 nothing tells them apart, which is called over-smoothing.",
+    "the vectors of different tokens of a prompt; at 1 nothing distinguishes them, which is called over-smoothing.",
     "CKA: how alike two states arrange the tokens, from 0 to 1. Sm and St: how much states bend and spread on their "
     "way through the blocks; low is smooth and steady.",
     "Probe: a linear read-out, trained to tell the answer from one state. Peak: the state where it does best. Random "

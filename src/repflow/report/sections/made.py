@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
 
 
 def commands(runs: Sequence[StoredRun]) -> list[str]:
-    """One command per run that can be given again; cells of twins come with their study's."""
+    """One command per run that can be run again; cells of twins come with their study's."""
     lines = []
     for run in runs:
         told = command(run) if run.cell_of != "twins" else ""

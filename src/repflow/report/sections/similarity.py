@@ -36,7 +36,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         return None
     lead = (
         "How far each token turns from layer to layer, and how alike the tokens of a prompt are at each depth. Tokens "
-        "that become alike (over-smoothing) can no longer be told apart by what reads them."
+        "that become alike (over-smoothing) can no longer be distinguished by what reads them."
     )
     return Content(lead, figures)
 

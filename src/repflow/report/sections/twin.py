@@ -150,7 +150,7 @@ def _label(family: Family) -> str:
 
 
 def _style(init: str, schemes: Sequence[str]) -> dict[str, Any]:
-    """A panel is one model, so that colours tell weights apart, not models."""
+    """A panel is one model, so that colours distinguish weights, not models."""
     if init == TRAINED:
         return {"color": "ink", "dash": "solid", "width": 2.5}
     at = schemes.index(init)

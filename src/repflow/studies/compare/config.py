@@ -165,7 +165,7 @@ def twin_init(config: CompareConfig) -> str:
     """Scheme of a twin's weights; trained ones would make no twin."""
     init = config.init_b or "default"
     if parse_scheme(init).name == "trained":
-        remedy = "leave --init-b out, name a scheme, or give the model again as B to compare it with itself"
+        remedy = "leave --init-b out, name a scheme, or name the model as B, too, to compare it with itself"
         raise InputError(teach("random weights for a twin", f"--init-b {init}", remedy))
     return init
 
@@ -199,7 +199,7 @@ def kept_shard(
 def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
     """Config as stored: what was asked, with the name that lists show."""
     shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
-    if Path(config.task).name == task:  # a file keeps its folder, so that the request can be given again
+    if Path(config.task).name == task:  # a file keeps its folder, so that the request can be repeated
         task = config.task
     stored = identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
     if config.batch_size is None:  # runs that were stored before it was an option have no such entry

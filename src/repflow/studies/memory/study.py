@@ -37,7 +37,7 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
     summary = """Look at the memory gates of MODELs: range of decays, half-lives, Theorem 4.2, sharpness through depth.
 
     A layer without a transition, such as attention, gives the sharpness of its outputs alone. A run that was
-    interrupted goes on where it was when the same command is given again.
+    interrupted goes on where it was when the same command is run again.
     """
     usual = ("mamba", "mamba2", "hybrid", "gpt-neox")
     usual_words = "mamba, mamba2, hybrid, gpt-neox of the zoo"

@@ -24,7 +24,7 @@ def log_odds(logprob: np.ndarray) -> np.ndarray:
 def rank(logprob: np.ndarray) -> np.ndarray:
     """Place of the planted word among the candidates, 1 is the most likely: 1 + #{c : p_c > p_0}; NaN where any is.
 
-    Equal probabilities share their places, so that a model that tells no words apart does not find every needle.
+    Equal probabilities share their places, so that a model that does not distinguish words does not find every needle.
 
     >>> rank(np.array([[-1.0, -2.0, -0.5], [-1.0, np.nan, -3.0], [-1.0, -1.0, -1.0]])).tolist()
     [2.0, nan, 2.0]

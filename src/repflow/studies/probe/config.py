@@ -123,7 +123,8 @@ class ProbeConfig(
         "task (labels by the queried key alone), capacity (shuffled labels), none; comma separated", CONTROLS
     )
     drop_features: bool = option(
-        False, "remove the stored features once the run is finished; given again, also of a finished run"
+        False,
+        "remove the stored features once the run is finished; of a finished run, too, when the command is run again",
     )
 
     def __post_init__(self) -> None:

@@ -121,7 +121,7 @@ class ProbeStudy:
         if leaks and not self.config.allow_leak:
             raise LeakError(
                 f"expected prompts whose label only a model can find; got a leak: {', and '.join(map(_leak, leaks))}; "
-                "mend the prompts, or pass --allow-leak and read every accuracy against it"
+                "fix the prompts, or pass --allow-leak and read every accuracy against it"
             )
 
     def result(self, keeper: Keeper) -> Result:
@@ -223,7 +223,8 @@ class ProbeStudy:
         found = [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
         if any(sentinel.blind for sentinel in self.sentinels()):
             text = (
-                "too few test prompts to see a leak: not even a sentinel that is always right could be told from luck"
+                "too few test prompts to see a leak: not even a sentinel that is always right could be distinguished "
+                "from chance"
             )
             found.append(Finding("leak_check_blind", None, text))
         return found

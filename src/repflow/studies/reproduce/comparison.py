@@ -37,7 +37,7 @@ DEPTH_SHARE = 0.1
 PROBED = ("accuracy", "drop", "peak_layer")
 """Quantities that come from probes."""
 TIE = 0.1
-"""Mean scores this close cannot tell two kinds apart."""
+"""Mean scores this close cannot distinguish two kinds."""
 UNSEEN = "the authors' code was not seen"
 
 

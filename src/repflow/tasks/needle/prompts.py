@@ -135,7 +135,7 @@ def needle_prompts(
     """Make the prompts for the first encoder, such that they fit the lengths of all of them.
 
     Raises:
-        InputError: A length too short for its needle, text that runs out, words that the tokenizer cannot tell apart.
+        InputError: A length too short for its needle, text that runs out, words that the tokenizer cannot distinguish.
     """
     own = encoders[0]
     fits = [
@@ -180,7 +180,7 @@ def candidate_ids(encoder: Encoder, prompt: str, needle: Needle) -> tuple[tuple[
             twin = needle.candidates[found.index(ids)] if ids else "nothing"
             got = f"{needle.candidates[place]!r} written like {twin!r}"
             remedy = "use the model's own tokenizer, or needles in its words (--needles FILE.jsonl)"
-            raise InputError(teach("a tokenizer that tells the candidates apart", got, remedy))
+            raise InputError(teach("a tokenizer that distinguishes the candidates", got, remedy))
     return tuple(found)
 
 

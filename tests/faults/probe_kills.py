@@ -25,7 +25,8 @@ def main(folder, kills):
     import torch
 
     torch.set_num_threads(1)
-    from repflow.studies.probe.study import ProbeConfig, load_model, run
+    from repflow.studies.engine.loading import load_model
+    from repflow.studies.probe.study import ProbeConfig, run
 
     (folder / "model.json").write_text(json.dumps(CONFIG))
     config = ProbeConfig(

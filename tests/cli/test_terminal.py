@@ -134,8 +134,13 @@ def test_a_signal_ends_a_command_with_a_word(capsys, number, word, code):
             pass
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(typer.Exit) as stopped:
-        guarded(command)()
+    # a shell that starts the tests in the background has them ignore SIGINT
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(typer.Exit) as stopped:
+            guarded(command)()
+    finally:
+        signal.signal(signal.SIGINT, ours)
     assert stopped.value.exit_code == code
     assert capsys.readouterr().err == f"{word}; the same command goes on from what is stored\n"
     assert signal.getsignal(signal.SIGTERM) is before

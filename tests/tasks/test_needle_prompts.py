@@ -165,7 +165,7 @@ def _letters():
 
 
 def test_words_that_the_tokenizer_does_not_know():
-    with pytest.raises(InputError, match=r"a tokenizer that tells the candidates apart; got '.*' written like '.*'"):
+    with pytest.raises(InputError, match=r"a tokenizer that distinguishes the candidates; got '.*' written like '.*'"):
         candidate_ids(Encoder(word_tokenizer()), "a b c", made_needles(1, 0)[0])
 
 

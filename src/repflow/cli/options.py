@@ -169,14 +169,3 @@ def make_config(config: type[C], values: dict[str, Any]) -> C:
     """Build the config from what was typed; what was not given is left to the config's own default."""
     unset = {field.name for field in fields(config) if field.default_factory is not MISSING or field.default is None}  # type: ignore[arg-type]
     return config(**{name: value for name, value in values.items() if not (name in unset and value is None)})
-
-
-def comma_separated(values: Sequence[str] | None) -> list[str] | None:
-    """Flatten a repeatable option whose values may also be joined by commas.
-
-    >>> comma_separated(["a,b", "c"])
-    ['a', 'b', 'c']
-    """
-    if values is None:
-        return None
-    return [part.strip() for value in values for part in value.split(",") if part.strip()]

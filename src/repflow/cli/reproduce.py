@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, note, quiet, say, stdout_console
-from repflow.cli.options import comma_separated, make_config, with_options
+from repflow.cli.options import make_config, with_options
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
-from repflow.studies.engine.parts import help_of
+from repflow.studies.engine.parts import help_of, words
 from repflow.studies.reproduce.flow import CHECK, DYNAMICS, RECENCY
 from repflow.studies.reproduce.recency import figure_name
 from repflow.studies.reproduce.study import ReproduceConfig, run_name
@@ -57,13 +57,13 @@ def command(
     from repflow.store.name import check_name
 
     check_place(out)
-    options["states"] = comma_separated(options["states"])
+    options["states"] = None if options["states"] is None else words(options["states"])
     config = make_config(ReproduceConfig, {**options, "recipe": recipe})
     config = replace(
         config,
         models=list(model or []),
-        tasks=comma_separated(task) or [],
-        lengths=[parse_length(word) for word in comma_separated(length) or []],
+        tasks=words(task or []),
+        lengths=[parse_length(word) for word in words(length or [])],
     )
     if recipe in DYNAMICS:
         _reproduce_dynamics(config, out, name, dry_run=dry_run, as_json=as_json)

@@ -96,7 +96,7 @@ def greedy_answers(
     ids = torch.tensor([prompts.samples[sample].ids for sample in batch])
     try:
         end = getattr(model.tokenizer, "eos_token_id", None)
-        made = read_prompts(model, ids, cached=cached).greedy(tokens, end, last=True)
+        answers = read_prompts(model, ids, cached=cached).greedy(tokens, end, last=True)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error) or len(batch) == 1:
             raise
@@ -105,7 +105,7 @@ def greedy_answers(
             *greedy_answers(model, prompts, batch[:half], tokens=tokens, cached=cached),
             *greedy_answers(model, prompts, batch[half:], tokens=tokens, cached=cached),
         ]
-    return [model.tokenizer.decode(row, skip_special_tokens=True) for row in made.tolist()]
+    return [model.tokenizer.decode(row, skip_special_tokens=True) for row in answers.tolist()]
 
 
 def answer_room(model: Model, prompts: Prompts, sample: int, tokens: int) -> int:

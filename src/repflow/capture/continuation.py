@@ -89,7 +89,7 @@ class Continuation:
             end: Token that ends a row.
             last: Nothing else will be read behind these prompts, so that what was kept of them need not be copied.
         """
-        made: list[Tensor] = []
+        picks: list[Tensor] = []
         logits = self.first
         ended = torch.zeros(len(self.ids), 1, dtype=torch.bool, device=logits.device)
         for step in range(tokens):
@@ -97,19 +97,19 @@ class Continuation:
             if end is not None:
                 best = torch.where(ended, end, best)
                 ended = ended | (best == end)
-            made.append(best)
+            picks.append(best)
             if step == tokens - 1 or (end is not None and step % LOOK == LOOK - 1 and bool(ended.all())):
                 break
-            logits = self._next(made, last)
-        whole = torch.cat(made, 1).cpu()
+            logits = self._next(picks, last)
+        whole = torch.cat(picks, 1).cpu()
         if end is None:
             return whole
         # as if it had looked at every token
         going = (whole != end).any(0).long()
         return whole[:, : min(whole.shape[1], int((going * torch.arange(1, len(going) + 1)).max()) + 1)]
 
-    def _next(self, made: list[Tensor], last: bool) -> Tensor:
-        return self._whole(torch.cat([self.ids.to(made[0].device), *made], 1), 1)[:, 0]
+    def _next(self, picks: list[Tensor], last: bool) -> Tensor:
+        return self._whole(torch.cat([self.ids.to(picks[0].device), *picks], 1), 1)[:, 0]
 
 
 def _nothing(*_: Any) -> None:
@@ -127,11 +127,11 @@ class CachedContinuation(Continuation):
         super().__init__(model, ids)
 
     def _read(self) -> Tensor:
-        given = {}
+        cache = {}
         if "past_key_values" in self._taken:  # not every model returns the one it makes by itself
-            given["past_key_values"] = roomy_cache(text_config(self.model.network.config))
+            cache["past_key_values"] = roomy_cache(text_config(self.model.network.config))
         before = {(module, name): value for module, name, value in _module_tensors(self._base)}
-        self._cache, first = self._run(self.ids, given, 0)
+        self._cache, first = self._run(self.ids, cache, 0)
         self._inside = [
             (module, name, value.clone())
             for module, name, value in _module_tensors(self._base)
@@ -147,10 +147,10 @@ class CachedContinuation(Continuation):
             places["position_ids"] = torch.arange(behind, behind + ids.shape[1], device=device)[None]
         with torch.inference_mode():
             output = self._base(input_ids=on_device(ids, device), use_cache=True, **places, **cache)
-            found = {name: output[name] for name in CACHES if name in self._taken and output.get(name) is not None}
-            if not found and not cache:
+            caches = {name: output[name] for name in CACHES if name in self._taken and output.get(name) is not None}
+            if not caches and not cache:
                 raise InputError(teach("a model that keeps a state of its prompt", self.model.name, "read it whole"))
-            return found or cache, self.model.logits(output.last_hidden_state[:, -1])
+            return caches or cache, self.model.logits(output.last_hidden_state[:, -1])
 
     def together(self, words: int) -> int:
         """As many as there is room to copy the state for."""
@@ -164,12 +164,12 @@ class CachedContinuation(Continuation):
     def _begin(self, times: int = 1) -> dict[str, Any]:
         """A copy of what was kept of the prompts, each of them so many times, to go on from."""
         rows = torch.arange(len(self.ids)).repeat_interleave(times)
-        made = {name: copy.deepcopy(cache) for name, cache in self._cache.items()}
-        for cache in made.values() if times > 1 else ():
+        caches = {name: copy.deepcopy(cache) for name, cache in self._cache.items()}
+        for cache in caches.values() if times > 1 else ():
             cache.reorder_cache(rows.to(self.model.device))
         for module, name, value in self._inside:
             setattr(module, name, value[rows.to(value.device)])
-        return made
+        return caches
 
     def follow(self, tokens: Tensor) -> Iterator[Tensor]:
         """Logits behind each token in turn: several tokens at once would begin anew in some SSMs."""
@@ -186,10 +186,10 @@ class CachedContinuation(Continuation):
         finally:
             self._walk = None
 
-    def _next(self, made: list[Tensor], last: bool) -> Tensor:
+    def _next(self, picks: list[Tensor], last: bool) -> Tensor:
         if self._walk is None:
             self._walk = self._cache if last and not self._inside else self._begin()
-        self._walk, logits = self._run(made[-1], self._walk, self.ids.shape[1] + len(made) - 1)
+        self._walk, logits = self._run(picks[-1], self._walk, self.ids.shape[1] + len(picks) - 1)
         return logits
 
 
@@ -218,17 +218,17 @@ class OwnContinuation(CachedContinuation):
 
     def _run(self, ids: Tensor, cache: Any, behind: int) -> tuple[Any, Tensor]:
         with torch.inference_mode(), cache.active():
-            given = self.model.reading.arguments(on_device(ids, self.model.device), None)
-            return cache, self.model.logits(self._base(**given).last_hidden_state[:, -1])
+            arguments = self.model.reading.arguments(on_device(ids, self.model.device), None)
+            return cache, self.model.logits(self._base(**arguments).last_hidden_state[:, -1])
 
-    def _next(self, made: list[Tensor], last: bool) -> Tensor:
+    def _next(self, picks: list[Tensor], last: bool) -> Tensor:
         """The first token launch by launch, which compiles what it needs; the others as one graph on a GPU."""
         if self._walk is None or not self.graphs or not on_gpu(self.model):
-            return super()._next(made, last)
+            return super()._next(picks, last)
         if self._step is None:
-            self._step = captured(self._launched, made[-1])
+            self._step = captured(self._launched, picks[-1])
         with torch.inference_mode():
-            return self._step(made[-1])
+            return self._step(picks[-1])
 
     def _launched(self, ids: Tensor) -> Tensor:
         return self._run(ids, self._walk, 0)[1]
@@ -273,24 +273,26 @@ def read_prompts(model: Model, ids: Tensor, *, cached: bool) -> Continuation:
     return OwnContinuation(model, ids) if remembers(model.blocks) else CachedContinuation(model, ids)
 
 
-def word_logprobs(read: Continuation, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
+def word_logprobs(continuation: Continuation, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
     """Log-probability of whole words behind each prompt: log p(w) = sum_i log p(w_i | prompt, w_1 .. w_{i-1}).
 
     Args:
-        read: the prompts.
-        words: per prompt its words, each a sequence of token ids; all prompts have equally many (batch, word).
+        continuation: The prompts, read once.
+        words: Per prompt its words, each a sequence of token ids; all prompts have equally many (batch, word).
 
     Returns:
         (batch, word) in nats, float64.
     """
-    first = _log_softmax(read.first)
+    first = _log_softmax(continuation.first)
     count = len(words[0])
-    group = read.together(count)
-    parts = [_group_logprobs(read, first, [row[at : at + group] for row in words]) for at in range(0, count, group)]
+    group = continuation.together(count)
+    parts = [
+        _group_logprobs(continuation, first, [row[at : at + group] for row in words]) for at in range(0, count, group)
+    ]
     return np.concatenate(parts, 1)
 
 
-def _group_logprobs(read: Continuation, first: Tensor, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
+def _group_logprobs(continuation: Continuation, first: Tensor, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
     """Log-probabilities of a few words (batch, word), side by side."""
     sizes = torch.tensor([[len(word) for word in row] for row in words])
     longest = int(sizes.max())
@@ -299,7 +301,7 @@ def _group_logprobs(read: Continuation, first: Tensor, words: Sequence[Sequence[
     total = first.gather(1, ids[..., 0].to(first.device)).cpu()
     if longest > 1:
         flat = ids.flatten(0, 1)
-        for place, logits in enumerate(read.follow(flat[:, :-1]), start=1):
+        for place, logits in enumerate(continuation.follow(flat[:, :-1]), start=1):
             step = _log_softmax(logits).gather(1, flat[:, place, None].to(logits.device))
             total += torch.where(sizes > place, step.cpu().reshape(total.shape), 0.0)
     return total.numpy()
@@ -329,11 +331,11 @@ def keeps_state(
     try:
         if model.dtype not in TOLERANCE:
             return blocks_agree(model, ids[:, :CHECKED_TOKENS])
-        read, whole = read_prompts(model, ids, cached=True), Continuation(model, ids)
+        cached, whole = read_prompts(model, ids, cached=True), Continuation(model, ids)
         answer = whole.greedy(tokens)
-        pairs = [(_along(read, answer), _along(whole, answer))]
+        pairs = [(_along(cached, answer), _along(whole, answer))]
         if words is not None:
-            pairs.append((word_logprobs(read, words), word_logprobs(whole, words)))
+            pairs.append((word_logprobs(cached, words), word_logprobs(whole, words)))
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
         if out_of_memory(error):
             raise
@@ -341,9 +343,9 @@ def keeps_state(
     return all(_near(ours, theirs, TOLERANCE[model.dtype]) for ours, theirs in pairs)
 
 
-def _along(read: Continuation, tokens: Tensor) -> np.ndarray:
+def _along(continuation: Continuation, tokens: Tensor) -> np.ndarray:
     """Log-probabilities of the whole vocabulary behind the prompts and behind each of these tokens but the last."""
-    logits = [read.first, *(read.follow(tokens[:, :-1]) if tokens.shape[1] > 1 else [])]
+    logits = [continuation.first, *(continuation.follow(tokens[:, :-1]) if tokens.shape[1] > 1 else [])]
     return torch.stack([_log_softmax(part).cpu() for part in logits]).numpy()
 
 
@@ -370,11 +372,11 @@ def blocks_agree(model: Model, ids: Tensor, *, steps: int = 2, tolerance: float 
     at = dict(zip(model.blocks, stream, strict=True))
 
     def replace(block: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        given = at[block][0][:, place[0]]
+        state = at[block][0][:, place[0]]
         if args:
-            return (given, *args[1:]), kwargs
+            return (state, *args[1:]), kwargs
         name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
-        return args, {**kwargs, name: given}
+        return args, {**kwargs, name: state}
 
     def compare(block: Any, _: Any, output: Any) -> None:
         before, after = (part[:, place[0]].float() for part in at[block])

@@ -36,11 +36,11 @@ def _nonfinite(table: Table, lengths: Sequence[int]) -> list[Finding]:
     """The first state at which a real token lost its number."""
     if "token_norm" not in table:
         return []
-    lost = _lost(table, lengths)
-    if not lost.any():
+    nonfinite = _lost(table, lengths)
+    if not nonfinite.any():
         return []
-    state = int(np.flatnonzero(lost.any((1, 2)))[0])
-    samples = np.flatnonzero(lost[state].any(-1)).tolist()
+    state = int(np.flatnonzero(nonfinite.any((1, 2)))[0])
+    samples = np.flatnonzero(nonfinite[state].any(-1)).tolist()
     text = f"state {state} is not finite in samples {_few(samples)}; it and what depends on it are null"
     return [Finding("nonfinite_state", state, text)]
 
@@ -88,7 +88,7 @@ def _idle_blocks(table: Table, lengths: Sequence[int]) -> list[Finding]:
 def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
     # what the largest of n equal entries carry: rows and columns of K, or channels
     even_tokens = np.mean([_limit(1 - max(0.0, 1 - TOP / n) ** 2) for n in lengths])
-    found = []
+    findings = []
     for name, code, limit, what, where, advice in (
         (
             "gram_share",
@@ -120,8 +120,8 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
                 f"at {_spans(over)} over half {what} (up to {np.nanmax(share[over]):.0%}); at state {first} the largest"
                 f" is {where.removeprefix('top_').removesuffix('s')} {_few(places)}; {advice}"
             )
-            found.append(Finding(code, first, text))
-    return found
+            findings.append(Finding(code, first, text))
+    return findings
 
 
 def _limit(even: float) -> float:
@@ -136,7 +136,7 @@ def _mean(table: Table, name: str) -> np.ndarray:
 
 def precision(result: Result) -> list[Finding]:
     """Metrics that float32 would give another value."""
-    found = []
+    findings = []
     for name in result:
         if not name.startswith("float32_change/"):
             continue
@@ -149,8 +149,8 @@ def precision(result: Result) -> list[Finding]:
                 f"{name.removeprefix('float32_change/')} moves by up to {np.nanmax(change):.1%} when {_rerun(result)}"
                 f" in float32{f' (at {where})' if where else ''}"
             )
-            found.append(Finding("precision", int(over[0]) if where else None, text))
-    return found
+            findings.append(Finding("precision", int(over[0]) if where else None, text))
+    return findings
 
 
 def _rerun(result: Result) -> str:

@@ -39,8 +39,8 @@ def batch_bytes(model: Model, batch: int, token: int, group: int = 1) -> int:
 
 def _inner(config: Any) -> int:
     """Width inside a block; four widths where the configuration names none."""
-    found = [value for name in INNER_NAMES if isinstance(value := getattr(config, name, None), int)]
-    return max(found) if found else 4 * int(getattr(config, "hidden_size", 1) or 1)
+    widths = [value for name in INNER_NAMES if isinstance(value := getattr(config, name, None), int)]
+    return max(widths) if widths else 4 * int(getattr(config, "hidden_size", 1) or 1)
 
 
 def warn_of_batches(model: Model, batches: Sequence[Sequence[int]], lengths: Sequence[int], group: int = 1) -> None:

@@ -52,12 +52,12 @@ def roomy_cache(config: Any) -> DynamicCache:
     return cache
 
 
-def held_bytes(held: Any) -> int:
+def held_bytes(cache: Any) -> int:
     """Bytes of the tensors in what a model keeps; room that is not used yet is not counted."""
-    if isinstance(held, Tensor):
-        return held.nbytes
-    if isinstance(held, dict):
-        return sum(held_bytes(value) for name, value in held.items() if not str(name).startswith("_room_"))
-    if isinstance(held, list | tuple):
-        return sum(map(held_bytes, held))
-    return held_bytes(vars(held)) if hasattr(held, "__dict__") and not isinstance(held, type) else 0
+    if isinstance(cache, Tensor):
+        return cache.nbytes
+    if isinstance(cache, dict):
+        return sum(held_bytes(value) for name, value in cache.items() if not str(name).startswith("_room_"))
+    if isinstance(cache, list | tuple):
+        return sum(map(held_bytes, cache))
+    return held_bytes(vars(cache)) if hasattr(cache, "__dict__") and not isinstance(cache, type) else 0

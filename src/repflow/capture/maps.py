@@ -134,8 +134,8 @@ class MapReader:
         if not chosen:
             return
         inside = [index - before for index in chosen]
-        made = _recurrence_maps(here, inside, before, kept=layer in self.keep)
-        self.found[layer] = _joined(self.found[layer], made) if layer in self.found else made
+        maps = _recurrence_maps(here, inside, before, keep=layer in self.keep)
+        self.found[layer] = _joined(self.found[layer], maps) if layer in self.found else maps
 
     def on_attention(self, layer: int, weights: Tensor) -> None:
         """Read the maps of an attention layer."""
@@ -145,28 +145,28 @@ class MapReader:
         if not chosen:
             return
         maps = weights[0, chosen].double()
-        kept = maps if layer in self.keep else None
-        self.found[layer] = LayerMaps("attention", "head", weights.shape[1], chosen, row_statistics(maps), kept)
+        kept_maps = maps if layer in self.keep else None
+        self.found[layer] = LayerMaps("attention", "head", weights.shape[1], chosen, row_statistics(maps), kept_maps)
 
 
-def _recurrence_maps(here: Recurrence, inside: list[int], before: int, *, kept: bool) -> LayerMaps:
+def _recurrence_maps(here: Recurrence, inside: list[int], before: int, *, keep: bool) -> LayerMaps:
     rows, maps, off = [], [], []
     want = torch.unflatten(here.mixed()[0], 1, (here.units, here.dim)).double()
     top = float(want[:, inside].abs().max())
     block = max(1, BLOCK // (here.tokens**2))
     for first in range(0, len(inside), block):
         units = torch.tensor(inside[first : first + block], device=want.device)
-        made = here.matrix(units, 0)
-        rows.append(row_statistics(made))
-        y = torch.einsum("uts,sud->tud", made, here.inputs(units)[0].double())
+        matrix = here.matrix(units, 0)
+        rows.append(row_statistics(matrix))
+        y = torch.einsum("uts,sud->tud", matrix, here.inputs(units)[0].double())
         off.append((y - want[:, units]).abs().max())
-        if kept:
-            maps.append(made)
+        if keep:
+            maps.append(matrix)
     joined = Rows(torch.cat([row.entropy for row in rows]), torch.cat([row.distance for row in rows]))
     worst = float(torch.stack(off).max())  # NaN stays NaN
     error = (worst / top if top else worst) if math.isfinite(worst) else math.inf
     indices = [index + before for index in inside]
-    whole = torch.cat(maps) if kept else None
+    whole = torch.cat(maps) if keep else None
     return LayerMaps("recurrence", here.unit, here.units + before, indices, joined, whole, error)
 
 

@@ -124,12 +124,12 @@ def _batches(model: Model, prompts: Prompts, plan: Plan, checked: bool) -> list[
     stream = torch.float32 if _state_itemsize(model) == 4 else model.dtype
     shapes = [(len(batch), max(prompts.lengths[sample] for sample in batch)) for batch in plan.batches]
     chosen = sorted({tokens % 16 == 0: (size, tokens) for size, tokens in sorted(shapes)}.values(), reverse=True)
-    made = [Batch(size, tokens, model.dtype, stream, model.dtype) for size, tokens in chosen]
+    batches = [Batch(size, tokens, model.dtype, stream, model.dtype) for size, tokens in chosen]
     if checked:
         first = beginnings(prompts).lengths[:SAMPLES]
-        made.append(Batch(len(first), max(first), model.dtype, stream, model.dtype))
-        made.append(Batch(len(first), max(first), torch.float32, torch.float32, torch.float32))
-    return made
+        batches.append(Batch(len(first), max(first), model.dtype, stream, model.dtype))
+        batches.append(Batch(len(first), max(first), torch.float32, torch.float32, torch.float32))
+    return batches
 
 
 def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
@@ -243,11 +243,11 @@ def _check_row_pool(states: int, width: int, options: MeasureOptions) -> None:
 
 def _resolve_metrics(names: Sequence[str], code: Mapping[str, str]) -> tuple[str, ...]:
     sources: dict[str, str] = {}
-    for asked in names:
-        name = resolve_metric(asked, code)
-        before = sources.setdefault(name, asked)
-        if before != asked and METRIC_FILE in before and METRIC_FILE in asked:
-            raise InputError(teach(f"one function called {name!r}", f"{before} and {asked}", "rename one of them"))
+    for word in names:
+        name = resolve_metric(word, code)
+        before = sources.setdefault(name, word)
+        if before != word and METRIC_FILE in before and METRIC_FILE in word:
+            raise InputError(teach(f"one function called {name!r}", f"{before} and {word}", "rename one of them"))
     return tuple(sources)
 
 
@@ -347,9 +347,9 @@ def _check_table(table: Table, options: MeasureOptions) -> None:
     """What was asked for by name is there; a meter that leaves it out would do so without a word."""
     missing = [name for name in _named(options.metrics) if not given(name, table)]
     if missing:
-        held = f"a table without {', '.join(missing)}"
+        got = f"a table without {', '.join(missing)}"
         raise RepflowError(
-            teach("every metric asked for", held, "see that its meter gives it: repflow.metrics.check_metric(NAME)")
+            teach("every metric asked for", got, "see that its meter gives it: repflow.metrics.check_metric(NAME)")
         )
 
 
@@ -369,9 +369,9 @@ def _result(
     table: Table, model: Model, prompts: Prompts, options: MeasureOptions, check: PrecisionCheck | None = None
 ) -> Result:
     # by name: records come back from a run folder in no fixed order, and equal results must be equal bytes
-    asked = {name: table[name] for name in sorted(table) if metric_of(name) in options.metrics}
+    entries = {name: table[name] for name in sorted(table) if metric_of(name) in options.metrics}
     result = Result(
-        {name: array for name, (_, array) in asked.items()}, {name: axes for name, (axes, _) in asked.items()}
+        {name: array for name, (_, array) in entries.items()}, {name: axes for name, (axes, _) in entries.items()}
     )
     for name, axes in result.axes.items():
         if "sample" in axes and "token" not in axes and "rank" not in axes and not name.startswith("kept/"):
@@ -381,8 +381,8 @@ def _result(
     # sinks and non-finite states concern every metric, so they are looked for in all that was measured
     states = table_findings(table, prompts.lengths, model.width)
     result.findings = [*model.findings, *prompts.findings, *states, *precision(result)]
-    kept = prompts.samples[: options.keep_samples]
+    samples = prompts.samples[: options.keep_samples]
     result.provenance["positions"] = position_bins(max(prompts.lengths)).tolist()
     result.provenance["lengths"] = list(prompts.lengths)
-    result.provenance["kept"] = [{"ids": list(p.ids), "tokens": list(p.tokens), "text": p.text} for p in kept]
+    result.provenance["kept"] = [{"ids": list(p.ids), "tokens": list(p.tokens), "text": p.text} for p in samples]
     return result

@@ -93,12 +93,12 @@ class PrecisionCheck:
 
     def changes(self) -> Table:
         """Relative change of every metric between the two passes, per state or layer."""
-        made = {name: running.records() for name, running in self._running.items()}
-        for name, records in made.items():
+        by_metric = {name: running.records() for name, running in self._running.items()}
+        for name, records in by_metric.items():
             if not self.sink.has(name):
                 self.sink.write(name, records)
-        if made and self._key is not None:
-            _ran[self.model.network] = self._key, made
+        if by_metric and self._key is not None:
+            _ran[self.model.network] = self._key, by_metric
         return _changes(self._table(HALF), self._table(FULL))
 
     def _what(self) -> Any:
@@ -106,8 +106,8 @@ class PrecisionCheck:
         versions = weight_versions(self.model.network)
         cut = tuple(prompt.ids for prompt in beginnings(self.prompts).samples[:SAMPLES])
         meters = self.meters()
-        held = [value for meter in meters for value in vars(meter).values()]
-        if versions is None or any(isinstance(value, torch.Tensor) for value in held):
+        values = [value for meter in meters for value in vars(meter).values()]
+        if versions is None or any(isinstance(value, torch.Tensor) for value in values):
             return None
         return versions, self.kind, cut, tuple(map(repr, meters))
 

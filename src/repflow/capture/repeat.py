@@ -66,10 +66,10 @@ class RepeatCheck:
         if not self._gaps:
             return list(_known.get(self.model.network, (None, []))[1])
         apart = torch.stack([gap.double().cpu() for gap, _ in self._gaps]).tolist()
-        found = self._judge(apart)
+        own = self._judge(apart)
         if (state := self._state()) is not None:
-            _known[self.model.network] = state, found
-        return list(found)
+            _known[self.model.network] = state, own
+        return list(own)
 
     def _judge(self, apart: list[float]) -> list[Finding]:
         limits = [ROUNDING[dtype] for _, dtype in self._gaps]
@@ -86,17 +86,17 @@ class RepeatCheck:
 
 def differences(model: Model, ids: Tensor, kind: str) -> list[tuple[Tensor, torch.dtype]]:
     """Per state, the largest difference between two passes by the largest value, and the state's dtype."""
-    kept: list[Tensor] = []
-    found: list[tuple[Tensor, torch.dtype]] = []
+    states: list[Tensor] = []
+    changes: list[tuple[Tensor, torch.dtype]] = []
 
     def keep(_: int, hidden: Tensor) -> None:
-        kept.append(hidden.clone())
+        states.append(hidden.clone())
 
     def compare(state: int, hidden: Tensor) -> None:
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        before, now = (value.to(wide).nan_to_num(0, 0, 0) for value in (kept[state], hidden))
-        found.append(((now - before).abs().max() / before.abs().max().clamp_min(1e-30), hidden.dtype))
+        before, now = (value.to(wide).nan_to_num(0, 0, 0) for value in (states[state], hidden))
+        changes.append(((now - before).abs().max() / before.abs().max().clamp_min(1e-30), hidden.dtype))
 
     model.stream(ids, kind=kind, on_state=keep)
     model.stream(ids, kind=kind, on_state=compare)
-    return found
+    return changes

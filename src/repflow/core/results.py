@@ -204,8 +204,8 @@ class Result(Mapping[str, np.ndarray]):
         for name in sorted(self.arrays, key=lambda name: name.count("/"))[:1]:  # plain names before variants
             sizes = zip(self.axes[name], self.arrays[name].shape, strict=True)
             text += f", such as {name} ({', '.join(f'{axis} {size}' for axis, size in sizes)})"
-        found = len(self.findings)
-        return f"{text}{f'; {found} finding' + 's' * (found != 1) if found else ''}>"
+        findings = len(self.findings)
+        return f"{text}{f'; {findings} finding' + 's' * (findings != 1) if findings else ''}>"
 
     def _repr_html_(self) -> str:
         return hook("html")(self)

@@ -55,10 +55,10 @@ def row_named(name: str) -> StudyRow:
     >>> row_named("memory").module
     'repflow.studies.memory.study'
     """
-    found = next((row for row in STUDIES if row.name == name), None)
-    if found is None:
+    match = next((row for row in STUDIES if row.name == name), None)
+    if match is None:
         raise InputError(f"unknown study {name!r}; {nearest(name, [row.name for row in STUDIES])}")
-    return found
+    return match
 
 
 def row_of(stored: Mapping[str, Any]) -> StudyRow | None:

@@ -29,5 +29,5 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(_spelled, visible(text))
 
 
-def _spelled(found: re.Match[str]) -> str:
-    return f"[U+{ord(found.group()):04X}]"
+def _spelled(match: re.Match[str]) -> str:
+    return f"[U+{ord(match.group()):04X}]"

@@ -100,8 +100,8 @@ def _fast(x0: np.ndarray, mu: float, s_delta: float, a: float, shared: dict[str,
         theorem = "Theorem 4.4"
     evidence = {"reason": reason, "driving_tokens": driving.tolist(), "upper_bound": blow_up_bound(x0, mu, s_delta)}
     try:
-        found = blow_up_time(x0, mu=mu, s_delta=s_delta, a=a)
-        evidence |= {"blow_up_time": found.time, "blow_up_token": found.token}
+        end = blow_up_time(x0, mu=mu, s_delta=s_delta, a=a)
+        evidence |= {"blow_up_time": end.time, "blow_up_token": end.token}
     except InputError:
         raise
     except RepflowError as error:  # the scenario is proved without the time

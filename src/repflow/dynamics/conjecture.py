@@ -129,7 +129,7 @@ def _fates(
     matrix: np.ndarray, x0: np.ndarray, s_delta: np.ndarray, a: np.ndarray, until: Numbers, budget: int
 ) -> tuple[list[_Fate], list[str]]:
     """What becomes of each token; those before one that ends the solution are followed on without it."""
-    found = [_Fate() for _ in x0]
+    fates = [_Fate() for _ in x0]
     notes: list[str] = []
     count = len(x0)
     while count:
@@ -139,15 +139,15 @@ def _fates(
         if end is None:
             slopes = (path.log_norms[1] - path.log_norms[0]) / np.log(10)
             norms = np.exp(path.log_norms[1])
-            found[:count] = [_Fate(_word(float(k)), None, float(n)) for k, n in zip(slopes, norms, strict=True)]
+            fates[:count] = [_Fate(_word(float(k)), None, float(n)) for k, n in zip(slopes, norms, strict=True)]
             break
         notes.append(end.message)
         seen = end if end.kind == "blow-up" else next((e for e in path.events if e.kind == "large"), None)
         if seen is None or seen.token is None:
             break
-        found[seen.token] = _Fate("blows up" if seen is end else "grows", seen.time)
+        fates[seen.token] = _Fate("blows up" if seen is end else "grows", seen.time)
         count = seen.token
-    return found, notes
+    return fates, notes
 
 
 def _word(slope: float) -> str:

@@ -120,14 +120,14 @@ class _Stepper:
         """States inside the last step where θ has these values; θ grows with τ."""
         inside, (low, high) = self.between(), self.ends
         first, last = float(inside(low)[0]), float(inside(high)[0])
-        found = []
+        states = []
         for theta in thetas:
             if theta <= first or theta >= last:
                 place = low if theta <= first else high
             else:
                 place = brentq(lambda tau, goal=theta: inside(tau)[0] - goal, low, high, xtol=1e-15, rtol=1e-15)
-            found.append(inside(place))
-        return np.stack(found)
+            states.append(inside(place))
+        return np.stack(states)
 
     def _turn_stiff(self, system: VectorSystem) -> None:
         old = self.solver

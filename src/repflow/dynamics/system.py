@@ -128,8 +128,8 @@ class VectorSystem(System):
         decay = np.exp(-self.a * step)
         decay[0] = 0.0  # one chain of all channels, cut where each begins
         own = (step * x).T[:, :, None] * x
-        held = causal_sum(decay.T.reshape(-1), own.reshape(-1, self.dim)).reshape(own.shape)
-        return self.unit * (held * (directions @ self.io_matrix)).sum(axis=2).T
+        memory = causal_sum(decay.T.reshape(-1), own.reshape(-1, self.dim)).reshape(own.shape)
+        return self.unit * (memory * (directions @ self.io_matrix)).sum(axis=2).T
 
     def rates(self, state: np.ndarray) -> np.ndarray:
         """Derivatives of ρ and v by t/unit."""

@@ -44,11 +44,11 @@ def ablate(model: Model, ablations: str | Sequence[str]) -> Model:
     network = shared_copy(model.network)
     changed = _apply(model, network, earlier, wanted)
     names = tuple(str(ablation) for ablation in whole)
-    made = _checked(model, network, names)
+    copy = _checked(model, network, names)
     if any(ablation.kind.startswith("attention") for ablation in wanted):
-        check_served(made, network)
-    made.findings += [_finding(made, name, parts) for name, parts in changed.items()]
-    return made
+        check_served(copy, network)
+    copy.findings += [_finding(copy, name, parts) for name, parts in changed.items()]
+    return copy
 
 
 def _apply(
@@ -110,8 +110,8 @@ def _overflow(model: Model, network: nn.Module) -> str | None:
 
 def _finding(model: Model, name: str, parts: list[str]) -> Finding:
     kind = name.partition(":")[0]
-    shown = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
-    message = f"{name}: {ABLATIONS[kind]}; {len(parts)} changed ({shown})"
+    first = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
+    message = f"{name}: {ABLATIONS[kind]}; {len(parts)} changed ({first})"
     if kind.startswith("attention"):
         layers = [index for index, kinds in enumerate(model.layer_kinds) if "attention" in kinds]
         if len(layers) < model.n_layers:

@@ -153,7 +153,7 @@ def _attention_function(base: str, window: int | None, uniform: bool) -> Callabl
         if window is not None and key.shape[2] > window:
             _require_narrow(module, attention_mask, query, key)
         if uniform:
-            kwargs = {name: given for name, given in kwargs.items() if name not in ("position_bias", "softcap")}
+            kwargs = {name: option for name, option in kwargs.items() if name not in ("position_bias", "softcap")}
             query = torch.zeros_like(query)
         module.__dict__[SERVED] = True
         own = ALL_ATTENTION_FUNCTIONS["sdpa"] if base == "sdpa" else _eager(module)
@@ -163,11 +163,11 @@ def _attention_function(base: str, window: int | None, uniform: bool) -> Callabl
 
 
 def _eager(module: nn.Module) -> Callable[..., Any]:
-    found = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    if found is None:
+    function = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if function is None:
         got = f"{type(module).__name__} without an eager form of its own"
         raise UnsupportedModelError(teach("attention through transformers' registry", got, "leave the ablation out"))
-    return found
+    return function
 
 
 def _require_narrow(module: nn.Module, mask: Tensor | None, query: Tensor, key: Tensor) -> None:

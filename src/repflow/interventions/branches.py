@@ -42,16 +42,16 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
         raise UnsupportedModelError(f"{ablation}: {model.reading.sublayer_problem}")
     mixers = token_mixers(network)
     parts_of = {number: find_sublayers(blocks[number - 1], mixers) for number in numbers}
-    found = {number: [part for part in parts if part.kind == ablation.part] for number, parts in parts_of.items()}
-    if not any(found.values()):
+    by_block = {number: [part for part in parts if part.kind == ablation.part] for number, parts in parts_of.items()}
+    if not any(by_block.values()):
         present = sorted({part.kind for some in parts_of.values() for part in some})
         got = f"{ablation} in {model.name}"
         raise InputError(teach("a kind of branch that is there", got, f"there are {', '.join(present)}"))
-    parts = [part for some in found.values() for part in some]
+    parts = [part for some in by_block.values() for part in some]
     _check_unshared(model, network, blocks, parts, numbers)
     for part in parts:
         part.module.register_forward_hook(_zeros)
-    return [f"block {number} {part.kind}" for number, some in found.items() for part in some]
+    return [f"block {number} {part.kind}" for number, some in by_block.items() for part in some]
 
 
 def _silence_block(model: Model, network: PreTrainedModel, blocks: list[nn.Module], number: int) -> list[str]:

@@ -64,12 +64,12 @@ def _scopes(model: Model) -> dict[str, str]:
     """Scope of each norm by its name: `block` for a direct child of a block, `final` outside the blocks, else inner."""
     direct = {id(child) for block in model.blocks for child in _layers(block)}
     inside = {id(module) for block in model.blocks for module in block.modules()}
-    found = {}
+    scopes = {}
     for name, module in model.network.named_modules():
         if NORM.search(type(module).__name__) is None:
             continue
-        found[name] = "block" if id(module) in direct else "inner" if id(module) in inside else "final"
-    return found
+        scopes[name] = "block" if id(module) in direct else "inner" if id(module) in inside else "final"
+    return scopes
 
 
 def _layers(block: nn.Module) -> list[nn.Module]:
@@ -123,18 +123,18 @@ def _identity(norm: Norm, name: str, parameter: nn.Parameter) -> float:
     assert norm.call is not None
     biases = {key: torch.zeros_like(p) for key, p in norm.module.named_parameters(recurse=False)}
     zero = biases | {name: torch.zeros_like(parameter)}
-    args = [_noise(given) for given in norm.call.args[1:]]
-    kwargs = {key: _noise(given) for key, given in norm.call.kwargs.items()}
+    args = [_noise(value) for value in norm.call.args[1:]]
+    kwargs = {key: _noise(value) for key, value in norm.call.kwargs.items()}
     with torch.inference_mode():
         output = torch.func.functional_call(norm.module, zero, tuple(args), kwargs)
     return 0.0 if bool(output.any()) else 1.0
 
 
-def _noise(given: Any) -> Any:
+def _noise(value: Any) -> Any:
     """Random numbers in the place of a recorded tensor, which may be zero or not finite."""
-    if not isinstance(given, Tensor):
-        return given
-    return torch.randn(given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    if not isinstance(value, Tensor):
+        return value
+    return torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value)
 
 
 def bypass(model: Model, network: nn.Module, scope: str | None) -> list[str]:
@@ -160,9 +160,9 @@ def _bypassed(norm: Norm) -> Callable[..., Tensor]:
     flatten = len(norm.shape) == norm.call.arguments[names[0]].ndim - 1  # xLSTM's norm joins the heads
 
     def forward(hidden_states: Tensor, gate: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        kept = hidden_states
+        output = hidden_states
         if gate is not None and others:
-            kept = (hidden_states.float() * nn.functional.silu(gate.float())).to(hidden_states.dtype)
-        return kept.flatten(-2) if flatten else kept
+            output = (hidden_states.float() * nn.functional.silu(gate.float())).to(hidden_states.dtype)
+        return output.flatten(-2) if flatten else output
 
     return forward

@@ -162,13 +162,13 @@ def _own(metric: Any, axes: Sequence[str] | None) -> _Subject:
             teach("a metric's name or a function", type(metric).__name__, "pass what register_metric takes")
         )
     if isinstance(metric, str):
-        name, (held, function) = metric, CUSTOM[metric]
+        name, (known_axes, function) = metric, CUSTOM[metric]
     else:
         name, function = str(getattr(metric, "__name__", type(metric).__name__)), metric
         registered = next((entry for entry, f in CUSTOM.values() if f is metric), None)
-        held = tuple(axes) if axes is not None else registered or shown_axes(metric, name)
-    shown = held if axes is None else tuple(axes)
-    return _Subject(name, function, shown, meter=lambda: HeldMeter({name: (shown, function)}))
+        known_axes = tuple(axes) if axes is not None else registered or shown_axes(metric, name)
+    tested_axes = known_axes if axes is None else tuple(axes)
+    return _Subject(name, function, tested_axes, meter=lambda: HeldMeter({name: (tested_axes, function)}))
 
 
 class _Trial:
@@ -187,8 +187,8 @@ class _Trial:
         return self._draw(STATES, tokens, WIDTH).cumsum(0) + 0.2
 
     def _apply(self, hidden: Tensor, **options: Any) -> Tensor:
-        found = self.subject.function(hidden, **options)
-        first = found[0] if isinstance(found, tuple) else found
+        values = self.subject.function(hidden, **options)
+        first = values[0] if isinstance(values, tuple) else values
         return first if isinstance(first, Tensor) else torch.as_tensor(np.asarray(first))
 
     def values(self, samples: Sequence[Tensor], garbage: float = 0.5, extra: int = 0) -> list[Tensor]:
@@ -233,8 +233,8 @@ class _Trial:
             sizes = {"state": STATES, "layer": STATES - 1, "token": sample.shape[1], "width": WIDTH}
             wanted = tuple(sizes.get(axis, -1) for axis in axes)
             if value.ndim != len(axes) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
-                shown = ", ".join(f"{axis} = {sizes.get(axis, 'any')}" for axis in axes)
-                expected = f"values with axes ({shown}) (check 'axes' of {self.subject.name})"
+                text = ", ".join(f"{axis} = {sizes.get(axis, 'any')}" for axis in axes)
+                expected = f"values with axes ({text}) (check 'axes' of {self.subject.name})"
                 raise InputError(teach(expected, f"shape {tuple(value.shape)}", "declare the axes it returns"))
             if not torch.equal(sample, before):
                 expected = f"states that stay as they are (check 'axes' of {self.subject.name})"
@@ -269,13 +269,13 @@ class _Trial:
 
     def also(self) -> tuple[str, ...]:
         """Undeclared invariances that hold."""
-        found = []
+        kinds = []
         for kind in get_args(Invariance):
             if kind not in self.subject.invariances:
                 got, wanted = self._changed(kind)
                 if all(_error(mine, its) <= TOLERANCE for mine, its in zip(got, wanted, strict=True)):
-                    found.append(kind)
-        return tuple(found)
+                    kinds.append(kind)
+        return tuple(kinds)
 
     def _changed(self, kind: str) -> tuple[list[Tensor], list[Tensor]]:
         """The metric of changed states, and what it must be."""
@@ -335,13 +335,13 @@ class _Trial:
     ) -> list[Tensor]:
         """Values from the meter, sample by sample."""
         assert self.subject.meter is not None
-        meter, held = self.subject.meter(), self.samples if samples is None else samples
+        meter, states = self.subject.meter(), self.samples if samples is None else samples
         for batch in batches:
-            hidden, _ = _padded([held[number] for number in batch], garbage, 1)
-            feed(meter, hidden, batch, [held[number].shape[1] for number in batch])
+            hidden, _ = _padded([states[number] for number in batch], garbage, 1)
+            feed(meter, hidden, batch, [states[number].shape[1] for number in batch])
         table = meter.compute()
         name = self.subject.name if self.subject.name in table else f"{KEPT}{self.subject.name}"
-        return self._split(torch.from_numpy(np.asarray(table[name][1])), held)
+        return self._split(torch.from_numpy(np.asarray(table[name][1])), states)
 
     def nonfinite(self) -> None:
         wanted, remedy = self.values(self.samples), "let NaN through: no nan_to_num, no nanmean, no zero in its place"
@@ -405,8 +405,8 @@ class _Trial:
         if self.subject.masked:
             hidden, mask = _padded(self.samples, 0.0, 1)
             hidden.requires_grad_()
-            found = self._apply(hidden, mask=mask)
-            (gradient,) = torch.autograd.grad(torch.where(found.isnan(), 0, found).sum(), hidden)
+            values = self._apply(hidden, mask=mask)
+            (gradient,) = torch.autograd.grad(torch.where(values.isnan(), 0, values).sum(), hidden)
             leak = float(gradient[:, ~mask].abs().sum()) if bool(gradient.isfinite().all()) else float("inf")
             self.note("gradient", leak, "no gradient at padding, and a finite one elsewhere", "mask before a root", 0.0)
 

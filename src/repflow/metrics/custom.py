@@ -29,7 +29,7 @@ def function_name(function: MetricFunction) -> str:
 pass name='...' to register_metric
     """
     name = str(getattr(function, "__name__", type(function).__name__))
-    known = next((key for key, (_, held) in CUSTOM.items() if held is function), None)
+    known = next((key for key, (_, registered) in CUSTOM.items() if registered is function), None)
     if known is not None:
         return known
     if name in CUSTOM and (axes := shown_axes(function, name)) == CUSTOM[name][0]:

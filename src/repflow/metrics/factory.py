@@ -30,10 +30,10 @@ def function_of(name: str) -> Callable[..., Any]:
     >>> function_of("effective_rank").__name__
     'effective_rank'
     """
-    found = _at(name, METRICS[name].home, name)
-    if not callable(found):
-        raise InputError(teach(f"a function {name} in {METRICS[name].home}", f"{found!r:.80}", "correct its `home`"))
-    return found
+    function = _at(name, METRICS[name].home, name)
+    if not callable(function):
+        raise InputError(teach(f"a function {name} in {METRICS[name].home}", f"{function!r:.80}", "correct its `home`"))
+    return function
 
 
 def meter_of(name: str) -> type[Meter] | None:
@@ -46,11 +46,11 @@ def meter_of(name: str) -> type[Meter] | None:
     if not place:
         return None
     module, _, attribute = place.partition(":")
-    found = _at(name, module, attribute)
-    if not (isinstance(found, type) and issubclass(found, Meter)):
+    meter = _at(name, module, attribute)
+    if not (isinstance(meter, type) and issubclass(meter, Meter)):
         expected = f"a subclass of repflow.metrics.meter.Meter at {place!r}, for metric {name!r}"
-        raise InputError(teach(expected, f"{found!r:.80}", "name the meter, or leave `meter` out"))
-    return found
+        raise InputError(teach(expected, f"{meter!r:.80}", "name the meter, or leave `meter` out"))
+    return meter
 
 
 def _at(name: str, module: str, attribute: str) -> Any:

@@ -197,12 +197,12 @@ class FlowMeter(Meter):
             self.close()
         assert self._copy is not None
         arrays = self._copy.arrays()
-        kept = {name: arrays.pop(name) for name in list(arrays) if name.startswith("kept/")}
+        kept_arrays = {name: arrays.pop(name) for name in list(arrays) if name.startswith("kept/")}
         for row, sample in enumerate(self._batch.samples):
             self.records[sample] = {name: array[row] for name, array in arrays.items()}
         for at, row in enumerate(self._about.kept_rows):
             length = self._batch.lengths[row]
-            record = {name: array[at, :, :length] for name, array in kept.items()}
+            record = {name: array[at, :, :length] for name, array in kept_arrays.items()}
             self.records[self._batch.samples[row]] |= record
         self._raw = None
 
@@ -270,9 +270,9 @@ class FlowMeter(Meter):
         for prefix in ("", f"{self.drop}/", "final_norm/", f"final_norm/{self.drop}/"):
             if f"{prefix}unit_sum" in records[0] and len(records) > 1:
                 table[f"{prefix}token_similarity_excess"] = _excess(records, prefix)
-        kept = [r for r in records if "kept/token_norm" in r]
-        for name in [n for n in (kept[0] if kept else {}) if n.startswith("kept/")]:
-            table[name] = _with_samples(kept, name, _record_axes(name) or ())
+        kept_records = [r for r in records if "kept/token_norm" in r]
+        for name in [n for n in (kept_records[0] if kept_records else {}) if n.startswith("kept/")]:
+            table[name] = _with_samples(kept_records, name, _record_axes(name) or ())
         return table
 
 

@@ -267,11 +267,11 @@ def token_products(
     bfloat16 states meet each vector as two bfloat16 parts, which carry 16 of its bits between them, so a product is
     right to about 1e-5 of its terms. Other states meet the float32 vector itself.
     """
-    made = [
+    groups = [
         _product_run(states[run], tops[run], probes[run], last[run], mean[run], others[run], lengths)
         for run in _runs(states)
     ]
-    return made[0] if len(made) == 1 else TokenProducts(*(torch.cat(part) for part in zip(*made, strict=True)))
+    return groups[0] if len(groups) == 1 else TokenProducts(*(torch.cat(part) for part in zip(*groups, strict=True)))
 
 
 def _product_run(

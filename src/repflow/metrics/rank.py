@@ -25,7 +25,7 @@ def effective_rank(
     keep = kept_tokens(batch.hidden.norm(dim=-1), batch.mask, drop, bos=bos)
     value = torch.stack(
         [
-            torch.stack([_spectrum_rank(states[kept]) for states, kept in zip(sample, flags, strict=True)])
+            torch.stack([_spectrum_rank(states[flag]) for states, flag in zip(sample, flags, strict=True)])
             for sample, flags in zip(batch.hidden.unbind(1), keep.unbind(1), strict=True)
         ],
         dim=1,

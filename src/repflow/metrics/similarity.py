@@ -161,8 +161,8 @@ def sharpness(
 
 
 def _common_share(hidden: Tensor, keep: Tensor) -> Tensor:
-    kept = torch.where(keep[..., None], hidden, 0)
-    return kept.sum(2).square().sum(-1) / (keep.sum(-1) * kept.square().sum((2, 3)))
+    masked = torch.where(keep[..., None], hidden, 0)
+    return masked.sum(2).square().sum(-1) / (keep.sum(-1) * masked.square().sum((2, 3)))
 
 
 def _unit(hidden: Tensor, keep: Tensor) -> Tensor:

@@ -68,14 +68,14 @@ class BatchContext:
         exact = lengths <= PROBES
         unit = torch.eye(PROBES, token, dtype=dtype, device=device)
         probes = torch.where(exact[:, None, None], unit, _signs(token, device))
-        kept = [row for row, sample in enumerate(batch.samples) if sample in keep]
+        rows = [row for row, sample in enumerate(batch.samples) if sample in keep]
         return cls(
             mask=mask,
             bos=first,
             lengths=lengths,
             count=lengths.to(dtype),
-            kept_rows=kept,
-            kept_index=on_device(torch.tensor(kept, dtype=torch.long), device),
+            kept_rows=rows,
+            kept_index=on_device(torch.tensor(rows, dtype=torch.long), device),
             probes=probes,
             probe_sum=(probes * mask[:, None]).sum(-1),
             scale=torch.where(exact, 1.0, 1.0 / PROBES).to(dtype),
@@ -141,7 +141,7 @@ class TokenSums:
         and the C library's memory would then grow by about a state per block.
         """
         return TokenSums(
-            **{f.name: (made := getattr(self, f.name)).new_empty(states, *made.shape[1:]) for f in fields(self)}
+            **{f.name: (own := getattr(self, f.name)).new_empty(states, *own.shape[1:]) for f in fields(self)}
         )
 
     def put(self, at: int, part: TokenSums) -> None:
@@ -196,13 +196,13 @@ class TokenStats:
     by_token: Tensor
 
     @classmethod
-    def of(cls, read: TokenSums, about: BatchContext) -> TokenStats:
+    def of(cls, sums: TokenSums, about: BatchContext) -> TokenStats:
         """Metrics of states from what was read off them."""
-        norm, both = read.norm, read.both
-        share, error = _gram_share(read, about)
-        channels = top_share(read.channel, TOP)
+        norm, both = sums.norm, sums.both
+        share, error = _gram_share(sums, about)
+        channels = top_share(sums.channel, TOP)
         count = both.sum(-1).double()
-        unit, total = read.sums[:, :, 2:], read.sums[:, :, :2]
+        unit, total = sums.sums[:, :, 2:], sums.sums[:, :, :2]
         energy = (both * norm.double().square()[:, :, None]).masked_fill_(~both, 0).sum(-1)
         common = total.double().square().sum(-1) / (count * energy)
         similarity = (unit.double().square().sum(-1) - count) / (count * (count - 1))
@@ -216,29 +216,29 @@ class TokenStats:
             kept=both[:, :, 1],
             gram_share=share,
             gram_share_error=error,
-            top_tokens=_real_tops(read.top, about.mask),
+            top_tokens=_real_tops(sums.top, about.mask),
             channel_share=channels.share,
             top_channels=channels.indices,
-            by_token=_by_token(read.onto_sum, norm, about),
+            by_token=_by_token(sums.onto_sum, norm, about),
         )
 
 
-def _gram_share(read: TokenSums, about: BatchContext) -> tuple[Tensor, Tensor]:
+def _gram_share(sums: TokenSums, about: BatchContext) -> tuple[Tensor, Tensor]:
     """Share of ‖K‖_F² in rows and columns of the top tokens, and its standard error.
 
     K = X Xᵀ with X the centred tokens. The top tokens' part is exact; for a probe z over the other tokens,
     E Σ_others (K z)² is the rest.
     """
-    top, rank = read.top, read.top.shape[2]
+    top, rank = sums.top, sums.top.shape[2]
     real = top < about.lengths[:, None]
-    onto_top = torch.where(real[:, :, None], read.onto_top, 0).square()
+    onto_top = torch.where(real[:, :, None], sums.onto_top, 0).square()
     inside = onto_top.gather(2, top[..., None].expand(-1, -1, -1, rank)).sum((2, 3))
     touched = 2 * onto_top.sum((2, 3)) - inside
-    each = read.table.diagonal(dim1=-2, dim2=-1)  # zᵀ A z' of every two probes, A = K² over the others
+    each = sums.table.diagonal(dim1=-2, dim2=-1)  # zᵀ A z' of every two probes, A = K² over the others
     rest = each.sum(-1) * about.scale
     share = touched / (touched + rest)
     # Var zᵀAz ≤ 2 ‖A‖_F², and E (zᵀAz')² = ‖A‖_F²: 992 products tell the spread better than the 32 values' own
-    spread = (read.table.square().sum((-1, -2)) - each.square().sum(-1)) / (PROBES * (PROBES - 1))
+    spread = (sums.table.square().sum((-1, -2)) - each.square().sum(-1)) / (PROBES * (PROBES - 1))
     error = share * (2 * spread / PROBES).sqrt() / (touched + rest)
     return share, torch.where(about.scale == 1, 0, error)
 

@@ -107,13 +107,13 @@ def token_mixers(network: PreTrainedModel) -> dict[nn.Module, str]:
     """
     blocks = find_blocks(network.base_model, network.config)
     family = type(text_config(network.config)).__name__.removesuffix("Config").removesuffix("Text")
-    found: dict[nn.Module, str] = {}
+    mixers: dict[nn.Module, str] = {}
     for block, declared in zip(blocks, declared_types(network.config, len(blocks)), strict=True):
         kinds = {module: kind for module in block.modules() if (kind := mixing_kind(module, family))}
         if not kinds and (module := _unknown_mixer(block)) is not None:
             kinds = {module: ""}
-        found |= {module: kind for module, said in kinds.items() if (kind := _settled(said, declared))}
-    return found
+        mixers |= {module: kind for module, claims in kinds.items() if (kind := _settled(claims, declared))}
+    return mixers
 
 
 def declared_types(config: Any, n_blocks: int) -> list[str | None]:
@@ -143,11 +143,11 @@ def _settled(kind: str, declared: str | None) -> str:
 
 def layer_kind(block: nn.Module, mixers: Mapping[nn.Module, str]) -> str:
     """Kind of a block by how it mixes tokens: attention, ssm, recurrent, conv, joined by + ; else moe or mlp."""
-    found = {mixers[module] for module in block.modules() if module in mixers}
-    if "ssm" in found or "recurrent" in found:
-        found.discard("conv")  # their short convolution is part of the mixer
-    if found:
-        return "+".join(sorted(found))
+    kinds = {mixers[module] for module in block.modules() if module in mixers}
+    if "ssm" in kinds or "recurrent" in kinds:
+        kinds.discard("conv")  # their short convolution is part of the mixer
+    if kinds:
+        return "+".join(sorted(kinds))
     return "moe" if any(MIXTURE.search(type(module).__name__) for module in block.modules()) else "mlp"
 
 

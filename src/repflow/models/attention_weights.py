@@ -59,8 +59,8 @@ def attention_weights(model: Model, on_weights: OnWeights) -> Iterator[None]:
 
 def attention_modules(model: Model, block: nn.Module) -> list[nn.Module]:
     """Modules of a block that attend; of one inside the other (GPT-Neo) the inner one."""
-    found = [module for module in block.modules() if model.reading.mixers.get(module) == "attention"]
-    return [m for m in found if not any(inner is not m and inner in found for inner in m.modules())]
+    modules = [module for module in block.modules() if model.reading.mixers.get(module) == "attention"]
+    return [m for m in modules if not any(inner is not m and inner in modules for inner in m.modules())]
 
 
 def attention_layers(model: Model) -> list[int]:
@@ -72,9 +72,9 @@ def attention_layers(model: Model) -> list[int]:
 def _eager(network: nn.Module) -> Iterator[None]:
     """Let transformers form the weights; attention that an ablation changed is left as it is."""
     configs: dict[int, Any] = {id(m.config): m.config for m in network.modules() if hasattr(m, "config")}
-    given = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
+    names = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     changed = {
-        key: name for key, name in given.items() if name not in (None, "eager") and not name.startswith(OWN_ATTENTION)
+        key: name for key, name in names.items() if name not in (None, "eager") and not name.startswith(OWN_ATTENTION)
     }
     try:
         for key in changed:

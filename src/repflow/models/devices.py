@@ -31,12 +31,12 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        target = torch.device(device)
     except RuntimeError:
         raise InputError(teach("a device such as cpu or cuda:0", repr(device), "see `repflow doctor`")) from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if target.type == "cuda" and not torch.cuda.is_available():
         raise InputError(teach("a device of this machine", repr(str(device)), "no GPU is visible here; use cpu"))
-    return found
+    return target
 
 
 def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:

@@ -138,11 +138,11 @@ def load(
             network, drawn_on = _random(config, init, seed, place if device_map is None else CPU, trust_remote_code)
             network = cast(network, kind)
         network = _place(network, place, device_map)
-        found = _tokenizer(source, tokenizer, trust_remote_code)
+        own = _tokenizer(source, tokenizer, trust_remote_code)
         name = source.name.rpartition("/")[2]
         facts: dict[str, Any] = {"init": init, "drawn_on": drawn_on, "revision": source.revision}
         with runnable(name):
-            return Model(network, spec=str(spec), name=name, tokenizer=found, scan=scan, **facts)
+            return Model(network, spec=str(spec), name=name, tokenizer=own, scan=scan, **facts)
 
 
 def runnable(name: str) -> AbstractContextManager[None]:
@@ -195,9 +195,9 @@ def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
     """Random twin of a loaded model: same configuration, dtype, device and tokenizer, weights by a scheme and seed."""
     if parse_scheme(init).name == "trained":
         raise InputError(teach("a random scheme for a twin", repr(init), "use default, gaussian, xavier or he"))
-    made = _load_live(model.network, init, None, DEFAULT, None, seed, model.scans.setting)
-    made.spec, made.name, made.revision, made.tokenizer = model.spec, model.name, model.revision, model.tokenizer
-    return made
+    other = _load_live(model.network, init, None, DEFAULT, None, seed, model.scans.setting)
+    other.spec, other.name, other.revision, other.tokenizer = model.spec, model.name, model.revision, model.tokenizer
+    return other
 
 
 def find_source(spec: str | Path) -> Source:
@@ -227,13 +227,13 @@ def find_source(spec: str | Path) -> Source:
     return Source("hub", None, name, revision or None)
 
 
-def _no_model(given: Any) -> InputError:
+def _no_model(value: Any) -> InputError:
     """What to do with an object that is not a model of transformers."""
     expected = "a model spec, or a live model of transformers (PreTrainedModel)"
-    got = f"{type(given).__module__}.{type(given).__qualname__}"
+    got = f"{type(value).__module__}.{type(value).__qualname__}"
     remedy = "pass zoo:NAME, a folder or a hub id"
-    if isinstance(given, torch.nn.Module):
-        inner = next((m for m in given.modules() if isinstance(m, PreTrainedModel)), None)
+    if isinstance(value, torch.nn.Module):
+        inner = next((m for m in value.modules() if isinstance(m, PreTrainedModel)), None)
         remedy = "wrap the layers as a repflow.models.StackConfig, or as a PreTrainedModel of your own"
         if inner is not None:
             remedy = f"pass the {type(inner).__name__} inside it"
@@ -278,12 +278,12 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
         check_gguf(source.path)
         with refusing_pickles(source.path.name):
             place, options = source.path.parent, {"gguf_file": source.path.name, "local_files_only": True}
-            found = AutoConfig.from_pretrained(place, **options)
-            kind = found.model_type
-            found = config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else found
-        check_sizes(found, source.name)
-        refuse_encoder(found)
-        return found
+            config = AutoConfig.from_pretrained(place, **options)
+            kind = config.model_type
+            config = config_class(kind).from_pretrained(place, **options) if is_displaced(kind) else config
+        check_sizes(config, source.name)
+        refuse_encoder(config)
+        return config
     file = config_file(source)
     data = read_json(file)
     check_counts(data, source.name)
@@ -296,12 +296,12 @@ def read_config(source: Source, trust_remote_code: bool) -> Any:
     with sound:
         home = source.path or source.name
         if is_displaced(data.get("model_type")):
-            found = config_class(data["model_type"]).from_pretrained(home, **options)
+            config = config_class(data["model_type"]).from_pretrained(home, **options)
         else:
-            found = AutoConfig.from_pretrained(home, trust_remote_code=trust_remote_code, **options)
-        check_sizes(found, source.name)
-    refuse_encoder(found)
-    return found
+            config = AutoConfig.from_pretrained(home, trust_remote_code=trust_remote_code, **options)
+        check_sizes(config, source.name)
+    refuse_encoder(config)
+    return config
 
 
 def config_file(source: Source) -> Path:
@@ -320,7 +320,7 @@ def config_file(source: Source) -> Path:
 def _download(source: Source, name: str) -> Path:
     try:
         offline = not hub_reachable()
-        found = cached_file(source.name, name, revision=source.revision or "main", local_files_only=offline)
+        file = cached_file(source.name, name, revision=source.revision or "main", local_files_only=offline)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         wanted = source.name if source.revision is None else f"{source.name}@{source.revision}"
@@ -331,9 +331,9 @@ def _download(source: Source, name: str) -> Path:
                 "check the path or name, or the network",
             )
         ) from error
-    if found is None:
+    if file is None:
         raise InputError(teach(f"{name} in {source.name}", "a repository without it", "check the name"))
-    return Path(found)
+    return Path(file)
 
 
 @functools.cache
@@ -370,13 +370,13 @@ def _check_config(data: dict[str, Any], source: Source, trust_remote_code: bool)
     raise InputError(teach("a model_type that transformers knows", repr(kind), hint if len(hint) < 200 else "check it"))
 
 
-def _check_quantization(given: Any) -> None:
+def _check_quantization(packing: Any) -> None:
     """Refuse a packing of weights that transformers cannot undo: it would read the packed numbers as weights."""
-    method = given.get("quant_method") if isinstance(given, dict) else None
+    method = packing.get("quant_method") if isinstance(packing, dict) else None
     known = sorted(AUTO_QUANTIZATION_CONFIG_MAPPING)
-    if given is None or method in known or method == "bitsandbytes":  # known by its bits: bitsandbytes_4bit, ...
+    if packing is None or method in known or method == "bitsandbytes":  # known by its bits: bitsandbytes_4bit, ...
         return
-    got = f"quantization_config = {given!r:.80}"
+    got = f"quantization_config = {packing!r:.80}"
     remedy = "use the unquantised checkpoint, or take the key out if the weights are plain"
     raise InputError(teach(f"a quant_method that transformers knows ({', '.join(known[:6])}, ...)", got, remedy))
 
@@ -453,12 +453,12 @@ def _matching(name: str) -> Iterator[None]:
 @contextmanager
 def without_progress() -> Iterator[None]:
     """Hush transformers' bar over the weights; downloads keep theirs."""
-    shown = logging.is_progress_bar_enabled()
+    visible = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if visible:
             logging.enable_progress_bar()
 
 
@@ -473,10 +473,10 @@ def _place(network: PreTrainedModel, device: torch.device, device_map: str | Non
     return network
 
 
-def _tokenizer(source: Source, given: Any, trust_remote_code: bool) -> Any:
-    if given is not None:
-        offline = isinstance(given, str) and not Path(given).exists() and not hub_reachable()
-        return open_tokenizer(given, trust_remote_code=trust_remote_code, offline=offline)
+def _tokenizer(source: Source, tokenizer: Any, trust_remote_code: bool) -> Any:
+    if tokenizer is not None:
+        offline = isinstance(tokenizer, str) and not Path(tokenizer).exists() and not hub_reachable()
+        return open_tokenizer(tokenizer, trust_remote_code=trust_remote_code, offline=offline)
     if source.form == "hub":
         offline = not hub_reachable()
         return hub_tokenizer(source.name, source.revision, trust_remote_code=trust_remote_code, offline=offline)

@@ -53,11 +53,11 @@ class Reading:
         A causal model gets no mask: no real token ever looks at the padding on its right, and without a mask the
         attention kernels take their fast causal path, the same one as for an unpadded prompt.
         """
-        taken = inspect.signature(self.base.forward).parameters
+        parameters = inspect.signature(self.base.forward).parameters
         arguments: dict[str, Any] = {"input_ids": ids}
-        if "use_cache" in taken:
+        if "use_cache" in parameters:
             arguments["use_cache"] = False
-        if mask is not None and not self.causal and "attention_mask" in taken:
+        if mask is not None and not self.causal and "attention_mask" in parameters:
             arguments["attention_mask"] = mask.to(device=ids.device, dtype=ids.dtype)
         return arguments
 

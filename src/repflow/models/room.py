@@ -102,12 +102,12 @@ def _mapped() -> int:
 
 def _containers() -> list[tuple[int, int]]:
     """Limits of containers with what they use; a limit beyond any machine means none."""
-    found = []
+    limits = []
     for limit, usage in CGROUPS:
         try:
             most, used = limit.read_text().strip(), usage.read_text().strip()
         except OSError:
             continue
         if most.isdecimal() and used.isdecimal() and int(most) < 2**60:
-            found.append((int(most), int(used)))
-    return found
+            limits.append((int(most), int(used)))
+    return limits

@@ -326,10 +326,10 @@ def _check_middle(network: nn.Module, reading: Reading, ids: Tensor, trace: Trac
 
 def _blame_overflow(trace: Trace, dtype: torch.dtype) -> None:
     """States that are not finite hide every change; where half precision ends is the usual cause."""
-    lost = [block for block, state in enumerate(trace.outputs, start=1) if not torch.isfinite(state).any()]
-    if lost:
+    bad = [block for block, state in enumerate(trace.outputs, start=1) if not torch.isfinite(state).any()]
+    if bad:
         name = str(dtype).removeprefix("torch.")
-        got = f"no finite value behind block {lost[0]} of {len(trace.outputs)} in {name}"
+        got = f"no finite value behind block {bad[0]} of {len(trace.outputs)} in {name}"
         remedy = (
             "load it in bfloat16 or float32" if dtype == torch.float16 else "load it in float32, or look at its weights"
         )

@@ -20,10 +20,10 @@ def spec_tokenizer(
     """
     try:
         source = find_source(spec)
-        found = _tokenizer(source, tokenizer, trust_remote_code)
+        opened = _tokenizer(source, tokenizer, trust_remote_code)
         config = read_config(source, trust_remote_code)
     except (InputError, OSError):
         return None, None
-    own = getattr(found, "bos_token_id", None)
+    own = getattr(opened, "bos_token_id", None)
     first = own if own is not None else getattr(config, "bos_token_id", None)
-    return found, first if isinstance(first, int) else None
+    return opened, first if isinstance(first, int) else None

@@ -56,13 +56,13 @@ class FunctionTokenizer:
         return {self.name_or_path: id(self.function)}
 
     def _ids(self, text: str) -> list[int]:
-        made = self.function(text)
-        made = made["input_ids"] if isinstance(made, Mapping) else made
-        made = made.tolist() if hasattr(made, "tolist") else made
-        if not isinstance(made, list | tuple) or not all(isinstance(i, Integral) for i in made):
-            got = f"{made!r:.60} from {self.name_or_path}({text[:20]!r})"
+        ids = self.function(text)
+        ids = ids["input_ids"] if isinstance(ids, Mapping) else ids
+        ids = ids.tolist() if hasattr(ids, "tolist") else ids
+        if not isinstance(ids, list | tuple) or not all(isinstance(i, Integral) for i in ids):
+            got = f"{ids!r:.60} from {self.name_or_path}({text[:20]!r})"
             raise InputError(teach("a tokenizer that gives a list of token ids for a text", got, "return a flat list"))
-        return [int(i) for i in made]
+        return [int(i) for i in ids]
 
 
 def live_tokenizer(tokenizer: Any) -> Any:
@@ -85,15 +85,15 @@ def open_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False, offline: 
         return live_tokenizer(tokenizer)
     path = Path(tokenizer).expanduser()
     if path.exists():
-        found = local_tokenizer(path, trust_remote_code=trust_remote_code)
-        if found is None:
+        opened = local_tokenizer(path, trust_remote_code=trust_remote_code)
+        if opened is None:
             expected = "a folder with a tokenizer, or a *tokenizer.json file"
             raise InputError(teach(expected, str(path), f"it needs {' or '.join(TOKENIZER_FILES[:3])}"))
-        return found
-    found = hub_tokenizer(str(tokenizer), None, trust_remote_code=trust_remote_code, offline=offline)
-    if found is None:
+        return opened
+    opened = hub_tokenizer(str(tokenizer), None, trust_remote_code=trust_remote_code, offline=offline)
+    if opened is None:
         raise InputError(teach("a tokenizer folder, file or hub id", repr(str(tokenizer)), "check the path"))
-    return found
+    return opened
 
 
 def local_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:

@@ -75,8 +75,8 @@ def survives(whole: np.ndarray, half: np.ndarray, low: np.ndarray, high: np.ndar
     >>> survives(np.array([-0.5, -0.2]), np.array([-0.4, -0.4]), np.array([-0.6, -0.6]), np.array([-0.2, -0.2]))
     array([ True, False])
     """
-    shown = ((whole < 0) & (high < 0)) | ((whole > 0) & (low > 0))
-    return np.asarray(shown & (np.abs(half) < SHRINKS * np.abs(whole)))
+    significant = ((whole < 0) & (high < 0)) | ((whole > 0) & (low > 0))
+    return np.asarray(significant & (np.abs(half) < SHRINKS * np.abs(whole)))
 
 
 def block_claims(whole: Changes, half: Changes) -> np.ndarray:

@@ -296,16 +296,16 @@ class _Job:
     def group(self, states: list[int]) -> None:
         with torch.no_grad():  # a setting of the thread, not of the process
             with self.lock:  # the user's own code, which need not know of threads
-                rows, kept = _load(self.fit, self.features, states, self.plan, self.dtype)
-            if kept:
-                _fit_group(self.fit, rows, kept, self.plan, self.options)
+                rows, loaded = _load(self.fit, self.features, states, self.plan, self.dtype)
+            if loaded:
+                _fit_group(self.fit, rows, loaded, self.plan, self.options)
         with self.lock:
             self.done += len(states)
             if self.progress is not None:
                 self.progress(self.done, self.fit.n_states)
 
 
-def _fit_group(fit: ProbeFit, rows: Tensor, kept: list[int], plan: RowPlan, options: _Options) -> None:
+def _fit_group(fit: ProbeFit, rows: Tensor, places: list[int], plan: RowPlan, options: _Options) -> None:
     device = plan.order.device
     targets = torch.as_tensor(np.ascontiguousarray(fit.labels[:, plan.order.cpu().numpy()].T)).to(device)
     robust = options.recipe == "robust"
@@ -320,8 +320,8 @@ def _fit_group(fit: ProbeFit, rows: Tensor, kept: list[int], plan: RowPlan, opti
     if robust:
         valid = masks(plan, [torch.as_tensor(split.valid) for split in fit.splits])
         probes: Probes = _small(objective, targets) if small else SharedRows(objective, targets)
-        found = fit_robust(probes, valid, penalties=options.penalties, tolerance=options.tolerance)
-        reading, norm, penalty, _ = found
+        outcome = fit_robust(probes, valid, penalties=options.penalties, tolerance=options.tolerance)
+        reading, norm, penalty, _ = outcome
         unit = torch.ones_like(unit)
     else:
         start = initial(options.seeds, options.n_classes, rows.shape[2], rows.dtype)
@@ -330,10 +330,10 @@ def _fit_group(fit: ProbeFit, rows: Tensor, kept: list[int], plan: RowPlan, opti
         end = objective.gradient(weight, bias)
         norm = gradient_norm(end.weight, end.bias)
         reading = objective.read(weight, bias, targets)
-    fit.gradient[kept] = norm.cpu().numpy()
-    fit.penalty[kept] = penalty.cpu().numpy()
-    fit.converged[kept] = (norm <= options.tolerance * unit).cpu().numpy()
-    _score(fit, kept, plan, reading.correct.cpu().numpy(), reading.log_likelihood.double().cpu().numpy())
+    fit.gradient[places] = norm.cpu().numpy()
+    fit.penalty[places] = penalty.cpu().numpy()
+    fit.converged[places] = (norm <= options.tolerance * unit).cpu().numpy()
+    _score(fit, places, plan, reading.correct.cpu().numpy(), reading.log_likelihood.double().cpu().numpy())
 
 
 def _small(objective: Objective, targets: Tensor) -> Span:
@@ -360,15 +360,15 @@ def _load(
             torch.index_select(mine, 0, plan.order, out=slot)
         else:
             slot.copy_(mine.index_select(0, plan.order))
-    kept: list[int] = []
+    places: list[int] = []
     for place, bad in enumerate(_nonfinite_rows(rows)):
         if bad:
             fit.reasons[states[place]] = f"{bad} of {rows.shape[1]} samples hold NaN or Inf"
             continue
-        if place > len(kept):  # close the gap in place: another copy of the group may not fit
-            rows[len(kept)].copy_(rows[place])
-        kept.append(states[place])
-    return rows[: len(kept)], kept
+        if place > len(places):  # close the gap in place: another copy of the group may not fit
+            rows[len(places)].copy_(rows[place])
+        places.append(states[place])
+    return rows[: len(places)], places
 
 
 def _nonfinite_rows(rows: Tensor) -> list[int]:

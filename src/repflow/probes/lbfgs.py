@@ -131,14 +131,14 @@ def minimise(evaluate: Evaluate, start: Tensor, *, active: Tensor, tolerance: fl
         new_value, new_gradient = evaluate(trial, still)
         done += 1
         # near the minimum the decrease is smaller than the value's own rounding
-        taken = open_ & (new_value <= value + DESCENT * length * slope + slack * value.abs())
-        history.add(taken, trial - point, new_gradient - gradient)
-        point = torch.where(taken[..., None], trial, point)
-        value = torch.where(taken, new_value, value)
-        gradient = torch.where(taken[..., None], new_gradient, gradient)
-        norm = torch.where(taken, new_gradient.norm(dim=-1), norm)
-        direction = torch.where(taken[..., None], history.direction(gradient), direction)
-        length = torch.where(taken, 1.0, length * _shrink(new_value - value, length * slope))
+        accepted = open_ & (new_value <= value + DESCENT * length * slope + slack * value.abs())
+        history.add(accepted, trial - point, new_gradient - gradient)
+        point = torch.where(accepted[..., None], trial, point)
+        value = torch.where(accepted, new_value, value)
+        gradient = torch.where(accepted[..., None], new_gradient, gradient)
+        norm = torch.where(accepted, new_gradient.norm(dim=-1), norm)
+        direction = torch.where(accepted[..., None], history.direction(gradient), direction)
+        length = torch.where(accepted, 1.0, length * _shrink(new_value - value, length * slope))
         open_ = open_ & (norm > tolerance) & (length > SHORTEST)
     return Minimum(point, norm, done)
 

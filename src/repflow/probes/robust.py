@@ -125,9 +125,9 @@ def fit_robust(probes: Probes, valid: Tensor, *, penalties: Sequence[float], tol
     best = _Best(point)
     for penalty in sorted(penalties, reverse=True):
         every = torch.ones_like(best.likely, dtype=torch.bool)
-        found = minimise(partial(probes.value, penalty), point, active=every, tolerance=tolerance)
-        point = found.point
-        best.offer(_mean_over(probes.read(point).log_likelihood, valid), point, found.gradient, penalty)
+        minimum = minimise(partial(probes.value, penalty), point, active=every, tolerance=tolerance)
+        point = minimum.point
+        best.offer(_mean_over(probes.read(point).log_likelihood, valid), point, minimum.gradient, penalty)
     return RobustFit(probes.read(best.point), best.gradient, best.penalty, best.point)
 
 
@@ -146,14 +146,14 @@ class SharedRows:
         """Value and gradient; seeds of which no probe is active are not computed."""
         weight, bias = self._unscaled(point)
         seeds = tuple(active.any(0).nonzero()[:, 0].tolist())
-        found = self.objective.gradient(weight, bias, with_loss=True, active=seeds)
-        assert found.loss is not None
+        gradients = self.objective.gradient(weight, bias, with_loss=True, active=seeds)
+        assert gradients.loss is not None
         own, _ = parts(point, self.objective.n_classes)
         mean, deviation = (part[:, :, None] for part in self.scale)
-        gradient = (found.weight - found.bias[..., None] * mean) / deviation
+        gradient = (gradients.weight - gradients.bias[..., None] * mean) / deviation
         gradient += penalty * own
-        value = found.loss + penalty / 2 * own.square().sum((-2, -1))
-        return value, torch.cat([gradient.flatten(2), found.bias], -1)
+        value = gradients.loss + penalty / 2 * own.square().sum((-2, -1))
+        return value, torch.cat([gradient.flatten(2), gradients.bias], -1)
 
     def read(self, point: Tensor) -> Reading:
         """How every row of the plan is read."""

@@ -88,21 +88,21 @@ def sentinels(
     if groups is not None:
         _check_rows("groups", len(groups), n_samples)
     effective = effective_tests(known, splits, groups)
-    found = []
+    verdicts = []
     if features0 is not None:
         rows = features0 if isinstance(features0, torch.Tensor) else torch.as_tensor(np.asarray(features0))
         _check_rows("features0", len(rows), n_samples)
-        found.append(_judge(LAST, *_read(LAST, rows[None].float(), known, splits, n_classes), effective))
+        verdicts.append(_judge(LAST, *_read(LAST, rows[None].float(), known, splits, n_classes), effective))
     if lengths is not None or counts is not None:
         sizes = [np.asarray(part, float).reshape(len(part), -1) for part in (lengths, counts) if part is not None]
         for part in sizes:
             _check_rows("lengths and counts", len(part), n_samples)
         columns = torch.as_tensor(size_columns(np.concatenate(sizes, 1)))
-        found.append(_judge(SIZES, *_read(SIZES, columns[None], known, splits, n_classes), effective))
+        verdicts.append(_judge(SIZES, *_read(SIZES, columns[None], known, splits, n_classes), effective))
     if token_bags is not None:
         _check_rows("token_bags", len(token_bags), n_samples)
-        found.append(_judge(BAG, *_read_bags(token_bags, known, splits, n_classes), effective))
-    return found
+        verdicts.append(_judge(BAG, *_read_bags(token_bags, known, splits, n_classes), effective))
+    return verdicts
 
 
 def _check_rows(name: str, got: int, wanted: int) -> None:
@@ -199,9 +199,9 @@ def bag_columns(bags: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_cl
     hoped = seen.sum(1, keepdims=True) * share
     with np.errstate(divide="ignore", invalid="ignore"):
         telling = np.where(hoped > 0, (seen - hoped) ** 2 / hoped, 0).sum(1)
-    kept = np.sort(np.argsort(-telling, kind="stable")[:BAG_COLUMNS])
+    columns = np.sort(np.argsort(-telling, kind="stable")[:BAG_COLUMNS])
     place = np.full(len(names), -1)
-    place[kept] = np.arange(len(kept))
+    place[columns] = np.arange(len(columns))
     chosen = place[tokens] >= 0
-    flat = rows[chosen] * len(kept) + place[tokens[chosen]]
-    return np.bincount(flat, minlength=len(ids) * len(kept)).reshape(len(ids), len(kept)).astype(np.float32)
+    flat = rows[chosen] * len(columns) + place[tokens[chosen]]
+    return np.bincount(flat, minlength=len(ids) * len(columns)).reshape(len(ids), len(columns)).astype(np.float32)

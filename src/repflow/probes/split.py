@@ -80,8 +80,8 @@ def three_way_split(
     generator = np.random.default_rng([SALT, seed])
     for _ in range(TRIES):
         part = _assign(counts, shares, generator)
-        held = np.stack([counts[part == i].sum(0) for i in range(3)])
-        if held.min() > 0:
+        totals = np.stack([counts[part == i].sum(0) for i in range(3)])
+        if totals.min() > 0:
             return Split(*(np.sort(np.concatenate([members[g] for g in np.flatnonzero(part == i)])) for i in range(3)))
     raise InputError(
         teach(
@@ -114,8 +114,8 @@ def half_training(
     counts = counts[:, counts.sum(0) > 0]
     part = _assign(counts, np.array([0.5, 0.5]), np.random.default_rng([SALT, seed, 2]))
     # a class in one group only may fall to either half: the one that holds more classes is kept
-    kept = max((0, 1), key=lambda half: int((counts[part == half].sum(0) > 0).sum()))
-    rows = np.concatenate([members[group] for group in np.flatnonzero(part == kept)])
+    larger = max((0, 1), key=lambda half: int((counts[part == half].sum(0) > 0).sum()))
+    rows = np.concatenate([members[group] for group in np.flatnonzero(part == larger)])
     return Split(split.train[np.sort(rows)], split.valid, split.test)
 
 
@@ -152,10 +152,10 @@ def _members(groups: Sequence[Hashable] | np.ndarray | None, count: int) -> list
     names = list(groups)
     if len(names) != count:
         raise InputError(teach(f"one group per sample, {count}", f"{len(names)}", "pass groups=None for none"))
-    found: dict[Hashable, list[int]] = {}
+    members: dict[Hashable, list[int]] = {}
     for row, name in enumerate(names):
-        found.setdefault(name, []).append(row)
-    return [np.array(rows) for rows in found.values()]
+        members.setdefault(name, []).append(row)
+    return [np.array(rows) for rows in members.values()]
 
 
 def _check_groups(counts: np.ndarray) -> None:

@@ -96,12 +96,12 @@ def parse_ablations(texts: str | Sequence[str]) -> tuple[Ablation, ...]:
     >>> [str(ablation) for ablation in parse_ablations(["positions+norm-affine"])]
     ['norm-affine', 'positions']
     """
-    given = [texts] if isinstance(texts, str) else list(texts)
-    words = [word for text in given for word in text.replace("+", ",").split(",") if word.strip()]
-    found = [parse_ablation(word) for word in words]
-    if twice := [str(a) for a in found if found.count(a) > 1]:
+    entries = [texts] if isinstance(texts, str) else list(texts)
+    words = [word for text in entries for word in text.replace("+", ",").split(",") if word.strip()]
+    ablations = [parse_ablation(word) for word in words]
+    if twice := [str(a) for a in ablations if ablations.count(a) > 1]:
         raise InputError(teach("different ablations", f"{twice[0]} twice", "name each once"))
-    if sum(ablation.kind == WINDOW for ablation in found) > 1:
-        raise InputError(teach("one attention window", ", ".join(map(str, found)), "keep the narrowest"))
+    if sum(ablation.kind == WINDOW for ablation in ablations) > 1:
+        raise InputError(teach("one attention window", ", ".join(map(str, ablations)), "keep the narrowest"))
     order = {kind: index for index, kind in enumerate(ABLATIONS)}
-    return tuple(sorted(found, key=lambda ablation: (order[ablation.kind], str(ablation))))
+    return tuple(sorted(ablations, key=lambda ablation: (order[ablation.kind], str(ablation))))

@@ -152,10 +152,10 @@ def check_readings(readings: Sequence[str]) -> tuple[str, ...]:
     >>> check_readings(["last", "0.50", "mean"])
     ('last', '0.5', 'mean')
     """
-    found = [reading if reading in ("last", "mean") else _fraction(reading) for reading in readings]
-    if not found:
+    spellings = [reading if reading in ("last", "mean") else _fraction(reading) for reading in readings]
+    if not spellings:
         raise InputError(teach("at least one reading", "none", "pass last, mean or a relative position"))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(spellings))
 
 
 def _fraction(reading: str) -> str:

@@ -35,8 +35,8 @@ VARIABLE = "REPFLOW_ZOO"
 
 def zoo_folder() -> Path:
     """Folder that holds the models."""
-    given = os.environ.get(VARIABLE)
-    return Path(given).expanduser() if given else Path(__file__).parents[1] / "models" / "zoo"
+    setting = os.environ.get(VARIABLE)
+    return Path(setting).expanduser() if setting else Path(__file__).parents[1] / "models" / "zoo"
 
 
 def _elsewhere() -> bool:
@@ -56,10 +56,10 @@ def shown_models() -> tuple[str, ...]:
     Raises:
         InputError: there is none.
     """
-    found = available()
-    if not found:
+    names = available()
+    if not names:
         model_folder(NAMES[0])  # says what is missing and what to do
-    return found
+    return names
 
 
 def is_zoo(spec: object) -> bool:
@@ -131,21 +131,21 @@ def write_digests(folder: Path) -> dict[str, dict[str, str]]:
     Raises:
         InputError: there is no model, or one that lacks a file; digests of nothing would end the check at load.
     """
-    made = {
+    digests = {
         name: {file: file_digest(folder / name / file) for file in DIGESTED}
         for name in NAMES
         if (folder / name / "model.safetensors").is_file()
     }
-    if not made:
+    if not digests:
         remedy = "name the folder that train_zoo train wrote the models to"
         raise InputError(teach(f"models of the zoo in {folder}", "none", remedy))
-    for name, files in made.items():
+    for name, files in digests.items():
         if missing := [file for file, digest in files.items() if not digest]:
             raise InputError(teach(f"{missing[0]} in {folder / name}", "none", "run train_zoo card first"))
     part = folder / f"{DIGESTS}.part"
-    part.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / DIGESTS)
-    return made
+    return digests
 
 
 def record(name: str, kind: str = "training") -> dict[str, Any]:
@@ -156,8 +156,8 @@ def record(name: str, kind: str = "training") -> dict[str, Any]:
 def record_in(folder: Path, kind: str = "training") -> dict[str, Any]:
     """The same of any folder that `train_zoo` wrote."""
     file = folder / f"{kind}.json"
-    made: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return made
+    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return record
 
 
 def card(name: str) -> str:
@@ -174,11 +174,11 @@ def seed_records() -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        made: list[dict[str, Any]] = told["readings"]
-        if told["format"] != SEEDS_FORMAT:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        readings: list[dict[str, Any]] = content["readings"]
+        if content["format"] != SEEDS_FORMAT:
             raise ValueError
     except (ValueError, KeyError, TypeError):
         remedy = "measure it again with train_zoo seeds, or take it away"
         raise InputError(teach(f"readings of format {SEEDS_FORMAT} in {file}", "other content", remedy)) from None
-    return made
+    return readings

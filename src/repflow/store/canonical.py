@@ -55,8 +55,8 @@ def unseal(raw: bytes, *, indent: int | None = None) -> dict[str, Any] | None:
             return None
     except (ValueError, RecursionError):
         return None
-    found = value.pop(SUM, None)
-    return value if found == _checksum(value) else None
+    checksum = value.pop(SUM, None)
+    return value if checksum == _checksum(value) else None
 
 
 def _checksum(value: Mapping[str, Any]) -> str:

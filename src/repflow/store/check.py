@@ -89,18 +89,18 @@ def heal(path: Path | str) -> list[Damage]:
     folder = existing_run(path)
     refuse_links(*(folder / name for name in OWN_FILES))
     record = read_record(folder)
-    found = verify(folder)
-    if not found:
-        return found
+    damages = verify(folder)
+    if not damages:
+        return damages
     _mend_files(folder, record)
     with RunFolder.reopen(folder) as run:
         for name in damaged_shards(folder):
             run.discard_shard(name, "damaged")
         if _check_result(folder, read_manifest(folder)):
             run.discard_result("damaged")
-        elif any(damage.file != RUN_FILE for damage in found):
+        elif any(damage.file != RUN_FILE for damage in damages):
             run.mark_unfinished("repaired")
-    return found
+    return damages
 
 
 def _check_run_file(folder: Path, reading: Reading) -> list[Damage]:
@@ -133,13 +133,13 @@ def _check_manifest(reading: Reading, sealed: int) -> list[Damage]:
 
 
 def _check_shards(folder: Path, reading: Reading) -> list[Damage]:
-    found = []
+    damages = []
     for name, line in live_shards(reading.good).items():
         check_name(name, "shard name")  # a folder from elsewhere must not point outside itself
         _, fault = read_stamped(shard_path(folder, name), line)
         if fault:
-            found.append(Damage(f"{SHARDS}/{name}{SUFFIX}", fault, name))
-    return found
+            damages.append(Damage(f"{SHARDS}/{name}{SUFFIX}", fault, name))
+    return damages
 
 
 def _check_result(folder: Path, reading: Reading) -> list[Damage]:
@@ -163,19 +163,19 @@ def _mend_files(folder: Path, record: Record) -> None:
 
 def _repaired(reading: Reading, record: Record) -> list[bytes]:
     """Lines that make a whole manifest: numbered without gaps, harmless losses marked, cut at any other loss."""
-    kept: list[bytes] = []
-    lost = b""
+    lines: list[bytes] = []
+    gap = b""
     for i, (line, entry) in enumerate(zip(reading.lines, reading.entries, strict=True)):
         if i == 0 and entry is None:
             line = encode(0, "run", record.content())
             entry = decode(line)
         if entry is None:
-            lost += line
+            gap += line
             continue
-        missing = entry.seq - len(kept)
-        if missing != len(HARMLESS.findall(lost)):
+        missing = entry.seq - len(lines)
+        if missing != len(HARMLESS.findall(gap)):
             break
-        kept += [encode(len(kept) + j, "lost", {}) for j in range(missing)]
-        kept.append(line)
-        lost = b""
-    return kept or [encode(0, "run", record.content())]
+        lines += [encode(len(lines) + j, "lost", {}) for j in range(missing)]
+        lines.append(line)
+        gap = b""
+    return lines or [encode(0, "run", record.content())]

@@ -95,7 +95,7 @@ def _table(result: Result) -> Any:
 
 def _band_rows(result: Result, frame: Any) -> list[Any]:
     """Rows of means with their bands; a band over a metric's own axes goes into the metric's rows."""
-    made = []
+    frames = []
     for name, band in result.bands.items():
         if name not in result:
             continue
@@ -107,8 +107,8 @@ def _band_rows(result: Result, frame: Any) -> list[Any]:
         axes = tuple(axis for axis in result.axes[name] if axis not in ("sample", "seed"))[: low.ndim]
         parts = Result({"mean": band.mean, "low": low, "high": high}, dict.fromkeys(("mean", "low", "high"), axes))
         rows = [parts.to_pandas().query("metric == @part").reset_index(drop=True) for part in parts]
-        made.append(rows[0].assign(metric=f"mean/{name}", low=rows[1]["value"], high=rows[2]["value"]))
-    return made
+        frames.append(rows[0].assign(metric=f"mean/{name}", low=rows[1]["value"], high=rows[2]["value"]))
+    return frames
 
 
 def _identity(result: Result, frame: Any) -> dict[str, Any]:

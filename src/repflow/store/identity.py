@@ -28,41 +28,41 @@ def refusal(key: str, before: str, after: str, folder: Path) -> ConfigChangedErr
     )
 
 
-def check_models(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: Path) -> list[str]:
+def check_models(stored: Mapping[str, Any], current: Mapping[str, Any], folder: Path) -> list[str]:
     """Compare the identities of a run's models, by their label; return what a reader should know, as sentences.
 
     Raises:
         ConfigChangedError: Names the first key that differs.
     """
-    if asked and not stored:
+    if current and not stored:
         return ["identity: stored by a version that kept none; weights were compared, configuration and code were not"]
     notes: list[str] = []
-    for label in [label for label in asked if label in stored]:
+    for label in [label for label in current if label in stored]:
         prefix = "" if label == "model" else f"{label}."
-        notes += _check_model(stored[label], asked[label], prefix, folder)
+        notes += _check_model(stored[label], current[label], prefix, folder)
     return notes
 
 
-def _check_model(stored: Mapping[str, Any], asked: Mapping[str, Any], prefix: str, folder: Path) -> list[str]:
+def _check_model(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str, folder: Path) -> list[str]:
     notes = []
-    same_version = stored.get("transformers") == asked.get("transformers")
-    for key, before, after in differences(stored.get("config", {}), asked.get("config", {})):
+    same_version = stored.get("transformers") == current.get("transformers")
+    for key, before, after in differences(stored.get("config", {}), current.get("config", {})):
         # Another version writes out other defaults; a key that both know must agree.
         if ABSENT in (before, after) and not same_version:
             notes.append(f"{prefix}config.{key}: stored {before}, now {after}")
             continue
         raise refusal(f"{prefix}config.{key}", before, after, folder)
     for name in ("drawn_on", "code"):
-        if name in stored and name in asked:
-            for key, before, after in differences({name: stored[name]}, {name: asked[name]}):
+        if name in stored and name in current:
+            for key, before, after in differences({name: stored[name]}, {name: current[name]}):
                 raise refusal(prefix + key, before, after, folder)
-    if "function" in stored and "function" in asked:
-        for key, before, after in function_differences(stored["function"], asked["function"]):
+    if "function" in stored and "function" in current:
+        for key, before, after in function_differences(stored["function"], current["function"]):
             raise refusal(prefix + key, before, after, folder)
     return notes
 
 
-def function_differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def function_differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Parts whose fingerprints (`repflow.models.identity.fingerprint`) are further apart than rounding explains.
 
     >>> one = {"step": 0.001, "parts": [[1.0, 0.002, 0.5]]}
@@ -71,34 +71,34 @@ def function_differences(stored: Mapping[str, Any], asked: Mapping[str, Any]) ->
     >>> function_differences(one, one | {"parts": [[1.0, 0.002, 0.61]]})
     [('function.embedding', '0.5', '0.61 (rounding explains 0.024)')]
     """
-    a, b = stored["parts"], asked["parts"]
+    a, b = stored["parts"], current["parts"]
     if len(a) != len(b):
         return [("function.parts", str(len(a)), str(len(b)))]
     names = ["embedding", *(f"block {number}" for number in range(1, len(a) - 1)), "logits"]
-    step = max(stored["step"], asked["step"])
-    found = []
+    step = max(stored["step"], current["step"])
+    changes = []
     for name, (size, noise, *before), (size_now, noise_now, *after) in zip(names, a, b, strict=False):
         for old, new in zip(before, after, strict=True):
             known = [size, noise, old, size_now, noise_now, new]
             if any(value is None for value in known):
                 if (old is None) != (new is None):
-                    found.append((f"function.{name}", str(old), str(new)))
+                    changes.append((f"function.{name}", str(old), str(new)))
                 continue
             limit = FACTOR * (max(noise, noise_now) + step * max(size, size_now))
             if abs(old - new) > limit:
-                found.append((f"function.{name}", f"{old:g}", f"{new:g} (rounding explains {limit:.2g})"))
-    return found
+                changes.append((f"function.{name}", f"{old:g}", f"{new:g} (rounding explains {limit:.2g})"))
+    return changes
 
 
-def same_digests(stored: Mapping[str, Any], asked: Mapping[str, Any], earlier: Earlier) -> tuple[dict, list[str]]:
+def same_digests(stored: Mapping[str, Any], current: Mapping[str, Any], earlier: Earlier) -> tuple[dict, list[str]]:
     """The digests asked for, by the schemes of the stored ones where they can be computed; and what was done."""
-    found, notes = dict(asked), []
+    digests, notes = dict(current), []
     for key, digest in earlier.items():
-        if key in stored and _scheme(stored[key]) != _scheme(asked[key]):
-            found[key] = digest()
-            if found[key] == stored[key]:
+        if key in stored and _scheme(stored[key]) != _scheme(current[key]):
+            digests[key] = digest()
+            if digests[key] == stored[key]:
                 notes.append(f"digests.{key}: stored by an earlier scheme (SHA-256 of all bytes), by which it is equal")
-    return found, notes
+    return digests, notes
 
 
 def _scheme(digest: Any) -> str:

@@ -62,13 +62,13 @@ def list_runs(parent: Path | str) -> list[RunSummary]:
     if is_run(folder):
         return [_summary(folder)]
     runs = set(runs_in(folder))
-    found = []
+    summaries = []
     for entry in sorted(folder.iterdir()):
         if entry in runs:
-            found.append(_summary(entry))
+            summaries.append(_summary(entry))
         elif entry.is_dir() and is_study(entry):
-            found.append(_study(entry))
-    return found
+            summaries.append(_study(entry))
+    return summaries
 
 
 def _study(folder: Path) -> RunSummary:
@@ -93,8 +93,8 @@ def _study(folder: Path) -> RunSummary:
 
 
 def _shared(values: list[str], noun: str) -> str:
-    found = sorted({value for value in values if value})
-    return found[0] if len(found) == 1 else f"{len(found)} {noun}" if found else ""
+    distinct = sorted({value for value in values if value})
+    return distinct[0] if len(distinct) == 1 else f"{len(distinct)} {noun}" if distinct else ""
 
 
 def _summary(folder: Path) -> RunSummary:
@@ -132,8 +132,8 @@ def _model(config: Mapping[str, Any]) -> str:
     >>> _model({"model": "gpt2"}), _model({"models": ["a", "b"]}), _model({"recipe": "flow-fig1", "scale": "tiny"})
     ('gpt2', 'a, b', 'tiny models')
     """
-    asked = config.get("models")
-    several = ", ".join(map(str, asked.values() if isinstance(asked, Mapping) else asked or ()))
+    models = config.get("models")
+    several = ", ".join(map(str, models.values() if isinstance(models, Mapping) else models or ()))
     scale = f"{config['scale']} models" if "recipe" in config and config.get("scale") else ""
     return str(config.get("model") or several or scale)
 

@@ -55,14 +55,14 @@ class Reading:
 
     def faults(self) -> list[str]:
         """What is wrong with the whole lines, one sentence per place."""
-        found, expected = [], 0
+        messages, expected = [], 0
         for number, entry in enumerate(self.entries, 1):
             if entry is None:
-                found.append(f"line {number} does not match its checksum")
+                messages.append(f"line {number} does not match its checksum")
             elif entry.seq != expected and self.entries[number - 2] is not None:
-                found.append(f"{entry.seq - expected} lines are missing before line {number}")
+                messages.append(f"{entry.seq - expected} lines are missing before line {number}")
             expected = expected if entry is None else entry.seq + 1
-        return found
+        return messages
 
 
 def cut_lines(reading: Reading, sealed: int) -> int:

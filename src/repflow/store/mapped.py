@@ -34,9 +34,9 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     raw = np.memmap(path, dtype=np.uint8, mode="r")
-    found = {}
+    arrays = {}
     for name, entry in header.items():
         start, end = (8 + size + place for place in entry["data_offsets"])
         assert end - start == math.prod(entry["shape"]) * np.dtype(DTYPES[entry["dtype"]]).itemsize
-        found[name] = raw[start:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return found
+        arrays[name] = raw[start:end].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return arrays

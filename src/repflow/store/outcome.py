@@ -59,15 +59,15 @@ def load_result(path: Path | str) -> Result:
     files = live_result(entries)
     if not files:
         raise InputError(teach(f"a finished run in {folder}", "an unfinished one", "run its command again, it resumes"))
-    found = {}
+    contents = {}
     for name in (ARRAYS_FILE, RESULT_FILE):
         if name not in files:  # a line with a checksum that fits, but not one that we wrote
             raise DamagedRunError(f"{folder}: the manifest's result lacks {name}; `repflow verify --repair {folder}`")
-        found[name], fault = read_stamped(folder / name, files[name])
+        contents[name], fault = read_stamped(folder / name, files[name])
         if fault:
             raise DamagedRunError(f"{folder / name}: {fault}; `repflow verify --repair {folder}` recomputes it")
     try:
-        result = _rebuild(json.loads(found[RESULT_FILE]), unpack(found[ARRAYS_FILE]))
+        result = _rebuild(json.loads(contents[RESULT_FILE]), unpack(contents[ARRAYS_FILE]))
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # digests that fit what we never wrote
         got = f"{folder / RESULT_FILE} does not describe a result: {type(error).__name__}: {error}"
         raise DamagedRunError(f"{got}; `repflow verify --repair {folder}` recomputes it") from error

@@ -141,21 +141,21 @@ def is_start(folder: Path) -> bool:
     return not read_manifest(folder).lines
 
 
-def check_same(stored: Record, asked: Record, folder: Path, earlier: Earlier | None = None) -> list[str]:
+def check_same(stored: Record, request: Record, folder: Path, earlier: Earlier | None = None) -> list[str]:
     """Refuse another config, another model or other digests; return the remaining differences, as sentences.
 
     Args:
         stored: What the folder holds.
-        asked: What is asked for now.
+        request: What this run is to compute.
         folder: The folder.
         earlier: Digests by an earlier scheme, for runs that one of its versions stored.
 
     Raises:
         ConfigChangedError: Names the first differing key with both values.
     """
-    for key, before, after in differences(stored.config, asked.config):
+    for key, before, after in differences(stored.config, request.config):
         raise _changed("config", key, before, after, folder)
-    old, new = stored.provenance, asked.provenance
+    old, new = stored.provenance, request.provenance
     # The key of a configuration says more than the digest of weights that were drawn for it.
     notes = check_models(old.get("identity", {}), new.get("identity", {}), folder)
     digests, schemes = same_digests(old.get("digests", {}), new.get("digests", {}), earlier or {})

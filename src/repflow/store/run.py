@@ -90,14 +90,14 @@ class RunFolder:
             DamagedRunError: run.json or the manifest is damaged.
         """
         path = Path(parent) / check_name(name)
-        asked = Record.new(config, provenance)
+        request = Record.new(config, provenance)
         _check_place(path)
         fresh = not path.exists()
         make_folder(path)
-        run = cls._locked(path, asked, fresh=fresh)
+        run = cls._locked(path, request, fresh=fresh)
         run._fresh = fresh
         try:
-            run._compare(asked, earlier)
+            run._compare(request, earlier)
         except BaseException:
             run.close()
             raise
@@ -109,12 +109,12 @@ class RunFolder:
         return cls._locked(existing_run(path), None)
 
     @classmethod
-    def _locked(cls, path: Path, asked: Record | None, *, fresh: bool = False) -> RunFolder:
+    def _locked(cls, path: Path, request: Record | None, *, fresh: bool = False) -> RunFolder:
         refuse_links(*(path / name for name in OWN_FILES))
         lock = Lock(path)
         try:
             _remove_stale(path)
-            record = _start_or_read(path, asked)
+            record = _start_or_read(path, request)
             reading = read_manifest(path)
             if reading.faults():
                 raise DamagedRunError(
@@ -131,8 +131,8 @@ class RunFolder:
             lock.release()
             raise
 
-    def _compare(self, asked: Record, earlier: Earlier | None) -> None:
-        self.resumed_with = check_same(Record(self.config, self.provenance, ""), asked, self.path, earlier)
+    def _compare(self, request: Record, earlier: Earlier | None) -> None:
+        self.resumed_with = check_same(Record(self.config, self.provenance, ""), request, self.path, earlier)
         if self.resumed_with and not self.finished:
             self._append("resumed", {"changes": self.resumed_with})
 
@@ -180,14 +180,14 @@ class RunFolder:
         check_name(name, "shard name")
         if self.has_shard(name):
             raise InputError(teach("a new shard", f"{name!r}, which is stored", "discard_shard it first"))
-        kept = plain(meta or {}, "shard meta")
+        plain_meta = plain(meta or {}, "shard meta")
         data = pack(arrays)
         path = shard_path(self.path, name)
         refuse_links(path.parent, path)
         if not path.parent.is_dir():
             make_folder(path.parent)
         write_atomic(path, data)
-        line = {"name": name, "file": f"{SHARDS}/{path.name}", **stamp(data), "meta": kept}
+        line = {"name": name, "file": f"{SHARDS}/{path.name}", **stamp(data), "meta": plain_meta}
         self._append("shard", line)
 
     def read_shard(self, name: str) -> dict[str, np.ndarray]:
@@ -227,7 +227,7 @@ class RunFolder:
         """Store the result; the run is finished once this returns. A resume with other versions is a finding of it."""
         self._check_open()
         changes = list(dict.fromkeys(change for event in self.events("resumed") for change in event["changes"]))
-        if changes and not any(found.code == "resumed" for found in result.findings):
+        if changes and not any(finding.code == "resumed" for finding in result.findings):
             result.findings.append(Finding("resumed", None, f"resumed with {'; '.join(changes)}"))
         files = result_files(result)
         stamps = {name: stamp(data) for name, data in files.items()}
@@ -291,15 +291,15 @@ def _check_place(path: Path) -> None:
         raise InputError(teach(f"a run or an empty folder at {path}", got, "use another --name or --out"))
 
 
-def _start_or_read(path: Path, asked: Record | None) -> Record:
+def _start_or_read(path: Path, request: Record | None) -> Record:
     stored, copy = record_in_file(path), record_in_manifest(read_manifest(path))
-    if stored is None and (asked is None or (path / RUN_FILE).exists() or (path / MANIFEST).exists()):
+    if stored is None and (request is None or (path / RUN_FILE).exists() or (path / MANIFEST).exists()):
         read_record(path)  # says so if nothing can be repaired
         raise DamagedRunError(f"{path / RUN_FILE} is damaged; `repflow verify --repair {path}` rebuilds it")
     if stored is None:
-        assert asked is not None
-        write_atomic(path / RUN_FILE, asked.to_bytes())
-        return asked
+        assert request is not None
+        write_atomic(path / RUN_FILE, request.to_bytes())
+        return request
     if copy is not None and copy != stored:
         raise DamagedRunError(
             f"{path / RUN_FILE} and the first line of {MANIFEST} belong to different runs; "

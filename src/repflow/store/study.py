@@ -97,8 +97,8 @@ def stack(names: Sequence[str], results: Sequence[Result]) -> Result:
         arrays[name] = _padded([result.arrays.get(name) for result in results])
         axes[name] = (CELL, *holders[0].axes[name])
         if all(name in result.bands for result in holders):
-            found = [result.bands.get(name) for result in results]
-            parts = ([None if band is None else np.asarray(getattr(band, part)) for band in found] for part in PARTS)
+            present = [result.bands.get(name) for result in results]
+            parts = ([None if band is None else np.asarray(getattr(band, part)) for band in present] for part in PARTS)
             bands[name] = Band(*map(_padded, parts))
     shared, own = _divided([result.config for result in results])
     cells = [{"name": name, "config": config} for name, config in zip(names, own, strict=True)]

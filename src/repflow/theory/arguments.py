@@ -33,18 +33,18 @@ def numbers(value: ArrayLike, name: str, *, allow_complex: bool = False) -> np.n
         value = (value if value.is_complex() else value.double()).numpy()
     expected = "numbers" if allow_complex else "real numbers"
     try:
-        found = np.asarray(value)
-        if found.dtype.kind not in "biufc":  # None would become NaN, and the text "1" a number
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":  # None would become NaN, and the text "1" a number
             raise TypeError("None" if value is None else f"{type(value).__name__} with other things in it")
-        kept_complex = allow_complex and np.iscomplexobj(found)
-        if np.iscomplexobj(found) and not allow_complex:
+        kept_complex = allow_complex and np.iscomplexobj(array)
+        if np.iscomplexobj(array) and not allow_complex:
             raise TypeError("complex numbers")
-        found = found.astype(np.complex128 if kept_complex else np.float64)
+        array = array.astype(np.complex128 if kept_complex else np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(teach(f"{name} made of {expected}", f"{error}", "pass a list, array or tensor")) from None
-    if not np.isfinite(found).all():
+    if not np.isfinite(array).all():
         raise InputError(teach(f"finite {name}", "NaN or infinity in it", "look at the weights it was made from"))
-    return found
+    return array
 
 
 class Shapes:
@@ -63,34 +63,34 @@ class Shapes:
 
     def take(self, value: ArrayLike, name: str, *layouts: str, allow_complex: bool = False) -> np.ndarray:
         """Check an array against one of its layouts, each a string of axis names, and learn the sizes."""
-        found = numbers(value, name, allow_complex=allow_complex)
-        fitting = [layout.split() for layout in layouts if len(layout.split()) == found.ndim]
+        array = numbers(value, name, allow_complex=allow_complex)
+        fitting = [layout.split() for layout in layouts if len(layout.split()) == array.ndim]
         wanted = " or ".join(f"({', '.join(layout.split())})" for layout in layouts)
-        if not fitting or 0 in found.shape:
-            raise InputError(teach(f"{name} of shape {wanted}", f"shape {found.shape}", "see the function's docstring"))
-        for axis, size in zip(fitting[0], found.shape, strict=True):
+        if not fitting or 0 in array.shape:
+            raise InputError(teach(f"{name} of shape {wanted}", f"shape {array.shape}", "see the function's docstring"))
+        for axis, size in zip(fitting[0], array.shape, strict=True):
             known, source = self._sizes.setdefault(axis, (size, name))
             if known != size:
                 expected = f"{name} of shape {wanted} with {axis} = {known}, as {source} has it"
                 remedy = "weights are in the column convention: a matrix acts on a column vector from the left"
-                raise InputError(teach(expected, f"shape {found.shape}", remedy))
-        return found
+                raise InputError(teach(expected, f"shape {array.shape}", remedy))
+        return array
 
 
 def scalar(value: Number, name: str) -> float:
     """A finite real number."""
-    found = numbers(value, name)
-    if found.size != 1:
-        raise InputError(teach(f"one number for {name}", f"shape {found.shape}", "pass a single value"))
-    return float(found.reshape(-1)[0])
+    array = numbers(value, name)
+    if array.size != 1:
+        raise InputError(teach(f"one number for {name}", f"shape {array.shape}", "pass a single value"))
+    return float(array.reshape(-1)[0])
 
 
 def positive(value: Number, name: str, why: str) -> float:
     """A number > 0; `why` names the assumption that asks for it."""
-    found = scalar(value, name)
-    if found <= 0:
-        raise InputError(teach(f"{name} > 0 ({why})", f"{found:g}", f"pass a positive {name}"))
-    return found
+    number = scalar(value, name)
+    if number <= 0:
+        raise InputError(teach(f"{name} > 0 ({why})", f"{number:g}", f"pass a positive {name}"))
+    return number
 
 
 def variance(value: Number, name: str = "sigma2") -> float:
@@ -100,26 +100,26 @@ def variance(value: Number, name: str = "sigma2") -> float:
 
 def not_negative(value: Number, name: str, why: str) -> float:
     """A number ≥ 0; `why` names the assumption that asks for it."""
-    found = scalar(value, name)
-    if found < 0:
-        raise InputError(teach(f"{name} ≥ 0 ({why})", f"{found:g}", f"pass {name} as it is bounded, not its negative"))
-    return found
+    number = scalar(value, name)
+    if number < 0:
+        raise InputError(teach(f"{name} ≥ 0 ({why})", f"{number:g}", f"pass {name} as it is bounded, not its negative"))
+    return number
 
 
 def count(value: Number, name: str) -> int:
     """A whole number ≥ 1."""
-    found = scalar(value, name)
-    if found < 1 or found != math.floor(found):
-        raise InputError(teach(f"{name} as a whole number ≥ 1", f"{found:g}", f"pass the number of {name}"))
-    return int(found)
+    number = scalar(value, name)
+    if number < 1 or number != math.floor(number):
+        raise InputError(teach(f"{name} as a whole number ≥ 1", f"{number:g}", f"pass the number of {name}"))
+    return int(number)
 
 
 def word(value: Any, name: str, known: Sequence[str]) -> str:
     """One of some words."""
     if value not in known:
-        shown = ", ".join(repr(entry) for entry in known)
+        words = ", ".join(repr(entry) for entry in known)
         remedy = nearest(value, known) if isinstance(value, str) else "pass one of them"
-        raise InputError(teach(f"{name} to be one of {shown}", repr(value), remedy))
+        raise InputError(teach(f"{name} to be one of {words}", repr(value), remedy))
     return str(value)
 
 

@@ -119,11 +119,11 @@ def own_gain(block: ChannelBlock) -> Tensor:
 def channel_reach(block: ChannelBlock, inputs: Any = ()) -> Reach:
     """Sums over the kernels k_{t,m,r} of a block, and its answers to inputs, heads in slabs that fit."""
     block = _tensors(block)
-    given = [_double(part) for part in inputs]
+    signals = [_double(part) for part in inputs]
     tokens, channels = len(block.drive), block.taps.shape[1]
     share = channels // block.drive.shape[1]
     past, before, own = (torch.zeros(channels, dtype=torch.float64, device=block.drive.device) for _ in range(3))
-    outputs = [part.new_empty(tokens, channels) for part in given]
+    outputs = [part.new_empty(tokens, channels) for part in signals]
     for heads, kernel in _kernels(block):
         here = slice(heads.start * share, heads.stop * share)
         taps = block.taps[:, here].reshape(len(block.taps), -1, share)
@@ -131,7 +131,7 @@ def channel_reach(block: ChannelBlock, inputs: Any = ()) -> Reach:
         itself = kernel.diagonal(dim1=1, dim2=2).square().sum(1)[:, None] * taps[0].square()
         own[here] = itself.flatten()
         before[here] = (kernel.square().sum((1, 2))[:, None] * taps[0].square() - itself).flatten()
-        for part, out in zip(given, outputs, strict=True):
+        for part, out in zip(signals, outputs, strict=True):
             answer = torch.einsum("htm,mhr->thr", kernel, part[:, here].reshape(tokens, -1, share))
             out[:, here] = answer.flatten(1)
     return Reach(past, before, own, outputs)
@@ -198,8 +198,8 @@ def _largest(matrix: Tensor) -> float:
     width = matrix.shape[1]
     operator = LinearOperator((width, width), matvec=gram, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(width)
-    found = eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)
-    return float(np.sqrt(max(found[0], 0.0)))
+    eigenvalues = eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)
+    return float(np.sqrt(max(eigenvalues[0], 0.0)))
 
 
 def _spread(part: Tensor, size: int) -> Tensor:

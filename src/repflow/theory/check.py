@@ -84,8 +84,8 @@ def bound_check(
     passes = corrected == 0
     words = "as printed: no draw breaks it" if printed == 0 else f"printed fails: {say}" if printed else say
     verdict = words if passes else f"corrected form broken by {corrected} of {draws} draws"
-    made = None if printed is None else float(printed)
-    return Check(paper, statement, setting, "bound", made, float(corrected), float(draws), 0.0, passes, verdict)
+    broken = None if printed is None else float(printed)
+    return Check(paper, statement, setting, "bound", broken, float(corrected), float(draws), 0.0, passes, verdict)
 
 
 def _relative(value: float, against: float) -> float:
@@ -113,14 +113,14 @@ def form_check(
     session: Session, statement: str, setting: str, say: str, name: str, *args: Any, share: float = 1.0, **kwargs: Any
 ) -> Check:
     """A closed form beside its Monte-Carlo twin; vectors by their squared norm, freed of the noise's share of it."""
-    found = session.simulate(name, *args, share=share, **kwargs)
+    twin = session.simulate(name, *args, share=share, **kwargs)
     with collecting():
         printed = FORMS[name](*args, form="printed", **kwargs)
-    if isinstance(found.estimate, float):
-        made = (float(printed), float(found.closed_form), found.estimate, float(found.standard_error))
+    if isinstance(twin.estimate, float):
+        numbers = (float(printed), float(twin.closed_form), twin.estimate, float(twin.standard_error))
     else:
-        noise = np.asarray(found.standard_error) ** 2
-        error = 2 * math.sqrt(float((found.estimate**2 * noise).sum()))
-        square = float((found.estimate**2).sum() - noise.sum())
-        made = (float((printed**2).sum()), float(np.sum(np.square(found.closed_form))), square, error)
-    return value_check(statement, setting, *made, say)
+        noise = np.asarray(twin.standard_error) ** 2
+        error = 2 * math.sqrt(float((twin.estimate**2 * noise).sum()))
+        square = float((twin.estimate**2).sum() - noise.sum())
+        numbers = (float((printed**2).sum()), float(np.sum(np.square(twin.closed_form))), square, error)
+    return value_check(statement, setting, *numbers, say)

@@ -57,11 +57,11 @@ def gelu_moments(mean: ArrayLike, variance: ArrayLike, *, form: str = "corrected
         raise InputError(teach(f"variance like mean {m.shape}", f"shape {s2.shape}", remedy)) from None
     if is_printed(form):
         report("Theorem 1 as printed", linear_gelu(m, s2))
-        found = m / 2, np.full_like(m, 0.5)
+        pair = m / 2, np.full_like(m, 0.5)
     else:
         report("Theorem 1", ())
-        found = moments(m, s2)
-    return GeluMoments(*(part if part.ndim else float(part) for part in found))
+        pair = moments(m, s2)
+    return GeluMoments(*(part if part.ndim else float(part) for part in pair))
 
 
 def linear_gelu(m: np.ndarray, s2: np.ndarray) -> list[Hypothesis]:

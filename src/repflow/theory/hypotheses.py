@@ -65,17 +65,17 @@ class Hypotheses(tuple[Hypothesis, ...]):
 @contextmanager
 def collecting() -> Iterator[list[Hypothesis]]:
     """Gather what closed forms report inside, instead of warnings."""
-    found: list[Hypothesis] = []
-    token = _collector.set(found)
+    reports: list[Hypothesis] = []
+    token = _collector.set(reports)
     try:
-        yield found
+        yield reports
     finally:
         _collector.reset(token)
 
 
-def report(statement: str, found: Iterable[Hypothesis], *, warn: bool = True) -> Hypotheses:
+def report(statement: str, conditions: Iterable[Hypothesis], *, warn: bool = True) -> Hypotheses:
     """Hand the hypotheses of a statement to who asked for them, or warn of those that fail."""
-    checked = Hypotheses(found)
+    checked = Hypotheses(conditions)
     gathered = _collector.get()
     if gathered is not None:
         gathered += checked

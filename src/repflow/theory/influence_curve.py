@@ -179,8 +179,8 @@ def lost_in_the_middle(curves: np.ndarray, *, lengths: np.ndarray | None = None)
     array(-4.)
     """
     table = np.asarray(curves, dtype=np.float64)
-    found = np.full(table.shape[:-1], np.nan)
-    lengths = _length(table) if lengths is None else np.broadcast_to(lengths, found.shape)
+    depths = np.full(table.shape[:-1], np.nan)
+    lengths = _length(table) if lengths is None else np.broadcast_to(lengths, depths.shape)
     for place in np.ndindex(*table.shape[:-1]):
         length = int(lengths[place])
         if length >= LEAST_MIDDLE:
@@ -190,8 +190,8 @@ def lost_in_the_middle(curves: np.ndarray, *, lengths: np.ndarray | None = None)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # a fifth that underflowed whole is NaN
                 near, far, middle = (float(np.nanmean(part)) for part in parts)
-            found[place] = np.minimum(near, far) - middle
-    return found
+            depths[place] = np.minimum(near, far) - middle
+    return depths
 
 
 @dataclass(frozen=True)

@@ -151,11 +151,11 @@ def stability_ordering(
     threshold = (reach + math.sqrt(reach**2 + 4 * (4 * bm + am) * at)) / (2 * bm + am / 2)
     zero = [name for name, value in zip(named, (at, bt, gt, am, bm), strict=True) if value == 0]
     if is_printed(form):
-        found = [
+        conditions = [
             Hypothesis("α_T, β_T, γ_T, α_M, β_M > 0", not zero, f"zero: {', '.join(zero) or 'none'}"),
             Hypothesis("σ² < σ²_max", s2 < threshold, f"σ² is {s2:g}, σ²_max {threshold:g}"),
         ]
-        report("Theorem 5 as printed", found)
+        report("Theorem 5 as printed", conditions)
         holds = bool(cubic(1) > 0)
         return StabilityOrdering(cubic, threshold, holds, math.inf if holds else 1.0)
     report("Theorem 5", ())

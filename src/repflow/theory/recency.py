@@ -120,7 +120,7 @@ def _system(A: ArrayLike, b: ArrayLike, c: ArrayLike) -> tuple[np.ndarray, np.nd
 
 
 def _lags(lags: ArrayLike) -> np.ndarray:
-    found = np.atleast_1d(numbers(list(lags) if isinstance(lags, range) else lags, "lags"))
-    if found.ndim != 1 or (found < 0).any():
-        raise InputError(teach("lags (lag,) ≥ 0", f"shape {found.shape}, smallest {found.min():g}", "pass t - s ≥ 0"))
-    return found
+    array = np.atleast_1d(numbers(list(lags) if isinstance(lags, range) else lags, "lags"))
+    if array.ndim != 1 or (array < 0).any():
+        raise InputError(teach("lags (lag,) ≥ 0", f"shape {array.shape}, smallest {array.min():g}", "pass t - s ≥ 0"))
+    return array

@@ -92,8 +92,8 @@ def simulate(
     if total < 2:
         raise InputError(teach("at least 2 samples", f"{total}", "an error needs more than one draw"))
     per = chunk if chunk is not None else max(1, min(total, CHUNK_NUMBERS // size))
-    found = sample_moments(draw, samples=total, seed=seed, chunk=count(per, "chunk"), progress=progress)
-    estimate, error = twin.read(found)
+    sampled_moments = sample_moments(draw, samples=total, seed=seed, chunk=count(per, "chunk"), progress=progress)
+    estimate, error = twin.read(sampled_moments)
     closed = _closed_form(name, estimate, args, {k: v for k, v in kwargs.items() if k not in twin.own})
     return Simulation(estimate, error, relative_gap(closed, estimate), closed, total)
 
@@ -110,9 +110,9 @@ def hypotheses(name: str, *args: Any, **kwargs: Any) -> Hypotheses:
     """
     if name not in FORMS:
         raise InputError(f"no closed form {name!r}; {nearest(name, FORMS)}")
-    with collecting() as found:
+    with collecting() as reports:
         FORMS[name](*args, **kwargs)
-    return Hypotheses(found)
+    return Hypotheses(reports)
 
 
 def relative_gap(closed: float | np.ndarray, estimate: float | np.ndarray) -> float:
@@ -134,8 +134,8 @@ def _closed_form(name: str, estimate: Any, args: tuple[Any, ...], kwargs: dict[s
     if name == "transformer_trace" and kwargs.get("form") != "printed" and pair not in SUPPORTED:
         return float("nan")
     with collecting():  # the gap itself shows what a broken hypothesis does
-        found = FORMS[name](*args, **kwargs)
-    return found.mean if name == "gelu_moments" else found
+        value = FORMS[name](*args, **kwargs)
+    return value.mean if name == "gelu_moments" else value
 
 
 def _gelu_block(mean: ArrayLike, variance: ArrayLike) -> tuple[Draw, int]:
@@ -227,8 +227,8 @@ def _mamba_block(
         inputs, gate = (_silu(part, linear) for part in (convolved, x @ parts.W_z.T))
         state, out = np.zeros((k, size)), np.empty((k, n, width))
         for t in range(n):
-            kept = state * parts.decay[t] if parts.decay.ndim == 2 else state @ parts.decay[t].T
-            state = kept + inputs[:, t] @ parts.B[t].T
+            carried = state * parts.decay[t] if parts.decay.ndim == 2 else state @ parts.decay[t].T
+            state = carried + inputs[:, t] @ parts.B[t].T
             out[:, t] = state @ parts.C[t].T
         return np.asarray(out * gate)
 
@@ -288,17 +288,17 @@ class Twin(NamedTuple):
     own: tuple[str, ...] = ()
 
 
-def _trace(found: Moments) -> tuple[float, float]:
-    return found.trace, found.trace_error
+def _trace(moments: Moments) -> tuple[float, float]:
+    return moments.trace, moments.trace_error
 
 
-def _mean(found: Moments) -> tuple[Any, Any]:
-    return (found.mean, found.mean_error) if found.mean.ndim else (float(found.mean), float(found.mean_error))
+def _mean(moments: Moments) -> tuple[Any, Any]:
+    return (moments.mean, moments.mean_error) if moments.mean.ndim else (float(moments.mean), float(moments.mean_error))
 
 
-def _token_mean(found: Moments) -> tuple[np.ndarray, np.ndarray]:
+def _token_mean(moments: Moments) -> tuple[np.ndarray, np.ndarray]:
     """Every token has the same mean; their errors are taken for independent, as far apart tokens' are."""
-    return found.mean.mean(0), np.sqrt((found.mean_error**2).mean(0))
+    return moments.mean.mean(0), np.sqrt((moments.mean_error**2).mean(0))
 
 
 TWINS: dict[str, Twin] = {

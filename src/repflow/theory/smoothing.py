@@ -73,9 +73,9 @@ def memory_contraction(A: ArrayLike, delta: ArrayLike, b: ArrayLike, *, form: st
     printed = is_printed(form)
     spread = highest - lowest if printed else np.maximum(highest, 0) - np.minimum(lowest, 0)
     rhs = (1 - float(decay.min()) ** (len(decay) - 1)) * float(spread.max())
-    found = _hypotheses(decay, step, lowest, highest, printed=printed)
-    report("Theorem 4.2", found, warn=False)  # the result carries them
-    return MemoryContraction(float(np.ptp(states, axis=0).max()), rhs, Hypotheses(found))
+    conditions = _hypotheses(decay, step, lowest, highest, printed=printed)
+    report("Theorem 4.2", conditions, warn=False)  # the result carries them
+    return MemoryContraction(float(np.ptp(states, axis=0).max()), rhs, Hypotheses(conditions))
 
 
 def _hypotheses(
@@ -84,22 +84,22 @@ def _hypotheses(
     total = (decay + step).max(0)
     over = np.flatnonzero(total > 1 + ROUNDING)
     many = f"largest A + Δ is {total.max():.6g}; it exceeds 1 in {len(over)} of {len(total)} states" + _some(over)
-    found = [
+    conditions = [
         Hypothesis("A + Δ ≤ 1", not len(over), many),
         Hypothesis("Δ ≥ 0", bool(step.min() >= 0), f"smallest Δ is {step.min():.6g}"),
     ]
     if printed:
         apart = np.flatnonzero((lowest > 0) | (highest < 0))
         text = f"0 lies outside [m_n, M_n] in {len(apart)} of {len(lowest)} states" + _some(apart)
-        found.append(Hypothesis("(ii) m_n ≤ 0 ≤ M_n", not len(apart), text))
-    return found
+        conditions.append(Hypothesis("(ii) m_n ≤ 0 ≤ M_n", not len(apart), text))
+    return conditions
 
 
 def _some(states: np.ndarray) -> str:
     if not len(states):
         return ""
-    shown = ", ".join(str(int(state)) for state in states[:8])
-    return f": state {shown}{', ...' if len(states) > 8 else ''}"
+    numbers = ", ".join(str(int(state)) for state in states[:8])
+    return f": state {numbers}{', ...' if len(states) > 8 else ''}"
 
 
 def smoothing_rate(A_min: Number, T: Number, depth: Number, *, form: str = "corrected") -> float:

@@ -49,8 +49,8 @@ def mean_field_trace(
     cross = -(s2**2) * d1 * np.trace(p.T @ g @ b.T @ r1) + s2 * d2 * np.trace(p.T @ g @ tilt.T @ r2)
     own = d1 * s2 * (g * g).sum() + s2**3 * d1 * np.trace(g @ b.T @ r1 @ b @ g.T)
     spread = (d1 - 1) / n
-    found = f"(D1 - 1)/n is {spread:.3g}, {MEAN_FIELD} is the most that was within 1 %"
+    text = f"(D1 - 1)/n is {spread:.3g}, {MEAN_FIELD} is the most that was within 1 %"
     return MeanField(
         float(n * s2 * (p * p).sum() + 2 * cross + own),
-        (Hypothesis("n large enough for the mean field", bool(spread <= MEAN_FIELD), found),),
+        (Hypothesis("n large enough for the mean field", bool(spread <= MEAN_FIELD), text),),
     )

@@ -122,9 +122,9 @@ def transformer_trace(
         raise InputError(teach(f"a combination with a closed form ({known})", got, remedy))
     if attention == "softmax":
         query, key = _query_key(shapes, W_Q, W_K)
-        found = mean_field_trace(w1, w2, wv, query, key, s2, tokens)
-        report("Theorem 2, mean field", found.hypotheses)
-        return found.trace
+        field = mean_field_trace(w1, w2, wv, query, key, s2, tokens)
+        report("Theorem 2, mean field", field.hypotheses)
+        return field.trace
     report("Theorem 2", ())
     if activation == "gelu":
         return tokens * gelu_token_trace(w1, w2, wv, bias, s2, tokens)

@@ -147,8 +147,8 @@ def run_influence(
         if progress is not None:
             done = [sample for b in plan.batches[:at] for sample in b]
             progress(len(done), len(prompts), sum(prompts.lengths[sample] for sample in done))
-    found = {sample: kept for b in plan.batches for sample, kept in sink.read(prefix + batch_name(b)).items()}
-    return {sample: found[sample][0] for sample in sorted(found)}
+    by_sample = {sample: record for b in plan.batches for sample, record in sink.read(prefix + batch_name(b)).items()}
+    return {sample: by_sample[sample][0] for sample in sorted(by_sample)}
 
 
 def _smaller(plan: Plan, at: int, sink: Sink, error: Exception, *, checkpointing: bool) -> tuple[Plan, bool]:
@@ -172,7 +172,7 @@ def _run_batch(
     ids, mask = pad(prompts, batch)
     lengths = [prompts.lengths[sample] for sample in batch]
     at = [token_at(options.at, length) for length in lengths]
-    found = influence_squares(
+    squares = influence_squares(
         model,
         ids,
         mask,
@@ -185,9 +185,9 @@ def _run_batch(
     )
     records: Records = {}
     for row, (sample, place, length) in enumerate(zip(batch, at, lengths, strict=True)):
-        mean = np.stack([found[target].mean[:, row, : place + 1][:, ::-1] for target in options.targets])
-        variance = np.stack([found[target].variance[row, : place + 1][::-1] for target in options.targets])
-        future = [_future(found[target].mean[0, row], place, length) for target in options.targets]
+        mean = np.stack([squares[target].mean[:, row, : place + 1][:, ::-1] for target in options.targets])
+        variance = np.stack([squares[target].variance[row, : place + 1][::-1] for target in options.targets])
+        future = [_future(squares[target].mean[0, row], place, length) for target in options.targets]
         records[sample] = [{"mean": mean, "variance": variance, "future": np.array(future)}]
     if options.decays:
         decays = largest_decays(model, ids, mask, [place + 1 for place in at])

@@ -129,15 +129,15 @@ def _difference(
     if not steps:
         return None, 0.0
     size = float(x.double().square().mean().sqrt()) or 1.0
-    drawn = np.random.default_rng(0).standard_normal(tuple(x.shape))
-    shift = torch.from_numpy(drawn).to(device=x.device, dtype=x.dtype) * size
+    noise = np.random.default_rng(0).standard_normal(tuple(x.shape))
+    shift = torch.from_numpy(noise).to(device=x.device, dtype=x.dtype) * size
     analytic = (rows.double() * shift.double()).sum(dim=(1, 2)).cpu().numpy()
     moves = torch.tensor([sign * step for step in steps for sign in (1, -1)], device=x.device, dtype=x.dtype)
     outputs = _output(model, ids.expand(len(moves), -1), x + moves[:, None, None] * shift)
     ends = outputs[:, at].double().cpu().numpy()
     numeric = [signs @ (ends[2 * i] - ends[2 * i + 1]) / (2 * step) for i, step in enumerate(steps)]
     apart = min(_relative(one, other) for one, other in itertools.pairwise(numeric))
-    return min(_relative(found, analytic) for found in numeric), apart
+    return min(_relative(estimate, analytic) for estimate in numeric), apart
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:

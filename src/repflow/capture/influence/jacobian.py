@@ -98,13 +98,13 @@ def influence_squares(
         arguments = model.reading.arguments(on_device(ids, model.device), mask)
         with refusing_no_gradient(model):
             model.reading.base(**arguments)
-            found = {}
+            squares = {}
             for target in targets:
                 y = caught.states[model.n_states if target == FINAL else target]
                 directions = _directions(y, at, probes, seed, numbers)
                 sources = [caught.embedding[0], *(caught.states[s] for s in range(_before(model, target)))]
-                found[target] = _accumulate(y, sources, directions, model.n_states + 1, exact=probes is None)
-    return found
+                squares[target] = _accumulate(y, sources, directions, model.n_states + 1, exact=probes is None)
+    return squares
 
 
 def _before(model: Model, target: int) -> int:
@@ -122,8 +122,8 @@ def _directions(
             vectors = torch.zeros(len(y), width)
             vectors[:, number] = 1.0
         else:
-            drawn = [rademacher(seed, sample, number, width) for sample in samples]
-            vectors = torch.from_numpy(np.stack(drawn))
+            signs = [rademacher(seed, sample, number, width) for sample in samples]
+            vectors = torch.from_numpy(np.stack(signs))
         start = torch.zeros_like(y)
         start[rows, places] = vectors.to(device=y.device, dtype=y.dtype)
         yield start

@@ -53,8 +53,8 @@ class MemoryMeter(Meter):
         """Take a layer's recurrence."""
         if self.bad is not None and layer >= self.bad:
             return
-        made = layer_sums(quantities, self._lengths)
-        self._sums[layer] = self._sums[layer].beside(made) if quantities.part else made
+        sums = layer_sums(quantities, self._lengths)
+        self._sums[layer] = self._sums[layer].beside(sums) if quantities.part else sums
 
     def on_mixer(self, layer: int, added: Tensor) -> None:
         """Take what the mixer of a layer adds to the stream."""
@@ -72,7 +72,7 @@ class MemoryMeter(Meter):
 
     def end(self) -> None:
         """One record per sample."""
-        units = max((made.most.shape[1] for made in self._sums.values()), default=0)
+        units = max((sums.most.shape[1] for sums in self._sums.values()), default=0)
         for row, sample in enumerate(self._batch.samples):
             self.records[sample] = self._record(row, units)
 
@@ -86,22 +86,22 @@ class MemoryMeter(Meter):
         record |= {f"sharpness/{part}": blank() for part in (*PARTS, "mixer", "block")}
         record["tokens"] = np.array(self._batch.lengths[row])
         record["facts"] = np.zeros((self.layers, 2), dtype=np.int64)
-        for layer, made in self._sums.items():
-            count = made.most.shape[1]
-            for name, part in zip(UNIT_WISE, (made.most, made.least, made.slow, made.fast), strict=True):
+        for layer, here in self._sums.items():
+            count = here.most.shape[1]
+            for name, part in zip(UNIT_WISE, (here.most, here.least, here.slow, here.fast), strict=True):
                 record[name][layer, :count] = part[row].cpu().numpy()
-            scalars = [float(made.met[row]), made.never, float(made.spread_state[row]), float(made.spread_bound[row])]
+            scalars = [float(here.met[row]), here.never, float(here.spread_state[row]), float(here.spread_bound[row])]
             for name, scalar in zip(names, scalars, strict=True):
                 record[name][layer] = scalar
             for signal in PARTS:
-                square, joint = (sums[row].cpu() for sums in made.energy[signal])
+                square, joint = (sums[row].cpu() for sums in here.energy[signal])
                 record[f"sharpness/{signal}"][layer] = float(sharpness_of(square, joint, self._lengths[row]))
-            record["facts"][layer] = count, made.states
-        for (signal, layer), found in self._sharp.items():
+            record["facts"][layer] = count, here.states
+        for (signal, layer), by_row in self._sharp.items():
             if signal == "embedding":
-                record["sharpness/embedding"] = found[row].numpy()
+                record["sharpness/embedding"] = by_row[row].numpy()
             else:
-                record[f"sharpness/{signal}"][layer] = float(found[row])
+                record[f"sharpness/{signal}"][layer] = float(by_row[row])
         return record
 
     def compute(self) -> Table:
@@ -202,7 +202,7 @@ def _watching(model: Model, meters: list[MemoryMeter]) -> Iterator[None]:
     """Hand the recurrences and what mixers add to the meter of the running batch."""
     with ExitStack() as stack:
         if recurrent_layers(model):
-            stack.enter_context(ssm_quantities(model, lambda layer, found: meters[-1].on_layer(layer, found)))
+            stack.enter_context(ssm_quantities(model, lambda layer, quantities: meters[-1].on_layer(layer, quantities)))
         if model.reading.sublayer_problem is None:
             for layer, parts in enumerate(model.reading.parts):
                 mixing = [part for part in parts if part.kind != "mlp"]
@@ -244,22 +244,22 @@ def _finish(added: list[Tensor], layer: int, meters: list[MemoryMeter]) -> Calla
 
 def _map_curves(model: Model, prompts: Prompts, sink: Sink, units: int) -> Table:
     """Entropy and distance of the rows of maps over tokens, prompt by prompt: a map is of one prompt's length."""
-    found: dict[str, list[np.ndarray]] = {"row_entropy": [], "mean_distance": []}
+    curves: dict[str, list[np.ndarray]] = {"row_entropy": [], "mean_distance": []}
     for sample, prompt in enumerate(prompts):
         name = f"maps-{sample:06d}"
         if not sink.has(name):
             reader = MapReader(every_layer(model, units))
             with reading_maps(model, reader):
                 model.stream(torch.tensor([prompt.ids]), on_state=lambda *_: None)
-            record = {key: np.full(model.n_layers, np.nan) for key in found}
+            record = {key: np.full(model.n_layers, np.nan) for key in curves}
             for layer, maps in reader.found.items():
                 record["row_entropy"][layer] = float(maps.rows.entropy.nanmean())
                 record["mean_distance"][layer] = float(maps.rows.distance.nanmean())
             sink.write(name, {sample: [record]})
         stored = sink.read(name)[sample][0]
-        for key, values in found.items():
+        for key, values in curves.items():
             values.append(stored[key])
-    return {f"attention/{key}": (("layer", "sample"), np.stack(values, 1)) for key, values in found.items()}
+    return {f"attention/{key}": (("layer", "sample"), np.stack(values, 1)) for key, values in curves.items()}
 
 
 def _transitions(model: Model, meter: MemoryMeter) -> list[dict[str, Any]]:
@@ -277,11 +277,11 @@ def transition_kinds(model: Model) -> dict[int, dict[str, str]]:
     from repflow.mixers.base import Mixer
     from repflow.models.recurrence.own import MATRIX
 
-    found = {}
+    kinds = {}
     for layer, kind in recurrent_layers(model).items():
         unit = "head" if kind == "ssd" else "channel"
         if kind == "own":
             family = next(m.family for m in model.blocks[layer].modules() if isinstance(m, Mixer) and m.recurrent)
             kind, unit = f"own:{family}", "head" if family in ("ssd", *MATRIX) else "channel"
-        found[layer] = {"kind": kind, "unit": unit}
-    return found
+        kinds[layer] = {"kind": kind, "unit": unit}
+    return kinds

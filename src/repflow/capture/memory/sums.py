@@ -152,28 +152,28 @@ def layer_sums(quantities: SsmQuantities, lengths: Tensor) -> LayerSums:
         quantities: The layer, as `ssm_quantities` hands it out.
         lengths: Real tokens of each sample (batch,).
     """
-    found = quantities.recurrence
-    lengths = lengths.to(found.log_decay(slice(0, 1)).device)
-    most, least, rate = _decays(found, lengths)
-    met = torch.zeros(found.batch, dtype=torch.float64, device=lengths.device)
+    recurrence = quantities.recurrence
+    lengths = lengths.to(recurrence.log_decay(slice(0, 1)).device)
+    most, least, rate = _decays(recurrence, lengths)
+    met = torch.zeros(recurrence.batch, dtype=torch.float64, device=lengths.device)
     signals = {part: Signal() for part in PARTS}
-    for step in found.walk():
+    for step in recurrence.walk():
         here = _inside(step.tokens, lengths)
         count = step.tokens.stop - step.tokens.start
         for part, value in zip(PARTS, (step.b, step.entry, step.h), strict=True):
-            value = value.expand(found.batch, count, -1, -1)
+            value = value.expand(recurrence.batch, count, -1, -1)
             if step.tokens.start == 0:
-                signals[part].begin(found.batch, value)
+                signals[part].begin(recurrence.batch, value)
             signals[part].add(value, here, extremes=part != "entry")
         real = torch.arange(count, device=here.device) < here[:, None]
-        met += torch.where(real, found.met(step.tokens), 0).sum(1)
-    rates = found.rates()
+        met += torch.where(real, recurrence.met(step.tokens), 0).sum(1)
+    rates = recurrence.rates()
     steps = (lengths - 1).clamp(min=0)
     bound = signals["input"].spread(with_zero=True) * -torch.expm1(steps * least.amin(1).log())
     return LayerSums(
         kind=quantities.kind if quantities.family is None else f"own:{quantities.family}",
-        unit=found.unit,
-        states=int(found.log_decay(slice(0, 1)).shape[-1]),
+        unit=recurrence.unit,
+        states=int(recurrence.log_decay(slice(0, 1)).shape[-1]),
         most=most,
         least=least,
         slow=rate.amin(-1),
@@ -186,18 +186,18 @@ def layer_sums(quantities: SsmQuantities, lengths: Tensor) -> LayerSums:
     )
 
 
-def _decays(found: Recurrence, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _decays(recurrence: Recurrence, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Largest and smallest |A_t| (batch, unit) and −mean ln|A_t| (batch, unit, state), from the second token on.
 
     At the first token A multiplies a state of zero, so that its value means nothing.
     """
-    first = found.log_decay(slice(0, 1))
-    shape = (found.batch, found.units)
+    first = recurrence.log_decay(slice(0, 1))
+    shape = (recurrence.batch, recurrence.units)
     most = torch.full(shape, -torch.inf, dtype=first.dtype, device=first.device)
     least = torch.full(shape, torch.inf, dtype=first.dtype, device=first.device)
     total = torch.zeros(*shape, first.shape[-1], dtype=torch.float64, device=first.device)
-    for here in _slices(found):
-        log = found.log_decay(here).expand(found.batch, here.stop - here.start, found.units, -1)
+    for here in _slices(recurrence):
+        log = recurrence.log_decay(here).expand(recurrence.batch, here.stop - here.start, recurrence.units, -1)
         for row, count in enumerate(_inside(here, lengths).tolist()):
             part = log[row, max(0, 1 - here.start) : count]
             if len(part):
@@ -210,12 +210,12 @@ def _decays(found: Recurrence, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]
     return most, least, -total / torch.where(count > 0, count, torch.nan)
 
 
-def _slices(found: Recurrence) -> Iterator[slice]:
+def _slices(recurrence: Recurrence) -> Iterator[slice]:
     """Runs of tokens whose decays fit into the buffer."""
-    size = found.log_decay(slice(0, 1))[0].numel() * found.batch
+    size = recurrence.log_decay(slice(0, 1))[0].numel() * recurrence.batch
     chunk = max(1, BUFFER // max(size, 1))
-    for first in range(0, found.tokens, chunk):
-        yield slice(first, min(first + chunk, found.tokens))
+    for first in range(0, recurrence.tokens, chunk):
+        yield slice(first, min(first + chunk, recurrence.tokens))
 
 
 def _inside(tokens: slice, lengths: Tensor) -> Tensor:
@@ -238,5 +238,5 @@ def sharpness_of(square: Tensor, joint: Tensor, lengths: Tensor) -> Tensor:
     >>> sharpness_of(torch.tensor([4.0]), torch.tensor([8.0]), torch.tensor([3])).tolist()
     [0.5]
     """
-    found = (lengths * square - joint) / ((lengths - 1) * square)
-    return torch.where((lengths > 1) & (square > 0), found, torch.nan)
+    sharpness = (lengths * square - joint) / ((lengths - 1) * square)
+    return torch.where((lengths > 1) & (square > 0), sharpness, torch.nan)

@@ -69,15 +69,15 @@ def mamba_layer(mixer: Any, hidden: Tensor, tiles: triton_s6.Tiles | None = None
         delta_softplus=True,
         tiles=tiles,
     )  # fmt: skip
-    made: Tensor = mixer.out_proj(y)
-    return made
+    output: Tensor = mixer.out_proj(y)
+    return output
 
 
 def mamba2_layer(mixer: Any, hidden: Tensor, tiles: triton_ssd.Tiles | None = None) -> Tensor:
     """A Mamba2Mixer without cache and mask: hidden (batch, token, width) → same."""
     y = mamba2_inner(mixer.in_proj(hidden), _weights(mixer), _shape(mixer, tiles))
-    made: Tensor = mixer.out_proj(y)
-    return made
+    output: Tensor = mixer.out_proj(y)
+    return output
 
 
 def _weights(mixer: Any) -> Weights:

@@ -138,9 +138,9 @@ def _differs(what: str, run: Callable[[], Tensor], theirs: Tensor) -> str | None
 
 def _why_not(mixer: Any, layer: LayerScan, hidden: Tensor, args: tuple, kwargs: dict[str, Any]) -> str | None:
     """Why this call of a layer is not the kernels'; None if it is."""
-    given = [name for name, value in kwargs.items() if value is not None and name not in IGNORED]
-    if args or given:
-        return f"called with {given[0] if given else 'more than its input'}"
+    extra = [name for name, value in kwargs.items() if value is not None and name not in IGNORED]
+    if args or extra:
+        return f"called with {extra[0] if extra else 'more than its input'}"
     if (refused := _refused(layer)) is not None:
         return refused
     if layer.watchers:

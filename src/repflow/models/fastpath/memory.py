@@ -60,24 +60,24 @@ class Memory:
 
     def rows(self, index: Tensor) -> Memory:
         """A copy of these rows of the batch, to go on from."""
-        return Memory({layer: held.rows(index) for layer, held in self.layers.items()})
+        return Memory({layer: memory.rows(index) for layer, memory in self.layers.items()})
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes."""
-        return sum(held.window.nbytes + held.state.nbytes for held in self.layers.values())
+        return sum(memory.window.nbytes + memory.state.nbytes for memory in self.layers.values())
 
     def run(self, mixer: Any, hidden: Tensor) -> Tensor:
         """A layer's output for a whole prompt, or for one more token: (batch, token, width) → same."""
-        held = self.layers.get(mixer)
-        if held is not None and hidden.shape[1] != 1:
+        before = self.layers.get(mixer)
+        if before is not None and hidden.shape[1] != 1:
             got = f"{hidden.shape[1]} tokens"
             raise InputError(teach("one token at a time behind the prompt", got, "read a new prompt for more"))
         layer = _mamba2 if hasattr(mixer, "dt_bias") else _mamba
-        y, kept = layer(mixer, hidden, held)
-        self.layers[mixer] = kept
-        made: Tensor = mixer.out_proj(y)
-        return made
+        y, after = layer(mixer, hidden, before)
+        self.layers[mixer] = after
+        output: Tensor = mixer.out_proj(y)
+        return output
 
 
 class _Active(threading.local):
@@ -105,11 +105,11 @@ def remembers(blocks: Sequence[nn.Module]) -> bool:
     )
 
 
-def _convolved(mixer: Any, x: Tensor, held: LayerMemory | None) -> tuple[Tensor, Tensor]:
+def _convolved(mixer: Any, x: Tensor, memory: LayerMemory | None) -> tuple[Tensor, Tensor]:
     """Convolution with SiLU of x (batch, token, channel), and the window behind it."""
     weight, bias = mixer.conv1d.weight, mixer.conv1d.bias
-    if held is not None:
-        return conv_token(x[:, 0], held.window, weight, bias)[:, None], held.window
+    if memory is not None:
+        return conv_token(x[:, 0], memory.window, weight, bias)[:, None], memory.window
     before = weight.shape[-1] - 1
     window = functional.pad(x[:, max(0, x.shape[1] - before) :], (0, 0, max(0, before - x.shape[1]), 0)).contiguous()
     if obstacle(x, weight, bias) is None:
@@ -120,19 +120,19 @@ def _convolved(mixer: Any, x: Tensor, held: LayerMemory | None) -> tuple[Tensor,
     return functional.silu(functional.conv1d(padded, weight, bias, groups=weight.shape[0])).mT, window
 
 
-def _mamba(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tensor, LayerMemory]:
+def _mamba(mixer: Any, hidden: Tensor, memory: LayerMemory | None) -> tuple[Tensor, LayerMemory]:
     """A Mamba layer without its projection out."""
     x, gate = mixer.in_proj(hidden).chunk(2, dim=-1)
-    x, window = _convolved(mixer, x, held)
+    x, window = _convolved(mixer, x, memory)
     size = mixer.A_log.shape[1]
     step, b, c = mixer.x_proj(x).split([mixer.x_proj.out_features - 2 * size, size, size], dim=-1)
     eps = getattr(mixer, "rms_eps", None)
     if eps is not None:  # FalconMamba norms all three, without weights
         step, b, c = (functional.rms_norm(part, part.shape[-1:], eps=eps) for part in (step, b, c))
     dt, bias = functional.linear(step, mixer.dt_proj.weight), mixer.dt_proj.bias
-    if held is not None:
+    if memory is not None:
         parts = (x[:, 0], dt[:, 0], bias, mixer.A_log, b[:, 0], c[:, 0], mixer.D, gate[:, 0])
-        return s6_token(held.state, *parts)[:, None], held
+        return s6_token(memory.state, *parts)[:, None], memory
     wide = torch.promote_types(x.dtype, torch.float32)
     rate = -torch.exp(mixer.A_log.to(wide))
     if obstacle(x, dt, rate, b, c, mixer.D) is None:
@@ -148,16 +148,16 @@ def _mamba(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tensor
     return y, LayerMemory(window, final.mT.contiguous())
 
 
-def _mamba2(mixer: Any, hidden: Tensor, held: LayerMemory | None) -> tuple[Tensor, LayerMemory]:
+def _mamba2(mixer: Any, hidden: Tensor, memory: LayerMemory | None) -> tuple[Tensor, LayerMemory]:
     """A Mamba-2 layer without its projection out."""
     inner, maps = mixer.num_heads * mixer.head_dim, mixer.n_groups * mixer.ssm_state_size
     gate, mixed, dt = mixer.in_proj(hidden).split([inner, inner + 2 * maps, mixer.num_heads], dim=-1)
-    mixed, window = _convolved(mixer, mixed, held)
+    mixed, window = _convolved(mixer, mixed, memory)
     x, b, c = mixed.split([inner, maps, maps], dim=-1)  # type: ignore[no-untyped-call]
     limits = (float(mixer.time_step_limit[0]), float(mixer.time_step_limit[1]))
-    if held is not None:
+    if memory is not None:
         parts = (x[:, 0], dt[:, 0], mixer.dt_bias, mixer.A_log, b[:, 0], c[:, 0], mixer.D, limits)
-        return _gated(mixer, ssd_token(held.state, *parts)[:, None], gate), held
+        return _gated(mixer, ssd_token(memory.state, *parts)[:, None], gate), memory
     x = x.unflatten(-1, (mixer.num_heads, mixer.head_dim))
     b, c = (part.unflatten(-1, (mixer.n_groups, mixer.ssm_state_size)) for part in (b, c))
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -180,5 +180,5 @@ def _gated(mixer: Any, y: Tensor, gate: Tensor) -> Tensor:
         from repflow.mixers.triton.block import norm_forward
 
         return norm_forward(y, mixer.norm.weight, mixer.norm.variance_epsilon, gate.dtype, gate=gate)
-    made: Tensor = mixer.norm(y, gate)
-    return made
+    output: Tensor = mixer.norm(y, gate)
+    return output

@@ -117,16 +117,16 @@ def read_call(kind: Kind, function: Callable[..., Any], args: tuple, kwargs: dic
     """Read a call; raises NotReadError with the reason where it is transformers' to answer."""
     bound = _signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    given = dict(bound.arguments)
-    rest = given.pop("kwargs", {})
-    given = rest | given
-    if missing := [name for name in NEEDED[kind] if name not in given and name != "z"]:
+    arguments = dict(bound.arguments)
+    rest = arguments.pop("kwargs", {})
+    arguments = rest | arguments
+    if missing := [name for name in NEEDED[kind] if name not in arguments and name != "z"]:
         raise NotReadError(f"this transformers' {function.__name__} has no argument {missing[0]!r}")
     for name in ("cu_seqlens", "seq_idx", "cu_chunk_seqlens"):
-        if given.get(name) is not None:
+        if arguments.get(name) is not None:
             raise NotReadError(f"packed sequences ({name})")
-    _check_tensors(given)
-    call = _read_s6(given) if kind == "s6" else _read_ssd(given)
+    _check_tensors(arguments)
+    call = _read_s6(arguments) if kind == "s6" else _read_ssd(arguments)
     if call.x.shape[1] == 0:
         raise NotReadError("no tokens")
     return call
@@ -137,25 +137,25 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _check_tensors(given: dict[str, Any]) -> None:
+def _check_tensors(arguments: dict[str, Any]) -> None:
     for name in ("hidden_states", "dt", "A", "B", "C"):
-        part = given[name]
+        part = arguments[name]
         if not isinstance(part, Tensor) or part.dtype not in DTYPES:
             got = str(part.dtype) if isinstance(part, Tensor) else type(part).__name__
             raise NotReadError(f"{name} of dtype {got}, which the fast scans do not take")
         if part.device.type not in DEVICES:
             known = " and ".join(DEVICES)
             raise NotReadError(f"tensors on the device {part.device.type}; the fast scans run on {known}")
-        if part.device != given["hidden_states"].device:
-            raise NotReadError(f"{name} on {part.device}, the input on {given['hidden_states'].device}")
+        if part.device != arguments["hidden_states"].device:
+            raise NotReadError(f"{name} on {part.device}, the input on {arguments['hidden_states'].device}")
 
 
-def _read_s6(given: dict[str, Any]) -> ScanCall:
-    x, dt, A, B, C = (given[name] for name in ("hidden_states", "dt", "A", "B", "C"))
+def _read_s6(arguments: dict[str, Any]) -> ScanCall:
+    x, dt, A, B, C = (arguments[name] for name in ("hidden_states", "dt", "A", "B", "C"))
     if x.ndim != 3 or A.ndim != 2 or B.ndim != 3 or C.ndim != 3:
         shapes = ", ".join(str(tuple(part.shape)) for part in (x, A, B, C))
         raise NotReadError(f"shapes {shapes} of input, A, B and C, not one input map for all channels")
-    gate = given["z"]
+    gate = arguments["z"]
     return ScanCall(
         kind="s6",
         x=x.mT,
@@ -163,24 +163,24 @@ def _read_s6(given: dict[str, Any]) -> ScanCall:
         A=A,
         B=B.mT,
         C=C.mT,
-        D=given["D"],
+        D=arguments["D"],
         gate=None if gate is None else gate.mT,
         initial=None,
-        bias=given["delta_bias"],
-        softplus=bool(given["delta_softplus"]),
+        bias=arguments["delta_bias"],
+        softplus=bool(arguments["delta_softplus"]),
         limits=(0.0, float("inf")),
-        wants_final=bool(given["return_last_state"]),
+        wants_final=bool(arguments["return_last_state"]),
     )
 
 
-def _read_ssd(given: dict[str, Any]) -> ScanCall:
-    x, dt, A, B, C = (given[name] for name in ("hidden_states", "dt", "A", "B", "C"))
-    if given.get("z") is not None:
+def _read_ssd(arguments: dict[str, Any]) -> ScanCall:
+    x, dt, A, B, C = (arguments[name] for name in ("hidden_states", "dt", "A", "B", "C"))
+    if arguments.get("z") is not None:
         raise NotReadError("a gate inside the scan of Mamba-2")
     if x.ndim != 4 or A.ndim != 1 or B.ndim != 4 or C.ndim != 4:
         shapes = ", ".join(str(tuple(part.shape)) for part in (x, A, B, C))
         raise NotReadError(f"shapes {shapes} of input, A, B and C, not one decay per head")
-    low, high = given["dt_limit"]
+    low, high = arguments["dt_limit"]
     return ScanCall(
         kind="ssd",
         x=x,
@@ -188,11 +188,11 @@ def _read_ssd(given: dict[str, Any]) -> ScanCall:
         A=A,
         B=B,
         C=C,
-        D=given["D"],
+        D=arguments["D"],
         gate=None,
-        initial=given.get("initial_states"),
-        bias=given["dt_bias"],
-        softplus=bool(given["dt_softplus"]),
+        initial=arguments.get("initial_states"),
+        bias=arguments["dt_bias"],
+        softplus=bool(arguments["dt_softplus"]),
         limits=(float(low), float(high)),
-        wants_final=bool(given["return_final_states"]),
+        wants_final=bool(arguments["return_final_states"]),
     )

@@ -83,10 +83,10 @@ class Scans:
         return [
             Finding(
                 "slow_scan",
-                held[0].layer,
-                f"{len(held)} layers, the first of them block {held[0].layer + 1}, ran the {path} scan: {reason}",
+                scans[0].layer,
+                f"{len(scans)} layers, the first of them block {scans[0].layer + 1}, ran the {path} scan: {reason}",
             )
-            for (path, reason), held in sorted(slow.items())
+            for (path, reason), scans in sorted(slow.items())
         ]
 
     def checked(self) -> None:
@@ -123,22 +123,22 @@ def install(network: nn.Module, blocks: Sequence[nn.Module], setting: str = "aut
     layers: list[tuple[nn.Module, LayerScan]] = []
     for index, block in enumerate(blocks):
         for module in block.modules():
-            found, whole = _scan_kind(module), fastpath_layers.kind_of(module)
-            kind = found or whole
-            if kind is None or any(held is module for held, _ in layers):
+            part, whole = _scan_kind(module), fastpath_layers.kind_of(module)
+            kind = part or whole
+            if kind is None or any(other is module for other, _ in layers):
                 continue
             if MARK not in module.__dict__:
                 module.register_forward_pre_hook(_enter)
                 module.register_forward_hook(_leave, always_call=True)
-                object.__setattr__(module, MARK, LayerScan(kind, index, setting, readable=found is not None))
-            made: LayerScan = getattr(module, MARK)  # of an earlier Model of this network too, whose record it stays
-            made.layer, made.setting, made.refused = index, setting, None
-            made.ran.clear()
-            layers.append((module, made))
+                object.__setattr__(module, MARK, LayerScan(kind, index, setting, readable=part is not None))
+            scan: LayerScan = getattr(module, MARK)  # of an earlier Model of this network too, whose record it stays
+            scan.layer, scan.setting, scan.refused = index, setting, None
+            scan.ran.clear()
+            layers.append((module, scan))
             if whole is not None:
                 norms = (getattr(block, "norm", None), getattr(_innermost(network), "norm_f", None))
-                fastpath_layers.switch(module, made, [norm for norm in norms if isinstance(norm, nn.Module)])
-    return Scans(setting, [made for _, made in layers])
+                fastpath_layers.switch(module, scan, [norm for norm in norms if isinstance(norm, nn.Module)])
+    return Scans(setting, [scan for _, scan in layers])
 
 
 def _innermost(network: nn.Module) -> nn.Module:

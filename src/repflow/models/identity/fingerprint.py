@@ -51,11 +51,11 @@ def fingerprint(model: Model) -> dict[str, Any]:
 @contextmanager
 def _unrecorded(model: Model) -> Iterator[None]:
     """Leave the record of which scans ran as it is: this is not a pass of the study."""
-    kept = [Counter(layer.ran) for layer in model.scans.layers]
+    counters = [Counter(layer.ran) for layer in model.scans.layers]
     try:
         yield
     finally:
-        for layer, ran in zip(model.scans.layers, kept, strict=True):
+        for layer, ran in zip(model.scans.layers, counters, strict=True):
             layer.ran.clear()
             layer.ran.update(ran)
 
@@ -67,21 +67,21 @@ def _parts(model: Model, step: float) -> list[Tensor]:
     states = random.standard_normal((1, TOKENS, model.width)) * SIZE
     states *= 1 + step * random.standard_normal(states.shape)
     fixed = torch.from_numpy(states).float()
-    found: list[Tensor] = []
+    parts: list[Tensor] = []
 
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        given = input_of(args, kwargs)
-        if not found:
-            found.append(given.detach().float())
-        put = fixed.to(given)
+        hidden = input_of(args, kwargs)
+        if not parts:
+            parts.append(hidden.detach().float())
+        value = fixed.to(hidden)
         if args:
-            return (put, *args[1:]), kwargs
+            return (value, *args[1:]), kwargs
         name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
-        return args, {**kwargs, name: put}
+        return args, {**kwargs, name: value}
 
     def after(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         # a block may have written into its input: what it was given is known
-        found.append(hidden_of(output).detach().float() - fixed.to(hidden_of(output)).float())
+        parts.append(hidden_of(output).detach().float() - fixed.to(hidden_of(output)).float())
 
     with ExitStack() as stack, torch.inference_mode():
         for block in {id(block): block for block in model.blocks}.values():
@@ -90,7 +90,7 @@ def _parts(model: Model, step: float) -> list[Tensor]:
         output = model.network(**model.reading.arguments(ids.to(model.device), None))
         logits = getattr(output, "logits", None)
         last = output[0] if logits is None else logits
-        return [*found, last.detach().float().reshape(-1, last.shape[-1])[-1]]
+        return [*parts, last.detach().float().reshape(-1, last.shape[-1])[-1]]
 
 
 def _row(plain: Tensor, up: Tensor, down: Tensor, signs: dict[int, Tensor]) -> Tensor:
@@ -101,8 +101,8 @@ def _row(plain: Tensor, up: Tensor, down: Tensor, signs: dict[int, Tensor]) -> T
     """
     flat = plain.reshape(-1)
     if len(flat) not in signs:
-        drawn = np.random.default_rng(len(flat)).integers(0, 2, (PROJECTIONS, len(flat)))
-        signs[len(flat)] = torch.from_numpy(2.0 * drawn - 1.0).to(flat)
+        bits = np.random.default_rng(len(flat)).integers(0, 2, (PROJECTIONS, len(flat)))
+        signs[len(flat)] = torch.from_numpy(2.0 * bits - 1.0).to(flat)
     noise = torch.maximum(*((plain - moved).square().mean().sqrt() for moved in (up, down)))
     projections = signs[len(flat)].to(flat) @ flat / len(flat) ** 0.5
     return torch.stack([flat.square().mean().sqrt(), noise, *projections])

@@ -58,8 +58,8 @@ def weight_versions(network: nn.Module) -> tuple[tuple[int, int], ...] | None:
 
 
 def _versions(tensors: Sequence[Tensor | None]) -> tuple[tuple[int, int], ...] | None:
-    held = [tensor for tensor in tensors if tensor is not None]
-    return None if any(t.is_inference() for t in held) else tuple([(id(t), t._version) for t in held])
+    present = [tensor for tensor in tensors if tensor is not None]
+    return None if any(t.is_inference() for t in present) else tuple([(id(t), t._version) for t in present])
 
 
 def network_state(network: PreTrainedModel) -> Any:
@@ -105,22 +105,22 @@ def shared_copy(network: PreTrainedModel) -> PreTrainedModel:
 
 def moved_copy(network: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """Copy a network with its tensors, on another device or in another floating-point type."""
-    made = _copied(network, {})
-    return (made if made.dtype == dtype else cast(made, dtype)).to(device)
+    copied = _copied(network, {})
+    return (copied if copied.dtype == dtype else cast(copied, dtype)).to(device)
 
 
 def _copied(network: PreTrainedModel, shared: dict[int, Any]) -> PreTrainedModel:
     try:
-        made = copy.deepcopy(network, shared)
+        copied = copy.deepcopy(network, shared)
     except (TypeError, RuntimeError) as error:  # a lock or handle, a tensor inside a graph
         got = f"{type(network).__name__}, one part of which cannot be copied: {error}"
         remedy = "detach that part, or save the model with save_pretrained and pass the folder"
         raise InputError(teach("a live model whose modules can be copied", got, remedy)) from error
-    for module in made.modules():
+    for module in copied.modules():
         forward = vars(module).get("forward")
         if isinstance(forward, FunctionType):  # put in place of the class's own: what it closes over is not copied
             object.__setattr__(module, "forward", _rebound(forward, shared))
-    return made
+    return copied
 
 
 def _rebound(function: FunctionType, copies: dict[int, Any]) -> FunctionType:
@@ -134,6 +134,6 @@ def _rebound(function: FunctionType, copies: dict[int, Any]) -> FunctionType:
         return copies.get(id(value), value) if isinstance(value, nn.Module) else value
 
     cells = tuple(CellType(moved(cell.cell_contents)) for cell in function.__closure__ or ())
-    made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    bound = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    bound.__kwdefaults__ = function.__kwdefaults__
+    return bound

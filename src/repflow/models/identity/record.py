@@ -78,8 +78,8 @@ def normalised(config: Any) -> dict[str, Any]:
     >>> found["n_layer"], found["activation_function"], "use_cache" in found
     (3, 'gelu_new', False)
     """
-    found: dict[str, Any] = _plain(json.loads(config.to_json_string(use_diff=False)))
-    return found
+    content: dict[str, Any] = _plain(json.loads(config.to_json_string(use_diff=False)))
+    return content
 
 
 def _plain(value: Any) -> Any:
@@ -92,15 +92,15 @@ def _plain(value: Any) -> Any:
 
 def _code(kind: type) -> dict[str, Any]:
     """The class that computes; of code that comes with a model or a notebook also a digest of its file."""
-    found: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
+    entry: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}"}
     if kind.__module__.partition(".")[0] in OWN_PACKAGES:
-        return found
+        return entry
     # The name of a cached module holds the revision of its repository, which may change without a change of code.
-    found["class"] = kind.__qualname__
+    entry["class"] = kind.__qualname__
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:
         file = None
     if file is not None and Path(file).is_file():
-        found["source"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return found
+        entry["source"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return entry

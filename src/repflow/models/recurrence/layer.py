@@ -124,12 +124,12 @@ class Recurrence(ABC):
             entry = delta * b
             shape = joint_shape(decay, entry)
             decay, entry = decay.expand(shape), entry.expand(shape)
-            found = []
+            states = []
             for token in range(here.stop - here.start):
                 step = min(token, shape[1] - 1)
                 h = entry[:, step] if h is None else decay[:, step] * h + entry[:, step]
-                found.append(h)
-            yield Step(here, b, entry, c, torch.stack(found, dim=1))
+                states.append(h)
+            yield Step(here, b, entry, c, torch.stack(states, dim=1))
             first = here.stop
 
     def states(self, chunk: int | None = None, initial: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -183,8 +183,8 @@ class ScanRecurrence(Recurrence):
         delta = self.call.delta[:, tokens]
         wide = torch.promote_types(delta.dtype, self.call.A.dtype)
         rates = self.rates().to(wide)
-        found = delta.to(wide)[..., None] * -rates
-        return found.nan_to_num(nan=-torch.inf, neginf=-torch.inf) if bool(rates.isinf().any()) else found
+        logs = delta.to(wide)[..., None] * -rates
+        return logs.nan_to_num(nan=-torch.inf, neginf=-torch.inf) if bool(rates.isinf().any()) else logs
 
     def decay(self, tokens: slice = WHOLE) -> Tensor:
         """A_t = exp(−a Δ_t)."""
@@ -235,8 +235,8 @@ class ScanRecurrence(Recurrence):
     def _decay_of(self, units: Tensor) -> Tensor:
         delta = self.call.delta[:, :, units]
         wide = torch.promote_types(delta.dtype, self.call.A.dtype)
-        found = torch.exp(delta.to(wide)[..., None] * -self.rates()[units].to(wide))
-        return found.nan_to_num(nan=0.0)
+        decay = torch.exp(delta.to(wide)[..., None] * -self.rates()[units].to(wide))
+        return decay.nan_to_num(nan=0.0)
 
 
 def largest_step(rates: Tensor) -> Tensor:
@@ -274,12 +274,12 @@ def operator_matrix(operator: Operator, sample: int, tokens: int) -> Tensor:
     [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
     """
     A, e, c = (_of_sample(part, sample, tokens) for part in operator[:3])
-    found = _shared_decay(A[..., 0], e, c) if A.shape[-1] == 1 else _own_decays(A, e, c)
-    found = found.real if found.is_complex() else found
+    matrix = _shared_decay(A[..., 0], e, c) if A.shape[-1] == 1 else _own_decays(A, e, c)
+    matrix = matrix.real if matrix.is_complex() else matrix
     if operator.own is not None:  # the input that entered last is the one before
-        found = torch.nn.functional.pad(found[..., 1:], (0, 1))
-        found = found + torch.diag_embed(operator.own[sample].double().mT)
-    return found
+        matrix = torch.nn.functional.pad(matrix[..., 1:], (0, 1))
+        matrix = matrix + torch.diag_embed(operator.own[sample].double().mT)
+    return matrix
 
 
 def _of_sample(part: Tensor, sample: int, tokens: int) -> Tensor:
@@ -302,9 +302,9 @@ def _own_decays(A: Tensor, e: Tensor, c: Tensor) -> Tensor:
     kind = torch.promote_types(torch.promote_types(A.dtype, e.dtype), c.dtype)
     units, size, states = len(A), max(A.shape[1], e.shape[1]), max(A.shape[2], e.shape[2])
     left = torch.zeros(units, size, states, dtype=kind, device=A.device)
-    found = torch.zeros(units, size, size, dtype=kind, device=A.device)
+    matrix = torch.zeros(units, size, size, dtype=kind, device=A.device)
     for token in range(size):
         left[:, :token] *= A[:, token, None]
         left[:, token] = e[:, token]
-        found[:, token, : token + 1] = (left[:, : token + 1] * c[:, token, None]).sum(-1)
-    return found
+        matrix[:, token, : token + 1] = (left[:, : token + 1] * c[:, token, None]).sum(-1)
+    return matrix

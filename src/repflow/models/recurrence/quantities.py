@@ -131,36 +131,36 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
 
 def recurrent_layers(model: Model) -> dict[int, str]:
     """Blocks whose recurrence can be read, and its kind: s6, ssd, rwkv, rg_lru or own."""
-    found = {layer.layer: layer.kind for layer in model.scans.layers}
+    kinds = {layer.layer: layer.kind for layer in model.scans.layers}
     for index, block in enumerate(model.blocks):
         for module in block.modules():
             if (kind := READ.get(type(module).__name__)) is not None:
-                found[index] = kind
-    return dict(sorted(found.items()))
+                kinds[index] = kind
+    return dict(sorted(kinds.items()))
 
 
 def of_call(layer: LayerScan, call: ScanCall) -> SsmQuantities:
     """Quantities of one scan of a transformers layer."""
     initial = None if call.initial is None else call.initial.flatten(1, 2)
-    made = functools.cache(lambda: ScanRecurrence(call))
-    return SsmQuantities(layer.layer, layer.calls, call.kind, call.x.shape[1], call, made, initial)
+    recurrence = functools.cache(lambda: ScanRecurrence(call))
+    return SsmQuantities(layer.layer, layer.calls, call.kind, call.x.shape[1], call, recurrence, initial)
 
 
 def _of_own(on_layer: OnLayer) -> Callable[[nn.Module, tuple], None]:
     def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(module, Mixer)
         # made when first asked for
-        made = functools.cache(lambda: mixer_recurrence(module, args[0]))
+        recurrence = functools.cache(lambda: mixer_recurrence(module, args[0]))
         layer = getattr(module, MARK).layer
-        on_layer(layer, SsmQuantities(layer, 0, "own", args[0].shape[1], None, made, None, module.family))
+        on_layer(layer, SsmQuantities(layer, 0, "own", args[0].shape[1], None, recurrence, None, module.family))
 
     return hook
 
 
 def _of_module(layer: int, on_layer: OnLayer) -> Callable[[nn.Module, tuple, dict[str, Any]], None]:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        made = functools.cache(lambda: module_recurrence(module, args, kwargs))
+        recurrence = functools.cache(lambda: module_recurrence(module, args, kwargs))
         tokens = (args[0] if args else next(iter(kwargs.values()))).shape[1]
-        on_layer(layer, SsmQuantities(layer, 0, READ[type(module).__name__], tokens, None, made))
+        on_layer(layer, SsmQuantities(layer, 0, READ[type(module).__name__], tokens, None, recurrence))
 
     return hook

@@ -58,8 +58,8 @@ class RwkvRecurrence(Recurrence):
 
     @functools.cached_property
     def _log_decay(self) -> Tensor:
-        found = self.log_den[:, :-1] - self.rate - self.log_den[:, 1:]
-        return pad(found, (0, 0, 1, 0), value=-torch.inf)  # before the first token there is nothing
+        logs = self.log_den[:, :-1] - self.rate - self.log_den[:, 1:]
+        return pad(logs, (0, 0, 1, 0), value=-torch.inf)  # before the first token there is nothing
 
     def log_decay(self, tokens: slice = WHOLE) -> Tensor:
         """Log A_t."""
@@ -161,10 +161,10 @@ def _read_rwkv(module: Any, hidden: Tensor, state: Any = None, use_cache: bool =
         return linear(hidden * share + before * (1 - share), getattr(module, name).weight)
 
     key, value = projected("key"), projected("value")
-    found = RwkvRecurrence(module.time_decay.double().exp(), module.time_first, key, value)
+    recurrence = RwkvRecurrence(module.time_decay.double().exp(), module.time_first, key, value)
     own = sys.modules[type(module).__module__].rwkv_linear_attention
-    found.layer = lambda: own(module.time_decay, module.time_first, key, value)[0]
-    return found
+    recurrence.layer = lambda: own(module.time_decay, module.time_first, key, value)[0]
+    return recurrence
 
 
 def _read_rglru(module: Any, activations: Tensor, position_ids: Tensor) -> Recurrence:
@@ -177,16 +177,16 @@ def _read_rglru(module: Any, activations: Tensor, position_ids: Tensor) -> Recur
 
     log_a = -8.0 * gate("recurrent") * softplus(module.recurrent_param)
     reset = (position_ids == 0).expand(shape[:2])
-    found = RglruRecurrence(activations, log_a, gate("input"), reset)
-    found.layer = lambda: _run_rglru(module, activations, position_ids)
-    return found
+    recurrence = RglruRecurrence(activations, log_a, gate("input"), reset)
+    recurrence.layer = lambda: _run_rglru(module, activations, position_ids)
+    return recurrence
 
 
 def _run_rglru(module: Any, activations: Tensor, position_ids: Tensor) -> Tensor:
     """The layer's own output; it keeps its state in itself, which is put back."""
-    kept = module.recurrent_states
+    states = module.recurrent_states
     try:
         output: Tensor = module.forward(activations, position_ids)
     finally:
-        module.recurrent_states = kept
+        module.recurrent_states = states
     return output

@@ -62,12 +62,12 @@ def block_kernel(starts, sizes, keys, sums, WORDS: tl.constexpr, STEP: tl.conste
 
 def on_gpu(parts: Sequence[Tensor]) -> list[np.ndarray]:
     """Sums (block, 2) of tensors of bytes on one device; waits for the device once."""
-    held = [part if part.data_ptr() % 8 == 0 else part.clone() for part in parts]  # words are read at whole addresses
-    counts = [-(-part.numel() // BLOCK) for part in held]
+    aligned = [part if part.data_ptr() % 8 == 0 else part.clone() for part in parts]  # whole words are read
+    counts = [-(-part.numel() // BLOCK) for part in aligned]
     inside = np.concatenate([np.arange(count, dtype=np.int64) * BLOCK for count in counts])
-    starts = np.repeat([part.data_ptr() for part in held], counts).astype(np.int64) + inside
-    sizes = np.minimum(np.repeat([part.numel() for part in held], counts).astype(np.int64) - inside, BLOCK)
-    device = held[0].device
+    starts = np.repeat([part.data_ptr() for part in aligned], counts).astype(np.int64) + inside
+    sizes = np.minimum(np.repeat([part.numel() for part in aligned], counts).astype(np.int64) - inside, BLOCK)
+    device = aligned[0].device
     # an even number of columns: the second row then begins at a multiple of 16 bytes, for one kernel whatever the model
     lines = np.zeros((2, len(starts) + len(starts) % 2), np.int64)
     lines[:, : len(starts)] = starts, sizes
@@ -75,8 +75,8 @@ def on_gpu(parts: Sequence[Tensor]) -> list[np.ndarray]:
     sums = torch.empty(len(starts), 2, dtype=torch.int64, device=device)
     with on_device(sums):
         block_kernel[(len(starts),)](table[0], table[1], _keys(device), sums, **OPTIONS)
-    found = sums.cpu().numpy().view(np.uint64)
-    return np.split(found, np.cumsum(counts)[:-1])
+    blocks = sums.cpu().numpy().view(np.uint64)
+    return np.split(blocks, np.cumsum(counts)[:-1])
 
 
 def first_launch() -> tuple[Any, tuple[int], tuple[Tensor, ...], dict[str, int]]:

@@ -32,10 +32,10 @@ KEYS = splitmix(3 * WORDS).reshape(3, WORDS)
 
 def on_cpu(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Sums (block, 2) of arrays of bytes, by as many threads as torch uses."""
-    found = [np.empty((-(-len(part) // BLOCK), 2), np.uint64) for part in parts]
+    tables = [np.empty((-(-len(part) // BLOCK), 2), np.uint64) for part in parts]
     tasks = [
         (part[start * BLOCK : (start + TASK) * BLOCK], sums[start : start + TASK])
-        for part, sums in zip(parts, found, strict=True)
+        for part, sums in zip(parts, tables, strict=True)
         for start in range(0, len(sums), TASK)
     ]
     workers = min(torch.get_num_threads(), len(tasks))
@@ -45,7 +45,7 @@ def on_cpu(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     else:
         for task in tasks:
             _sum_blocks(task)
-    return found
+    return tables
 
 
 def _sum_blocks(task: tuple[np.ndarray, np.ndarray]) -> None:

@@ -89,7 +89,7 @@ def _shards(folder: Path, index: str) -> list[Path]:
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         got = f"{index} with {names!r:.80}"
         raise InputError(teach("an index with a weight_map from parameters to files", got, "download it again"))
-    found = []
+    files = []
     for name in sorted(set(names.values())):
         # by its spelling alone: files of the hub's cache are links to elsewhere
         inside = name and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
@@ -102,8 +102,8 @@ def _shards(folder: Path, index: str) -> list[Path]:
             raise InputError(
                 teach(f"the file {name!r:.80} that {index} names", f"none in {folder}", "download it again")
             )
-        found.append(folder / name)
-    return found
+        files.append(folder / name)
+    return files
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:

@@ -79,12 +79,12 @@ def _version(tensor: Tensor) -> int:
 @contextmanager
 def _putting_off() -> Iterator[dict[int, _PutOff]]:
     """Have torch's layers note their draws, by the parameter's identity; transformers' own functions still draw."""
-    found: dict[int, _PutOff] = {}
+    draws: dict[int, _PutOff] = {}
     originals = {name: getattr(nn.init, name) for name in DRAWING}
 
     def noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def note(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            found.setdefault(id(tensor), _PutOff(tensor)).add(lambda: original(tensor, *args, **kwargs))
+            draws.setdefault(id(tensor), _PutOff(tensor)).add(lambda: original(tensor, *args, **kwargs))
             return tensor
 
         return note
@@ -92,7 +92,7 @@ def _putting_off() -> Iterator[dict[int, _PutOff]]:
     for name, original in originals.items():
         setattr(nn.init, name, noting(original))
     try:
-        yield found
+        yield draws
     finally:
         for name, original in originals.items():
             setattr(nn.init, name, original)
@@ -127,13 +127,13 @@ def cast(network: Any, dtype: torch.dtype) -> Any:
 
     In bfloat16 a frequency is off by up to 0.4 %, which is eight radians after 2,000 tokens.
     """
-    kept = [
+    buffers = [
         (module, name, buffer)
         for module in network.modules()
         for name, buffer in module.named_buffers(recurse=False)
         if "inv_freq" in name and name in module._non_persistent_buffers_set
     ]
     network = network.to(dtype)
-    for module, name, buffer in kept:
+    for module, name, buffer in buffers:
         module.register_buffer(name, buffer, persistent=False)
     return network

@@ -51,9 +51,9 @@ def weights_digest(tensors: Iterable[Named], also: str = "") -> str:
     named = sorted(tensors, key=lambda item: item[0])
     sums: dict[int, np.ndarray] = {}
     for device in sorted({str(tensor.device) for _, tensor in named}):
-        held = [(place, tensor) for place, (_, tensor) in enumerate(named) if str(tensor.device) == device]
-        found = block_sums([tensor for _, tensor in held])
-        sums |= {place: found[number] for number, (place, _) in enumerate(held)}
+        members = [(place, tensor) for place, (_, tensor) in enumerate(named) if str(tensor.device) == device]
+        blocks = block_sums([tensor for _, tensor in members])
+        sums |= {place: blocks[number] for number, (place, _) in enumerate(members)}
     state = hashlib.sha256(f"{SCHEME}|{also}|".encode())
     for place, (name, tensor) in enumerate(named):
         state.update(f"{len(name)}|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -68,10 +68,10 @@ def block_sums(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     if full and full[0].is_cuda and importlib.util.find_spec("triton") is not None:
         from repflow.models.weights.block_sums import on_gpu
 
-        found = iter(on_gpu(full))
+        tables = iter(on_gpu(full))
     else:
-        found = iter(on_cpu([part.cpu().numpy() for part in full]))
-    return [next(found) if part.numel() else np.zeros((0, 2), np.uint64) for part in flat]
+        tables = iter(on_cpu([part.cpu().numpy() for part in full]))
+    return [next(tables) if part.numel() else np.zeros((0, 2), np.uint64) for part in flat]
 
 
 def kernels_of_digest() -> list[Any]:

@@ -239,11 +239,11 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
     Raises:
         UnsupportedModelError: A branch has none that is known, or a norm behind it undoes its scale.
     """
-    found, mixers = [], token_mixers(network)
+    branches, mixers = [], token_mixers(network)
     for index, block in enumerate(find_blocks(network.base_model, network.config)):
         for part in find_sublayers(block, mixers):
             if isinstance(part.module, nn.Linear):  # OPT's second matrix is the sublayer itself
-                found.append(list(part.module.parameters()))
+                branches.append(list(part.module.parameters()))
                 continue
             pattern = OUTPUT_OF_CLASS.get(type(part.module).__name__, OUTPUT)
             branch = [p for name, p in part.module.named_parameters() if pattern.search(name)]
@@ -252,9 +252,9 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
                 got = f"the {part.kind} branch of {where}, which has none we know"
                 remedy = "leave the switch residual out; a norm behind a branch would undo it anyway"
                 raise UnsupportedModelError(teach("an output projection in every residual branch", got, remedy))
-            found.append(branch)
-    if not found:
+            branches.append(branch)
+    if not branches:
         raise UnsupportedModelError(
             teach("blocks with known residual branches", network.config.model_type, "leave the switch residual out")
         )
-    return found
+    return branches

@@ -115,12 +115,12 @@ def _refuse_what_differs(config: Mapping[str, Any], weights: Mapping[str, Tensor
         "several groups": int(cfg.get("ngroups", 1)) > 1,
         "a norm before the gate": bool(cfg.get("norm_before_gate", False)) or not cfg.get("rmsnorm", True),
     }
-    found = [name for name, present in problems.items() if present]
-    if found:
+    reasons = [name for name, present in problems.items() if present]
+    if reasons:
         raise UnsupportedModelError(
             teach(
                 "a plain mamba_ssm model",
-                f"one with {', '.join(found)}",
+                f"one with {', '.join(reasons)}",
                 "transformers has no such Mamba; convert it by hand",
             )
         )

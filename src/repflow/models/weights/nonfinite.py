@@ -59,12 +59,12 @@ def scan(network: nn.Module, blocks: Sequence[nn.Module]) -> list[NonFinite]:
     }
     identities = {name: id(parameter) for name, parameter in network.named_parameters()}
     before = _names_before_blocks(network)
-    found = []
+    entries = []
     for name, tensor in suspects(stored_parameters(network)):
         if count := count_nonfinite(tensor):
             place = owner.get(identities[name], None if name in before else len(blocks))
-            found.append(NonFinite(place, name, count))
-    return found
+            entries.append(NonFinite(place, name, count))
+    return entries
 
 
 def suspects(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -72,14 +72,14 @@ def suspects(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
 
     A sum reads each weight once and keeps nothing, and each device is waited for once.
     """
-    held = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    sums = [_summable(tensor).sum(dtype=_wide(tensor.dtype)) for _, tensor in held]
+    floating = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    sums = [_summable(tensor).sum(dtype=_wide(tensor.dtype)) for _, tensor in floating]
     finite: dict[int, bool] = {}
     for device in {total.device for total in sums}:
         here = [place for place, total in enumerate(sums) if total.device == device]
         known = torch.stack([sums[place].isfinite() for place in here]).tolist()
         finite |= dict(zip(here, known, strict=True))
-    return [entry for place, entry in enumerate(held) if not finite[place]]
+    return [entry for place, entry in enumerate(floating) if not finite[place]]
 
 
 def _names_before_blocks(network: nn.Module) -> set[str]:
@@ -111,12 +111,12 @@ def _summable(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def zeroed(network: nn.Module, found: Sequence[NonFinite]) -> Iterator[None]:
+def zeroed(network: nn.Module, entries: Sequence[NonFinite]) -> Iterator[None]:
     """Replace the bad entries by zero for the length of the block, then put them back bit for bit."""
     parameters = dict(network.named_parameters())
     saved = []
     with torch.no_grad():
-        for bad in found:
+        for bad in entries:
             parameter = parameters[bad.parameter]
             if parameter.device.type == "meta":
                 continue
@@ -130,15 +130,15 @@ def zeroed(network: nn.Module, found: Sequence[NonFinite]) -> Iterator[None]:
                 parameter.copy_(original)
 
 
-def first_bad_state(found: Sequence[NonFinite], layers: int) -> int | None:
+def first_bad_state(entries: Sequence[NonFinite], layers: int) -> int | None:
     """First state that cannot be trusted; None when the bad parameters lie behind the last block."""
-    states = [0 if bad.block is None else bad.block + 1 for bad in found if bad.block != layers]
+    states = [0 if bad.block is None else bad.block + 1 for bad in entries if bad.block != layers]
     return min(states) if states else None
 
 
-def findings(found: Sequence[NonFinite], layers: int) -> list[Finding]:
+def findings(entries: Sequence[NonFinite], layers: int) -> list[Finding]:
     """Say each bad parameter in a sentence."""
-    return [Finding("nonfinite_weight", bad.block, _sentence(bad, layers)) for bad in found]
+    return [Finding("nonfinite_weight", bad.block, _sentence(bad, layers)) for bad in entries]
 
 
 def _sentence(bad: NonFinite, layers: int) -> str:

@@ -59,25 +59,25 @@ def transformer_checks(session: Session) -> list[Check]:
     w1, w2, wv, query, key = session.weights((INNER, WIDTH), (WIDTH, INNER), *[(WIDTH, WIDTH)] * 3)
     rng = np.random.default_rng(session.seed + 2)
     b1, b2 = 0.5 * rng.standard_normal(INNER), 0.1 * rng.standard_normal(WIDTH)
-    found = []
+    checks = []
     for sigma in (0.05, 0.25, 1.0):
         setting, say = f"‖μ‖², n = 8, σ = {sigma}", "GELU(b) is not b/2"
         kwargs: dict[str, Any] = {"sigma2": sigma**2, "W_V": wv, "n": 8}
-        found.append(form_check(session, "Theorem 1", setting, say, "transformer_mean", w1, w2, b1, b2, **kwargs))
+        checks.append(form_check(session, "Theorem 1", setting, say, "transformer_mean", w1, w2, b1, b2, **kwargs))
     cases: list[tuple[str, str, float, dict[str, Any]]] = [
         ("uniform attention, n = 8", "needs W_V W_Vᵀ = I", 1.0, {"n": 8}),
         ("causal attention, n = 32", "harmonic number H_n missing", 0.5, {"n": 32, "attention": "causal"}),
         ("true GELU, n = 8", "GELU adds variance of its own", 1.0, {"n": 8, "activation": "gelu", "b1": b1}),
     ]
     for setting, say, share, kwargs in cases:
-        made = form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, sigma2=0.36, share=share,
+        form = form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, sigma2=0.36, share=share,
                       **kwargs)  # fmt: skip
-        found.append(made)
+        checks.append(form)
     for sigma in (0.3, 0.8):
         kwargs = {"sigma2": sigma**2, "n": LARGE_N, "attention": "softmax", "W_Q": query, "W_K": key, "share": 0.06}
         setting, say = f"softmax, n = {LARGE_N}, σ = {sigma}", "cross terms do not vanish"
-        found.append(form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, **kwargs))
-    return found
+        checks.append(form_check(session, "Theorem 2", setting, say, "transformer_trace", w1, w2, wv, **kwargs))
+    return checks
 
 
 def mamba_weights(session: Session, n: int, lags: int) -> list[np.ndarray]:
@@ -90,15 +90,15 @@ def mamba_weights(session: Session, n: int, lags: int) -> list[np.ndarray]:
 
 def mamba_checks(session: Session) -> list[Check]:
     """Theorems 3 and 4."""
-    found = []
+    checks = []
     for lags in (1, 3):
         weights, setting = mamba_weights(session, 8, lags), f"n = 8, K = {lags}"
-        found.append(
+        checks.append(
             form_check(session, "Theorem 3", f"‖μ_F‖², {setting}", "the average over tokens is not μ_F", "mamba_mean",
                    *weights, sigma2=1.0, share=4.0)
         )  # fmt: skip
         say = "factor 4, token t itself missing" + (", lags mixed up" if lags > 1 else "")
-        found.append(form_check(session, "Theorem 4", setting, say, "mamba_trace", *weights, sigma2=1.0, share=4.0))
+        checks.append(form_check(session, "Theorem 4", setting, say, "mamba_trace", *weights, sigma2=1.0, share=4.0))
     rng = np.random.default_rng(session.seed + 4)
     w_b, w_c, w_h, w_z = (rng.standard_normal(shape) / 2 for shape in ((3, 5), (3, 5), (5, 4), (5, 4)))
     options: dict[str, Any] = {"sigma2": 1.0, "n": 6, "step": 0.7, "decay": 0.8}
@@ -108,7 +108,7 @@ def mamba_checks(session: Session) -> list[Check]:
     error = 2 * math.sqrt(float((squares * noise).sum()))
     exact = float(np.sum(np.square(seen.closed_form)))
     setting, say = "‖μ_F‖², B and C from the input", "order σ⁴, the past counts"
-    return [*found, value_check("Theorem 3", setting, None, exact, square, error, say)]
+    return [*checks, value_check("Theorem 3", setting, None, exact, square, error, say)]
 
 
 def ordering_checks(session: Session) -> list[Check]:
@@ -118,7 +118,7 @@ def ordering_checks(session: Session) -> list[Check]:
     transformer = transformer_constants(small, small, eye)
     with collecting():
         cubic = stability_ordering(*transformer, constants.alpha_M, constants.beta_M, sigma2=sigma2)
-    found = []
+    checks = []
     for n in (4, 64):
         block = [np.full((n, 4), 0.9), *[np.tile(eye, (n, 1, 1))] * 2, np.ones((1, 4)), eye, eye]
         seen = session.simulate("transformer_trace", small, small, eye, sigma2=sigma2, n=n, share=64 / n)
@@ -129,14 +129,14 @@ def ordering_checks(session: Session) -> list[Check]:
         bound = n * sigma2**2 / 16 * constants.beta_prime
         ordered = "E_T > E_M" if e_t > e_m else "E_T < E_M although Q > 0"
         setting = f"counter-example, n = {n}: "
-        found.append(value_check("Theorem 5", setting + "E_T", None, e_t, float(seen.estimate),
+        checks.append(value_check("Theorem 5", setting + "E_T", None, e_t, float(seen.estimate),
                                  float(seen.standard_error), f"{ordered}, Q(n) = {cubic.q(n):.3g}"))  # fmt: skip
-        found.append(value_check("Theorem 5", setting + "E_M", None, e_m, float(trace.estimate) + mean,
+        checks.append(value_check("Theorem 5", setting + "E_M", None, e_m, float(trace.estimate) + mean,
                                  float(trace.standard_error), f"bound n σ⁴β'/16 is {bound:.3g}"))  # fmt: skip
     printed_bound = sigma2**2 / 16 / 64**2 * constants.alpha_M + sigma2**2 / 4 * constants.beta_M
     broken = int(e_m > printed_bound)
     say = "n is lost: the bound does not grow with n"
-    return [*found, bound_check(1, "Theorem 5", "bound on E_M, n = 64", broken, int(e_m > bound), 1, say)]
+    return [*checks, bound_check(1, "Theorem 5", "bound on E_M, n = 64", broken, int(e_m > bound), 1, say)]
 
 
 def depth_checks(session: Session) -> list[Check]:

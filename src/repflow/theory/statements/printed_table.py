@@ -12,24 +12,24 @@ def data_checks(_: Session | None = None) -> list[Check]:
 
     The ratio is that of printed St, Transformer over state-space model, averaged over lengths; theory says above 1.
     """
-    found = []
+    checks = []
     families = {name: entry.family for name, entry in papers.CHECKPOINTS.items()}
     for transformer in (name for name, family in families.items() if family == "TBM"):
         for other in (name for name, family in families.items() if family == "SSM"):
-            ratios, shown = [], []
+            ratios, pairs = [], []
             for length in papers.LENGTHS:
                 cells = [papers.TABLE_1.get((name, length)) for name in (transformer, other)]
                 if cells[0] is not None and cells[1] is not None:
                     ratios.append(cells[0].stability / cells[1].stability)
-                    shown.append(f"{cells[0].stability:.1f} against {cells[1].stability:.1f}")
+                    pairs.append(f"{cells[0].stability:.1f} against {cells[1].stability:.1f}")
             agree = sum(ratio > 1 for ratio in ratios)
             word = HOLDS if agree == len(ratios) else DOES_NOT if not agree else PARTLY
-            verdict = f"{word}: {agree} of {len(ratios)} lengths, St {shown[0]}"
+            verdict = f"{word}: {agree} of {len(ratios)} lengths, St {pairs[0]}"
             mean = sum(ratios) / len(ratios)
             setting = f"{transformer} over {other}"
             passes = agree == len(ratios)
-            found.append(Check(1, "Theorems 5, 6", setting, "data", None, None, mean, 0.0, passes, verdict))
-    return found
+            checks.append(Check(1, "Theorems 5, 6", setting, "data", None, None, mean, 0.0, passes, verdict))
+    return checks
 
 
 CHECKS = {"table-1": data_checks}

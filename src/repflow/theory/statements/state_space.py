@@ -55,18 +55,18 @@ def influence_ratio(seed: int) -> tuple[int, float]:
         inputs = x.clone().requires_grad_(True)
         step = torch.nn.functional.softplus(w * inputs + bias)
         decay = torch.exp(-rates * step[:, None])
-        added, read = step[:, None] * inputs[:, None] * w_b * inputs[:, None], inputs[:, None] * w_c
+        added, output = step[:, None] * inputs[:, None] * w_b * inputs[:, None], inputs[:, None] * w_c
         state = torch.zeros(4, dtype=torch.float64)
         for t in range(TOKENS):
             state = decay[t] * state + added[t]
-        row = torch.autograd.grad((read[-1] * state).sum(), inputs)[0][:-1].abs().numpy()
+        row = torch.autograd.grad((output[-1] * state).sum(), inputs)[0][:-1].abs().numpy()
         with torch.no_grad():
             slope = w * torch.sigmoid(w * x + bias)
             added_slope = (slope * x**2 + 2 * step * x)[:, None] * w_b
             decay_slope = (-rates * slope[:, None] * decay).norm(dim=1).max()
             a_max = float(decay.max())
             memory = float(added.norm(dim=1).max()) / (1 - a_max)
-            constant = float(read.norm(dim=1).max() * (added_slope.norm(dim=1).max() + decay_slope * memory))
+            constant = float(output.norm(dim=1).max() * (added_slope.norm(dim=1).max() + decay_slope * memory))
         # x_s enters at s and is carried by A_{s+1} .. A_t: t - s decays
         bound = influence_bound(a_max, constant, np.arange(TOKENS - 1, 0, -1))
         broken += int((row > bound * (1 + ROUNDING)).sum())

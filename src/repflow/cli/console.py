@@ -143,9 +143,9 @@ def import_torch() -> None:
 _timings = {"asked": False}
 
 
-def show_timings(asked: bool) -> None:
+def show_timings(wanted: bool) -> None:
     """Whether a command ends by saying where its time went, on stderr."""
-    _timings["asked"] = asked
+    _timings["asked"] = wanted
 
 
 def _print_seconds() -> None:
@@ -237,11 +237,11 @@ class ProgressLine:
                 note(f"{self.label}: {text}")
             return
         count = "" if total is None else f"{done}/{total}"
-        shown = {"description": f"{self.label}: {text}", "total": total, "completed": done, "count": count, "rate": ""}
+        fields = {"description": f"{self.label}: {text}", "total": total, "completed": done, "count": count, "rate": ""}
         if fresh:  # the time left is that of this phase
-            self._bar.reset(self._task, **shown)
+            self._bar.reset(self._task, **fields)
         else:
-            self._bar.update(self._task, **shown)
+            self._bar.update(self._task, **fields)
 
     def __call__(self, done: int, total: int, tokens: int) -> None:
         """Report a finished batch."""

@@ -47,10 +47,10 @@ def command(
     models = shown_models()
     if missing := [name for name in NAMES if name not in models]:
         note(f"warning: not in the zoo here, and so not shown: {', '.join(missing)}")
-    asked = jobs(full=full, models=models)
-    note(f"demo: {len(asked)} runs of {len(models)} small models trained by repflow, into {out / FOLDER}")
-    results = run_all(asked, out / FOLDER)
-    failed = [job.label for job in asked if job.name not in results]
+    planned = jobs(full=full, models=models)
+    note(f"demo: {len(planned)} runs of {len(models)} small models trained by repflow, into {out / FOLDER}")
+    results = run_all(planned, out / FOLDER)
+    failed = [job.label for job in planned if job.name not in results]
     readings, judged = judge_all(list(results.values()))
     if results:
         write_page([out / FOLDER / name for name in results], out / PAGE)
@@ -60,13 +60,13 @@ def command(
 
         folders = [str(out / FOLDER / name) for name in results]
         reach = reaches(list(results.values()), PLACE)
-        told = demo_json(readings, judged, folders, reach, known_readings(), PLACE)
-        told |= {"failed": failed, "page": str(out / PAGE) if results else None}
-        print(json.dumps(told, allow_nan=False), flush=True)
+        content = demo_json(readings, judged, folders, reach, known_readings(), PLACE)
+        content |= {"failed": failed, "page": str(out / PAGE) if results else None}
+        print(json.dumps(content, allow_nan=False), flush=True)
     else:
-        show(asked, results, readings, judged)
+        show(planned, results, readings, judged)
         if failed:
-            print(f"\n{len(failed)} of {len(asked)} runs failed and are not in these results: {'; '.join(failed)}")
+            print(f"\n{len(failed)} of {len(planned)} runs failed and are not in these results: {'; '.join(failed)}")
         print(f"\nwrote {out / FOLDER}")
         name = "hybrid" if "hybrid" in models else models[0]
         print(f"next: repflow list {shlex.quote(str(out / FOLDER))}; repflow zoo card {name}", end="; ")
@@ -76,12 +76,12 @@ def command(
     raise typer.Exit(FAILED if failed else DONE)
 
 
-def run_all(asked: Sequence[Job], out: Path) -> dict[str, Result]:
+def run_all(planned: Sequence[Job], out: Path) -> dict[str, Result]:
     """All runs by name, one after the other; one that fails is reported and left out, and the others go on."""
     results = {}
-    for place, job in enumerate(asked, start=1):
+    for place, job in enumerate(planned, start=1):
         try:
-            with quiet(), ProgressLine(f"{place}/{len(asked)} {job.label}") as progress:
+            with quiet(), ProgressLine(f"{place}/{len(planned)} {job.label}") as progress:
                 results[job.name] = run_job(job, out, progress)
         except Exception as error:  # noqa: BLE001  one run must not take the others down
             complain(error, job.label)
@@ -99,7 +99,7 @@ def judge_all(results: Sequence[Result]) -> tuple[list[Reading], list[Judged]]:
 
 
 def show(
-    asked: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
+    planned: Sequence[Job], results: dict[str, Result], readings: Sequence[Reading], judged: Sequence[Judged]
 ) -> None:
     """Print tables, verdicts and findings."""
     from repflow.papers.reading import further_trainings, known_readings
@@ -107,7 +107,7 @@ def show(
     from repflow.spec.zoo import record
 
     console = stdout_console()
-    for title, names in tables(asked):
+    for title, names in tables(planned):
         chosen = [results[name] for name in names if name in results]
         if chosen:
             console.print(title, markup=False, highlight=False)
@@ -137,10 +137,10 @@ def table_of(chosen: Sequence[Result]) -> RenderableType:
     return probe.side_by_side(chosen) if "probe_accuracy" in chosen[0] else measure.side_by_side(chosen)
 
 
-def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:
+def tables(planned: Sequence[Job]) -> list[tuple[str, list[str]]]:
     """Titles and run names of the tables: a table for each task, length and kind of run."""
-    made: dict[str, list[str]] = {}
-    for job in asked:
+    by_title: dict[str, list[str]] = {}
+    for job in planned:
         about = job.config
         place = f"{about.task}, {about.length} tokens"
         what = f"Flow, {about.states} states"
@@ -148,5 +148,5 @@ def tables(asked: Sequence[Job]) -> list[tuple[str, list[str]]]:
             what = f"Probes for the {about.label}"
         elif isinstance(about, RecencyConfig):
             what = "How far back tokens reach"
-        made.setdefault(f"{what}: {place}, {about.samples} prompts", []).append(job.name)
-    return list(made.items())
+        by_title.setdefault(f"{what}: {place}, {about.samples} prompts", []).append(job.name)
+    return list(by_title.items())

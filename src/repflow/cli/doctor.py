@@ -32,11 +32,11 @@ def command(
 ) -> None:
     """Say what this machine can do: devices, dtypes (probed in a process of their own), fast paths, extras."""
     with quiet():
-        found = examine()
+        facts = examine()
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(facts))
     else:
-        _show(found)
+        _show(facts)
 
 
 def examine() -> dict[str, Any]:
@@ -68,10 +68,10 @@ def _devices() -> list[dict[str, Any]]:
 
     import torch
 
-    found: list[dict[str, Any]] = [{"device": "cpu", "name": platform.processor() or platform.machine()}]
+    devices: list[dict[str, Any]] = [{"device": "cpu", "name": platform.processor() or platform.machine()}]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        found.append(
+        devices.append(
             {
                 "device": f"cuda:{index}",
                 "name": properties.name,
@@ -80,28 +80,28 @@ def _devices() -> list[dict[str, Any]]:
             }
         )
     if torch.backends.mps.is_available():
-        found.append({"device": "mps", "name": "Apple GPU"})
-    return found
+        devices.append({"device": "mps", "name": "Apple GPU"})
+    return devices
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(facts: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    rows = [("repflow", f"{found['repflow']}, Python {found['python']}"), ("packages", versions)]
-    for device in found["devices"]:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    rows = [("repflow", f"{facts['repflow']}, Python {facts['python']}"), ("packages", versions)]
+    for device in facts["devices"]:
         memory = f", {device['memory_gib']} GiB" if "memory_gib" in device else ""
         rows.append(("device", f"{device['device']}: {device['name']}{memory}"))
-    rows.append(("cores", f"{found['cores']}, {found['threads']} threads used"))
-    rows += [(f"dtype {name}", f"{state} on the CPU") for name, state in found["cpu_dtypes"].items()]
-    for name, present in found["fast_paths"].items():
+    rows.append(("cores", f"{facts['cores']}, {facts['threads']} threads used"))
+    rows += [(f"dtype {name}", f"{state} on the CPU") for name, state in facts["cpu_dtypes"].items()]
+    for name, present in facts["fast_paths"].items():
         rows.append((f"fast path {name}", f"{'present' if present else 'absent'} ({FAST_PATHS[name]})"))
-    for extra, missing in found["extras"].items():
+    for extra, missing in facts["extras"].items():
         absent = f"lacks {', '.join(missing)}; pip install 'repflow[{extra}]'"
         rows.append((f"extra {extra}", absent if missing else "installed"))
-    rows.append(("hub", "offline (HF_HUB_OFFLINE)" if found["hub_offline"] else "asked only for hub ids"))
+    rows.append(("hub", "offline (HF_HUB_OFFLINE)" if facts["hub_offline"] else "asked only for hub ids"))
     for title, text in rows:
         table.add_row(title, Text(text))
     stdout_console().print(table)

@@ -96,19 +96,19 @@ def show(
     result: Result, out: Path, name: str, view: Callable[[Result], list[Any]], *, as_json: bool, picture: bool
 ) -> None:
     """Draw and print a result that is stored under a name."""
-    drawn = None
+    file = None
     if picture:
         from repflow.report.draw.dynamics import write_picture
 
-        drawn = write_picture(result, out / f"{name}.html")
+        file = write_picture(result, out / f"{name}.html")
     if as_json:
-        told = {"run": str(out / name), "picture": None if drawn is None else str(drawn), **result.to_json()}
-        print(json.dumps(told, allow_nan=False), flush=True)
+        content = {"run": str(out / name), "picture": None if file is None else str(file), **result.to_json()}
+        print(json.dumps(content, allow_nan=False), flush=True)
         return
     console = stdout_console()
     for part in view(result):
         console.print(part, markup=False, highlight=False)
-    for written in [out / name, *([] if drawn is None else [drawn])]:
+    for written in [out / name, *([] if file is None else [file])]:
         console.print(f"wrote {written}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -89,10 +89,10 @@ def _choices(words: list[str]) -> dict[str, str]:
     Raises:
         InputError: A word without `=`.
     """
-    found = {}
+    choices = {}
     for word in words:
         key, sign, value = word.partition("=")
         if not sign or not key:
             raise InputError(teach("--choose NAME=VALUE, such as task=kvpr", repr(word), "put = between the two"))
-        found[key] = value
-    return found
+        choices[key] = value
+    return choices

@@ -40,8 +40,8 @@ def command(
     parse_part(part)
     check_place(out)
     with quiet():
-        made = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
-        cells = made.part(part)
+        grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
+        cells = grid.part(part)
         cost = estimate(cells)
     if dry_run and as_json:
         print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
@@ -49,7 +49,7 @@ def command(
         _print_cost(cost, as_json)
     if dry_run:
         return
-    folder = out / made.name
+    folder = out / grid.name
     raise typer.Exit(_run(cells, folder, as_json=as_json))
 
 
@@ -68,8 +68,8 @@ def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
         if outcome is None:
             break
         statuses.append(outcome.status)
-        asked = {"study": study_for(outcome.cell.config).name, **asdict(outcome.cell.config)}
-        rows.append((asked, None if outcome.result is None else summary(outcome.result)))
+        request = {"study": study_for(outcome.cell.config).name, **asdict(outcome.cell.config)}
+        rows.append((request, None if outcome.result is None else summary(outcome.result)))
         if outcome.status != "finished":
             note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
         if as_json:

@@ -25,11 +25,11 @@ TRUST_REMOTE_CODE = Annotated[
 """Options of commands whose request is read from a file, which cannot grant these itself (`repflow.core.trust`)."""
 
 
-def or_zoo(given: str | Sequence[str] | None, *names: str) -> list[str]:
+def or_zoo(specs: str | Sequence[str] | None, *names: str) -> list[str]:
     """Models as given; where none is, these of the zoo, which is said on stderr.
 
     Args:
-        given: what was typed: a list of specs, a lone one, "" or None.
+        specs: what was typed: a list of specs, a lone one, "" or None.
         names: in the zoo.
 
     Raises:
@@ -38,7 +38,7 @@ def or_zoo(given: str | Sequence[str] | None, *names: str) -> list[str]:
     >>> or_zoo("gpt2", "mamba"), or_zoo(["zoo:mamba2"], "mamba")
     (['gpt2'], ['zoo:mamba2'])
     """
-    models = [given] if isinstance(given, str) and given else list(given or [])
+    models = [specs] if isinstance(specs, str) and specs else list(specs or [])
     for model in models:
         if is_zoo(model):
             check_zoo_name(model)
@@ -57,14 +57,14 @@ def with_options(config: type, *, skip: Sequence[str] = ()) -> Callable[[Callabl
         skip: Fields that the command takes in a way of its own.
     """
     hints = get_type_hints(config)
-    made = [
+    parameters = [
         _parameter(field, hints[field.name]) for field in sorted(fields(config), key=_rank) if field.name not in skip
     ]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        whole = signature.replace(parameters=[*own, *made])
+        whole = signature.replace(parameters=[*own, *parameters])
         command.__signature__ = whole  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in whole.parameters.values()}
         return command
@@ -139,10 +139,10 @@ def _rank(field: Field[Any]) -> int:
 def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     flag = field.metadata.get("flag", f"--{field.name.replace('_', '-')}")
     listed = field.default_factory is not MISSING
-    shown: Any = field.metadata.get("shown", not listed)
+    default_shown: Any = field.metadata.get("shown", not listed)
     names = (flag, *field.metadata.get("aliases", ()))
     help = escape(field.metadata["help"])
-    option: Any = typer.Option(*names, help=help, show_default=shown, rich_help_panel=panel(field.name))
+    option: Any = typer.Option(*names, help=help, show_default=default_shown, rich_help_panel=panel(field.name))
     if "parser" in field.metadata:
         option.parser, option.metavar = _parsed(field.metadata["parser"]), kind.__name__.upper()
     default = None if listed else field.default

@@ -63,10 +63,10 @@ def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> boo
     if run.is_dir() and is_start(run):
         say(f"{run} holds nothing yet: it is starting, or was killed at once; run its command again")
         return True
-    found = verify(run)
-    for damage in found:
+    damages = verify(run)
+    for damage in damages:
         say(f"damaged: {prefix}{damage}")
-    if not found:
+    if not damages:
         say(f"{run} is sound")
         return True
     if not repair:

@@ -53,9 +53,9 @@ def study_command(row: StudyRow) -> Callable[..., None]:
         study.check_request(first, name)
         if len(specs) > 1:
             with quiet():
-                first, said = study.together(first, specs)
-            if said:
-                note(said)
+                first, text = study.together(first, specs)
+            if text:
+                note(text)
         configs = [replace(first, model=spec) for spec in specs]
         code, results = run_each(study, configs, out, name, as_json=as_json)
         if len(results) > 1:
@@ -121,10 +121,10 @@ def _show_together(study: "BaseStudy[Any]", results: "list[Result]", config: Any
     if as_json:
         return
     console = stdout_console()
-    shown = [result for _, result in joint] if joint else results
+    rows = [result for _, result in joint] if joint else results
     table = view_of(study.name).side_by_side
     if table is not None:
-        console.print(table(shown))
+        console.print(table(rows))
     for name, _ in joint:
         console.print(f"wrote {out / name}", markup=False, highlight=False, soft_wrap=True)
 

@@ -118,9 +118,9 @@ class Group:
             if key.endswith(f"/{self.place}")
         ]
 
-    def each(self, family: str, read: Callable[[Flow], float]) -> list[tuple[str, float]]:
+    def each(self, family: str, number: Callable[[Flow], float]) -> list[tuple[str, float]]:
         """A number of every model of a family."""
-        return [(name, read(flow)) for name, flow in self.of(family)]
+        return [(name, number(flow)) for name, flow in self.of(family)]
 
     @cached_property
     def without(self) -> tuple[Group, ...]:
@@ -153,17 +153,17 @@ class Group:
             missing: what to say then.
             no_interval: what to say where no prompt can be left out.
         """
-        found, distance = values(self), margin(self)
-        if not found or not np.isfinite([*values_of(found), distance]).all():
+        named, distance = values(self), margin(self)
+        if not named or not np.isfinite([*values_of(named), distance]).all():
             unread = self.states == BRANCH and not self.of(SSM)
             return Clause(text, self.training, NO_BRANCH if unread else missing)
         again = [(values(group), margin(group)) for group in self.without]
-        names = [name for name, _ in found]
+        names = [name for name, _ in named]
         again = again if all([name for name, _ in part] == names for part, _ in again) else []
-        ends = {name: jackknife(value, [part[at][1] for part, _ in again]) for at, (name, value) in enumerate(found)}
+        ends = {name: jackknife(value, [part[at][1] for part, _ in again]) for at, (name, value) in enumerate(named)}
         interval = jackknife(distance, [other for _, other in again])
         over = PROMPTS if np.isfinite(interval).all() else ALIKE_PROMPTS if again else no_interval
-        return self.answer(text, what, found, distance, interval, over, ends=ends)
+        return self.answer(text, what, named, distance, interval, over, ends=ends)
 
     def answer(
         self,
@@ -178,18 +178,18 @@ class Group:
         zone: float = 0.0,
     ) -> Clause:
         """A part whose numbers and interval are known."""
-        kept = {name: pair for name, pair in ends.items() if np.isfinite(pair).all()}
-        found = f"{what}: {listed(values)}"
-        return Clause(text, self.training, found, what, tuple(values), kept, margin, interval, over, zone)
+        finite = {name: pair for name, pair in ends.items() if np.isfinite(pair).all()}
+        summary = f"{what}: {listed(values)}"
+        return Clause(text, self.training, summary, what, tuple(values), finite, margin, interval, over, zone)
 
 
 def _leave_out(reading: Reading, at: int, count: int) -> Reading:
     """A reading without one prompt; flows of other numbers of prompts are dropped, since they have none to match."""
-    kept = {
+    flows = {
         name: {key: flow.without[at] for key, flow in getattr(reading, name).items() if len(flow.without) == count}
         for name in FLOWS
     }
-    changes: dict[str, Any] = {**kept, "probes": {}}
+    changes: dict[str, Any] = {**flows, "probes": {}}
     return replace(reading, **changes)
 
 

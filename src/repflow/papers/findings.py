@@ -188,11 +188,11 @@ class Part:
 
 
 def _by_seed(clauses: Sequence[Clause]) -> dict[int, float]:
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for clause in clauses:
         if clause.training.seed is not None and clause.asked:
-            found.setdefault(clause.training.seed, []).append(clause.margin)
-    return {seed: math.fsum(margins) / len(margins) for seed, margins in found.items()}
+            by_seed.setdefault(clause.training.seed, []).append(clause.margin)
+    return {seed: math.fsum(margins) / len(margins) for seed, margins in by_seed.items()}
 
 
 def _settled(clauses: Sequence[Clause]) -> tuple[bool | None, float]:
@@ -284,7 +284,7 @@ def judge(readings: Sequence[Reading], *, place: str | None = None) -> list[Judg
 
     def groups(states: str) -> list[Group]:
         members = ((training, [r for r in judged if r.training == training]) for training in trainings)
-        return [Group(training, chosen, tuple(found), states, tuple(judged)) for training, found in members]
+        return [Group(training, chosen, tuple(readings), states, tuple(judged)) for training, readings in members]
 
     streams = [_judged(finding, groups(STREAM), chosen) for finding in FINDINGS]
     if not any(chosen in reading.branch for reading in judged if reading.family == SSM):
@@ -311,27 +311,27 @@ def common_place(readings: Sequence[Reading]) -> str:
 
 def _judged(finding: Finding, groups: Sequence[Group], place: str) -> Judged:
     clauses = tuple(clause for group in groups for clause in finding.ask(group))
-    asked = [clause for clause in clauses if clause.asked]
-    trainings = tuple(dict.fromkeys(clause.training for clause in asked))
-    found = parts_of(clauses)
-    seeds = min((len(part.by_seed) for part in found), default=0)
-    verdict = decide([part.shown for part in found], asked=len(trainings), trainings=len(groups), units=seeds)
+    answerable = [clause for clause in clauses if clause.asked]
+    trainings = tuple(dict.fromkeys(clause.training for clause in answerable))
+    claim_parts = parts_of(clauses)
+    seeds = min((len(part.by_seed) for part in claim_parts), default=0)
+    verdict = decide([part.shown for part in claim_parts], asked=len(trainings), trainings=len(groups), units=seeds)
     states = groups[0].states if groups else STREAM
-    ours = _ours(found, several=len(groups) > 1)
-    return Judged(finding, states, verdict, _reason(found), ours, clauses, trainings, finding.caution(place))
+    ours = _ours(claim_parts, several=len(groups) > 1)
+    return Judged(finding, states, verdict, _reason(claim_parts), ours, clauses, trainings, finding.caution(place))
 
 
-def _ours(found: Sequence[Part], *, several: bool) -> str:
+def _ours(claim_parts: Sequence[Part], *, several: bool) -> str:
     """Our numbers, each part's of the first training that could be asked; named where there are several."""
     first: dict[Training, dict[str, None]] = {}
-    for part in found:
+    for part in claim_parts:
         for clause in part.asked[:1]:
             for one in (clause, clause.also) if clause.also is not None else (clause,):
                 first.setdefault(clause.training, {})[one.found] = None
-    told = {training: "; ".join(numbers) for training, numbers in first.items()}
+    texts = {training: "; ".join(numbers) for training, numbers in first.items()}
     if not several:
-        return "; ".join(told.values())
-    return ". ".join(f"{str(training) or NOT_KNOWN}: {numbers}" for training, numbers in told.items())
+        return "; ".join(texts.values())
+    return ". ".join(f"{str(training) or NOT_KNOWN}: {numbers}" for training, numbers in texts.items())
 
 
 def parts_of(clauses: Sequence[Clause]) -> list[Part]:
@@ -343,26 +343,26 @@ def parts_of(clauses: Sequence[Clause]) -> list[Part]:
     return [Part(tuple(column)) for column in zip(*rows, strict=True)]
 
 
-def _reason(found: Sequence[Part]) -> str:
+def _reason(claim_parts: Sequence[Part]) -> str:
     """What is shown of each part; of one that is open, why, and what the trainings say to it."""
-    if not found:
+    if not claim_parts:
         return "no Transformer and no state-space model among the runs"
-    if not any(part.asked for part in found):
-        return "; ".join(dict.fromkeys(part.why_open for part in found))
-    told = []
+    if not any(part.asked for part in claim_parts):
+        return "; ".join(dict.fromkeys(part.why_open for part in claim_parts))
+    sentences = []
     for words, answer in (("shown", True), ("shown not to hold", False)):
-        texts = [part.text for part in found if part.holds is answer]
-        told += [f"{words}: {'; '.join(texts)}"] if texts else []
-    left = [part for part in found if part.holds is None]
-    told += [f"open: {'; '.join(map(told_part, left))}"] if left else []
-    return ". ".join(told)
+        texts = [part.text for part in claim_parts if part.holds is answer]
+        sentences += [f"{words}: {'; '.join(texts)}"] if texts else []
+    left = [part for part in claim_parts if part.holds is None]
+    sentences += [f"open: {'; '.join(map(told_part, left))}"] if left else []
+    return ". ".join(sentences)
 
 
 def verdict_words(finding: Judged) -> str:
     """Word, counts, seeds, power and kind of state."""
-    told = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
-    told += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
-    return f"{told}; {finding.states})"
+    text = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
+    text += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
+    return f"{text}; {finding.states})"
 
 
 def told_part(part: Part) -> str:
@@ -370,8 +370,8 @@ def told_part(part: Part) -> str:
 
     The number of trainings whose numbers lie on the claim's side stands with it.
     """
-    shown = {True: "shown", False: "shown not to hold", None: part.why_open}[part.holds]
-    return f"{part.text} ({_sides(part)}{shown})"
+    state = {True: "shown", False: "shown not to hold", None: part.why_open}[part.holds]
+    return f"{part.text} ({_sides(part)}{state})"
 
 
 def _sides(part: Part) -> str:

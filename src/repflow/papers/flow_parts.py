@@ -38,15 +38,15 @@ def _over(average: Callable[[Sequence[float]], float], values: Sequence[float]) 
     return float(average(values)) if len(values) else float("nan")
 
 
-def _family(family: str, read: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
-    return lambda group: group.each(family, read)
+def _family(family: str, number: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
+    return lambda group: group.each(family, number)
 
 
-def _both(read: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
+def _both(number: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
     """Numbers of both families; none where one is missing."""
 
     def found(group: Group) -> list[tuple[str, float]]:
-        first, second = (group.each(family, read) for family in FAMILIES)
+        first, second = (group.each(family, number) for family in FAMILIES)
         return [*first, *second] if first and second else []
 
     return found
@@ -61,9 +61,9 @@ def _most(values: Callable[[Group], Named], threshold: float) -> Read:
     return lambda group: threshold - mean_of(values(group))
 
 
-def _above(high: str, low: str, read: Callable[[Flow], float]) -> Read:
+def _above(high: str, low: str, number: Callable[[Flow], float]) -> Read:
     """Margin of one family's mean that is to lie `MARGIN` above the other's."""
-    return lambda group: mean_of(group.each(high, read)) - mean_of(group.each(low, read)) - MARGIN
+    return lambda group: mean_of(group.each(high, number)) - mean_of(group.each(low, number)) - MARGIN
 
 
 def _steady(flow: Flow) -> float:
@@ -168,9 +168,9 @@ def token_uniqueness(group: Group) -> list[Clause]:
     ]  # fmt: skip
 
 
-def _twins(family: str, read: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
+def _twins(family: str, number: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
     """A number of every random twin."""
-    return lambda group: [(f"{model} ({scheme})", read(flow)) for model, scheme, flow in group.twins(family)]
+    return lambda group: [(f"{model} ({scheme})", number(flow)) for model, scheme, flow in group.twins(family)]
 
 
 def _lift(group: Group) -> list[tuple[str, float]]:
@@ -224,9 +224,9 @@ def _cka(value: Callable[[np.ndarray], float]) -> Callable[[Flow], float]:
     return lambda flow: value(_grid(flow)) if flow.cka else math.nan
 
 
-def _measured(family: str, read: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
+def _measured(family: str, number: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, float]]]:
     """Of the models whose CKA was measured."""
-    return lambda group: [(name, value) for name, value in group.each(family, read) if math.isfinite(value)]
+    return lambda group: [(name, value) for name, value in group.each(family, number) if math.isfinite(value)]
 
 
 def manifolds(group: Group) -> list[Clause]:
@@ -277,13 +277,13 @@ def _smoothness(group: Group, prefix: str, words: str) -> list[Clause]:
     ]
 
     def factors(now: Group) -> list[tuple[str, float]]:
-        made = []
+        ratios = []
         for name, letters in (("smoothness", "Sm"), ("stability", "St")):
             for family in FAMILIES:
                 values = values_of(now.each(family, attrgetter(f"{prefix}{name}")))
                 if len(values) > 1:
-                    made.append((f"{letters} {family}", max(values) / min(values)))
-        return made
+                    ratios.append((f"{letters} {family}", max(values) / min(values)))
+        return ratios
 
     within = group.ask(
         f"within a family Sm or St differs by a factor ≥ {FACTOR}",
@@ -295,12 +295,12 @@ def _smoothness(group: Group, prefix: str, words: str) -> list[Clause]:
     return [*clauses, within]
 
 
-def _no_gap(group: Group, letters: str, read: Callable[[Flow], float], words: str, missing: str) -> Clause:
+def _no_gap(group: Group, letters: str, number: Callable[[Flow], float], words: str, missing: str) -> Clause:
     """Whether a family's mean lies within a factor of the other's, its interval over models."""
-    found = {family: group.each(family, read) for family in FAMILIES}
-    logs = [np.log(values_of(found[family])) for family in FAMILIES]
+    by_family = {family: group.each(family, number) for family in FAMILIES}
+    logs = [np.log(values_of(by_family[family])) for family in FAMILIES]
     text = f"{letters} of the two families lies within a factor of {FACTOR}"
-    named = [*found[TBM], *found[SSM]]
+    named = [*by_family[TBM], *by_family[SSM]]
     if min(map(len, logs)) < 2 or not np.isfinite(np.concatenate(logs)).all():
         return Clause(text, group.training, missing)
     gap = welch_interval(*logs)

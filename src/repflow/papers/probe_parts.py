@@ -40,11 +40,11 @@ def _decodable(group: Group, families: Sequence[str]) -> tuple[str, dict[str, Pr
             {r.training for r in everyone if r.family == family and _finds(r, label + key)} for family in families
         ]
         if set.intersection(*holders):
-            kept: dict[str, Probes] = {
+            decodable: dict[str, Probes] = {
                 family: [(name, probe) for name, probe in probes_of(group, family, label + key) if probe.decodable]
                 for family in families
             }
-            return label, kept
+            return label, decodable
     return "", {family: [] for family in families}
 
 
@@ -54,17 +54,17 @@ def _finds(reading: Reading, key: str) -> bool:
 
 def _undecodable(group: Group, families: Sequence[str], label: str) -> str:
     """Why nothing can be said of peaks: of the label that is asked for in all trainings, or of any where none is."""
-    told = [
+    reasons = [
         f"{name} {one} {probe.peak_accuracy:.2f} (chance {probe.chance:.2f})"
         for one in ([label] if label else LABELS)
         for family in families
         for name, probe in probes_of(group, family, f"{one}/{group.place}")
     ]
     who = " and ".join(PLURAL[family] for family in families)
-    if not told:
+    if not reasons:
         return f"no probes of {who} on one task and length"
     what = f"{NAMED[label]} is not" if label else "nothing is"
-    return f"{what} decodable above chance in {who}: {', '.join(told)}"
+    return f"{what} decodable above chance in {who}: {', '.join(reasons)}"
 
 
 def _mean_ends(ends: Sequence[Ends], values: Sequence[float]) -> Ends:
@@ -76,13 +76,13 @@ def _mean_ends(ends: Sequence[Ends], values: Sequence[float]) -> Ends:
 
 def _drops(group: Group, family: str) -> Clause:
     """Whether an earlier state beats the last in one family, wherever one of its models holds a label."""
-    label, found = _decodable(group, [family])
+    label, decodable = _decodable(group, [family])
     of = NAMED[label]
     text = f"{PLURAL[family]}: an earlier state beats the last for {of}; less than {MARGIN} counts as none"
-    drops = [(name, probe.drop) for name, probe in found[family]]
+    drops = [(name, probe.drop) for name, probe in decodable[family]]
     if not drops:
         return Clause(text, group.training, _undecodable(group, [family], label))
-    ends = {name: probe.drop_ends for name, probe in found[family]}
+    ends = {name: probe.drop_ends for name, probe in decodable[family]}
     interval = _mean_ends(list(ends.values()), values_of(drops))
     over = TEST_PROMPTS if np.isfinite(interval).all() else NO_COUNT
     what = f"peak minus last for {of}"
@@ -91,12 +91,12 @@ def _drops(group: Group, family: str) -> Clause:
 
 def _lose_less(group: Group) -> Clause:
     """Whether state-space models lose less than Transformers, of one label that both hold."""
-    label, found = _decodable(group, FAMILIES)
+    label, decodable = _decodable(group, FAMILIES)
     text = "state-space models lose less from the peak to the last state"
-    drops = {family: [(name, probe.drop) for name, probe in found[family]] for family in FAMILIES}
+    drops = {family: [(name, probe.drop) for name, probe in decodable[family]] for family in FAMILIES}
     if not all(drops.values()):
         return Clause(text, group.training, _undecodable(group, FAMILIES, label))
-    ends = {name: probe.drop_ends for probes in found.values() for name, probe in probes}
+    ends = {name: probe.drop_ends for probes in decodable.values() for name, probe in probes}
     tbm, ssm = (_mean_ends([ends[name] for name, _ in drops[family]], values_of(drops[family])) for family in FAMILIES)
     half = math.hypot(tbm[1] - tbm[0], ssm[1] - ssm[0]) / 2
     middle = (tbm[0] + tbm[1] - ssm[0] - ssm[1]) / 2
@@ -137,8 +137,8 @@ def printed_contrast(place: str) -> str:
 def _lengths(group: Group) -> list[str]:
     """Places of the group's task, by length."""
     task = split_place(group.place)[0] if group.place else ""
-    held = [set(reading.trained) for reading in group.readings]
-    shared = set.intersection(*held) if held else set()
+    places = [set(reading.trained) for reading in group.readings]
+    shared = set.intersection(*places) if places else set()
     return sorted((place for place in shared if split_place(place)[0] == task), key=lambda place: split_place(place)[1])
 
 
@@ -153,14 +153,14 @@ def context_length(group: Group) -> list[Clause]:
         n = f" from n = {split_place(ends[0])[1]} to {split_place(ends[1])[1]}"
 
     def changes(now: Group, letters: str = "") -> list[tuple[str, float]]:
-        made = []
+        rows = []
         for reading in now.readings:
             if all(place in reading.trained for place in ends):
                 short, long = (reading.trained[place] for place in ends)
-                for name, told in (("smoothness", "Sm"), ("stability", "St")):
+                for name, letter in (("smoothness", "Sm"), ("stability", "St")):
                     change = abs(getattr(long, name) / getattr(short, name) - 1)
-                    made += [(f"{told} {reading.model}", change)] if letters in ("", told) else []
-        return made
+                    rows += [(f"{letter} {reading.model}", change)] if letters in ("", letter) else []
+        return rows
 
     steady = group.ask(
         f"Sm and St change by ≤ {100 * STABLE:.1f} %{n}",

@@ -42,8 +42,11 @@ class Training(NamedTuple):
     data: str = ""
 
     def __str__(self) -> str:
-        told = ["" if self.seed is None else f"seed {self.seed}", "" if self.steps is None else f"{self.steps:,} steps"]
-        return ", ".join(part for part in told if part)
+        words = [
+            "" if self.seed is None else f"seed {self.seed}",
+            "" if self.steps is None else f"{self.steps:,} steps",
+        ]
+        return ", ".join(part for part in words if part)
 
 
 UNKNOWN = Training(None, None)
@@ -188,8 +191,8 @@ class Reading:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not finite becomes null."""
-        made: dict[str, Any] = _plain(asdict(self))
-        return made
+        content: dict[str, Any] = _plain(asdict(self))
+        return content
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reading:
@@ -212,7 +215,7 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
         results: runs, loaded.
         training: of all of them; by default what the runs tell, which those of the zoo's models do.
     """
-    found: dict[tuple[str, Training], Reading] = {}
+    readings: dict[tuple[str, Training], Reading] = {}
     for result in results:
         about = result.provenance.get("model")
         probed = "probe_accuracy" in result
@@ -222,9 +225,9 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
             continue
         own = Training(**(about.get("training") or UNKNOWN._asdict())) if training is None else training
         key = (str(about["name"]), own)
-        reading = found.get(key) or _start(about, own)
-        found[key] = _with(reading, result, about)
-    return list(found.values())
+        reading = readings.get(key) or _start(about, own)
+        readings[key] = _with(reading, result, about)
+    return list(readings.values())
 
 
 def training_of(record: Mapping[str, Any]) -> Training:
@@ -275,8 +278,8 @@ def _with(reading: Reading, result: Result, about: Mapping[str, Any]) -> Reading
         return replace(reading, probes={**reading.probes, f"{result.config['label']}/{place}": _probe(result)})
     trained, random = ("branch", "random_branch") if _kept(result) else ("trained", "random")
     name, key = (trained, place) if init == "trained" else (random, f"{init}/{place}")
-    made: dict[str, Any] = {name: {**getattr(reading, name), key: _flow(result)}}
-    return replace(reading, **made)
+    changes: dict[str, Any] = {name: {**getattr(reading, name), key: _flow(result)}}
+    return replace(reading, **changes)
 
 
 def _flow(result: Result) -> Flow:
@@ -302,15 +305,15 @@ def _sums(result: Result, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _means(sums: Mapping[str, tuple[np.ndarray, np.ndarray]], leave: int | None = None) -> Flow:
     """Means over prompts and tokens, one prompt left out where asked."""
-    found: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
     for name, (total, count) in sums.items():
-        kept = np.arange(total.shape[1]) != leave
+        others = np.arange(total.shape[1]) != leave
         with np.errstate(invalid="ignore"):
-            mean = total[:, kept].sum(1) / count[:, kept].sum(1)
-        found[name] = [float(value) for value in mean]
-    made: dict[str, Any] = {name: found.get(name, []) for name in CURVES}
-    made |= {name.replace("/", "_"): found[name][0] if name in found else math.nan for name in SCALARS}
-    return Flow(**made)
+            mean = total[:, others].sum(1) / count[:, others].sum(1)
+        means[name] = [float(value) for value in mean]
+    fields: dict[str, Any] = {name: means.get(name, []) for name in CURVES}
+    fields |= {name.replace("/", "_"): means[name][0] if name in means else math.nan for name in SCALARS}
+    return Flow(**fields)
 
 
 def _by_depth(values: np.ndarray) -> list[float]:
@@ -354,11 +357,11 @@ def merge(own: Sequence[Reading], known: Sequence[Reading]) -> list[Reading]:
     Own values win. A model that was not measured here, or whose training is not known, gets nothing.
     """
     stored = {(other.model, other.training): other for other in known if any(reading.again(other) for reading in own)}
-    made = []
+    merged = []
     for reading in own:
         other = stored.pop((reading.model, reading.training), None)
-        made.append(reading if other is None else _joined(reading, other))
-    return [*made, *stored.values()]
+        merged.append(reading if other is None else _joined(reading, other))
+    return [*merged, *stored.values()]
 
 
 def further_trainings(own: Reading, known: Sequence[Reading], place: str) -> list[Reading]:
@@ -403,8 +406,8 @@ def _plain(value: Any) -> Any:
 
 
 def _restored_flow(entry: Mapping[str, Any]) -> Flow:
-    told = _restored(entry)
-    return Flow(**{**told, "without": [Flow(**one) for one in told.get("without", ())]})
+    fields = _restored(entry)
+    return Flow(**{**fields, "without": [Flow(**one) for one in fields.get("without", ())]})
 
 
 def _restored_probe(entry: Mapping[str, Any]) -> Probe:

@@ -45,9 +45,9 @@ def _least_fall(quantity: str, family: str) -> float:
     """Smallest fall over models, as a share of one, from the highest value in the text to that of the last layer."""
     falls = []
     for model in MODELS:
-        told = [quote for quote in _of_text(quantity, family) if quote.subject == model and quote.low == quote.high]
-        ends = [quote.low for quote in told if _last(quote) and quote.low is not None]
-        before = [quote.low for quote in told if not _last(quote) and quote.low is not None]
+        quotes = [quote for quote in _of_text(quantity, family) if quote.subject == model and quote.low == quote.high]
+        ends = [quote.low for quote in quotes if _last(quote) and quote.low is not None]
+        before = [quote.low for quote in quotes if not _last(quote) and quote.low is not None]
         if ends and before:
             falls.append((max(before) - min(ends)) / 100)
     return min(falls)

@@ -66,12 +66,12 @@ def jobs(*, full: bool = False, models: Sequence[str] = NAMES) -> list[Job]:
         full: the complete tables, without a time limit.
         models: names in the zoo.
     """
-    made = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
+    runs = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
     added = [name for name in models if name in BRANCHED]
-    made += [flow_job(f"{PREFIX}{name}", init, states="branch") for init in ("trained", INIT) for name in added]
-    made += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
-    made += [reach_job(f"{PREFIX}{name}") for name in models]
-    return made if not full else _full(models)
+    runs += [flow_job(f"{PREFIX}{name}", init, states="branch") for init in ("trained", INIT) for name in added]
+    runs += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
+    runs += [reach_job(f"{PREFIX}{name}") for name in models]
+    return runs if not full else _full(models)
 
 
 def _full(models: Sequence[str]) -> list[Job]:
@@ -80,8 +80,8 @@ def _full(models: Sequence[str]) -> list[Job]:
     places: list[dict[str, Any]] = [{"task": TASK, "length": length} for length in LENGTHS]
     places.append({"task": "mdqa", "length": DOCUMENTS, "distractors": "random"})
     specs = [f"{PREFIX}{name}" for name in models]
-    made = [flow_job(spec, init, **place, **size) for place in places for init in ("trained", *INITS) for spec in specs]
-    made += [
+    runs = [flow_job(spec, init, **place, **size) for place in places for init in ("trained", *INITS) for spec in specs]
+    runs += [
         flow_job(spec, init, **place, **size, states="branch")
         for place in places
         for init in ("trained", *INITS)
@@ -90,17 +90,17 @@ def _full(models: Sequence[str]) -> list[Job]:
     ]
     more = {"samples": FULL_PROBE_SAMPLES, "seeds": FULL_SEEDS}
     for spec in specs:
-        made += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
-        made.append(probe_job(spec, "index", **places[-1], **more))
+        runs += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
+        runs.append(probe_job(spec, "index", **places[-1], **more))
     reach = {"samples": FULL_REACH, "probes": FULL_REACH}
-    return made + [reach_job(spec, **place, **reach) for place in places for spec in specs]
+    return runs + [reach_job(spec, **place, **reach) for place in places for spec in specs]
 
 
 def flow_job(spec: str, init: str, **options: Any) -> Job:
     """Measurement of one model; the options are fields of `MeasureConfig`."""
-    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": SAMPLES, **options}
+    fields: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": SAMPLES, **options}
     grid = None if "states" in options else GRID
-    config = MeasureConfig(model=spec, init=init, metrics=[*DEFAULT_METRICS, "cka_matrix"], grid=grid, **asked)
+    config = MeasureConfig(model=spec, init=init, metrics=[*DEFAULT_METRICS, "cka_matrix"], grid=grid, **fields)
     weights = "trained" if init == "trained" else f"random ({init})"
     kind = "" if config.states == "residual" else f", {config.states} states"
     return Job(_run_name("flow", config), f"{_name(spec)}, {weights}{kind}", config)
@@ -108,18 +108,18 @@ def flow_job(spec: str, init: str, **options: Any) -> Job:
 
 def probe_job(spec: str, label: str, **options: Any) -> Job:
     """Probes of one model for one label; the options are fields of `ProbeConfig`."""
-    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": PROBE_SAMPLES, "seeds": 1, **options}
+    fields: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": PROBE_SAMPLES, "seeds": 1, **options}
     config = ProbeConfig(
         model=spec, label=label, recipes=["robust"], controls=["none"], answers=0, lens=0,
-        drop_features=True, **asked,
+        drop_features=True, **fields,
     )  # fmt: skip
     return Job(_run_name(f"probe-{label}", config), f"{_name(spec)}, probes for the {label}", config)
 
 
 def reach_job(spec: str, **options: Any) -> Job:
     """How far back tokens reach in one model and its random twin; the options are fields of `RecencyConfig`."""
-    asked: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": REACH_SAMPLES, "probes": REACH_PROBES}
-    config = RecencyConfig(model=spec, twin=REACH_TWIN, **asked | options)
+    fields: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": REACH_SAMPLES, "probes": REACH_PROBES}
+    config = RecencyConfig(model=spec, twin=REACH_TWIN, **fields | options)
     return Job(_run_name("reach", config), f"{_name(spec)}, reach of tokens", config)
 
 

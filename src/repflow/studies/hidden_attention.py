@@ -69,12 +69,12 @@ def hidden_attention(
     from repflow.models import Model, load
     from repflow.studies.states import given_prompts
 
-    forms, asked = _forms(forms), _asked(channels, heads)
+    forms, units = _forms(forms), _asked(channels, heads)
     if part is not None and part not in PARTS:
         raise InputError(teach(f"part {' or '.join(PARTS)}", repr(part), nearest(part, PARTS)))
     loaded = model if isinstance(model, Model) else load(model)
     prompts = given_prompts(loaded, tokens, bos=bos)
-    return map_prompts(loaded, layer, prompts, asked=asked, part=part, forms=forms, curves=curves, out=out, name=name)
+    return map_prompts(loaded, layer, prompts, units=units, part=part, forms=forms, curves=curves, out=out, name=name)
 
 
 def map_prompts(
@@ -82,7 +82,7 @@ def map_prompts(
     layer: int | Sequence[int],
     prompts: Prompts,
     *,
-    asked: tuple[str, list[int]] | None = None,
+    units: tuple[str, list[int]] | None = None,
     count: int | None = None,
     part: str | None = None,
     forms: Sequence[str] = FORMS,
@@ -96,7 +96,7 @@ def map_prompts(
         model: a loaded model.
         layer: block or blocks whose maps are returned.
         prompts: what it reads.
-        asked: kind and indices of units.
+        units: kind and indices of units.
         count: most units where none are named.
         part: recurrence or attention.
         forms: forms of the maps.
@@ -110,10 +110,10 @@ def map_prompts(
     check_fit(prompts, model.max_length, model.vocab_size)
     layers = _layers(model, layer, part)
     count = UNITS if count is None else count
-    _check_size(prompts, len(layers), len(asked[1]) if asked else count, forms)
-    choose = _chooser(model, layers, asked, part, count, curves=curves)
-    found = [_read(model, prompt.ids, layers, asked, choose) for prompt in prompts]
-    result = _result(model, prompts, layers, found, forms)
+    _check_size(prompts, len(layers), len(units[1]) if units else count, forms)
+    choose = _chooser(model, layers, units, part, count, curves=curves)
+    maps = [_read(model, prompt.ids, layers, units, choose) for prompt in prompts]
+    result = _result(model, prompts, layers, maps, forms)
     return result if out is None else _store(result, model, prompts, out, name)
 
 
@@ -147,12 +147,12 @@ def _layers(model: Model, layer: int | Sequence[int], part: str | None) -> list[
     return sorted(set(chosen))
 
 
-def _indices(given: Any, kind: str) -> list[int]:
+def _indices(value: Any, kind: str) -> list[int]:
     """One number or several as a list; 1.5 or a word is a mistake, not an index."""
-    listed = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    listed = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not all(isinstance(index, Integral) and not isinstance(index, bool) for index in listed):
         expected = f"the number of a {kind}, or a list of them"
-        raise InputError(teach(expected, f"{given!r}", f"{kind}s are counted from 0"))
+        raise InputError(teach(expected, f"{value!r}", f"{kind}s are counted from 0"))
     return [int(index) for index in listed]
 
 
@@ -167,9 +167,9 @@ def _what(part: str | None) -> str:
 def _asked(channels: Units, heads: Units) -> tuple[str, list[int]] | None:
     if channels is not None and heads is not None:
         raise InputError(teach("channels or heads", "both", "a layer's units are one or the other: name those"))
-    for kind, given in (("channel", channels), ("head", heads)):
-        if given is not None:
-            listed = _indices(given, kind)
+    for kind, units in (("channel", channels), ("head", heads)):
+        if units is not None:
+            listed = _indices(units, kind)
             if not listed:
                 raise InputError(teach(f"at least one {kind}", "none", f"leave {kind}s out for an even choice"))
             return kind, sorted(set(listed))
@@ -186,7 +186,7 @@ def _check_size(prompts: Prompts, layers: int, units: int, forms: Sequence[str])
 
 
 def _read(
-    model: Model, ids: Sequence[int], layers: list[int], asked: tuple[str, list[int]] | None, choose: Choose
+    model: Model, ids: Sequence[int], layers: list[int], units: tuple[str, list[int]] | None, choose: Choose
 ) -> dict[int, LayerMaps]:
     import torch
 
@@ -196,16 +196,16 @@ def _read(
     with reading_maps(model, reader):
         model.stream(torch.tensor([list(ids)]), on_state=lambda *_: None)
     for layer in layers:
-        if asked is not None:
+        if units is not None:
             total = reader.totals[layer]
-            if beyond := [index for index in asked[1] if not 0 <= index < total]:
-                expected = f"{asked[0]}s of block {layer + 1} from 0 to {total - 1}"
+            if beyond := [index for index in units[1] if not 0 <= index < total]:
+                expected = f"{units[0]}s of block {layer + 1} from 0 to {total - 1}"
                 raise InputError(teach(expected, f"{beyond[0]}", "name others, counted from 0"))
     return reader.found
 
 
 def _chooser(
-    model: Model, layers: list[int], asked: tuple[str, list[int]] | None, part: str | None, count: int, *, curves: bool
+    model: Model, layers: list[int], chosen: tuple[str, list[int]] | None, part: str | None, count: int, *, curves: bool
 ) -> Choose:
     from repflow.capture.maps import every_layer, spread_units
     from repflow.models.recurrence.quantities import recurrent_layers
@@ -218,31 +218,31 @@ def _chooser(
         wanted = part or ("recurrence" if layer in recurrent else "attention")
         if kind != wanted:
             return None
-        if asked is None:
+        if chosen is None:
             return spread_units(units, count)
-        if asked[0] != unit:
-            got = f"{asked[0]}s"
+        if chosen[0] != unit:
+            got = f"{chosen[0]}s"
             why = "all channels of a head share one map" if unit == "head" else "each channel has a map of its own"
             expected = f"{unit}s of block {layer + 1}, whose units they are"
             raise InputError(teach(expected, got, f"pass {unit}s=...: {why}"))
-        return [index for index in asked[1] if index in units]
+        return [index for index in chosen[1] if index in units]
 
     return choose
 
 
 def _result(
-    model: Model, prompts: Prompts, layers: list[int], found: list[dict[int, LayerMaps]], forms: Sequence[str]
+    model: Model, prompts: Prompts, layers: list[int], samples: list[dict[int, LayerMaps]], forms: Sequence[str]
 ) -> Result:
     import numpy as np
 
     from repflow.core.results import Result
     from repflow.studies.engine.provenance import machine, model_facts
 
-    most = max(len(maps.indices) for sample in found for maps in sample.values())
+    most = max(len(maps.indices) for sample in samples for maps in sample.values())
     shape = (model.n_layers, len(prompts))
     arrays = {name: np.full((*shape, most), np.nan) for name in ("row_entropy", "mean_distance")}
     arrays["error"] = np.full(shape, np.nan)
-    for sample, by_layer in enumerate(found):
+    for sample, by_layer in enumerate(samples):
         for layer, maps in by_layer.items():
             count = len(maps.indices)
             arrays["row_entropy"][layer, sample, :count] = maps.rows.entropy.cpu().numpy()
@@ -251,7 +251,7 @@ def _result(
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(arrays, ("layer", "sample", "unit"))
     axes["error"] = ("layer", "sample")
     for layer in layers:
-        for form, array in _maps(found, layer, max(prompts.lengths), forms).items():
+        for form, array in _maps(samples, layer, max(prompts.lengths), forms).items():
             arrays[f"{layer}/{form}"] = array
             axes[f"{layer}/{form}"] = ("sample", "unit", "token", "token")
     config = {
@@ -267,28 +267,28 @@ def _result(
         "tokens": [list(prompt.tokens) for prompt in prompts],
         "units": {
             str(layer): {"part": maps.part, "kind": maps.unit, "indices": maps.indices, "of": maps.units}
-            for layer, maps in sorted(found[0].items())
+            for layer, maps in sorted(samples[0].items())
         },
     }
     return Result(arrays, axes, config, provenance, [*model.findings, *_findings(arrays["error"])])
 
 
-def _maps(found: list[dict[int, LayerMaps]], layer: int, tokens: int, forms: Sequence[str]) -> dict[str, np.ndarray]:
+def _maps(samples: list[dict[int, LayerMaps]], layer: int, tokens: int, forms: Sequence[str]) -> dict[str, np.ndarray]:
     """Maps of one layer, in the forms asked for, filled up with NaN behind shorter prompts."""
     import numpy as np
 
     from repflow.capture.maps import normalised
 
-    units = len(found[0][layer].indices)
-    made = {form: np.full((len(found), units, tokens, tokens), np.nan) for form in forms}
-    for sample, by_layer in enumerate(found):
+    units = len(samples[0][layer].indices)
+    arrays = {form: np.full((len(samples), units, tokens, tokens), np.nan) for form in forms}
+    for sample, by_layer in enumerate(samples):
         maps = by_layer[layer].maps
         assert maps is not None
         size = maps.shape[-1]
         for form in forms:
-            shown = maps if form == "signed" else normalised(maps)
-            made[form][sample, :, :size, :size] = shown.cpu().numpy()
-    return made
+            view = maps if form == "signed" else normalised(maps)
+            arrays[form][sample, :, :size, :size] = view.cpu().numpy()
+    return arrays
 
 
 def _findings(error: np.ndarray) -> list[Finding]:

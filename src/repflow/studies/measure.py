@@ -163,20 +163,20 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         """Sums of unit vectors and pooled positions per prompt and state, and the kept prompts."""
         states = size.layers + 1
         per_prompt = states * (2 * size.width + 4 * min(config.length, KEPT_POSITIONS)) * NUMBER
-        kept = min(config.keep_samples, config.samples) * 6 * states * config.length * NUMBER
-        return config.samples * per_prompt + kept + DESCRIPTION
+        kept_bytes = min(config.keep_samples, config.samples) * 6 * states * config.length * NUMBER
+        return config.samples * per_prompt + kept_bytes + DESCRIPTION
 
     def together(self, config: MeasureConfig, models: Sequence[str]) -> tuple[MeasureConfig, str]:
         """The same prompts, and smoothness and stability over equally many steps of depth."""
         from repflow.studies.engine.depth_grid import common_grid
 
-        config, said = super().together(config, models)
+        config, text = super().together(config, models)
         if config.grid is None:
             grid = common_grid(models, config.states, trust_remote_code=config.trust_remote_code)
             if grid is not None:
-                said = f"comparing smoothness and stability on a grid of {grid} relative-depth steps (--grid)"
+                text = f"comparing smoothness and stability on a grid of {grid} relative-depth steps (--grid)"
             config = replace(config, grid=grid)
-        return config, said
+        return config, text
 
     def cell_word(self, config: MeasureConfig) -> str:
         """As it was before names had digits, so that grids of earlier versions go on."""

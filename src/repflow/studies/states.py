@@ -86,21 +86,21 @@ def given_prompts(
         raise InputError(teach(f"at least {samples} {what}", f"{len(rows)}", remedy))
     rows = list(rows)[:samples]
     if all(texts):
-        made = text_prompts(rows, Encoder(model.tokenizer, bos, model.bos_token_id), length=length)
-        return note_unknown(made, model.tokenizer)
+        prompts = text_prompts(rows, Encoder(model.tokenizer, bos, model.bos_token_id), length=length)
+        return note_unknown(prompts, model.tokenizer)
     rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     if not isinstance(rows[0], Sequence):
         raise InputError(teach("token ids of shape (batch, token)", "a flat list", "pass [ids] for one prompt"))
     cut = [row[:length] if isinstance(row, Sequence) else row for row in rows]
-    made = id_prompts(cut, vocab_size or model.vocab_size, tokenizer=model.tokenizer, bos_id=model.bos_token_id)
-    return note_unknown(made, model.tokenizer)
+    prompts = id_prompts(cut, vocab_size or model.vocab_size, tokenizer=model.tokenizer, bos_id=model.bos_token_id)
+    return note_unknown(prompts, model.tokenizer)
 
 
-def plain_rows(given: Any) -> Any:
+def plain_rows(rows_or_texts: Any) -> Any:
     """Texts as a list; token ids of a tensor, or of a tokenizer's output without its padding, as nested lists."""
-    if isinstance(given, Mapping):
-        return _encoded_rows(given)
-    rows = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(rows_or_texts, Mapping):
+        return _encoded_rows(rows_or_texts)
+    rows = rows_or_texts.tolist() if hasattr(rows_or_texts, "tolist") else rows_or_texts
     return [rows] if isinstance(rows, str) else rows
 
 
@@ -114,15 +114,15 @@ def _encoded_rows(encoding: Mapping[str, Any]) -> list[list[int]]:
         return rows
     if [len(row) for row in mask] != [len(row) for row in rows]:
         raise InputError(teach("one entry of attention_mask per token id", "another shape", "pass tokenizer(texts)"))
-    kept = [[int(real) for real in row] for row in mask]
-    for index, row in enumerate(kept):
+    flags = [[int(real) for real in row] for row in mask]
+    for index, row in enumerate(flags):
         inside = row[row.index(1) : len(row) - row[::-1].index(1)] if 1 in row else []
         if 0 in inside:
             got = f"a hole in sample {index}"
             raise InputError(
                 teach("an attention_mask of ones with padding at its ends", got, "leave masked tokens out")
             )
-    return [[i for i, real in zip(row, ones, strict=True) if real] for row, ones in zip(rows, kept, strict=True)]
+    return [[i for i, real in zip(row, ones, strict=True) if real] for row, ones in zip(rows, flags, strict=True)]
 
 
 def _nested(value: Any) -> Any:

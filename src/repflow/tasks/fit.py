@@ -98,9 +98,9 @@ class Fitting:
             self._check_items(items)
         count = items if items is not None else self._start(samples)
         while True:
-            made, failed = self._pass(samples, count)
+            fitted, failed = self._pass(samples, count)
             if failed is None:
-                return made
+                return fitted
             if items is not None:
                 raise self._too_many(failed, items)
             count = self._largest(failed, count - 1)
@@ -156,15 +156,15 @@ class Fitting:
 
     def _pass(self, samples: int, items: int) -> tuple[Fitted, int | None]:
         """Encode all samples, up to the first batch with one that does not fit."""
-        made = Fitted(items, [], [[] for _ in self.encoders])
+        fitted = Fitted(items, [], [[] for _ in self.encoders])
         for start in range(0, samples, BATCH):
             part, failed = self._pass_over(range(start, min(start + BATCH, samples)), items)
             if failed is not None:
-                return made, failed
-            made.drafts.extend(part.drafts)
-            for all_ids, ids in zip(made.ids, part.ids, strict=True):
+                return fitted, failed
+            fitted.drafts.extend(part.drafts)
+            for all_ids, ids in zip(fitted.ids, part.ids, strict=True):
                 all_ids.extend(ids)
-        return made, None
+        return fitted, None
 
     def _pass_over(self, samples: Sequence[int], items: int) -> tuple[Fitted, int | None]:
         drafts: list[Draft] = []

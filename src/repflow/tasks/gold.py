@@ -65,10 +65,10 @@ class Gold:
 
     def check(self, items: int, unit: str, length: int) -> None:
         """Refuse an index or a number of bins that this many items do not have."""
-        held = f"{items} {unit} in {length} tokens"
+        where = f"{items} {unit} in {length} tokens"
         if self.fixed is not None and not 0 <= self.fixed < items:
-            expected = f"an index from 0 to {items - 1} ({held})"
+            expected = f"an index from 0 to {items - 1} ({where})"
             raise InputError(teach(expected, str(self.fixed), "pass a smaller --index or a larger --length"))
         if self.classes is not None and not 2 <= self.classes <= items:
-            expected = f"from 2 to {items} classes ({held})"
+            expected = f"from 2 to {items} classes ({where})"
             raise InputError(teach(expected, str(self.classes), "pass other --classes or a larger --length"))

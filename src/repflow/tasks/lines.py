@@ -53,8 +53,12 @@ def string_of(entry: dict[str, Any], name: str, where: str) -> str:
 def strings_of(entry: dict[str, Any], name: str, where: str) -> tuple[str, ...]:
     """A key that must hold a string or a list of strings, none of them empty."""
     value = entry.get(name)
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) and each.strip() for each in found):
+    strings = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(strings, list)
+        or not strings
+        or not all(isinstance(each, str) and each.strip() for each in strings)
+    ):
         got = f"{value!r:.80}"
         raise InputError(f"{where}: expected a string or a list of strings in {name!r}; got {got}; correct the line")
-    return tuple(found)
+    return tuple(strings)

@@ -41,29 +41,29 @@ def random_prompts(
     if seed < 0:
         raise InputError(teach("a seed of 0 or more", f"{seed}", "pass --seed 0"))
     prefix = bos_prefix(tokenizer, bos, bos_id)
-    drawn = np.setdiff1d(np.arange(vocab_size), list(without))
-    if not len(drawn):
+    ids_allowed = np.setdiff1d(np.arange(vocab_size), list(without))
+    if not len(ids_allowed):
         got = f"none of {vocab_size} once padding is left out"
         raise InputError(teach("token ids to draw from", got, "check the model's vocab_size"))
-    made = []
+    prompts = []
     for index in range(samples):
         rng = np.random.default_rng([seed, index])
-        body = drawn[rng.integers(0, len(drawn), size=length - len(prefix))].tolist()
+        body = ids_allowed[rng.integers(0, len(ids_allowed), size=length - len(prefix))].tolist()
         ids = (*prefix, *body)
-        made.append(Prompt(ids, None, tuple(token_strings(tokenizer, ids)), bool(prefix)))
-    return Prompts("random", tuple(made))
+        prompts.append(Prompt(ids, None, tuple(token_strings(tokenizer, ids)), bool(prefix)))
+    return Prompts("random", tuple(prompts))
 
 
 def text_prompts(texts: Sequence[str], encoder: Encoder, *, length: int | None = None, task: str = "text") -> Prompts:
     """One prompt per text, cut to `length` tokens where it is given."""
-    made = []
+    prompts = []
     for text in texts:
         ids = encoder.ids(text)
         if length is not None and len(ids) > (room := length - len(encoder.prefix)):
-            made.append(encoder.prompt(ids[:room], encoder.text(ids[:room])))
+            prompts.append(encoder.prompt(ids[:room], encoder.text(ids[:room])))
         else:
-            made.append(encoder.prompt(ids, text))
-    return Prompts(task, tuple(made))
+            prompts.append(encoder.prompt(ids, text))
+    return Prompts(task, tuple(prompts))
 
 
 def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, samples: int) -> Prompts:
@@ -94,7 +94,7 @@ def file_prompts(files: Sequence[str | Path], encoder: Encoder, *, length: int, 
 
 def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int | None = None) -> Prompts:
     """Given token ids, one sequence or tensor per sample, taken as they are."""
-    made = []
+    prompts = []
     for index, row in enumerate(ids):
         values = _whole_numbers(row, index)
         if values and not 0 <= min(values) <= max(values) < vocab_size:
@@ -106,8 +106,8 @@ def id_prompts(ids: Any, vocab_size: int, *, tokenizer: Any = None, bos_id: int 
                 )
             )
         begins = bool(values) and values[0] == bos_id
-        made.append(Prompt(values, None, tuple(token_strings(tokenizer, values)), begins))
-    return Prompts("ids", tuple(made))
+        prompts.append(Prompt(values, None, tuple(token_strings(tokenizer, values)), begins))
+    return Prompts("ids", tuple(prompts))
 
 
 def _whole_numbers(row: Any, index: int) -> tuple[int, ...]:

@@ -89,8 +89,8 @@ class MultiDocumentDrafts:
         before = multi_document_text(passages[:loose], "").rpartition("\n\nQuestion: ")[0] + ("\n" if loose else "")
         begin = len(before) + len(document_head(loose + 1, passages[loose].title))
         span = (begin, begin + len(passages[loose].text))
-        told = tells(plain_passage(passages[place]), question.answers)
-        return Draft(text, place, question.answers, question.text, question.group, span, told)
+        answers_told = tells(plain_passage(passages[place]), question.answers)
+        return Draft(text, place, question.answers, question.text, question.group, span, answers_told)
 
 
 def open_library(file: str | None, seed: int, distractors: str) -> Library:

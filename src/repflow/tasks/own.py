@@ -72,7 +72,7 @@ def jsonl_prompts(
     lines = lines if samples is None else lines[:samples]
     classes = _classes(lines)
     used = ChatEncoder(encoder) if chat_template else encoder
-    made = []
+    prompts = []
     for line in lines:
         ids = used.ids(line.prompt)
         if length is not None and len(ids) > (room := length - len(used.prefix)):
@@ -82,8 +82,8 @@ def jsonl_prompts(
                 raise InputError(teach(expected, f"{need} in {line.where}", f"pass --length {need} or shorten it"))
             ids = ids[:room]
         label = None if line.label is None else classes.index(line.label)
-        made.append(replace(used.prompt(ids, used.render(line.prompt)), label=label, **line.known))
-    return Prompts(Path(file).name, tuple(made), tuple(map(str, classes)))
+        prompts.append(replace(used.prompt(ids, used.render(line.prompt)), label=label, **line.known))
+    return Prompts(Path(file).name, tuple(prompts), tuple(map(str, classes)))
 
 
 def read_own(file: str | Path) -> list[Line]:

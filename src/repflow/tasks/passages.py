@@ -137,16 +137,16 @@ class FileLibrary:
     def distractors(self, sample: int, count: int) -> list[int]:
         """Passages without the answer: by rank, or random ones of the sample's own."""
         question = self.question(sample)
-        found = without_answers(self._candidates(sample, question), self._plain, question)
-        return [number for number, _ in zip(found, range(count), strict=False)]
+        numbers = without_answers(self._candidates(sample, question), self._plain, question)
+        return [number for number, _ in zip(numbers, range(count), strict=False)]
 
     def _candidates(self, sample: int, question: Question) -> Sequence[int]:
         if self._ranking is None:
             return random_numbers(Draw(self.seed, OTHERS, sample), len(self.passages), REACH)
-        asked = self._asked(sample)
-        if asked not in self._ranked:
-            self._ranked[asked] = self._ranking.best(question.text, REACH)
-        return self._ranked[asked]
+        key = self._asked(sample)
+        if key not in self._ranked:
+            self._ranked[key] = self._ranking.best(question.text, REACH)
+        return self._ranked[key]
 
 
 def random_numbers(draw: Draw, bound: int, count: int) -> list[int]:
@@ -179,15 +179,15 @@ def _contexts(entry: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """The gold context first; without `ctxs` the line itself is one."""
     if "ctxs" not in entry:
         return [entry]
-    found = entry["ctxs"]
-    if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
-        raise InputError(f"{where}: expected a list of objects in 'ctxs'; got {found!r:.80}; correct the line")
-    marked = [place for place, each in enumerate(found) if each.get("isgold")]
-    if not marked and len(found) > 1:
+    contexts = entry["ctxs"]
+    if not isinstance(contexts, list) or not contexts or not all(isinstance(each, dict) for each in contexts):
+        raise InputError(f"{where}: expected a list of objects in 'ctxs'; got {contexts!r:.80}; correct the line")
+    marked = [place for place, each in enumerate(contexts) if each.get("isgold")]
+    if not marked and len(contexts) > 1:
         expected = "'isgold': true at one of the 'ctxs'"
-        raise InputError(f"{where}: expected {expected}; got none of {len(found)}; mark the passage with the answer")
+        raise InputError(f"{where}: expected {expected}; got none of {len(contexts)}; mark the passage with the answer")
     gold = marked[0] if marked else 0
-    return [found[gold], *found[:gold], *found[gold + 1 :]]
+    return [contexts[gold], *contexts[:gold], *contexts[gold + 1 :]]
 
 
 def _passage(entry: dict[str, Any], where: str) -> Passage:

@@ -155,8 +155,8 @@ class Encoder:
     def fingerprint(self) -> tuple[Any, ...]:
         """Equal for encoders that give every text the same ids."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        made = id(self.tokenizer) if backend is None else hashlib.sha256(backend.to_str().encode()).hexdigest()
-        return made, self.prefix, getattr(self.tokenizer, "chat_template", None)
+        digest = id(self.tokenizer) if backend is None else hashlib.sha256(backend.to_str().encode()).hexdigest()
+        return digest, self.prefix, getattr(self.tokenizer, "chat_template", None)
 
 
 def encode(tokenizer: Any, text: str | list[str], *, special: bool = False) -> Any:
@@ -227,8 +227,8 @@ def _unknown_id(tokenizer: Any) -> int | None:
     """Id of the unknown token; a bare *tokenizer.json names it in its model only."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     name = getattr(getattr(backend, "model", None), "unk_token", None)
-    found = getattr(tokenizer, "unk_token_id", None)
-    return backend.token_to_id(name) if found is None and backend is not None and name else found
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return backend.token_to_id(name) if unknown is None and backend is not None and name else unknown
 
 
 def check_lengths(prompts: Prompts, max_length: int | None) -> None:

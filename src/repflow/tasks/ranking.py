@@ -29,8 +29,8 @@ class Ranking:
 
     def best(self, query: str, count: int) -> list[int]:
         """Numbers of the passages with the highest scores, highest first."""
-        asked = [word for word in _words(query) if word in self._known]
-        scores = self._index.get_scores(asked) if asked else np.zeros(self._count)
+        terms = [word for word in _words(query) if word in self._known]
+        scores = self._index.get_scores(terms) if terms else np.zeros(self._count)
         order = np.argsort(-np.round(np.asarray(scores, dtype=np.float64), DIGITS), kind="stable")
         return [int(number) for number in order[:count]]
 

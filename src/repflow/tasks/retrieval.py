@@ -115,15 +115,15 @@ class RetrievalTask:
 
     def _finish(self, fitted: Fitted, gold: Gold, number: int, encoder: Encoder) -> Prompts:
         classes = gold.names(fitted.items) if self.options.label == "index" else self._symbols(fitted.drafts)
-        made = []
+        prompts = []
         for draft, ids in zip(fitted.drafts, fitted.ids[number], strict=True):
             if self.options.label == "index":
                 label = gold.label(draft.index, fitted.items)
             else:
                 label = classes.index(first_symbol(draft.answers[0]))
             bare = encoder.prompt(ids.tolist(), encoder.render(draft.text))
-            made.append(_labelled(bare, draft, label, fitted.items))
-        return Prompts(self.name, tuple(made), classes, _untold(fitted.drafts))
+            prompts.append(_labelled(bare, draft, label, fitted.items))
+        return Prompts(self.name, tuple(prompts), classes, _untold(fitted.drafts))
 
     def _symbols(self, drafts: Sequence[Draft]) -> tuple[str, ...]:
         if self.name == "kvpr":
@@ -199,19 +199,19 @@ def matched_prompts(
     size = {"length": length, "samples": samples, "seed": seed}
     different, places = _distinct(encoders)
     if isinstance(task, RetrievalTask) and match != "tokens":
-        made = task.matched(different, **size)
+        sets = task.matched(different, **size)
         if match == "items":
-            fixed = replace(task, options=replace(task.options, items=made[0][0].items))
-            made = [fixed.prompts(encoder, **size) for encoder in different]
+            fixed = replace(task, options=replace(task.options, items=sets[0][0].items))
+            sets = [fixed.prompts(encoder, **size) for encoder in different]
     else:
-        made = [task.prompts(encoder, **size) for encoder in different]
+        sets = [task.prompts(encoder, **size) for encoder in different]
         if match == "text":
-            _check_same_text(task, made)
-    return [made[place] for place in places]
+            _check_same_text(task, sets)
+    return [sets[place] for place in places]
 
 
-def _check_same_text(task: Task, made: Sequence[Prompts]) -> None:
-    texts = [[prompt.text for prompt in prompts] for prompts in made]
+def _check_same_text(task: Task, sets: Sequence[Prompts]) -> None:
+    texts = [[prompt.text for prompt in prompts] for prompts in sets]
     if any(other != texts[0] for other in texts[1:]):
         got = f"texts of the task {task.name} that depend on the tokenizer"
         raise InputError(teach("the same text for all models", got, "pass --match tokens"))
@@ -219,13 +219,13 @@ def _check_same_text(task: Task, made: Sequence[Prompts]) -> None:
 
 def _distinct(encoders: Sequence[Encoder]) -> tuple[list[Encoder], list[int]]:
     """Encoders that differ, and for each given one its place among them: models of a family share a tokenizer."""
-    kept: list[Encoder] = []
+    distinct: list[Encoder] = []
     prints: list[tuple[object, ...]] = []
     places = []
     for encoder in encoders:
         mark = encoder.fingerprint()
         if mark not in prints:
             prints.append(mark)
-            kept.append(encoder)
+            distinct.append(encoder)
         places.append(prints.index(mark))
-    return kept, places
+    return distinct, places

@@ -198,10 +198,10 @@ def kept_shard(
 
 def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
     """Config as stored: what was asked, with the name that lists show."""
-    shown = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
+    label = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
     if Path(config.task).name == task:  # a file keeps its folder, so that the request can be repeated
         task = config.task
-    stored = identity(config) | {"study": "compare", "model": shown, "task": task, "samples": samples}
+    stored = identity(config) | {"study": "compare", "model": label, "task": task, "samples": samples}
     if config.batch_size is None:  # runs that were stored before it was an option have no such entry
         del stored["batch_size"]
     return stored

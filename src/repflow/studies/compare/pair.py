@@ -242,8 +242,8 @@ def _finish(
         result.band(key)
     result.provenance = {"models": {"a": model_facts(a), "b": model_facts(b)}}  # with what ran
     result.findings = [
-        *(replace(found, message=f"A: {found.message}") for found in a.findings),
-        *(replace(found, message=f"B: {found.message}") for found in b.findings),
+        *(replace(finding, message=f"A: {finding.message}") for finding in a.findings),
+        *(replace(finding, message=f"B: {finding.message}") for finding in b.findings),
         *equal_weights({"A": digests["weights_a"], "B": digests["weights_b"]}),
     ]
     return result
@@ -330,8 +330,8 @@ def pair_task(task: Task, config: CompareConfig, a: Model, b: Model) -> PairedPr
     size = {"length": config.length, "samples": config.samples, "seed": config.seed}
     if a.tokenizer is b.tokenizer:
         return same_prompts(task.prompts(encoders[0], **size))
-    made = matched_prompts(task, encoders, **size, match="text")[0]
-    pieces = text_pieces([prompt.text or "" for prompt in made], encoders[0])
+    prompts = matched_prompts(task, encoders, **size, match="text")[0]
+    pieces = text_pieces([prompt.text or "" for prompt in prompts], encoders[0])
     return pair_prompts(pieces, *encoders, task=task.name)
 
 

@@ -69,8 +69,8 @@ class Checkpoint:
         >>> Checkpoint("checkpoint-500", "x/checkpoint-500").number
         500
         """
-        found = re.search(r"(\d+)$", self.label)
-        return int(found.group(1)) if found else None
+        match = re.search(r"(\d+)$", self.label)
+        return int(match.group(1)) if match else None
 
 
 def find_checkpoints(spec: str) -> list[Checkpoint]:
@@ -85,22 +85,23 @@ def find_checkpoints(spec: str) -> list[Checkpoint]:
     if braces:
         before, inside, after = braces.groups()
         labels = [part.strip() for part in inside.split(",")]
-        found = [Checkpoint(label, f"{before}{label}{after}") for label in labels]
-        if len(found) < 2 or "" in labels or len(set(labels)) < len(labels):
+        checkpoints = [Checkpoint(label, f"{before}{label}{after}") for label in labels]
+        if len(checkpoints) < 2 or "" in labels or len(set(labels)) < len(labels):
             raise InputError(teach("two or more different steps in braces", repr(spec), "write 'MODEL@{step0,step10}'"))
-        return found
+        return checkpoints
     folder = Path(spec).expanduser()
     inner = [e for e in folder.iterdir() if (e / "config.json").is_file()] if folder.is_dir() else []
-    found = [Checkpoint(entry.name, str(entry)) for entry in sorted(inner)]
-    if len(found) < 2:
+    checkpoints = [Checkpoint(entry.name, str(entry)) for entry in sorted(inner)]
+    if len(checkpoints) < 2:
         raise InputError(
             teach(
                 "a second model, or several checkpoints",
-                f"{spec!r} alone" + (f", a folder with {len(found)} checkpoint folders" if folder.is_dir() else ""),
+                f"{spec!r} alone"
+                + (f", a folder with {len(checkpoints)} checkpoint folders" if folder.is_dir() else ""),
                 "write `repflow compare A B`, `compare A twin`, `compare 'A@{step0,step10}'` or name such a folder",
             )
         )
-    return sorted(found, key=lambda c: -1 if c.number is None else c.number)
+    return sorted(checkpoints, key=lambda c: -1 if c.number is None else c.number)
 
 
 @dataclass
@@ -174,8 +175,8 @@ class Steps(Study[CompareConfig, StepsJob]):
 
 def _step_identities(config: CompareConfig, steps: Sequence[Checkpoint]) -> dict[str, Any]:
     """Configurations of the checkpoints, which are loaded one after the other and may be stored already."""
-    found = {step.label: local_config(step.spec, config.trust_remote_code) for step in steps}
-    return {label: identity for label, identity in found.items() if identity is not None}
+    identities = {step.label: local_config(step.spec, config.trust_remote_code) for step in steps}
+    return {label: identity for label, identity in identities.items() if identity is not None}
 
 
 def check(config: CompareConfig, last: Model, prompts: Prompts) -> None:
@@ -252,7 +253,7 @@ class StepWork:
             "label": step.label,
             "weights": model.digest(),
             "scan": model.scans.at_load,
-            "findings": [asdict(replace(found, message=f"{step.label}: {found.message}")) for found in findings],
+            "findings": [asdict(replace(finding, message=f"{step.label}: {finding.message}")) for finding in findings],
         }
         return record
 
@@ -260,11 +261,11 @@ class StepWork:
         """Take the reference's states if that is still to do, then hold one checkpoint only."""
         last, self.last = self.last, None
         if last is not None:
-            made = {
+            by_sample = {
                 sample: [state.cpu() for state in states]
                 for sample, states in _all_states(self.config, last, self.prompts)
             }
-            self.reference = [made[sample] for sample in range(len(self.prompts))]
+            self.reference = [by_sample[sample] for sample in range(len(self.prompts))]
             if index == len(self.steps) - 1:
                 return last
         del last
@@ -292,7 +293,7 @@ def put_together(steps: list[Checkpoint], records: list[Record], notes: list[dic
         result.band(name)
     result.findings = [
         *equal_weights(result.provenance["weights"]),
-        *(Finding(**found) for note in notes for found in note["findings"]),
+        *(Finding(**finding) for note in notes for finding in note["findings"]),
     ]
     return result
 

@@ -85,12 +85,12 @@ def block_statements(steps: Sequence[BlockStep], probe: ProbeEvidence | None) ->
     """Blocks across which accuracy falls or rises, each with its interval; or that none is shown to."""
     if probe is None or not steps or "step" not in probe.facts:
         return []
-    said = [_claimed(step, probe) for step in steps if step.verdict]
+    statements = [_claimed(step, probe) for step in steps if step.verdict]
     if not any(step.verdict == "lost" for step in steps):
         text = f"No single one of the {len(steps)} blocks is shown to lose it{_why_none(probe)}{probe.read.beside}."
         numbers = {"blocks": len(steps)} | prompts_of(probe)
-        said.append(Statement("lost_in_block", "blocks", None, text, numbers))
-    return said
+        statements.append(Statement("lost_in_block", "blocks", None, text, numbers))
+    return statements
 
 
 def _claimed(step: BlockStep, probe: ProbeEvidence) -> Statement:

@@ -75,8 +75,8 @@ class FlowEvidence:
         if "token_similarity" not in result or result.config.get("states", "residual") != "residual":
             return None
         similarity, excess = result["token_similarity"], result.get("token_similarity_excess")
-        total, lost = len(similarity), ~np.isfinite(similarity).any(1)
-        similarity = similarity[: int(lost.argmax()) if lost.any() else total]
+        total, nonfinite = len(similarity), ~np.isfinite(similarity).any(1)
+        similarity = similarity[: int(nonfinite.argmax()) if nonfinite.any() else total]
         whole = np.isfinite(similarity).all(0)  # a prompt with an undefined state would decide where the curve ends
         if not len(similarity) or not whole.any():
             return None

@@ -80,12 +80,12 @@ def late_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement
     """
     states = _between(flow.all_states, thresholds.late_depth, 1.0)
     what = f"states from {thresholds.late_depth:.0%} depth on"
-    found = _similarity_signature("late_similarity", flow, states, thresholds.late_similarity, what)
-    if flow.excess is None or not found:
-        return found
+    statements = _similarity_signature("late_similarity", flow, states, thresholds.late_similarity, what)
+    if flow.excess is None or not statements:
+        return statements
     earlier = np.setdiff1d(np.arange(1, flow.states), states)
-    *published, judged = found
-    return [*published, _spike(flow.excess, judged, states, earlier)] if len(earlier) else found
+    *published, judged = statements
+    return [*published, _spike(flow.excess, judged, states, earlier)] if len(earlier) else statements
 
 
 def _spike(excess: np.ndarray, judged: Statement, states: np.ndarray, earlier: np.ndarray) -> Statement:
@@ -110,15 +110,15 @@ def _similarity_signature(
         f"({value:.3f} at state {state})."
     )
     numbers = {"state": state, "similarity": value, "threshold": threshold}
-    found = [Statement(code, "signature", value > threshold, text, numbers, "published")]
+    statements = [Statement(code, "signature", value > threshold, text, numbers, "published")]
     if flow.excess is not None:
         state, interval = held_out(flow.excess, states)
         holds = interval.above(threshold)
         place = f"{interval} at state {state}{judged_on(flow.excess)}"
         text = f"As judged, excess similarity over {threshold:.2f} in {what}: {verdict(holds)} ({place})."
         cited = {"state": state, "excess": interval, "threshold": threshold}
-        found.append(Statement(code, "signature", holds, text, cited, "judged"))
-    return found
+        statements.append(Statement(code, "signature", holds, text, cited, "judged"))
+    return statements
 
 
 def _between(states: int, low: float, high: float) -> np.ndarray:

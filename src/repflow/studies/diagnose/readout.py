@@ -18,10 +18,10 @@ OF_LAST = ("final_norm", "lens_rank")
 
 def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
     """Where the label can be decoded best, with its controls; and the controls that were not measured."""
-    found = [_decodable(probe), _best_state(probe)]
+    statements = [_decodable(probe), _best_state(probe)]
     missing = []
     if probe.last_probed:
-        found.append(_intermediate(probe))
+        statements.append(_intermediate(probe))
     else:
         missing.append("the last state, which is not finite, so no loss from the peak to it")
     for name, make, absent in (
@@ -32,23 +32,23 @@ def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
         ("lens_rank", _lens, "the logit lens"),
     ):
         if name in probe.facts and (probe.last_probed or name not in OF_LAST):
-            found.append(make(probe))
+            statements.append(make(probe))
         else:
             missing.append(absent)
     if probe.facts.get("unconverged"):
-        found.append(_unconverged(probe))
-    return found, missing
+        statements.append(_unconverged(probe))
+    return statements, missing
 
 
 def _decodable(probe: ProbeEvidence) -> Statement:
-    accuracy, read = probe.best(), probe.read
-    holds = True if read.decodable else None  # another probe may read what these do not
+    accuracy, read_out = probe.best(), probe.read
+    holds = True if read_out.decodable else None  # another probe may read what these do not
     start = "can be decoded linearly" if holds else "is not shown to be decodable by these probes"
     corrected = (accuracy.value - probe.chance) / (1 - probe.chance)
-    numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": read.classes}
+    numbers = {"state": probe.peak, "accuracy": accuracy, "chance": probe.chance, "classes": read_out.classes}
     text = (
-        f"The {read.label} {start} at {read.chosen}: accuracy {accuracy}, chance {probe.chance:.3f} with"
-        f" {read.classes} classes, corrected {corrected:.3f}"
+        f"The {read_out.label} {start} at {read_out.chosen}: accuracy {accuracy}, chance {probe.chance:.3f} with"
+        f" {read_out.classes} classes, corrected {corrected:.3f}"
     )
     numbers["corrected"] = corrected
     if "information" in probe.facts:
@@ -56,7 +56,7 @@ def _decodable(probe: ProbeEvidence) -> Statement:
         text += f", {numbers['bits']:.2f} bits"
     if probe.recipe:
         text += f"; recipe {probe.recipe}"
-    return Statement("decodable", "read-out", holds, f"{text}{read.beside}.", numbers | prompts_of(probe))
+    return Statement("decodable", "read-out", holds, f"{text}{read_out.beside}.", numbers | prompts_of(probe))
 
 
 def prompts_of(probe: ProbeEvidence) -> dict[str, object]:
@@ -65,15 +65,15 @@ def prompts_of(probe: ProbeEvidence) -> dict[str, object]:
 
 
 def _best_state(probe: ProbeEvidence) -> Statement:
-    last, read = probe.states - 1, probe.read
-    where = f"{read.place(probe.peak)} of {read.number(last)} ({depth(probe.peak, probe.states):.0%} depth)"
-    tied = [state for state in read.tied if state != probe.peak]
+    last, read_out = probe.states - 1, probe.read
+    where = f"{read_out.place(probe.peak)} of {read_out.number(last)} ({depth(probe.peak, probe.states):.0%} depth)"
+    tied = [state for state in read_out.tied if state != probe.peak]
     numbers = {"state": probe.peak, "tied": list(tied), "accuracy": probe.best()}
-    text = f"Best state to read from, chosen on validation: {where}{read.by_seed}, test accuracy {probe.best()}"
+    text = f"Best state to read from, chosen on validation: {where}{read_out.by_seed}, test accuracy {probe.best()}"
     if tied:
         text += f"; not distinguished from it: {_spans(probe, tied)}"
-    decodable = True if read.decodable else None
-    if last in read.tied and probe.peak != last and decodable:
+    decodable = True if read_out.decodable else None
+    if last in read_out.tied and probe.peak != last and decodable:
         text += "; the last state is among these, so there is no ground to read elsewhere"
     if decodable is not True:
         text += "; as nothing above chance is shown there, this is not a recommendation"
@@ -81,12 +81,12 @@ def _best_state(probe: ProbeEvidence) -> Statement:
 
 
 def _intermediate(probe: ProbeEvidence) -> Statement:
-    read = probe.read
-    text = f"{read.statement[0].upper()}{read.statement[1:]}{read.beside}."
-    numbers: dict[str, object] = {"peak": probe.peak, "points": _points(read.loss)}
-    if read.shown:
-        numbers["corrected"] = _points(read.corrected)
-    return Statement("intermediate", "read-out", read.holds, text, numbers | prompts_of(probe))
+    read_out = probe.read
+    text = f"{read_out.statement[0].upper()}{read_out.statement[1:]}{read_out.beside}."
+    numbers: dict[str, object] = {"peak": probe.peak, "points": _points(read_out.loss)}
+    if read_out.shown:
+        numbers["corrected"] = _points(read_out.corrected)
+    return Statement("intermediate", "read-out", read_out.holds, text, numbers | prompts_of(probe))
 
 
 def _points(number: Number) -> Interval:
@@ -97,15 +97,15 @@ def loss_signature(probe: ProbeEvidence, thresholds: Thresholds) -> list[Stateme
     """Loss of accuracy from the peak to the last state, published as capacity that the last layer leaves idle."""
     if not probe.last_probed:
         return []
-    limit, read = thresholds.loss_points, probe.read
-    points = 100 * read.loss.value
+    limit, read_out = thresholds.loss_points, probe.read
+    points = 100 * read_out.loss.value
     raw = points > limit
     text = f"As published, loss from peak to last over {limit:g} points: {verdict(raw)} ({points:.1f} points)."
     published = Statement("peak_to_last", "signature", raw, text, {"points": points, "threshold": limit}, "published")
-    scaled = _points(read.corrected)
+    scaled = _points(read_out.corrected)
     holds = _judged_loss(probe, scaled, limit)
     text = f"As judged, chance-corrected loss over {limit:g} points: {verdict(holds)}"
-    text += f" ({read.corrected.text()} points{read.beside})."
+    text += f" ({read_out.corrected.text()} points{read_out.beside})."
     numbers = {"points": scaled, "threshold": limit, "chance": probe.chance}
     return [published, Statement("peak_to_last", "signature", holds, text, numbers | prompts_of(probe), "judged")]
 
@@ -190,7 +190,7 @@ def layout(flow: FlowEvidence, probe: ProbeEvidence | None) -> list[Statement]:
     if len(present) < 2:
         return []
     blocks = {kind: [i + 1 for i, part in enumerate(parts) if kind in part] for kind in present}
-    places = "; ".join(f"{kind} in {spans(found, 'block')} of {len(kinds)}" for kind, found in blocks.items())
+    places = "; ".join(f"{kind} in {spans(numbers, 'block')} of {len(kinds)}" for kind, numbers in blocks.items())
     statements = [Statement("layout", "layout", True, f"Hybrid: {places}.", {"blocks": blocks})]
     values = _mean_change(flow.similarity.mean(1), blocks)
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
@@ -204,8 +204,8 @@ def layout(flow: FlowEvidence, probe: ProbeEvidence | None) -> list[Statement]:
 def _mean_change(curve: np.ndarray, blocks: dict[str, list[int]]) -> dict[str, object]:
     """Mean change of a curve (state,) across the blocks of each kind; kinds without a finite one are left out."""
     step = np.diff(curve)
-    held = {kind: [step[b - 1] for b in found if b <= len(step)] for kind, found in blocks.items()}
-    finite = {kind: [value for value in values if np.isfinite(value)] for kind, values in held.items()}
+    by_kind = {kind: [step[b - 1] for b in places if b <= len(step)] for kind, places in blocks.items()}
+    finite = {kind: [value for value in values if np.isfinite(value)] for kind, values in by_kind.items()}
     return {kind: float(np.mean(values)) for kind, values in finite.items() if values}
 
 
@@ -213,12 +213,12 @@ def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds:
     values = _mean_change(probe.accuracy, blocks)
     listed = ", ".join(f"{kind} {value:+.3f}" for kind, value in values.items())
     text = f"Mean change of the probe's accuracy across a block: {listed}."
-    found = [Statement("accuracy_by_kind", "layout", True, text, values)]
+    statements = [Statement("accuracy_by_kind", "layout", True, text, values)]
     if probe.peak > 0 and probe.read.decodable:
         kind = kinds[probe.peak - 1]
         text = f"The best state to read from, {probe.peak}, is the output of a block of kind {kind}."
-        found.append(Statement("best_state_kind", "layout", True, text, {"state": probe.peak, "kind": kind}))
-    return found
+        statements.append(Statement("best_state_kind", "layout", True, text, {"state": probe.peak, "kind": kind}))
+    return statements
 
 
 def _interval(band: Band, index: int) -> Interval:

@@ -143,8 +143,8 @@ def judge(
         missing.append("flow between tokens (no finite token similarity of residual states)")
     else:
         if flow.partial:
-            lost = f"states {flow.states} to {flow.all_states - 1}"
-            missing.append(f"flow at {lost}, which are not finite, and signatures that take them in")
+            span = f"states {flow.states} to {flow.all_states - 1}"
+            missing.append(f"flow at {span}, which are not finite, and signatures that take them in")
         statements += [homogenise(flow), recover(flow)]
         statements += early_signature(flow, limits) + late_signature(flow, limits)
         if flow.excess is None:
@@ -152,8 +152,8 @@ def judge(
     if probe is None:
         missing.append(f"what can be decoded ({unprobed})")
     else:
-        found, absent = readout(probe)
-        statements += found + loss_signature(probe, limits)
+        claims, absent = readout(probe)
+        statements += claims + loss_signature(probe, limits)
         missing += absent
     statements += block_statements(block_steps(flow, probe), probe)
     if flow is not None:
@@ -220,9 +220,9 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
         flow, probed = runs["flow"], runs["probe"]
         result = diagnose_results(flow, probed, config.thresholds())
         live = bool(config.model) or model is not None
-        taken = ("model", "task") if live else ("model", "task", "length", "init")
+        keys = ("model", "task") if live else ("model", "task", "length", "init")
         stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
-        result.config = stored | {key: result.config[key] for key in taken}
+        result.config = stored | {key: result.config[key] for key in keys}
         del result.config["allow_leak"]  # no part of what the run is, as with a probe
         if out is None:
             return result
@@ -288,20 +288,20 @@ def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
     """Runs that are there already, refused where they are of another kind."""
     from repflow.store import load_result
 
-    found: dict[str, Result | None] = {"flow": None, "probe": None}
+    runs: dict[str, Result | None] = {"flow": None, "probe": None}
     for part, path in (("flow", config.flow_run), ("probe", config.probe_run)):
         if path is None:
             continue
-        found[part] = result = load_result(path)
+        runs[part] = result = load_result(path)
         if not ("token_similarity" in result if part == "flow" else "probe" in result.provenance):
             command = "measure" if part == "flow" else "probe"
             raise InputError(teach(f"--{part} with a run of `repflow {command}`", path, "see `repflow list`"))
-    return found
+    return runs
 
 
 def _worked(
     config: DiagnoseConfig,
-    found: dict[str, Result | None],
+    runs: dict[str, Result | None],
     names: dict[str, str],
     *,
     model: Model | None,
@@ -312,22 +312,22 @@ def _worked(
     """Measure and probe what is not there yet."""
     from repflow.studies.engine.prompts import make_prompts
 
-    flow, probed, asked = found["flow"], found["probe"], config.probe()
-    if flow is not None and (probed is not None or asked is None):
-        return found
+    flow, probed, request = runs["flow"], runs["probe"], config.probe()
+    if flow is not None and (probed is not None or request is None):
+        return runs
     loaded = load_model(config) if model is None else model
     if flow is None:
         prompts = None if task is None else make_prompts(config.flow(), loaded, task)
         work: dict[str, Any] = {"out": out, "name": names["flow"], "progress": progress}
         flow = measure.run(config.flow(), model=loaded, prompts=prompts, **work)
-    if probed is None and asked is not None:
-        probed = probe.run(asked, model=loaded, task=task, out=out, name=names["probe"], progress=progress)
+    if probed is None and request is not None:
+        probed = probe.run(request, model=loaded, task=task, out=out, name=names["probe"], progress=progress)
     return {"flow": flow, "probe": probed}
 
 
 def _digests(flow: Result | None, probe: Result | None) -> dict[str, Any]:
-    found = {"flow": flow, "probe": probe}
-    return {name: result.provenance.get("digests", {}) for name, result in found.items() if result is not None}
+    parts = {"flow": flow, "probe": probe}
+    return {name: result.provenance.get("digests", {}) for name, result in parts.items() if result is not None}
 
 
 def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thresholds | None = None) -> Result:
@@ -342,13 +342,13 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
         raise InputError(teach("a measured or a probed result", "neither", "pass repflow.load_result(RUN)"))
     limits = thresholds or Thresholds()
     evidence = None if flow is None else FlowEvidence.of(flow)
-    read = None if probe is None else ProbeEvidence.of(probe)
+    probed = None if probe is None else ProbeEvidence.of(probe)
     why = {} if probe is None else {"unprobed": "no state is finite"}
-    statements, missing = judge(evidence, read, limits, **why)
+    statements, missing = judge(evidence, probed, limits, **why)
     _check_same_model(flow, probe)
     arrays, axes, bands = {}, {}, {}
-    shown = (("token_similarity", "token_similarity_excess"), ("probe_accuracy", "probe_step", "probe_chance"))
-    for source, names in zip((flow, probe), shown, strict=True):
+    names_of = (("token_similarity", "token_similarity_excess"), ("probe_accuracy", "probe_step", "probe_chance"))
+    for source, names in zip((flow, probe), names_of, strict=True):
         for name in names if source is not None else ():
             if source is not None and name in source:
                 arrays[name], axes[name] = source[name], source.axes[name]
@@ -359,11 +359,11 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
     provenance = {
         "model": first.provenance.get("model", {}),
         "statements": [statement.to_json() for statement in statements],
-        "blocks": [step.to_json() for step in block_steps(evidence, read)],
+        "blocks": [step.to_json() for step in block_steps(evidence, probed)],
         "not_measured": missing,
         "thresholds": asdict(limits),
         "digests": _digests(flow, probe),
-        "read_out": None if read is None else read.read.to_json(),
+        "read_out": None if probed is None else probed.read.to_json(),
     }
     findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
     findings = [finding for finding in findings if finding.code not in STATED]
@@ -384,11 +384,11 @@ def _other_prompts(flow: Result | None, probe: Result | None) -> list[Finding]:
     """Flow and probe of one model may come from different prompts, which the reader must know."""
     if flow is None or probe is None:
         return []
-    read = [(result.config.get("task"), result.config.get("length")) for result in (flow, probe)]
-    if read[0] == read[1]:
+    sources = [(result.config.get("task"), result.config.get("length")) for result in (flow, probe)]
+    if sources[0] == sources[1]:
         return []
-    shown = [f"{task} at {length} tokens" for task, length in read]
-    return [Finding("different_prompts", None, f"the flow is from {shown[0]}, the probe from {shown[1]}")]
+    texts = [f"{task} at {length} tokens" for task, length in sources]
+    return [Finding("different_prompts", None, f"the flow is from {texts[0]}, the probe from {texts[1]}")]
 
 
 def diagnose(

@@ -144,13 +144,13 @@ def _read(
 
 
 def _norms(model: Model, ids: Any) -> np.ndarray:
-    found: dict[int, float] = {}
+    norms: dict[int, float] = {}
 
     def on_state(state: int, hidden: Any) -> None:
-        found[state] = float(hidden.double().norm(dim=-1).mean())
+        norms[state] = float(hidden.double().norm(dim=-1).mean())
 
     model.stream(ids, on_state=on_state)
-    return np.array([found[state] for state in sorted(found)])
+    return np.array([norms[state] for state in sorted(norms)])
 
 
 def _result(layers: Sequence[MambaLayer], rows: Sequence[dict[str, np.ndarray]], why: str) -> Result:
@@ -168,13 +168,13 @@ def _signatures(layers: Sequence[MambaLayer]) -> tuple[dict[str, np.ndarray], di
     """Counts of eigenvalue signs over the groups of each layer, and the ends of their spectra."""
     from repflow.dynamics.projections import signature
 
-    found = [[signature(*pair) for pair in layer.matrices()] for layer in layers]
+    signatures = [[signature(*pair) for pair in layer.matrices()] for layer in layers]
     arrays = {
-        name: np.array([sum(getattr(group, name) for group in groups) for groups in found])
+        name: np.array([sum(getattr(group, name) for group in groups) for groups in signatures])
         for name in ("negative", "zero", "positive")
     }
-    arrays["lowest"] = np.array([min(group.lowest for group in groups) for groups in found])
-    arrays["highest"] = np.array([max(group.highest for group in groups) for groups in found])
+    arrays["lowest"] = np.array([min(group.lowest for group in groups) for groups in signatures])
+    arrays["highest"] = np.array([max(group.highest for group in groups) for groups in signatures])
     return arrays, dict.fromkeys(arrays, ("ssm_layer",))
 
 
@@ -185,7 +185,7 @@ def _findings(arrays: dict[str, np.ndarray], why: str) -> list[Finding]:
     falling = int((arrays["positive"] == 0).sum())
     layers = len(arrays["positive"])
     predicted = "shrink" if falling == layers else "grow" if falling == 0 else "shrink in some layers, grow in others"
-    said = [
+    findings = [
         Finding(
             "prediction",
             None,
@@ -201,12 +201,12 @@ def _findings(arrays: dict[str, np.ndarray], why: str) -> list[Finding]:
             agrees = "as predicted" if done == predicted else "not as predicted" if falling in (0, layers) else ""
             numbers = f"from {course[0]:.4g} to {course[-1]:.4g}"
             message = f"{words}, tokens {done} through depth, mean norm {numbers}{', ' if agrees else ''}{agrees}"
-            said.append(Finding(f"{name}_course", None, message))
+            findings.append(Finding(f"{name}_course", None, message))
         elif not why:
-            said.append(Finding(f"{name}_course", None, f"{words}, the states overflow before the last block"))
+            findings.append(Finding(f"{name}_course", None, f"{words}, the states overflow before the last block"))
     if why:
-        said.append(Finding("norms_needed", None, f"without norms: {why}"))
-    return said
+        findings.append(Finding("norms_needed", None, f"without norms: {why}"))
+    return findings
 
 
 def _course(ratio: float) -> str:

@@ -67,8 +67,8 @@ class SignedLayer(MambaLayer):
     def forms(self, output: Any) -> Tensor:
         """C · B per token (batch, token, 1), from B and C themselves."""
         first, second = (part.double() for part in output)
-        made: Tensor = (first * second).sum(-1, keepdim=True)
-        return made
+        form: Tensor = (first * second).sum(-1, keepdim=True)
+        return form
 
 
 def mamba_layers(model: Model) -> list[MambaLayer]:
@@ -77,18 +77,18 @@ def mamba_layers(model: Model) -> list[MambaLayer]:
     Raises:
         UnsupportedModelError: there is none.
     """
-    found = []
+    readable = []
     for layer, block in enumerate(model.blocks):
         for module in block.modules():
-            made = _read(layer, module)
-            if made is not None:
-                found.append(made)
+            reader = _read(layer, module)
+            if reader is not None:
+                readable.append(reader)
                 break
-    if not found:
+    if not readable:
         got = f"{model.model_type}, without one"
         known = "mamba, mamba2, falcon_mamba, jamba, bamba, zamba2 ... or a stack with s6 or ssd"
         raise UnsupportedModelError(teach("a model with Mamba layers", got, f"name one of {known}"))
-    return found
+    return readable
 
 
 def _read(layer: int, module: Any) -> MambaLayer | None:
@@ -126,13 +126,13 @@ def reading_forms(layers: list[MambaLayer]) -> Iterator[dict[int, Tensor]]:
     """Within it, a forward pass leaves x' M x of each layer, (batch, token, group), in the mapping."""
     forms: dict[int, Tensor] = {}
 
-    def keep(made: MambaLayer) -> Any:
+    def keep(reader: MambaLayer) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            forms[made.layer] = made.forms(output).detach()
+            forms[reader.layer] = reader.forms(output).detach()
 
         return hook
 
-    handles = [made.projection.register_forward_hook(keep(made)) for made in layers]
+    handles = [reader.projection.register_forward_hook(keep(reader)) for reader in layers]
     try:
         yield forms
     finally:

@@ -57,15 +57,15 @@ def path_arrays(path: Trajectory, prefix: str = "") -> tuple[dict[str, np.ndarra
     keep = np.unique(np.linspace(0, len(path.t) - 1, MOMENTS).round().astype(int))
     vectors = path.tokens.ndim == 3
     scores = ("moment", "dim", "token", "token") if vectors else ("moment", "token", "token")
-    made: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
+    entries: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
         "t": (path.t, ("time",)),
         "tokens": (path.tokens, ("time", "token", "dim")[: path.tokens.ndim]),
         "log_norms": (path.log_norms, ("time", "token")),
         "moments": (path.t[keep], ("moment",)),
         "attention": (np.stack([path.attention_at(i) for i in keep]), scores),
     }
-    return {prefix + name: array for name, (array, _) in made.items()}, {
-        prefix + name: axes for name, (_, axes) in made.items()
+    return {prefix + name: array for name, (array, _) in entries.items()}, {
+        prefix + name: axes for name, (_, axes) in entries.items()
     }
 
 

@@ -54,11 +54,11 @@ def parse_numbers(text: str, option: str) -> np.ndarray:
 
 def parameters(config: SimulateConfig) -> dict[str, Any]:
     """Arguments of `simulate` or `simulate_nd` that the options mean."""
-    given = {name: parse_numbers(getattr(config, name), f"--{name.replace('_', '-')}") for name in NAMES}
-    vectors = given["mu"].size > 1 or given["x0"].ndim == 2
-    x0 = given["x0"].reshape(1, -1) if vectors and given["x0"].ndim == 1 else given["x0"]
-    io = {"io_matrix": given["mu"]} if vectors else {"mu": given["mu"]}
-    return {"x0": x0, **io, "s_delta": given["s_delta"], "a": given["a"]}
+    values = {name: parse_numbers(getattr(config, name), f"--{name.replace('_', '-')}") for name in NAMES}
+    vectors = values["mu"].size > 1 or values["x0"].ndim == 2
+    x0 = values["x0"].reshape(1, -1) if vectors and values["x0"].ndim == 1 else values["x0"]
+    io = {"io_matrix": values["mu"]} if vectors else {"mu": values["mu"]}
+    return {"x0": x0, **io, "s_delta": values["s_delta"], "a": values["a"]}
 
 
 NAMES = ("x0", "mu", "s_delta", "a")
@@ -79,9 +79,9 @@ class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
             raise InputError(teach("--points of at least 2", f"{config.points}", "200 draw a smooth line"))
         if not 0 < config.until < float("inf"):
             raise InputError(teach("--until as a positive time", f"{config.until:g}", "such as 100 or 1e12"))
-        given = parameters(config)
-        run = simulate if "mu" in given else simulate_nd
-        run(**given, t=[0.0], paper_sign=config.paper_sign)
+        values = parameters(config)
+        run = simulate if "mu" in values else simulate_nd
+        run(**values, t=[0.0], paper_sign=config.paper_sign)
 
     def load(self, config: SimulateConfig) -> dict[str, Model]:
         """No model."""
@@ -102,10 +102,10 @@ class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
         from repflow.core.results import Finding, Result
         from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
 
-        config, given = job.config, parameters(job.config)
-        path = follow(given, config.until, config.points, paper_sign=config.paper_sign)
+        config, values = job.config, parameters(job.config)
+        path = follow(values, config.until, config.points, paper_sign=config.paper_sign)
         arrays, axes = path_arrays(path)
-        facts = {**path_facts(path), "classification": _classified(given, config)}
+        facts = {**path_facts(path), "classification": _classified(values, config)}
         findings = [Finding(event.kind.replace("-", "_"), None, event.message) for event in path.events]
         return Result(arrays, axes, {}, facts, findings)
 
@@ -125,22 +125,24 @@ def run(config: SimulateConfig, *, out: str | Path | None = None, name: str | No
     return STUDY.run(config, out=out, name=name)
 
 
-def _classified(given: dict[str, Any], config: SimulateConfig) -> dict[str, Any]:
+def _classified(values: dict[str, Any], config: SimulateConfig) -> dict[str, Any]:
     from repflow.dynamics import classify, classify_nd
 
-    if config.paper_sign and (given["a"] <= 0).any():
+    if config.paper_sign and (values["a"] <= 0).any():
         return {"scenario": "unknown", "theorem": "none: they all assume a > 0", "evidence": {}}
-    if "mu" in given:
-        return asdict(classify(**given))
-    found = classify_nd(given["io_matrix"], given["x0"], s_delta=given["s_delta"], a=given["a"], until=config.until)
+    if "mu" in values:
+        return asdict(classify(**values))
+    outcome = classify_nd(
+        values["io_matrix"], values["x0"], s_delta=values["s_delta"], a=values["a"], until=config.until
+    )
     return {
-        "scenario": found.verdict,
+        "scenario": outcome.verdict,
         "theorem": "appendix C's conjecture, heuristic",
         "evidence": {
-            **found.evidence,
-            "eigenvalues": found.eigenvalues.tolist(),
-            "signs": found.signs.tolist(),
-            "outcomes": list(found.outcomes),
+            **outcome.evidence,
+            "eigenvalues": outcome.eigenvalues.tolist(),
+            "signs": outcome.signs.tolist(),
+            "outcomes": list(outcome.outcomes),
         },
     }
 

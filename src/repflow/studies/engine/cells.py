@@ -60,10 +60,10 @@ def run_cells(
         folder: folder of the study, created where missing.
         progress: gives the callback for a cell.
     """
-    held = HeldModel()
+    models_held = HeldModel()
 
     def run(cell: Cell) -> Outcome:
-        return run_cell(cell, folder, held, None if progress is None else progress(cell))
+        return run_cell(cell, folder, models_held, None if progress is None else progress(cell))
 
     for outcome in free_first(cells, run, lambda cell: study_for(cell.config).result_place(folder / cell.name)):
         _note(outcome, folder)
@@ -97,14 +97,14 @@ def free_first(cells: Sequence[C], run: Callable[[C], Done], path: Callable[[C],
         An outcome for each cell, in their order.
     """
     done: list[Done | None] = []
-    given = 0
+    ready_until = 0
     for cell in cells:
         outcome = run(cell)
         done.append(None if isinstance(outcome.error, RunLockedError) else outcome)
-        while given < len(done) and (ready := done[given]) is not None:
+        while ready_until < len(done) and (ready := done[ready_until]) is not None:
             yield ready
-            given += 1
-    for place in range(given, len(cells)):
+            ready_until += 1
+    for place in range(ready_until, len(cells)):
         ready = done[place]
         yield _waited(cells[place], run, path(cells[place])) if ready is None else ready
 
@@ -119,7 +119,7 @@ def _waited(cell: C, run: Callable[[C], Done], path: Path) -> Done:
             return outcome
 
 
-def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | None) -> Outcome:
+def run_cell(cell: Cell, folder: Path, holder: HeldModel, progress: Progress | None) -> Outcome:
     """Run one cell, or say why it could not be."""
     path = study_for(cell.config).result_place(folder / cell.name)
 
@@ -128,15 +128,15 @@ def run_cell(cell: Cell, folder: Path, held: HeldModel, progress: Progress | Non
         if stored is not None:
             check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
-        return work_on(cell.config, held, folder, cell.name, progress)
+        return work_on(cell.config, holder, folder, cell.name, progress)
 
     return Outcome(cell, path, *attempt(work))
 
 
-def work_on(config: Any, held: HeldModel, folder: Path, name: str, progress: Progress | None) -> Result:
+def work_on(config: Any, holder: HeldModel, folder: Path, name: str, progress: Progress | None) -> Result:
     """Run the study that a config belongs to, on the model that is held where it takes one."""
     study = study_for(config)
-    models = {ONE: held.load(config)} if study.one_model else None
+    models = {ONE: holder.load(config)} if study.one_model else None
     return study.run(config, models=models, out=folder, name=name, progress=progress)
 
 
@@ -166,8 +166,8 @@ def stored_result(path: Path) -> Result | None:
 
     if not path.is_dir():
         return None
-    found = list_runs(path)
-    if not found or not found[0].finished or found[0].damaged:
+    summaries = list_runs(path)
+    if not summaries or not summaries[0].finished or summaries[0].damaged:
         return None
     try:
         return load_result(path)
@@ -200,12 +200,12 @@ class HeldModel:
 
 def model_key(config: Any) -> tuple[Any, ...]:
     """What decides which weights are loaded, and where to; the seed only where weights are random."""
-    drawn = config.init != "trained" or config.model.startswith("config:")
+    random = config.init != "trained" or config.model.startswith("config:")
     own = getattr(config, "init_seed", None)
     seed = config.seed if own is None else own
     named = ("tokenizer", "dtype", "device", "device_map", "scan", "trust_remote_code")
     place = tuple(getattr(config, name, None) for name in named)
-    return (config.model, config.init, seed if drawn else None, tuple(getattr(config, "ablate", ())), *place)
+    return (config.model, config.init, seed if random else None, tuple(getattr(config, "ablate", ())), *place)
 
 
 def _note(outcome: Outcome, folder: Path) -> None:

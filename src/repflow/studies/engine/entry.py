@@ -52,9 +52,9 @@ def loaded_model(model: Any, config: Any, options: dict[str, Any]) -> Model:
         config.model = str(model)
         loaded = load_model(config, options.get("tokenizer"))
     elif isinstance(model, Model):
-        if given := [name for name in LOADING if name in options]:
+        if options_left := [name for name in LOADING if name in options]:
             expected = "a spec or live model with options for loading"
-            raise InputError(teach(expected, f"{given[0]} with a loaded Model", "pass it to repflow.load"))
+            raise InputError(teach(expected, f"{options_left[0]} with a loaded Model", "pass it to repflow.load"))
         loaded = model
     else:
         extra: dict[str, Any] = {"dtype": config.dtype} if config.dtype else {}

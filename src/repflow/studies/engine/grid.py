@@ -197,8 +197,8 @@ def _check_keys(data: Mapping[str, Any], study: BaseStudy[Any], axes: Mapping[st
 def _check_type(key: str, value: Any, hint: Any, command: str) -> None:
     if _fits(value, hint):
         return
-    shown = str(hint).removeprefix("<class '").removesuffix("'>")
-    raise InputError(teach(f"{key} of type {shown} in [study]", f"{value!r}", f"see `repflow {command} --help`"))
+    kind = str(hint).removeprefix("<class '").removesuffix("'>")
+    raise InputError(teach(f"{key} of type {kind} in [study]", f"{value!r}", f"see `repflow {command} --help`"))
 
 
 def _fits(value: Any, hint: Any) -> bool:

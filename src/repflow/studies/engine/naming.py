@@ -97,18 +97,18 @@ def spell(config: Any, parts: Sequence[str], named: Collection[str], model: str 
     return Names(*(safe_name("-".join(filter(None, [word, *parts, tag]))) for word, tag in tried))
 
 
-def known_name(out: Path, names: Names, asked: Mapping[str, Any]) -> str:
+def known_name(out: Path, names: Names, request: Mapping[str, Any]) -> str:
     """The current name, unless the same request was stored under one of the others by an earlier version.
 
     Args:
         out: folder of runs.
         names: of the run.
-        asked: the request; keys that the stored one lacks, as options added later, are not compared.
+        request: what is to run; keys that the stored one lacks, as options added later, are not compared.
     """
     from repflow.store.canonical import plain
     from repflow.store.record import is_run, read_record
 
-    now = plain(asked, "config")
+    now = plain(request, "config")
     for name in dict.fromkeys(names):
         if not is_run(out / name):
             continue

@@ -54,16 +54,18 @@ def defaults(helps: dict[str, str] | None = None, /, **values: Any) -> Callable[
         for name in {**(helps or {}), **values}:
             base = next(b for b in cls.__mro__ if name in b.__dict__.get("__dataclass_fields__", {}))
             inherited: Field[Any] = base.__dict__["__dataclass_fields__"][name]
-            made = values.get(name, inherited.default)
-            if not isinstance(made, Field):
+            option_field = values.get(name, inherited.default)
+            if not isinstance(option_field, Field):
                 factory = inherited.default_factory if name not in values else MISSING
                 metadata = dict(inherited.metadata)
-                start: dict[str, Any] = {"default": made} if factory is MISSING else {"default_factory": factory}
-                made = field(**start, metadata=metadata)
+                start: dict[str, Any] = (
+                    {"default": option_field} if factory is MISSING else {"default_factory": factory}
+                )
+                option_field = field(**start, metadata=metadata)
             if name in (helps or {}):
-                made.metadata = {**made.metadata, "help": (helps or {})[name]}
+                option_field.metadata = {**option_field.metadata, "help": (helps or {})[name]}
             cls.__annotations__[name] = inherited.type
-            setattr(cls, name, made)
+            setattr(cls, name, option_field)
         return cls
 
     return change
@@ -290,13 +292,13 @@ class AnswerTokens:
     answer_tokens: int | None = option(None, "most tokens of an answer; default 16 more than the longest right one")
 
 
-def words(given: Any) -> list[str]:
+def words(entry: Any) -> list[str]:
     """A list as it may be typed: repeated, comma separated, or a lone value.
 
     >>> words(["a,b", "c"]), words("a, b"), words(3)
     (['a', 'b', 'c'], ['a', 'b'], ['3'])
     """
-    values = [given] if isinstance(given, str | int | float | Path) else given
+    values = [entry] if isinstance(entry, str | int | float | Path) else entry
     return [part.strip() for value in values for part in str(value).split(",") if part.strip()]
 
 

@@ -106,15 +106,15 @@ def only_fitting(config: C) -> C:
     """The config without the options that mean nothing to its task, for a grid over several tasks."""
     from repflow.tasks import TaskOptions
 
-    asked: Any = config
-    if not hasattr(asked, "task"):
+    request: Any = config
+    if not hasattr(request, "task"):
         return config
-    task, plain = str(asked.task), TaskOptions()
+    task, plain = str(request.task), TaskOptions()
     away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in APPLIES[name]}
-    if task != "text" and asked.text:
+    if task != "text" and request.text:
         away["text"] = []
-    made: C = replace(asked, **away)
-    return made
+    fitting: C = replace(request, **away)
+    return fitting
 
 
 def _kind(task: str) -> str:
@@ -158,11 +158,11 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
             )
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and config.task == "text":
-        made = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
+        prompts = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
     else:
         chosen = make_task(config.task, task_options(config)) if task is None else task
-        made = task_prompts(chosen, encoder, config)
-    return note_unknown(made, model.tokenizer)
+        prompts = task_prompts(chosen, encoder, config)
+    return note_unknown(prompts, model.tokenizer)
 
 
 def padding_ids(*models: Model) -> list[int]:
@@ -200,8 +200,8 @@ def given_task(task: Any, config: PromptConfig, model: Model, options: Collectio
     from repflow.studies.states import given_prompts
     from repflow.tasks import Prompts, Task
 
-    if given := _given(config):
-        expected = f"the name of a task with {given[0]}"
+    if options_set := _given(config):
+        expected = f"the name of a task with {options_set[0]}"
         raise InputError(teach(expected, type(task).__name__, "pass 'kvpr', 'mdqa' or a file, or leave it out"))
     sizes = [name for name in ("length", "samples") if name in options]
     if isinstance(task, Prompts):
@@ -225,13 +225,13 @@ def task_prompts(task: Task, encoder: Encoder, config: PromptConfig) -> Prompts:
     encoders = [encoder, *other_encoders(others, config)]
     size = {"length": config.length, "samples": config.samples, "seed": config.seed}
     if len(encoders) > 1:
-        made = matched_prompts(task, encoders, **size, match=match)[0]
+        prompts = matched_prompts(task, encoders, **size, match=match)[0]
     else:
-        made = task.prompts(encoder, **size)
-    if not isinstance(made, Prompts):
+        prompts = task.prompts(encoder, **size)
+    if not isinstance(prompts, Prompts):
         expected = f"Prompts from the task {task.name}"
-        raise InputError(teach(expected, type(made).__name__, "return repflow.tasks.Prompts"))
-    return made
+        raise InputError(teach(expected, type(prompts).__name__, "return repflow.tasks.Prompts"))
+    return prompts
 
 
 def matched_models(models: Sequence[str], config: Any) -> list[str]:
@@ -248,7 +248,7 @@ def other_encoders(models: Sequence[str], config: Any) -> list[Encoder]:
     from repflow.models.spec_tokenizer import spec_tokenizer
     from repflow.tasks import Encoder
 
-    found = []
+    encoders = []
     for spec in models:
         tokenizer, bos_id = spec_tokenizer(
             spec,
@@ -256,8 +256,8 @@ def other_encoders(models: Sequence[str], config: Any) -> list[Encoder]:
             trust_remote_code=getattr(config, "trust_remote_code", False),
         )
         if tokenizer is not None:
-            found.append(Encoder(tokenizer, config.bos, bos_id))
-    return found
+            encoders.append(Encoder(tokenizer, config.bos, bos_id))
+    return encoders
 
 
 def prompt_facts(prompts: Prompts) -> dict[str, Any] | None:

@@ -140,8 +140,8 @@ class BaseStudy(ABC, Generic[C]):
     def again(self, stored: Mapping[str, Any]) -> C:
         """The request of a stored run, so that what is missing can be computed."""
         known = {entry.name for entry in fields(self.config)}
-        made: C = self.config(**{key: value for key, value in stored.items() if key in known})
-        return made
+        request: C = self.config(**{key: value for key, value in stored.items() if key in known})
+        return request
 
     def together(self, config: C, models: Sequence[str]) -> tuple[C, str]:
         """The config for several models that are put side by side, and what a user should know of the change."""
@@ -149,8 +149,8 @@ class BaseStudy(ABC, Generic[C]):
 
         if not hasattr(config, "match_with"):
             return config, ""
-        asked: Any = config
-        return replace(asked, match_with=matched_models(models, config)), ""
+        request: Any = config
+        return replace(request, match_with=matched_models(models, config)), ""
 
     def of_several(self) -> BaseStudy[C]:
         """The study as it is asked of each of several models."""
@@ -166,9 +166,9 @@ class BaseStudy(ABC, Generic[C]):
 
     def reads(self, config: C) -> tuple[int, int]:
         """Prompts and tokens that pass through a model, at most; for the cost of a grid."""
-        asked: Any = config
-        prompts = asked.samples * (1 if getattr(asked, "twin", None) is None else 2)
-        return prompts, prompts * asked.length
+        request: Any = config
+        prompts = request.samples * (1 if getattr(request, "twin", None) is None else 2)
+        return prompts, prompts * request.length
 
     def disk_bytes(self, config: C, size: Size) -> int:
         """Rough size of a run; what describes it depends little on the request."""
@@ -219,13 +219,13 @@ class Study(BaseStudy[C], Generic[C, J]):
 
     def stored(self, job: J) -> dict[str, Any]:
         """The config as the run keeps it: what was asked."""
-        kept = ({"study": self.name} if self.named else {}) | identity(job.config)
+        content = ({"study": self.name} if self.named else {}) | identity(job.config)
         if ONE in job.models:
             model = job.model
-            kept["model"] = kept["model"] or model.spec
-            if "ablate" in kept:
-                kept["ablate"] = list(model.ablations)
-        return kept
+            content["model"] = content["model"] or model.spec
+            if "ablate" in content:
+                content["ablate"] = list(model.ablations)
+        return content
 
     def digests(self, job: J) -> dict[str, Any]:
         """What must be the same for a run to go on, beside the weights."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def study_at(row: StudyRow) -> BaseStudy[Any]:
     """The study of a row, imported now; needs no torch."""
-    found: BaseStudy[Any] = importlib.import_module(row.module).STUDY
-    return found
+    study: BaseStudy[Any] = importlib.import_module(row.module).STUDY
+    return study
 
 
 def study_named(name: str) -> BaseStudy[Any]:

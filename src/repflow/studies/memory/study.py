@@ -59,8 +59,8 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
 
     def stored(self, job: Job[MemoryConfig]) -> dict[str, Any]:
         """Without the maps, a run of their own."""
-        kept = {key: value for key, value in super().stored(job).items() if key != "maps"}
-        return kept | {"text": [str(Path(file)) for file in job.config.text]}
+        content = {key: value for key, value in super().stored(job).items() if key != "maps"}
+        return content | {"text": [str(Path(file)) for file in job.config.text]}
 
     def before(self, job: Job[MemoryConfig], out: Path, name: str) -> None:
         """Maps of the first prompt, a run of `repflow.hidden_attention`."""
@@ -154,27 +154,29 @@ def _findings(result: Result, model: Model) -> list[Finding]:
     from repflow.core.results import Finding
     from repflow.studies.diagnose.readout import spans
 
-    found: list[Finding] = []
-    read = {entry["layer"] for entry in result.provenance["transitions"] if entry["kind"]}
+    findings: list[Finding] = []
+    readable = {entry["layer"] for entry in result.provenance["transitions"] if entry["kind"]}
     hidden = [
-        i for i, kind in enumerate(model.layer_kinds) if i not in read and {"ssm", "recurrent"} & {*kind.split("+")}
+        i for i, kind in enumerate(model.layer_kinds) if i not in readable and {"ssm", "recurrent"} & {*kind.split("+")}
     ]
     if hidden:
         where = spans([layer + 1 for layer in hidden], "block")
         text = f"{len(hidden)} recurrent layers have no diagonal transition that can be read ({where})"
         text += ": mixer and block only"
-        found.append(Finding("unread_transition", hidden[0], text))
-    if not read:
-        found.append(Finding("no_transition", None, "no layer has a transition: sharpness of mixer and block only"))
-        return found
+        findings.append(Finding("unread_transition", hidden[0], text))
+    if not readable:
+        findings.append(Finding("no_transition", None, "no layer has a transition: sharpness of mixer and block only"))
+        return findings
     if short := sum(length < LEAST_TOKENS for length in result.provenance["lengths"]):
         text = f"{short} prompts of fewer than {LEAST_TOKENS} tokens have one decay or none, and no range of them"
-        found.append(Finding("short_prompts", None, text))
+        findings.append(Finding("short_prompts", None, text))
     ranges = _range_finding(result)
-    found += [_contraction_finding(result)] if ranges is None else [ranges, _contraction_finding(result)]
+    findings += [_contraction_finding(result)] if ranges is None else [ranges, _contraction_finding(result)]
     if model.reading.sublayer_problem is not None:
-        found.append(Finding("mixer_unread", None, f"mixer outputs cannot be read: {model.reading.sublayer_problem}"))
-    return found
+        findings.append(
+            Finding("mixer_unread", None, f"mixer outputs cannot be read: {model.reading.sublayer_problem}")
+        )
+    return findings
 
 
 def range_share(result: Result, at: float = HALF) -> float:

@@ -21,25 +21,27 @@ CHECKED = 2
 STATE = "keeps-state"
 
 
-def answer_tokens(config: NeedleConfig, model: Model, made: NeedlePrompts) -> int:
+def answer_tokens(config: NeedleConfig, model: Model, documents: NeedlePrompts) -> int:
     """Tokens of a greedy answer: as asked, else enough for the longest candidate and some more where they fit."""
     if config.answer_tokens is not None:
         return config.answer_tokens
-    least = max(len(ids) for words in made.candidates for ids in words)
-    left = EXTRA_TOKENS + least if model.max_length is None else model.max_length - max(made.prompts.lengths)
+    least = max(len(ids) for words in documents.candidates for ids in words)
+    left = EXTRA_TOKENS + least if model.max_length is None else model.max_length - max(documents.prompts.lengths)
     return max(least, min(EXTRA_TOKENS + least, left))
 
 
-def check_model(config: NeedleConfig, model: Model, made: NeedlePrompts) -> None:
+def check_model(config: NeedleConfig, model: Model, documents: NeedlePrompts) -> None:
     """Refuse what the model cannot read, before anything is written."""
-    highest = max(max(max(prompt.ids) for prompt in made.prompts), max(max(i) for w in made.candidates for i in w))
+    highest = max(
+        max(max(prompt.ids) for prompt in documents.prompts), max(max(i) for w in documents.candidates for i in w)
+    )
     if highest >= model.vocab_size:
         got = f"{highest} from its tokenizer"
         raise InputError(teach(f"token ids below {model.vocab_size}", got, "pass the model's own tokenizer"))
     if model.max_length is None:
         return
-    longest = max(made.prompts.lengths)
-    room = max(answer_tokens(config, model, made), *(len(ids) for words in made.candidates for ids in words))
+    longest = max(documents.prompts.lengths)
+    room = max(answer_tokens(config, model, documents), *(len(ids) for words in documents.candidates for ids in words))
     if longest + room > model.max_length:
         expected = f"prompts with room for {room} tokens of answer within the {model.max_length} of {model.name}"
         shorter = [f"--lengths up to {model.max_length - room}"] if room < model.max_length else []
@@ -48,7 +50,7 @@ def check_model(config: NeedleConfig, model: Model, made: NeedlePrompts) -> None
 
 
 def read_batches(
-    config: NeedleConfig, model: Model, made: NeedlePrompts, sink: Sink, progress: Progress | None = None
+    config: NeedleConfig, model: Model, documents: NeedlePrompts, sink: Sink, progress: Progress | None = None
 ) -> tuple[dict[int, np.ndarray], dict[int, str], bool]:
     """Read what is not kept yet.
 
@@ -57,14 +59,16 @@ def read_batches(
     """
     from repflow.capture.run import _halve, batch_name
 
-    plan = sink.plan(lambda: make_batches(made.prompts.lengths, config.batch_size))
-    cached = _keeps_state(model, made, plan, sink)
+    plan = sink.plan(lambda: make_batches(documents.prompts.lengths, config.batch_size))
+    cached = _keeps_state(model, documents, plan, sink)
     at = 0
     while at < len(plan.batches):
         batch = plan.batches[at]
         if not sink.has(batch_name(batch)):
             try:
-                records = read_batch(model, made, batch, cached=cached, tokens=answer_tokens(config, model, made))
+                records = read_batch(
+                    model, documents, batch, cached=cached, tokens=answer_tokens(config, model, documents)
+                )
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
@@ -74,7 +78,7 @@ def read_batches(
         at += 1
         if progress is not None:
             done = [prompt for part in plan.batches[:at] for prompt in part]
-            progress(len(done), len(made.prompts), sum(made.prompts.lengths[prompt] for prompt in done))
+            progress(len(done), len(documents.prompts), sum(documents.prompts.lengths[prompt] for prompt in done))
     logprobs: dict[int, np.ndarray] = {}
     answers: dict[int, str] = {}
     for batch in plan.batches:
@@ -99,7 +103,7 @@ def make_batches(lengths: Sequence[int], batch_size: int | None) -> Plan:
     return Plan(tuple(batches))
 
 
-def _keeps_state(model: Model, made: NeedlePrompts, plan: Plan, sink: Sink) -> bool:
+def _keeps_state(model: Model, documents: NeedlePrompts, plan: Plan, sink: Sink) -> bool:
     """Checked once per run: a resumed one must read as the first start did."""
     import torch
 
@@ -107,26 +111,28 @@ def _keeps_state(model: Model, made: NeedlePrompts, plan: Plan, sink: Sink) -> b
 
     if not sink.has(STATE):
         # several prompts where any batch has them: RWKV's state in transformers is right for one alone
-        batch = min(plan.batches, key=lambda batch: (-len(batch[:CHECKED]), made.prompts.lengths[batch[0]]))[:CHECKED]
-        ids = torch.tensor([made.prompts[prompt].ids for prompt in batch])
-        kept = keeps_state(model, ids, [made.candidates[made.sample(prompt)] for prompt in batch])
-        sink.write(STATE, {0: [{"kept": np.array([kept])}]})
+        batch = min(plan.batches, key=lambda batch: (-len(batch[:CHECKED]), documents.prompts.lengths[batch[0]]))[
+            :CHECKED
+        ]
+        ids = torch.tensor([documents.prompts[prompt].ids for prompt in batch])
+        agrees = keeps_state(model, ids, [documents.candidates[documents.sample(prompt)] for prompt in batch])
+        sink.write(STATE, {0: [{"kept": np.array([agrees])}]})
     ((record,),) = sink.read(STATE).values()
     return bool(record["kept"][0])
 
 
-def read_batch(model: Model, made: NeedlePrompts, batch: Sequence[int], *, cached: bool, tokens: int) -> Records:
+def read_batch(model: Model, documents: NeedlePrompts, batch: Sequence[int], *, cached: bool, tokens: int) -> Records:
     """Log-probabilities of the candidates and the greedy answer of each prompt, from one reading of the batch."""
     import torch
 
     from repflow.capture.continuation import read_prompts, word_logprobs
 
-    ids = torch.tensor([made.prompts[prompt].ids for prompt in batch])
-    read = read_prompts(model, ids, cached=cached)
-    logprob = word_logprobs(read, [made.candidates[made.sample(prompt)] for prompt in batch])
+    ids = torch.tensor([documents.prompts[prompt].ids for prompt in batch])
+    continuation = read_prompts(model, ids, cached=cached)
+    logprob = word_logprobs(continuation, [documents.candidates[documents.sample(prompt)] for prompt in batch])
     rows: list[list[int]] = [[] for _ in batch]
     if tokens:
-        rows = read.greedy(tokens, getattr(model.tokenizer, "eos_token_id", None)).tolist()
+        rows = continuation.greedy(tokens, getattr(model.tokenizer, "eos_token_id", None)).tolist()
     texts = [model.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
     return {
         # the first byte says that there is an answer: an array must not be empty

@@ -23,35 +23,37 @@ LEAST_NEEDLES = 5
 
 
 def needle_result(
-    made: NeedlePrompts, logprobs: Mapping[int, np.ndarray], answers: Mapping[int, str], *, answered: bool
+    documents: NeedlePrompts, logprobs: Mapping[int, np.ndarray], answers: Mapping[int, str], *, answered: bool
 ) -> Result:
     """Put the scores together.
 
     Args:
-        made: the prompts.
+        documents: the prompts.
         logprobs: per prompt, log-probability of every candidate.
         answers: per prompt, the greedy answer.
         answered: whether answers were asked for.
     """
-    shape = made.shape
+    shape = documents.shape
     cells = int(np.prod(shape))
     logprob = np.stack([logprobs[prompt] for prompt in range(cells)]).reshape(*shape, -1)
-    bare = np.stack([logprobs[prompt] for prompt in range(cells, len(made.prompts))]).reshape(shape[0], shape[2], -1)
+    bare = np.stack([logprobs[prompt] for prompt in range(cells, len(documents.prompts))]).reshape(
+        shape[0], shape[2], -1
+    )
     arrays = _scores(logprob)
     if answered:
-        arrays = _judged(made, answers, logprob) | arrays
+        arrays = _judged(documents, answers, logprob) | arrays
     without = _scores(bare)
     arrays["gain"] = arrays["log_odds"] - without["log_odds"][:, None]
     # words differ in length and in how common they are; what the needle adds to each does not
     arrays["gain_first"] = _first(rank(logprob - bare[:, None]))
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(arrays, CELL)
-    arrays |= {"depth": made.depth, "logprob": logprob}
+    arrays |= {"depth": documents.depth, "logprob": logprob}
     axes |= {"depth": CELL, "logprob": (*CELL, "candidate")}
     for name, values in without.items():
         arrays[f"without/{name}"], axes[f"without/{name}"] = values, ("length", "sample")
     for name in SLOPES:
         if name in arrays:
-            slopes = slope(arrays[name], made.depth)
+            slopes = slope(arrays[name], documents.depth)
             arrays[f"slope/{name}"], axes[f"slope/{name}"] = slopes, ("length", "sample")
             arrays[f"slope_all/{name}"], axes[f"slope_all/{name}"] = slopes.mean(0), ("sample",)
             arrays[f"ends/{name}"], axes[f"ends/{name}"] = ends_over_middle(arrays[name]), ("length", "sample")
@@ -61,7 +63,7 @@ def needle_result(
             shares = name.removeprefix("without/") in SHARES
             values = arrays[name]
             result.bands[name] = share_interval(values, axis=-1) if shares else sample_band(values, axes[name])
-    result.provenance = _facts(made, answers, arrays, answered)
+    result.provenance = _facts(documents, answers, arrays, answered)
     result.findings = _findings(result)
     return result
 
@@ -90,51 +92,51 @@ def first_line(answer: str) -> str:
     return next((line.strip() for line in answer.splitlines() if line.strip()), "")
 
 
-def _judged(made: NeedlePrompts, answers: Mapping[int, str], logprob: np.ndarray) -> dict[str, np.ndarray]:
+def _judged(documents: NeedlePrompts, answers: Mapping[int, str], logprob: np.ndarray) -> dict[str, np.ndarray]:
     """Whether the greedy answers hold the planted and the true word; NaN where the model's numbers are not finite."""
-    planted, true = np.empty(int(np.prod(made.shape))), np.empty(int(np.prod(made.shape)))
+    planted, true = np.empty(int(np.prod(documents.shape))), np.empty(int(np.prod(documents.shape)))
     for prompt in range(len(planted)):
-        needle, line = made.needles[made.sample(prompt)], first_line(answers[prompt])
+        needle, line = documents.needles[documents.sample(prompt)], first_line(answers[prompt])
         planted[prompt], true[prompt] = stands(needle.planted, line), stands(needle.true, line)
     sound = np.isfinite(logprob).all(-1)
     return {
-        "answer_correct": np.where(sound, planted.reshape(made.shape), np.nan),
-        "answer_true": np.where(sound, true.reshape(made.shape), np.nan),
+        "answer_correct": np.where(sound, planted.reshape(documents.shape), np.nan),
+        "answer_true": np.where(sound, true.reshape(documents.shape), np.nan),
     }
 
 
 def _facts(
-    made: NeedlePrompts, answers: Mapping[int, str], arrays: Mapping[str, np.ndarray], answered: bool
+    documents: NeedlePrompts, answers: Mapping[int, str], arrays: Mapping[str, np.ndarray], answered: bool
 ) -> dict[str, Any]:
-    lengths = np.array(made.prompts.lengths[: int(np.prod(made.shape))]).reshape(made.shape[0], -1)
-    shown = []
+    lengths = np.array(documents.prompts.lengths[: int(np.prod(documents.shape))]).reshape(documents.shape[0], -1)
+    entries = []
     if answered:
-        for place, where in enumerate(np.ndindex(made.shape)):
+        for place, where in enumerate(np.ndindex(documents.shape)):
             if place >= KEPT_ANSWERS:
                 break
             entry: dict[str, Any] = dict(zip(CELL, where, strict=True))
-            shown.append(entry | {"text": answers[place], "correct": bool(arrays["answer_correct"][where] == 1)})
+            entries.append(entry | {"text": answers[place], "correct": bool(arrays["answer_correct"][where] == 1)})
     return {
-        "lengths": list(made.sweep.lengths),
-        "positions": list(made.sweep.positions),
+        "lengths": list(documents.sweep.lengths),
+        "positions": list(documents.sweep.positions),
         "prompt_tokens": [[int(row.min()), int(row.max())] for row in lengths],
-        "instruction": made.sweep.instruction,
-        "haystack": made.haystack,
+        "instruction": documents.sweep.instruction,
+        "haystack": documents.haystack,
         "needles": [
             {
                 **{name: getattr(needle, name) for name in ("kind", "statement", "question", "planted", "true")},
                 "others": list(needle.others),
             }
-            for needle in made.needles
+            for needle in documents.needles
         ],
-        "chance": [1 / len(needle.candidates) for needle in made.needles],
-        "answers": shown,
+        "chance": [1 / len(needle.candidates) for needle in documents.needles],
+        "answers": entries,
     }
 
 
 def _findings(result: Result) -> list[Finding]:
     """Positional bias by both scores, and whether the needle was read at all."""
-    found = []
+    findings = []
     count = result["gain"].shape[-1]
     if count < LEAST_NEEDLES:
         text = f"{count} needles per cell are too few to say anything of positions; pass --samples 16 or more"
@@ -145,18 +147,18 @@ def _findings(result: Result) -> list[Finding]:
             f"the needle raises the log-odds of its word by {gain.mean:.2f} nats [{gain.low:.2f}, {gain.high:.2f}] over"
             " the same document without it: nothing shows that it was read, so that slopes say little"
         )
-        found.append(Finding("needle_unused", None, text))
+        findings.append(Finding("needle_unused", None, text))
     for name in WORDS:
         if f"slope_all/{name}" in result:
-            found += _bias(result, name)
+            findings += _bias(result, name)
     ends = sample_band(result["ends/gain"].mean(0), ("sample",))
     if ends.low > 0:
         text = (
             f"at both ends of the document the needle raises the log-odds of its word by {ends.mean:.2f} nats"
             f" [{ends.low:.2f}, {ends.high:.2f}] more than in between, which a slope does not show"
         )
-        found.append(Finding("lost_in_the_middle", None, text))
-    return found
+        findings.append(Finding("lost_in_the_middle", None, text))
+    return findings
 
 
 def _bias(result: Result, name: str) -> list[Finding]:

@@ -30,8 +30,8 @@ def rank(logprob: np.ndarray) -> np.ndarray:
     [2.0, nan, 2.0]
     """
     planted, others = logprob[..., :1], logprob[..., 1:]
-    found = 1.0 + (others > planted).sum(-1) + 0.5 * (others == planted).sum(-1)
-    return np.where(np.isnan(logprob).any(-1), np.nan, found)
+    place = 1.0 + (others > planted).sum(-1) + 0.5 * (others == planted).sum(-1)
+    return np.where(np.isnan(logprob).any(-1), np.nan, place)
 
 
 def slope(values: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -51,8 +51,8 @@ def slope(values: np.ndarray, depth: np.ndarray) -> np.ndarray:
     away = depth - depth.mean(1, keepdims=True)
     spread = (away**2).sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (away * (values - values.mean(1, keepdims=True))).sum(1) / spread
-    return np.where(spread > 0, found, np.nan)
+        slopes = (away * (values - values.mean(1, keepdims=True))).sum(1) / spread
+    return np.where(spread > 0, slopes, np.nan)
 
 
 def ends_over_middle(values: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ __all__ = ["NeedleConfig", "check_request", "make_needle_prompts", "needle", "ru
 class NeedleJob(Job[NeedleConfig]):
     """Needles in their documents."""
 
-    made: NeedlePrompts | None = None
+    documents: NeedlePrompts | None = None
 
 
 class NeedleStudy(Study[NeedleConfig, NeedleJob]):
@@ -57,9 +57,9 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
         model = models[ONE]
         _check_reader(config, model)
         tell(progress, "making prompts")
-        made = make_needle_prompts(config, model, given)
-        check_model(config, model, made)
-        return NeedleJob(config, models, made.prompts, len(made.prompts), made=made)
+        documents = make_needle_prompts(config, model, given)
+        check_model(config, model, documents)
+        return NeedleJob(config, models, documents.prompts, len(documents.prompts), documents=documents)
 
     def stored(self, job: NeedleJob) -> dict[str, Any]:
         """Its task is needle."""
@@ -67,14 +67,14 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
 
     def digests(self, job: NeedleJob) -> dict[str, Any]:
         """Also the words that are ranked."""
-        assert job.made is not None
-        ranked = repr([needle.candidates for needle in job.made.needles]).encode()
+        assert job.documents is not None
+        ranked = repr([needle.candidates for needle in job.documents.needles]).encode()
         return {**super().digests(job), "candidates": hashlib.sha256(ranked).hexdigest()}
 
     def compute(self, job: NeedleJob, sink: Sink, progress: Progress | None) -> Result:
         """Read the prompts and score what the model says."""
-        assert job.made is not None
-        return _result(job.config, job.model, job.made, sink, progress)
+        assert job.documents is not None
+        return _result(job.config, job.model, job.documents, sink, progress)
 
     def together(self, config: NeedleConfig, models: Sequence[str]) -> tuple[NeedleConfig, str]:
         """The same text for all, unless each fills its own tokens."""
@@ -180,7 +180,7 @@ def _checked(needles: Any) -> list[Needle]:
 def _result(
     config: NeedleConfig,
     model: Model,
-    made: NeedlePrompts,
+    documents: NeedlePrompts,
     sink: Any,
     progress: Progress | None,
 ) -> Result:
@@ -188,15 +188,15 @@ def _result(
     from repflow.studies.needle.reading import answer_tokens, read_batches
     from repflow.studies.needle.result import needle_result
 
-    logprobs, answers, cached = read_batches(config, model, made, sink, progress)
-    tokens = answer_tokens(config, model, made)
-    result = needle_result(made, logprobs, answers, answered=tokens > 0)
+    logprobs, answers, cached = read_batches(config, model, documents, sink, progress)
+    tokens = answer_tokens(config, model, documents)
+    result = needle_result(documents, logprobs, answers, answered=tokens > 0)
     result.provenance = {
         "answer_tokens": tokens,
         "reads": "from the model's state" if cached else "whole",
         **result.provenance,
     }
-    findings = [*model.findings, *made.prompts.findings, *result.findings, *model.scans.findings()]
+    findings = [*model.findings, *documents.prompts.findings, *result.findings, *model.scans.findings()]
     if not cached:
         text = "the model keeps no state that agrees with its forward pass: every candidate was read with its prompt"
         findings.append(Finding("no_cache", None, text))

@@ -62,9 +62,9 @@ def _short(
             " their answers were not judged"
         )
         findings.append(Finding("no_room", None, text))
-    asked = config.answer_tokens
-    if asked and (cut := sum(_answer_size(model, prompts, sample) > asked for sample in correct)):
-        text = f"{cut} of {len(correct)} right answers are longer than the {asked} tokens of --answer-tokens"
+    limit = config.answer_tokens
+    if limit and (cut := sum(_answer_size(model, prompts, sample) > limit for sample in correct)):
+        text = f"{cut} of {len(correct)} right answers are longer than the {limit} tokens of --answer-tokens"
         findings.append(Finding("answers_cut", None, text))
     return findings
 
@@ -107,9 +107,11 @@ def _answers(
             if cached is None:
                 cached = _keeps_state(model, prompts, fitting, keeper)
             room = answer_room(model, prompts, batch[0], tokens)
-            made = greedy_answers(model, prompts, batch, tokens=room, cached=cached)
-            right = [contains_answer(text, prompts[sample].answers) for sample, text in zip(batch, made, strict=True)]
-            keeper.keep(name, {"correct": np.array(right), **_packed(made)})
+            answers = greedy_answers(model, prompts, batch, tokens=room, cached=cached)
+            right = [
+                contains_answer(text, prompts[sample].answers) for sample, text in zip(batch, answers, strict=True)
+            ]
+            keeper.keep(name, {"correct": np.array(right), **_packed(answers)})
         stored = keeper.load(name)
         correct |= dict(zip(batch, map(bool, stored["correct"]), strict=True))
         texts |= dict(zip(batch, _unpacked(stored), strict=True))
@@ -125,8 +127,8 @@ def _keeps_state(model: Model, prompts: Prompts, fitting: list[int], keeper: Kee
 
     if not keeper.has(STATE):
         batch = max(equal_length_batches(prompts, fitting), key=len)[:CHECKED]
-        kept = keeps_state(model, torch.tensor([list(prompts[sample].ids) for sample in batch]))
-        keeper.keep(STATE, {"agrees": np.array(kept)})
+        agrees = keeps_state(model, torch.tensor([list(prompts[sample].ids) for sample in batch]))
+        keeper.keep(STATE, {"agrees": np.array(agrees)})
     return bool(keeper.load(STATE)["agrees"])
 
 

@@ -25,13 +25,13 @@ def rare_classes(labels: Sequence[Sequence[str]], groups: Sequence[Sequence[int]
     """
     tallies = []
     for names, mine in zip(labels, groups, strict=True):
-        held: dict[str, set[int]] = {}
+        groups_of: dict[str, set[int]] = {}
         for name, group in zip(names, mine, strict=True):
-            held.setdefault(name, set()).add(group)
-        tallies.append(held)
-    rare = sorted({name for held in tallies for name, found in held.items() if len(found) < LEAST})
-    others = [set[int]().union(*(held.get(name, set()) for name in rare)) for held in tallies]
-    new = OTHER if all(not found or len(found) >= LEAST for found in others) else None
+            groups_of.setdefault(name, set()).add(group)
+        tallies.append(groups_of)
+    rare = sorted({name for groups_of in tallies for name, members in groups_of.items() if len(members) < LEAST})
+    others = [set[int]().union(*(groups_of.get(name, set()) for name in rare)) for groups_of in tallies]
+    new = OTHER if all(not members or len(members) >= LEAST for members in others) else None
     return dict.fromkeys(rare, new)
 
 

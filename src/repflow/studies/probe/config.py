@@ -163,19 +163,19 @@ def total_prompts(samples: int | None, train: int | None, test: int | None) -> i
     >>> total_prompts(None, None, None), total_prompts(None, 800, 100), total_prompts(500, None, 100)
     (1000, 900, 500)
     """
-    given = [(name, value) for name, value in (("--train", train), ("--test", test)) if value is not None]
-    for name, value in given:
+    counts = [(name, value) for name, value in (("--train", train), ("--test", test)) if value is not None]
+    for name, value in counts:
         if value < 1:
             raise InputError(teach(f"{name} of at least 1", f"{value}", "leave it out for the default"))
-    if not given:
+    if not counts:
         return SAMPLES if samples is None else samples
-    if len(given) == 2:
-        total = sum(value for _, value in given)
+    if len(counts) == 2:
+        total = sum(value for _, value in counts)
         if samples not in (None, total):
             got = f"--samples {samples}, --train {train} and --test {test}"
             raise InputError(teach("--samples equal to --train + --test", got, f"leave --samples out for {total}"))
         return total
-    name, value = given[0]
+    name, value = counts[0]
     other = "--test" if name == "--train" else "--train"
     if samples is None:
         raise InputError(teach(f"{name} together with {other} or --samples", f"{name} {value} alone", f"add {other}"))
@@ -185,8 +185,8 @@ def total_prompts(samples: int | None, train: int | None, test: int | None) -> i
     return samples
 
 
-def _words(given: Sequence[str], known: Sequence[str], option: str, *, none: bool = False) -> list[str]:
-    listed = [given] if isinstance(given, str) else given
+def _words(entry: Sequence[str], known: Sequence[str], option: str, *, none: bool = False) -> list[str]:
+    listed = [entry] if isinstance(entry, str) else entry
     words = [part.strip() for value in listed for part in value.split(",") if part.strip()]
     if none and (words == ["none"] or not words):
         return []

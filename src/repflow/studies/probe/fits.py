@@ -80,17 +80,17 @@ class Fitter:
         """Fits of all parts as one, its seeds in their order; prompts of different parts are different samples."""
         fits = []
         for number, problem in enumerate(problems, start=1):
-            told = f"fitting {WORDS.get(name, name)}, {recipe}"
-            told += f", prompts {number} of {len(problems)}" if len(problems) > 1 else ""
-            fits.append(self._part(f"{name}-{recipe}-{problem.part}", problem, recipe, told))
+            text = f"fitting {WORDS.get(name, name)}, {recipe}"
+            text += f", prompts {number} of {len(problems)}" if len(problems) > 1 else ""
+            fits.append(self._part(f"{name}-{recipe}-{problem.part}", problem, recipe, text))
         return joined(fits, problems)
 
-    def _part(self, name: str, problem: Problem, recipe: str, told: str) -> ProbeFit:
+    def _part(self, name: str, problem: Problem, recipe: str, text: str) -> ProbeFit:
         from repflow.probes import fit_probes
 
         if self.keeper.has(name):
             return _restored(self.keeper.load(name), problem, recipe, self.n_classes, self._seeds(problem))
-        tell(self.progress, told, 0, problem.features.n_states)
+        tell(self.progress, text, 0, problem.features.n_states)
         fit = fit_probes(
             problem.features,
             problem.labels,
@@ -98,7 +98,7 @@ class Fitter:
             n_classes=self.n_classes,
             recipe=recipe,
             seeds=self._seeds(problem),
-            progress=steps_of(self.progress, told),
+            progress=steps_of(self.progress, text),
             **self.options(problem.features),
         )
         self.keeper.keep(name, _arrays(fit))

@@ -60,13 +60,13 @@ def extract(
     from repflow.capture.features import FeatureMeter
     from repflow.capture.run import batch_name
 
-    asked = readings(config)
+    places = readings(config)
     plan = sink.plan(
         lambda: make_plan(
             prompts.lengths, width=model.width, itemsize=model.dtype.itemsize, batch_size=config.batch_size
         )
     )
-    plan = run_plan(model, prompts, plan, lambda: [FeatureMeter(asked)], sink, kind=config.states, progress=progress)
+    plan = run_plan(model, prompts, plan, lambda: [FeatureMeter(places)], sink, kind=config.states, progress=progress)
     return sink.shards([batch_name(batch) for batch in plan.batches])
 
 

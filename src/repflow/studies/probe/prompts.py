@@ -67,10 +67,10 @@ def given_seed_prompts(prompts: Prompts | Sequence[Prompts], seeds: int, *, join
     """Ready prompts: one set for all seeds, or one for each; `join` joins classes that are too small to split."""
     from repflow.tasks import Prompts
 
-    made = [prompts] if isinstance(prompts, Prompts) else list(prompts)
-    if len(made) not in (1, seeds):
-        raise InputError(teach(f"prompts for one or for {seeds} seeds", f"{len(made)}", "pass seeds=... as many"))
-    return _collect(made.__getitem__, len(made), seeds, join)
+    sets = [prompts] if isinstance(prompts, Prompts) else list(prompts)
+    if len(sets) not in (1, seeds):
+        raise InputError(teach(f"prompts for one or for {seeds} seeds", f"{len(sets)}", "pass seeds=... as many"))
+    return _collect(sets.__getitem__, len(sets), seeds, join)
 
 
 def seed_prompts(config: ProbeConfig, model: Model, task: Any = None) -> SeedPrompts:
@@ -88,9 +88,9 @@ def seed_prompts(config: ProbeConfig, model: Model, task: Any = None) -> SeedPro
         mine: Any = replace(config, seed=config.seed + number, items=items)
         return make_prompts(mine, model, task)
 
-    found = _collect(make, count, config.seeds, join)
-    if found is not None:
-        return found
+    collected = _collect(make, count, config.seeds, join)
+    if collected is not None:
+        return collected
     # other prompts of the same length may hold one pair more or less: all seeds take what fits all of them
     fewest = min(_items(make(number)) for number in range(count))
     again = _collect(lambda number: make(number, fewest), count, config.seeds, join)
@@ -108,24 +108,24 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool)
     groups = Groups()
     names: list[tuple[str, ...]] = []
     items: set[int] = set()
-    kept: dict[int, Prompts] = {}
-    told: list[Finding] = []
+    cached: dict[int, Prompts] = {}
+    notes: list[Finding] = []
     tokens = 0
     for number in range(count):
-        made = check_labels(make(number))
-        digest = _digest(made)
+        prompts = check_labels(make(number))
+        digest = _digest(prompts)
         if digest not in digests:
             digests.append(digest)
             numbers.append(number)
-            groups.add(made)
-            tokens += sum(made.lengths)
-            kept[len(digests) - 1] = made
-            names.append(class_names(made))
-            labels.append([names[-1][prompt.label or 0] for prompt in made])
-            told += made.findings
-            items.add(_items(made))
+            groups.add(prompts)
+            tokens += sum(prompts.lengths)
+            cached[len(digests) - 1] = prompts
+            names.append(class_names(prompts))
+            labels.append([names[-1][prompt.label or 0] for prompt in prompts])
+            notes += prompts.findings
+            items.add(_items(prompts))
         if tokens > KEPT_TOKENS:
-            kept.clear()
+            cached.clear()
         parts.append(digests.index(digest))
     if len(items) > 1:
         return None
@@ -137,10 +137,10 @@ def _collect(make: Callable[[int], Prompts], count: int, seeds: int, join: bool)
     def again(part: int) -> Prompts:
         return _renamed(check_labels(make(numbers[part])), classes, moved)
 
-    kept = {part: _renamed(made, classes, moved) for part, made in kept.items()}
+    cached = {part: _renamed(prompts, classes, moved) for part, prompts in cached.items()}
     whole = parts * seeds if count == 1 else parts
-    findings = [*rare_findings(labels, moved), *told]
-    return SeedPrompts(whole, classes, digests, samples, again, items.pop() or None, findings, kept)
+    findings = [*rare_findings(labels, moved), *notes]
+    return SeedPrompts(whole, classes, digests, samples, again, items.pop() or None, findings, cached)
 
 
 def _items(prompts: Prompts) -> int:
@@ -171,8 +171,8 @@ def _renamed(prompts: Prompts, classes: tuple[str, ...], moved: Mapping[str, str
         return replace(prompts, classes=classes)
     place = {name: number for number, name in enumerate(classes)}
     new = [moved.get(own[prompt.label or 0], own[prompt.label or 0]) for prompt in prompts]
-    made = [replace(p, label=place[name]) for p, name in zip(prompts, new, strict=True) if name is not None]
-    return replace(prompts, samples=tuple(made), classes=classes)
+    renamed = [replace(p, label=place[name]) for p, name in zip(prompts, new, strict=True) if name is not None]
+    return replace(prompts, samples=tuple(renamed), classes=classes)
 
 
 def _digest(prompts: Prompts) -> str:

@@ -91,32 +91,32 @@ class ProbeTable:
         from repflow.probes import block_changes, peak_loss
 
         self._fits = [side.states_of(fit) for fit in fits]
-        self.summary = found = self._summarise(self._fits)
+        self.summary = summary = self._summarise(self._fits)
         for fit in self._fits:
             for name, attribute in PER_RECIPE.items():
                 self.add(f"probe/{fit.recipe}/{name}", STATE_SEED, getattr(fit, attribute))
-        chosen = next(place for place, fit in enumerate(self._fits) if fit.recipe == found.recipe)
+        chosen = next(place for place, fit in enumerate(self._fits) if fit.recipe == summary.recipe)
         self._best = best = self._fits[chosen]
         self.add("probe_accuracy", STATE_SEED, best.accuracy_test)
         self.add("probe_valid_accuracy", STATE_SEED, best.accuracy_valid)
         self.add("probe_converged", STATE_SEED, best.converged)
-        self.bands["probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
-        self.add("probe_peak_accuracy", (), found.peak_accuracy)
+        self.bands["probe_accuracy"] = Band(summary.accuracy, summary.accuracy_low, summary.accuracy_high)
+        self.add("probe_peak_accuracy", (), summary.peak_accuracy)
         self.bands["probe_peak_accuracy"] = Band(
-            *(np.asarray(value) for value in (found.peak_accuracy, found.peak_low, found.peak_high))
+            *(np.asarray(value) for value in (summary.peak_accuracy, summary.peak_low, summary.peak_high))
         )
-        self.add("probe_chance", (), found.chance)
-        self.add("probe_corrected", ("state",), found.corrected)
-        self.add("probe_information", ("state",), found.information)
-        drop = np.array([found.drop, found.drop_low, found.drop_high])
+        self.add("probe_chance", (), summary.chance)
+        self.add("probe_corrected", ("state",), summary.corrected)
+        self.add("probe_information", ("state",), summary.information)
+        drop = np.array([summary.drop, summary.drop_low, summary.drop_high])
         self._add_number("probe_drop", drop)
-        self._add_number("probe_drop_corrected", drop / (1 - found.chance))
-        self.add("probe_like_peak", ("state",), np.isin(np.arange(best.n_states), found.like_peak))
+        self._add_number("probe_drop_corrected", drop / (1 - summary.chance))
+        self.add("probe_like_peak", ("state",), np.isin(np.arange(best.n_states), summary.like_peak))
         if self.config.states == "residual":
             self._changes = block_changes(best, self.splits.groups)
             self._add_steps("", self._changes)
             self.add("probe_step_claim", ("layer",), np.zeros(best.n_states - 1, dtype=np.int64))
-        self._loss = peak_loss(found, None)
+        self._loss = peak_loss(summary, None)
         if (final := side.final_of(fits[chosen])) is not None and np.isfinite(final.accuracy_test).all():
             self._add_other("final_norm/", [final])
 
@@ -154,13 +154,13 @@ class ProbeTable:
         return summarise(list(fits), groups=self.splits.groups)
 
     def _add_other(self, prefix: str, fits: Sequence[ProbeFit]) -> tuple[ProbeSummary, ProbeFit]:
-        found = self._summarise(fits)
-        best = next(fit for fit in fits if fit.recipe == found.recipe)
+        summary = self._summarise(fits)
+        best = next(fit for fit in fits if fit.recipe == summary.recipe)
         self.add(f"{prefix}probe_accuracy", STATE_SEED, best.accuracy_test)
-        self.add(f"{prefix}probe_corrected", ("state",), found.corrected)
-        self.add(f"{prefix}probe_information", ("state",), found.information)
-        self.bands[f"{prefix}probe_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
-        return found, best
+        self.add(f"{prefix}probe_corrected", ("state",), summary.corrected)
+        self.add(f"{prefix}probe_information", ("state",), summary.information)
+        self.bands[f"{prefix}probe_accuracy"] = Band(summary.accuracy, summary.accuracy_low, summary.accuracy_high)
+        return summary, best
 
     def _spread(self, values: Sequence[np.ndarray]) -> Spread:
         """Intervals of values per seed (entry, test prompt)."""
@@ -177,31 +177,31 @@ class ProbeTable:
         from repflow.probes.chance import corrected
         from repflow.probes.summary import correctness
 
-        found, own = self._summarise([fit]), self.summary.chance
+        control, own = self._summarise([fit]), self.summary.chance
         self.add("probe_control_accuracy", STATE_SEED, fit.accuracy_test)
-        self.bands["probe_control_accuracy"] = Band(found.accuracy, found.accuracy_low, found.accuracy_high)
-        self.add("probe_control_chance", (), found.chance)
-        self.add("probe_control_corrected", ("state",), found.corrected)
-        self.add("probe_control_information", ("state",), found.information)
-        value = self.summary.corrected - np.maximum(found.corrected, 0.0)
+        self.bands["probe_control_accuracy"] = Band(control.accuracy, control.accuracy_low, control.accuracy_high)
+        self.add("probe_control_chance", (), control.chance)
+        self.add("probe_control_corrected", ("state",), control.corrected)
+        self.add("probe_control_information", ("state",), control.information)
+        value = self.summary.corrected - np.maximum(control.corrected, 0.0)
         self.add("probe_selectivity", ("state",), value)
-        counted = (found.corrected > 0).astype(float)[:, None]  # below chance the control counts for nothing
+        counted = (control.corrected > 0).astype(float)[:, None]  # below chance the control counts for nothing
         rows = zip(correctness(self._best), correctness(fit), strict=True)
-        made = self._spread([corrected(t, own) - counted * corrected(c, found.chance) for t, c in rows])
-        low, high = made.unbounded.interval()
+        spread = self._spread([corrected(t, own) - counted * corrected(c, control.chance) for t, c in rows])
+        low, high = spread.unbounded.interval()
         self.bands["probe_selectivity"] = Band(value, low, high)
 
     def add_twin(self, fits: Sequence[ProbeFit]) -> None:
         """Take the random twin's fits; its recipe and its peaks are chosen on its own validation prompts."""
         from repflow.probes.summary import correctness
 
-        found, best = self._add_other("twin/", fits)
+        summary, best = self._add_other("twin/", fits)
         self.add("twin/probe_valid_accuracy", STATE_SEED, best.accuracy_valid)
-        top = (found.peak_accuracy, found.peak_low, found.peak_high)
+        top = (summary.peak_accuracy, summary.peak_low, summary.peak_high)
         self._add_number("twin/probe_peak_accuracy", top)
-        pairs = zip(correctness(self._best, self.summary.peaks), correctness(best, found.peaks), strict=True)
+        pairs = zip(correctness(self._best, self.summary.peaks), correctness(best, summary.peaks), strict=True)
         ends = self._spread([own - twin for own, twin in pairs]).interval()
-        gain = self.summary.peak_accuracy - found.peak_accuracy
+        gain = self.summary.peak_accuracy - summary.peak_accuracy
         self._add_number("twin/probe_gain", (gain, float(ends[0][0]), float(ends[1][0])))
 
     def add_position(self, reading: str, fit: ProbeFit) -> None:
@@ -215,37 +215,39 @@ class ProbeTable:
         return Result(self.arrays, self.axes, bands=self.bands)
 
     def _add_sweep(self) -> None:
-        fits, found = zip(*self._positions.values(), strict=True)
+        fits, summaries = zip(*self._positions.values(), strict=True)
         self.add("sweep/probe_accuracy", ("position", *STATE_SEED), np.stack([fit.accuracy_test for fit in fits]))
         parts = ("accuracy", "accuracy_low", "accuracy_high")
-        self.bands["sweep/probe_accuracy"] = Band(*(np.stack([getattr(one, part) for one in found]) for part in parts))
-        self.add("sweep/probe_peak_accuracy", ("position",), [one.peak_accuracy for one in found])
-        ends = ([one.peak_low for one in found], [one.peak_high for one in found])
+        self.bands["sweep/probe_accuracy"] = Band(
+            *(np.stack([getattr(one, part) for one in summaries]) for part in parts)
+        )
+        self.add("sweep/probe_peak_accuracy", ("position",), [one.peak_accuracy for one in summaries])
+        ends = ([one.peak_low for one in summaries], [one.peak_high for one in summaries])
         self.bands["sweep/probe_peak_accuracy"] = Band(
             self.arrays["sweep/probe_peak_accuracy"], *(np.asarray(end) for end in ends)
         )
         for name in ("corrected", "information"):
-            self.add(f"sweep/probe_{name}", ("position", "state"), np.stack([getattr(one, name) for one in found]))
+            self.add(f"sweep/probe_{name}", ("position", "state"), np.stack([getattr(one, name) for one in summaries]))
 
     def about(self, prompts: SeedPrompts) -> dict[str, Any]:
         """What the numbers rest on, for the provenance."""
-        found = self.summary
+        summary = self.summary
         sizes = [[len(split.train), len(split.valid), len(split.test)] for split in self.splits.splits]
         return {
             "label": self._label(),
-            "classes": found.n_classes,
+            "classes": summary.n_classes,
             "class_names": list(prompts.classes),
-            "chance": found.chance,
-            "recipe": found.recipe,
-            "recipe_valid": {recipe: _known(value) for recipe, value in found.recipe_valid.items()},
-            "peak": found.peak,
-            "peaks": found.peaks.tolist(),
-            "last": found.last,
-            "peak_accuracy": _known(found.peak_accuracy),
-            "last_accuracy": _known(found.last_accuracy),
-            "tied": list(found.like_peak),
+            "chance": summary.chance,
+            "recipe": summary.recipe,
+            "recipe_valid": {recipe: _known(value) for recipe, value in summary.recipe_valid.items()},
+            "peak": summary.peak,
+            "peaks": summary.peaks.tolist(),
+            "last": summary.last,
+            "peak_accuracy": _known(summary.peak_accuracy),
+            "last_accuracy": _known(summary.last_accuracy),
+            "tied": list(summary.like_peak),
             "intermediate_beats_final": self._loss.shown,
-            "covers_refits": found.covers_refits,
+            "covers_refits": summary.covers_refits,
             "seeds_vary": self._vary(prompts),
             "position": self.config.position,
             "sweep": list(self._positions),
@@ -269,26 +271,27 @@ class ProbeTable:
             return f"index of the gold {unit}" if self.config.classes is None else f"position of the gold {unit}"
         return "label"
 
-    def findings(self, read: ReadOut) -> list[Finding]:
+    def findings(self, read_out: ReadOut) -> list[Finding]:
         """What a reader should not miss."""
         from repflow.probes.spread import LEAST_UNITS
 
-        found = self.summary
+        summary = self.summary
         items = []
-        if found.test_units < LEAST_UNITS:
-            text = f"{found.test_units} test prompts or groups: no interval, and nothing is claimed from fewer than"
+        if summary.test_units < LEAST_UNITS:
+            text = f"{summary.test_units} test prompts or groups: no interval, and nothing is claimed from fewer than"
             items.append(Finding("few_test_prompts", None, f"{text} {LEAST_UNITS}"))
-        elif not found.covers_refits:
+        elif not summary.covers_refits:
             items.append(Finding("no_refits", None, NO_REFITS))
-        lost = np.flatnonzero(~np.isfinite(self._fits[0].accuracy_test).all(1))
-        if lost.size:
-            text = f"{lost.size} of {len(found.accuracy)} states, the first of them {read.place(int(lost[0]))}, are not"
+        nonfinite = np.flatnonzero(~np.isfinite(self._fits[0].accuracy_test).all(1))
+        if nonfinite.size:
+            first = read_out.place(int(nonfinite[0]))
+            text = f"{nonfinite.size} of {len(summary.accuracy)} states, the first of them {first}, are not"
             text += " finite and were not probed"
-            text += ": there is nothing to compare with the last one" if found.last in lost else ""
-            items.append(Finding("nonfinite_state", int(lost[0]), text))
-        return items + [item for fit in self._fits for item in self._unconverged(fit, read)]
+            text += ": there is nothing to compare with the last one" if summary.last in nonfinite else ""
+            items.append(Finding("nonfinite_state", int(nonfinite[0]), text))
+        return items + [item for fit in self._fits for item in self._unconverged(fit, read_out)]
 
-    def _unconverged(self, fit: ProbeFit, read: ReadOut) -> list[Finding]:
+    def _unconverged(self, fit: ProbeFit, read_out: ReadOut) -> list[Finding]:
         """States short of their minimum: of the robust recipe always, of the paper's where its numbers are reported.
 
         Adam with a fixed number of epochs on raw features ends wherever their scale lets it: as published, no failure.
@@ -299,18 +302,18 @@ class ProbeTable:
             return []
         how = f"ended after its {self.config.epochs} epochs, short of a minimum," if fixed else "did not converge"
         text = f"recipe {fit.recipe} {how} at {open_.size} of {fit.n_states} states, the first of them"
-        return [Finding("unconverged", int(open_[0]), f"{text} {read.place(int(open_[0]))}")]
+        return [Finding("unconverged", int(open_[0]), f"{text} {read_out.place(int(open_[0]))}")]
 
 
-def loss_findings(result: Result, read: ReadOut) -> list[Finding]:
+def loss_findings(result: Result, read_out: ReadOut) -> list[Finding]:
     """Losses and gains that are claimed, each with its numbers and the prompts behind it."""
     items = []
-    if read.shown:
-        items.append(Finding("intermediate_beats_final", read.peak, f"{read.statement}{read.beside}"))
+    if read_out.shown:
+        items.append(Finding("intermediate_beats_final", read_out.peak, f"{read_out.statement}{read_out.beside}"))
     for block in np.flatnonzero(result.get("probe_step_claim", np.zeros(0))).tolist():
         step = block_words(result, block)
         code = "lost_in_block" if result["probe_step_claim"][block] < 0 else "gained_in_block"
-        items.append(Finding(code, block, f"{step}{read.beside}"))
+        items.append(Finding(code, block, f"{step}{read_out.beside}"))
     return items
 
 

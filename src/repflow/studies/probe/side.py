@@ -54,12 +54,12 @@ class Side:
     @cached_property
     def shards(self) -> list[list[FeatureShard]]:
         """Features of each part; runs the model where they are not there yet."""
-        found = []
+        by_part = []
         tell(self.progress, "reading states" if self.name == "model" else f"reading the {self.name}'s states")
         for number in range(self.prompts.n_parts):
             sink = self.keeper.features(f"{self.name}-{number}")
-            found.append(extract(self.model, self.prompts.part(number), self.config, sink, self.progress))
-        return found
+            by_part.append(extract(self.model, self.prompts.part(number), self.config, sink, self.progress))
+        return by_part
 
     def features(self, part: int, reading: str | None = None) -> StoredFeatures:
         """Features of one part at one reading; the main one also has the final norm's behind the states."""
@@ -79,13 +79,13 @@ class Side:
             reading: a position of the sweep; None for the main one.
             keys: fit the control task's labels instead.
         """
-        found = []
+        tasks = []
         for number in range(self.prompts.n_parts):
             seeds = tuple(self.prompts.seeds_of(number))
             labels = splits.control[number] if keys else splits.labels[number]
             mine = tuple(splits.splits[seed] for seed in seeds)
-            found.append(Problem(number, seeds, self.features(number, reading), labels, mine))
-        return found
+            tasks.append(Problem(number, seeds, self.features(number, reading), labels, mine))
+        return tasks
 
     def fits(self, splits: Splits, recipes: Sequence[str]) -> list[ProbeFit]:
         """Fits of every recipe on all states, the final norm's last."""
@@ -164,11 +164,11 @@ class Splits:
         """
         from repflow.probes import half_training
 
-        made = [
+        halves = [
             half_training(split, self.labels[part], self.part_groups[part], seed=seed + number)
             for number, (split, part) in enumerate(zip(self.splits, self.parts, strict=True))
         ]
-        return replace(self, splits=made)
+        return replace(self, splits=halves)
 
 
 def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Splits:
@@ -177,11 +177,11 @@ def make_splits(config: ProbeConfig, prompts: SeedPrompts, model: Model) -> Spli
 
     labels, keys, found_groups = [], [], Groups()
     for number in range(prompts.n_parts):
-        made = prompts.part(number)
-        labels.append(labels_of(made))
-        found_groups.add(made)
-        if "task" in config.controls and (found := key_tokens(made, model)) is not None:
-            keys.append(found)
+        members = prompts.part(number)
+        labels.append(labels_of(members))
+        found_groups.add(members)
+        if "task" in config.controls and (tokens := key_tokens(members, model)) is not None:
+            keys.append(tokens)
     splits, groups = [], found_groups.parts()
     for seed, part in enumerate(prompts.parts):
         own = 0 if config.seeds_vary == "init" else seed
@@ -209,13 +209,13 @@ def control_tasks(keys: Sequence[Sequence[int]], n_classes: int, seed: int) -> l
 
     names, counts = np.unique(np.concatenate([np.asarray(part) for part in keys]), return_counts=True)
     draws = control_labels(names, 1 << 30, seed)
-    held = np.zeros(n_classes, dtype=np.int64)
+    totals = np.zeros(n_classes, dtype=np.int64)
     ties = np.random.default_rng(seed).permutation(n_classes)
     label = {}
     for place in np.lexsort((draws, -counts)):
-        best = min(range(n_classes), key=lambda one: (held[one], ties[one]))
+        best = min(range(n_classes), key=lambda one: (totals[one], ties[one]))
         label[int(names[place])] = best
-        held[best] += counts[place]
+        totals[best] += counts[place]
     return [np.array([label[int(key)] for key in part], dtype=np.int64) for part in keys]
 
 

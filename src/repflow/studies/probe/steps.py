@@ -94,19 +94,19 @@ class ProbeStudy:
         fits = sum(first.lengths) * self.prompts.n_parts <= KEPT_TOKENS
         parts = list(range(self.prompts.n_parts if fits else 1))
         seeds = [seed for seed, part in enumerate(self.prompts.parts) if part in parts]
-        made = [self.prompts.part(number) for number in parts]
-        start = np.concatenate([[0], np.cumsum([len(part) for part in made])])
+        sets = [self.prompts.part(number) for number in parts]
+        start = np.concatenate([[0], np.cumsum([len(part) for part in sets])])
         moved = []
         for seed in seeds:
             split, shift = self.splits.splits[seed], int(start[parts.index(self.prompts.parts[seed])])
             moved.append(Split(split.train + shift, split.valid + shift, split.test + shift))
-        rows = np.concatenate([embedding_rows(self.model, part) for part in made])
+        rows = np.concatenate([embedding_rows(self.model, part) for part in sets])
         groups = self.splits.groups
         self._sentinels = sentinels(
             rows if np.isfinite(rows).all() else None,  # a finding of the model's, no reason to stop
-            [length for part in made for length in part.lengths],
-            [count for part in made for count in counts_of(part)],
-            [np.asarray(prompt.ids) for part in made for prompt in part],
+            [length for part in sets for length in part.lengths],
+            [count for part in sets for count in counts_of(part)],
+            [np.asarray(prompt.ids) for part in sets for prompt in part],
             np.concatenate([self.splits.labels[number] for number in parts]),
             moved,
             n_classes=len(self.prompts.classes),
@@ -117,7 +117,7 @@ class ProbeStudy:
     def check_leaks(self) -> None:
         """Stop where a sentinel reads the label, unless that was allowed."""
         tell(self.progress, "checking for leaks")
-        leaks = [found for found in self.sentinels() if found.leaks]
+        leaks = [sentinel for sentinel in self.sentinels() if sentinel.leaks]
         if leaks and not self.config.allow_leak:
             raise LeakError(
                 f"expected prompts whose label only a model can find; got a leak: {', and '.join(map(_leak, leaks))}; "
@@ -149,10 +149,10 @@ class ProbeStudy:
         result = table.result()
         result.config = asdict(self.config)  # the engine stores its own; what is read below needs the kind of state
         result.provenance = self._about() | {"probe": table.about(self.prompts), "answers": examples}
-        read = ReadOut.of(result)
-        result.provenance["probe"]["read_out"] = read.to_json()
-        result.findings = [*self.model.findings, *self._leak_findings(), *loss_findings(result, read)]
-        result.findings += [*table.findings(read), *self._control_findings()]
+        read_out = ReadOut.of(result)
+        result.provenance["probe"]["read_out"] = read_out.to_json()
+        result.findings = [*self.model.findings, *self._leak_findings(), *loss_findings(result, read_out)]
+        result.findings += [*table.findings(read_out), *self._control_findings()]
         result.findings += [*self._prompt_findings(), *lens_findings, *answer_findings]
         if self._same_twin:
             text = "the model and its random twin carry the same weights: the twin is no control"
@@ -187,7 +187,7 @@ class ProbeStudy:
                 before["prompts"] += count
                 before["tokens"] += tokens
 
-        call.phase = lambda *told: tell(report, *told)  # type: ignore[attr-defined]
+        call.phase = lambda *words: tell(report, *words)  # type: ignore[attr-defined]
         return call
 
     def _about(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class ProbeStudy:
             "branch_layers": self.model.sublayers(self.config.states) if self._branches else None,
             "task": prompt_facts(first),
             "lengths": [list(self.prompts.part(number).lengths) for number in range(self.prompts.n_parts)],
-            "sentinels": [asdict(found) for found in self.sentinels()],
+            "sentinels": [asdict(sentinel) for sentinel in self.sentinels()],
         }
 
     @property
@@ -213,21 +213,21 @@ class ProbeStudy:
         return [Finding("no_control", None, text)]
 
     def _prompt_findings(self) -> list[Finding]:
-        found = list(self.prompts.findings)
+        findings = list(self.prompts.findings)
         if not self.splits.repeated:
-            return found
+            return findings
         text = f"{self.splits.repeated} of {sum(self.prompts.samples)} prompts repeat another one; equal prompts never"
-        return [*found, Finding("repeated_prompts", None, f"{text} part between training, validation and test")]
+        return [*findings, Finding("repeated_prompts", None, f"{text} part between training, validation and test")]
 
     def _leak_findings(self) -> list[Finding]:
-        found = [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
+        findings = [Finding("leak", None, f"leak allowed: {_leak(f)}") for f in self.sentinels() if f.leaks]
         if any(sentinel.blind for sentinel in self.sentinels()):
             text = (
                 "too few test prompts to see a leak: not even a sentinel that is always right could be distinguished "
                 "from chance"
             )
-            found.append(Finding("leak_check_blind", None, text))
-        return found
+            findings.append(Finding("leak_check_blind", None, text))
+        return findings
 
 
 def _load_twin(config: ProbeConfig, model: Model) -> Model:
@@ -239,8 +239,8 @@ def _load_twin(config: ProbeConfig, model: Model) -> Model:
     return ablate(twin(model, config.init, seed=seed), list(model.ablations))
 
 
-def _leak(found: Sentinel) -> str:
+def _leak(sentinel: Sentinel) -> str:
     return (
-        f"{found.name} reads the label with accuracy {found.accuracy:.3f}, over chance {found.chance:.3f} plus three"
-        f" standard errors of {found.error:.3f}"
+        f"{sentinel.name} reads the label with accuracy {sentinel.accuracy:.3f}, over chance {sentinel.chance:.3f} plus"
+        f" three standard errors of {sentinel.error:.3f}"
     )

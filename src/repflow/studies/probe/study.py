@@ -71,23 +71,25 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         model = models[ONE]
         if given is None or isinstance(given, Task):
             tell(progress, "making prompts")
-            made = seed_prompts(config, model, given)
+            prompts = seed_prompts(config, model, given)
             config = config if given is None else replace(config, task=str(given.name))
         else:
-            made = given_seed_prompts(given, config.seeds, join=config.label == "answer")
-            first = made.part(0)
+            prompts = given_seed_prompts(given, config.seeds, join=config.label == "answer")
+            first = prompts.part(0)
             config = replace(config, task=first.task, length=max(first.lengths), samples=len(first))
-        for number in range(made.n_parts):
-            check_model(config, model, made.part(number))
-        steps = ProbeStudy(config, model, made, progress)
+        for number in range(prompts.n_parts):
+            check_model(config, model, prompts.part(number))
+        steps = ProbeStudy(config, model, prompts, progress)
         steps.warn_of_memory()
-        return ProbeJob(config, models, made, steps.total, steps=steps)
+        return ProbeJob(config, models, prompts, steps.total, steps=steps)
 
     def stored(self, job: ProbeJob) -> dict[str, Any]:
         """Without `allow_leak`, with which a run may go on that was stopped, and without `drop_features`."""
-        kept = {key: value for key, value in super().stored(job).items() if key not in ("allow_leak", "drop_features")}
+        content = {
+            key: value for key, value in super().stored(job).items() if key not in ("allow_leak", "drop_features")
+        }
         # runs stored before these options resume as what they are
-        return {key: value for key, value in kept.items() if key not in ("train", "test") or value is not None}
+        return {key: value for key, value in content.items() if key not in ("train", "test") or value is not None}
 
     def before(self, job: ProbeJob, out: Path, name: str) -> None:
         """Stop at a leak before anything is written."""
@@ -123,14 +125,14 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         >>> STUDY.reads(replace(few, seeds_vary="all"))[0], STUDY.reads(few)[0]
         (300, 100)
         """
-        drawn = config.seeds if config.seeds_vary == "all" and config.task in ("kvpr", "mdqa") else 1
-        prompts = config.samples * drawn * (1 if config.twin is None else 2)
+        draws = config.seeds if config.seeds_vary == "all" and config.task in ("kvpr", "mdqa") else 1
+        prompts = config.samples * draws * (1 if config.twin is None else 2)
         return prompts, prompts * config.length
 
     def disk_bytes(self, config: ProbeConfig, size: Size) -> int:
         """A row of every state per prompt and position read."""
-        kept = 0 if config.drop_features else self.reads(config)[0] * (1 + len(config.sweep))
-        return kept * (size.layers + 2) * size.width * NUMBER + DESCRIPTION
+        rows = 0 if config.drop_features else self.reads(config)[0] * (1 + len(config.sweep))
+        return rows * (size.layers + 2) * size.width * NUMBER + DESCRIPTION
 
     def again(self, stored: Mapping[str, Any]) -> ProbeConfig:
         """A leak was allowed, or the run would not be there."""
@@ -166,8 +168,8 @@ def run(
         LeakError: a sentinel read the label without the model, and `allow_leak` is not set; nothing was written.
     """
     models = None if model is None else {ONE: model}
-    given = task if prompts is None else prompts
-    return run_study(STUDY, config, models=models, given=given, out=out, name=name, progress=progress)
+    inputs = task if prompts is None else prompts
+    return run_study(STUDY, config, models=models, given=inputs, out=out, name=name, progress=progress)
 
 
 def _drop_features(run: RunFolder, result: Result) -> None:

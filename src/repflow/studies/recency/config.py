@@ -59,13 +59,13 @@ class RecencyConfig(Twin, Batches, Prompting, OneModel):
         return "residual"
 
 
-def targets(given: Sequence[Any]) -> list[str]:
+def targets(entry: Sequence[Any]) -> list[str]:
     """Names of targets, each once, the final norm's first.
 
     >>> targets([4, "final,2", "4"])
     ['final', '2', '4']
     """
-    listed = [given] if isinstance(given, str | int) else given
+    listed = [entry] if isinstance(entry, str | int) else entry
     words = [part.strip() for value in listed for part in str(value).split(",") if part.strip()]
     for word in words:
         if word != FINAL_NORM and not word.isdecimal():

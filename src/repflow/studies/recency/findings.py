@@ -30,18 +30,18 @@ def findings(
     """Everything worth saying of a model and its twin."""
     from repflow.core.results import Finding
 
-    said: list[tuple[str, int | None, str]] = [("influence", None, _reach(side))]
+    entries: list[tuple[str, int | None, str]] = [("influence", None, _reach(side))]
     fit = side.fits[0]
     if fit is not None:
-        said.append(("exponential_fit", None, _exponential(fit, side)))
+        entries.append(("exponential_fit", None, _exponential(fit, side)))
         if main.hidden is None:
-            said.append(_bound(main, side, fit))
+            entries.append(_bound(main, side, fit))
     if twin is not None and other is not None and fit is not None and other.fits[0] is not None:
-        said.append(("twin_recency", None, _twin(str(config.twin), fit, other.fits[0])))
-    for words, measured, found in (("", main, side), ("the twin: ", twin, other)):
-        if measured is not None and found is not None:
-            said += [(code, layer, words + text) for code, layer, text in _warnings(measured, found)]
-    return [Finding(*entry) for entry in said]
+        entries.append(("twin_recency", None, _twin(str(config.twin), fit, other.fits[0])))
+    for words, measured, part in (("", main, side), ("the twin: ", twin, other)):
+        if measured is not None and part is not None:
+            entries += [(code, layer, words + text) for code, layer, text in _warnings(measured, part)]
+    return [Finding(*entry) for entry in entries]
 
 
 def _mean(side: Side, name: str) -> np.ndarray:
@@ -53,11 +53,11 @@ def _reach(side: Side) -> str:
     from repflow.theory.influence_curve import WINDOWS
 
     shares = _mean(side, "recent_share")
-    told = [f"{100 * share:.0f} % in the last {window}" for window, share in zip(WINDOWS, shares, strict=True)
+    shares_text = [f"{100 * share:.0f} % in the last {window}" for window, share in zip(WINDOWS, shares, strict=True)
             if window > 1 and np.isfinite(share)]  # fmt: skip
     middle = float(_mean(side, "lost_in_the_middle"))
     text = f"half of the influence lies within the last {_half_reach(side)} tokens"
-    text += f" ({', '.join(told)})" if told else ""
+    text += f" ({', '.join(shares_text)})" if shares_text else ""
     if math.isfinite(middle):
         shape = "both ends count more than the middle" if middle > 0 else "no U-shape"
         text += f"; lost-in-the-middle index {middle:+.2f}: {shape}"
@@ -123,29 +123,31 @@ def _twin(init: str, fit: ExponentialFit, other: ExponentialFit) -> str:
 def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str]]:
     from repflow.capture.influence.check import FUTURE, TOLERANCE
 
-    found: list[tuple[str, int | None, str]] = []
+    warnings: list[tuple[str, int | None, str]] = []
     future = np.append(side.table["future_influence"][1], measured.check.future)
     worst = float(np.nanmax(future))
     if worst > FUTURE:
         text = f"later tokens have influence, up to {worst:.2g} of the largest: the model is not causal"
-        found.append(("future_influence", None, text))
+        warnings.append(("future_influence", None, text))
     if side.underflowed:
         text = (
             f"{side.underflowed} influences are zero and left out of the averages: out of reach, or too small for the"
         )
-        found.append(("underflow", None, f"{text} dtype (--dtype float64 tells)"))
+        warnings.append(("underflow", None, f"{text} dtype (--dtype float64 tells)"))
     if side.nonfinite:
         text = f"{side.nonfinite} influences are NaN or infinite and left out of every number: the gradient overflowed"
-        found.append(("nonfinite_influence", None, f"{text} (--dtype float32 tells)"))
+        warnings.append(("nonfinite_influence", None, f"{text} (--dtype float32 tells)"))
     if measured.hidden:
         text = f"no κ of Theorem 3.1 beside the curve, as the layers' decays cannot be read: {measured.hidden}"
-        found.append(("hidden_transition", None, text))
+        warnings.append(("hidden_transition", None, text))
     if measured.check.difference is None:
-        found.append(("gradient_unchecked", None, "half precision: gradients were not held against finite differences"))
+        warnings.append(
+            ("gradient_unchecked", None, "half precision: gradients were not held against finite differences")
+        )
     elif measured.check.difference > TOLERANCE:
         text = (
             f"gradients lie {measured.check.difference:.0%} off finite differences, which do not agree "
             "with one another either: the model is too curved for this dtype to tell (--dtype float64)"
         )
-        found.append(("gradient_unsettled", None, text))
-    return found
+        warnings.append(("gradient_unsettled", None, text))
+    return warnings

@@ -54,15 +54,15 @@ def influence_ratio(
             raise InputError(teach(f"curves with the same --{key}", got, "measure both in one way"))
     digests = [result.provenance.get("digests", {}).get("prompts") for result in (a, b)]
     paired = digests[0] is not None and digests[0] == digests[1]
-    found = ratio_fit(a["log_influence"], b["log_influence"], paired=paired, nearest=nearest)
+    ratio = ratio_fit(a["log_influence"], b["log_influence"], paired=paired, nearest=nearest)
     names = [_label(result) for result in (a, b)]
     arrays = {
-        "log_ratio": found.log_ratio,
-        "log_ratio_low": found.low,
-        "log_ratio_high": found.high,
-        "log_ratio_fit": found.fit.line(np.arange(len(found.log_ratio))),
+        "log_ratio": ratio.log_ratio,
+        "log_ratio_low": ratio.low,
+        "log_ratio_high": ratio.high,
+        "log_ratio_fit": ratio.fit.line(np.arange(len(ratio.log_ratio))),
     }
-    facts = {"models": names, "paired": paired, "nearest": nearest, **found.fit.to_json()}
+    facts = {"models": names, "paired": paired, "nearest": nearest, **ratio.fit.to_json()}
     config = {
         "study": RATIO, "model": names[0], "against": names[1], "task": a.config.get("task"),
         "nearest": nearest, "length": a.config.get("length"), "samples": a.config.get("samples"),
@@ -83,8 +83,8 @@ def ratio_name(a: Result, b: Result, nearest: int = RATIO_DISTANCES) -> str:
     """Folder name of a stored ratio: both models, and a hash of what was asked of them."""
     from repflow.store import safe_name
 
-    asked = json.dumps([a.config, b.config, nearest], sort_keys=True, default=str)
-    tag = hashlib.sha256(asked.encode()).hexdigest()[:8]
+    request = json.dumps([a.config, b.config, nearest], sort_keys=True, default=str)
+    tag = hashlib.sha256(request.encode()).hexdigest()[:8]
     return safe_name("-".join(["recency-ratio", _label(a), "over", _label(b), tag]))
 
 

@@ -55,8 +55,8 @@ def make_result(
     }
     arrays = {name: array for name, (_, array) in table.items()}
     axes = {name: named for name, (named, _) in table.items()}
-    found = [*model.findings, *prompts.findings, *findings(config, main, side, twin, other)]
-    result = Result(arrays, axes, {}, provenance, found)
+    entries = [*model.findings, *prompts.findings, *findings(config, main, side, twin, other)]
+    result = Result(arrays, axes, {}, provenance, entries)
     for name in [name for name in arrays if name.removeprefix(TWIN) in BANDS]:
         if name.endswith("kappa"):
             result.bands[name] = rate_interval(arrays[name])
@@ -96,16 +96,16 @@ def make_side(config: RecencyConfig, measured: Measured) -> Side:
         prefix = "" if number == 0 else f"to:{target}/"
         variance = ragged([record["variance"][number] for record in records])
         lengths = np.array([record["mean"].shape[-1] for record in records])
-        made = _numbers(curves, mean[:, 0], variance, fit, lengths)
-        table |= {prefix + name: entry for name, entry in made.items()}
+        numbers = _numbers(curves, mean[:, 0], variance, fit, lengths)
+        table |= {prefix + name: entry for name, entry in numbers.items()}
         future = np.array([float(record["future"][number]) for record in records])
         table[f"{prefix}future_influence"] = ("sample",), future
         if number == 0:
             underflowed = int((mean[:, 0] == 0).sum())
             nonfinite = sum(int((~np.isfinite(record["mean"][0, 0])).sum()) for record in records)
     if measured.hidden is None:
-        for name, kept in (("decay_max", "decay_max"), ("theorem_kappa", "kappa")):
-            table[name] = ("layer", "sample"), np.stack([record[kept] for record in records], axis=1)
+        for name, key in (("decay_max", "decay_max"), ("theorem_kappa", "kappa")):
+            table[name] = ("layer", "sample"), np.stack([record[key] for record in records], axis=1)
     return Side(table, fits, underflowed, nonfinite)
 
 
@@ -149,8 +149,8 @@ def logarithms(squares: np.ndarray) -> np.ndarray:
     array([ 0., nan])
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = 0.5 * np.log(squares)
-    return np.where(np.isfinite(found), found, np.nan)
+        logs = 0.5 * np.log(squares)
+    return np.where(np.isfinite(logs), logs, np.nan)
 
 
 def ragged(rows: list[np.ndarray]) -> np.ndarray:

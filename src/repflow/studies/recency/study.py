@@ -235,8 +235,8 @@ def influence(
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], {*known, 'at', 'to', 'probes'})}")
     listed = to if isinstance(to, list | tuple) else [to]
     named = task_name(tokens)
-    given = {**options, "at": at, "to": listed, "probes": probes}
-    config, loaded, _ = prepared(RecencyConfig, model, named, given)
+    named_options = {**options, "at": at, "to": listed, "probes": probes}
+    config, loaded, _ = prepared(RecencyConfig, model, named, named_options)
     prompts = given_task(tokens, config, loaded, options) if named is None else None
     if named is not None:
         check_request(config)

@@ -156,15 +156,15 @@ def _layers(
         tokens += len(prompt.ids)
         if progress is not None:
             progress(done, len(prompts), tokens)
-    found = []
+    facts = []
     for index, layer in enumerate(gathered):
         entering = [states[index] for states in hidden]
         if kind == "transformer":
             steps = [float(((states[index + 1] - states[index]) ** 2).sum()) for states in hidden]
-            found.append(transformer_layer(readings[index], layer, steps, entering))
+            facts.append(transformer_layer(readings[index], layer, steps, entering))
         else:
-            found.append(mamba_layer(model.blocks[index].mixer, layer, entering))
-    return found, hidden
+            facts.append(mamba_layer(model.blocks[index].mixer, layer, entering))
+    return facts, hidden
 
 
 def _depth(hidden: list[np.ndarray]) -> dict[str, float]:
@@ -192,7 +192,7 @@ def _findings(arrays: dict[str, np.ndarray], rows: list[dict[str, Any]], layers:
 
     error = arrays["linearisation"]
     worst = int(error.argmax())
-    found = [
+    findings = [
         Finding(
             "linearisation",
             worst,
@@ -207,10 +207,12 @@ def _findings(arrays: dict[str, np.ndarray], rows: list[dict[str, Any]], layers:
             for name, where in broken.items()
         )
         message = f"hypotheses not met: {listed}; no ordering of architectures follows for this model"
-        found.append(Finding("hypotheses", None, message))
+        findings.append(Finding("hypotheses", None, message))
     else:
-        found.append(Finding("hypotheses", None, "all hypotheses met; theory.stability_ordering takes the constants"))
-    return found
+        findings.append(
+            Finding("hypotheses", None, "all hypotheses met; theory.stability_ordering takes the constants")
+        )
+    return findings
 
 
 def failing(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

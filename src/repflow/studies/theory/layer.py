@@ -86,7 +86,7 @@ def transformer_layer(
     spread, off = s2 * float(logits.mean()), float((wv @ wv.T - eye).abs().max())
     bias = max(float(part.abs().max()) for part in reading.biases)
     constants = constants_of(sums, mean)
-    found = [
+    hypotheses = [
         *_input_hypotheses(inputs, entering, error, "GELU", wv),
         Hypothesis("one head", len(w_q) == 1, f"{len(w_q)} heads, read as one"),
         Hypothesis("feed-forward part after attention", not reading.parallel, "both read the same state"),
@@ -95,7 +95,7 @@ def transformer_layer(
         Hypothesis("W_V W_Vᵀ = I (printed form)", off <= LINEAR, f"largest entry of the difference is {off:.3g}"),
     ]
     before, after, seen_step = (float(np.mean(part)) for part in (printed, predicted, measured))
-    return LayerFacts(math.sqrt(s2), error, before, after, seen_step, math.nan, constants._asdict(), found)
+    return LayerFacts(math.sqrt(s2), error, before, after, seen_step, math.nan, constants._asdict(), hypotheses)
 
 
 def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> LayerFacts:
@@ -104,14 +104,14 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
     The update is F = o ∘ z without the skip D, before a gated norm and the output projection: the theorems leave them
     out.
     """
-    read = mamba_of(mixer)
+    parts = mamba_of(mixer)
     inputs = [s.arrays["x"] for s in seen]
     s2 = float(np.mean([np.mean(x**2) for x in inputs]))
     printed, predicted, measured, bounds, gains = [], [], [], [], []
     linear, true, constants, skipped = [], [], [], []
     filters: float | None = None  # of the weights alone
     for s in seen:
-        block, u, gate, skip = channel_block(read, s)
+        block, u, gate, skip = channel_block(parts, s)
         rows, size = channel_mean(block, s2), 4 * u.numel()
         reach = channel_reach(block, [silu(u), u / 2])
         predicted.append((trace_of(block, reach, s2) + float(rows.square().sum())) / size)
@@ -129,15 +129,15 @@ def mamba_layer(mixer: Any, seen: list[Seen], entering: list[np.ndarray]) -> Lay
         gains.append(own_gain(block).cpu().numpy())
     error = _relative_error(linear, true)
     worst = np.max(np.array(constants), axis=0)
-    found = [
-        *_input_hypotheses(inputs, entering, error, "SiLU", read.taps),
+    hypotheses = [
+        *_input_hypotheses(inputs, entering, error, "SiLU", parts.taps),
         _selective(gains),
         Hypothesis("‖A_t‖₂ ≤ ρ < 1", bool(worst[0] < 1), f"ρ is {worst[0]:.6g}"),
-        *_structure(read, seen, float(np.mean(skipped))),
+        *_structure(parts, seen, float(np.mean(skipped))),
     ]
     before, after, seen_step, bound = (float(np.mean(part)) for part in (printed, predicted, measured, bounds))
     norms_by_name = dict(zip(theory.Contractivity._fields, map(float, worst), strict=True))
-    return LayerFacts(math.sqrt(s2), error, before, after, seen_step, bound, norms_by_name, found)
+    return LayerFacts(math.sqrt(s2), error, before, after, seen_step, bound, norms_by_name, hypotheses)
 
 
 def channel_block(mixer: MambaMixer, seen: Seen) -> tuple[ChannelBlock, Tensor, Tensor, Tensor]:

@@ -106,16 +106,16 @@ def mamba_of(mixer: Any) -> MambaMixer:
     nothing = double(mixer.in_proj.weight).new_zeros(channels)
     taps = nothing[None] + 1 if conv is None else double(conv.weight)[:channels, 0].T.flip(0)
     bias = nothing if conv is None or conv.bias is None else double(conv.bias)[:channels]
-    given = nothing[:1] if skip is None else double(skip)
+    weight = nothing[:1] if skip is None else double(skip)
     normed = getattr(mixer, "norm", None) is not None
-    wide = given.repeat_interleave(channels // len(given))
+    wide = weight.repeat_interleave(channels // len(weight))
     return MambaMixer(mixer.in_proj, taps, bias, channels, wide, normed)
 
 
 def double(tensor: Any) -> Tensor:
     """float64 tensor where the given one lies; on the CPU if its device has no float64 (Apple's)."""
-    given = torch.as_tensor(tensor).detach()
-    return (given.cpu() if given.device.type == "mps" else given).double()
+    plain = torch.as_tensor(tensor).detach()
+    return (plain.cpu() if plain.device.type == "mps" else plain).double()
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
@@ -156,10 +156,10 @@ def attention_of(block: Any, model: Model) -> Attention:
     matrices = [matrix.reshape(-1, len(parts[0][0]) // heads, matrix.shape[1]) for matrix in parts[0]]
     # keys and values may be shared by several query heads
     wide = [matrix.repeat_interleave(heads // len(matrix), 0) for matrix in matrices]
-    read = linear_of(out)[0]
+    weight = linear_of(out)[0]
     parallel = kind == "phi" or (kind == "gpt_neox" and bool(model.network.config.use_parallel_residual))
     return Attention(
-        entry, (wide[0], wide[1], wide[2]), tuple(parts[1]), read.reshape(len(read), heads, -1), up, down, parallel
+        entry, (wide[0], wide[1], wide[2]), tuple(parts[1]), weight.reshape(len(weight), heads, -1), up, down, parallel
     )
 
 
@@ -183,7 +183,7 @@ def watching(model: Model, kind: str, layers: list[Any], seen: dict[int, Seen]) 
         else:
             from repflow.models.recurrence.quantities import ssm_quantities
 
-            stack.enter_context(ssm_quantities(model, lambda index, found: _keep_scan(seen, index, found)))
+            stack.enter_context(ssm_quantities(model, lambda index, quantities: _keep_scan(seen, index, quantities)))
             for index, block in enumerate(model.blocks):
                 mixer: Any = block.mixer
                 module = mixer.in_proj
@@ -205,8 +205,10 @@ def _keep(seen: dict[int, Seen], index: int, name: str, *, output: bool) -> Call
     return hook
 
 
-def _keep_scan(seen: dict[int, Seen], index: int, found: Any) -> None:
-    call = found.recurrence.call if found.call is None else found.call  # repflow's own mixers call no such function
+def _keep_scan(seen: dict[int, Seen], index: int, quantities: Any) -> None:
+    call = (
+        quantities.recurrence.call if quantities.call is None else quantities.call
+    )  # repflow's own mixers call no such function
     here = seen.setdefault(index, Seen())
     for name in ("x", "delta", "B", "C"):
         here.arrays[f"scan_{name}"] = numpy_of(getattr(call, name))[0]

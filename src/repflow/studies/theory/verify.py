@@ -73,12 +73,12 @@ class TheoryVerify(Study[VerifyConfig, Job[VerifyConfig]]):
 
     def compute(self, job: Job[VerifyConfig], sink: Sink, progress: Progress | None) -> Result:
         """Run every check; a run that was cut goes on with the next group."""
-        made = {}
+        by_group = {}
         for group in groups():
             if not sink.has(group):
                 _write(sink, group, _checks(group, job.config, progress))
-            made[group] = _read(sink, group)
-        return _result(made)
+            by_group[group] = _read(sink, group)
+        return _result(by_group)
 
     def names(self, config: VerifyConfig) -> Names:
         """Other draws make another run."""
@@ -122,18 +122,18 @@ def _read(sink: Sink, group: str) -> list[Check]:
     return [Check(**entry) for entry in sink.meta(group)["checks"]]
 
 
-def _result(made: dict[str, list[Check]]) -> Result:
+def _result(by_group: dict[str, list[Check]]) -> Result:
     import numpy as np
 
     from repflow.core.results import Result
 
-    checks = [check for part in made.values() for check in part]
+    checks = [check for part in by_group.values() for check in part]
     columns = ("printed", "corrected", "simulation", "error", "gap")
     arrays = {
         column: np.array([np.nan if (v := getattr(check, column)) is None else v for check in checks])
         for column in columns
     }
-    rows = [asdict(check) | {"gap": check.gap, "group": group} for group, part in made.items() for check in part]
+    rows = [asdict(check) | {"gap": check.gap, "group": group} for group, part in by_group.items() for check in part]
     return Result(arrays, dict.fromkeys(arrays, ("row",)), {}, {"checks": rows}, list(_findings(checks)))
 
 
@@ -141,7 +141,7 @@ def _findings(checks: list[Check]) -> list[Finding]:
     from repflow.core.results import Finding
 
     failed = [check for check in checks if check.kind != "data" and not check.passes]
-    found = [Finding("closed_form", None, f"{c.statement}, {c.setting}: {c.verdict}") for c in failed]
+    findings = [Finding("closed_form", None, f"{c.statement}, {c.setting}: {c.verdict}") for c in failed]
     apart = [check for check in checks if check.kind == "data" and not check.passes]
     if apart:
         pairs = "; ".join(f"{check.setting}: {check.verdict}" for check in apart)
@@ -149,5 +149,5 @@ def _findings(checks: list[Check]) -> list[Finding]:
             f"Theorems 5 and 6 say that a Transformer has the larger St; paper 1's own Table 1 disagrees for {pairs}. "
             "The theorems are about St_L² of residual states without norms, Table 1 about St (Eq. 4) of trained models"
         )
-        found.append(Finding("theory_against_data", None, message))
-    return found
+        findings.append(Finding("theory_against_data", None, message))
+    return findings

@@ -173,14 +173,14 @@ def cells(config: TwinsConfig) -> dict[Key, Cell]:
     """Cells by ablation ("" for none), weights, length and number of the seed; those that share a model in a row."""
     from repflow.studies.engine.grid import Cell, cell_name
 
-    made = {}
+    plan = {}
     for ablation in ("", *config.ablate):
         for weights in config.weights:
             for seed in range(1 if weights == TRAINED else config.seeds):
                 for length in config.tokens:
                     request = cell_config(config, weights, length, seed, ablation)
-                    made[ablation, weights, length, seed] = Cell(cell_name(request), request)
-    return made
+                    plan[ablation, weights, length, seed] = Cell(cell_name(request), request)
+    return plan
 
 
 class Twins(BaseStudy[TwinsConfig]):
@@ -209,8 +209,8 @@ class Twins(BaseStudy[TwinsConfig]):
 
     def reads(self, config: TwinsConfig) -> tuple[int, int]:
         """Every kind of weights reads the same prompts, whole and without each set of parts."""
-        drawn = len(config.inits) * config.seeds + (len(config.weights) - len(config.inits))
-        each = config.samples * drawn * (1 + len(config.ablate))
+        draws = len(config.inits) * config.seeds + (len(config.weights) - len(config.inits))
+        each = config.samples * draws * (1 + len(config.ablate))
         return each * len(config.tokens), each * sum(config.tokens)
 
     def result_place(self, folder: Path) -> Path:
@@ -296,21 +296,21 @@ def _measured(
 
     grid = cells(config)
     outcomes: Iterator[Outcome] = run_cells(list(grid.values()), folder, progress=progress)
-    found = {}
+    by_key = {}
     for key, outcome in zip(grid, outcomes, strict=True):
-        found[key] = outcome
+        by_key[key] = outcome
         if outcome.status != "finished" and note is not None:
             note(f"{_shown(key)}: {outcome.status}: {outcome.reason}")
-    if not any(outcome.result is not None for outcome in found.values()):
-        first = next(iter(found.values()))
+    if not any(outcome.result is not None for outcome in by_key.values()):
+        first = next(iter(by_key.values()))
         raise first.error if isinstance(first.error, RepflowError) else RepflowError(first.reason)
-    return found
+    return by_key
 
 
 def _shown(key: Key) -> str:
     ablation, weights, length, seed = key
-    drawn = f" seed {seed}" if weights != TRAINED else ""
-    return f"{weights} n={length}{drawn}" + (f" without {ablation}" if ablation else "")
+    seed_text = f" seed {seed}" if weights != TRAINED else ""
+    return f"{weights} n={length}{seed_text}" + (f" without {ablation}" if ablation else "")
 
 
 def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
@@ -347,12 +347,12 @@ def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
 
 def _prompt_digests(outcomes: dict[Key, Outcome]) -> dict[str, str]:
     """One digest per length: every kind of weights read the same prompts."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for (_, _, length, _), outcome in outcomes.items():
         if outcome.result is not None:
             digest = outcome.result.provenance["digests"]["prompts"]
-            assert found.setdefault(str(length), digest) == digest, "twins must share their prompts"
-    return found
+            assert digests.setdefault(str(length), digest) == digest, "twins must share their prompts"
+    return digests
 
 
 def _collect(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> dict[str, np.ndarray]:
@@ -394,7 +394,7 @@ def _store_intervals(
 ) -> None:
     shape = (len(signs), len(config.weights), len(config.lengths))
     for part in ("mean", "low", "high"):
-        values = [getattr(cell, part) for found in signs.values() for cell in found]
+        values = [getattr(cell, part) for cell_signs in signs.values() for cell in cell_signs]
         arrays[f"{name}_{part}"] = np.array(values).reshape(shape)
         axes[f"{name}_{part}"] = AXES[:3]
 

@@ -192,14 +192,14 @@ def _statement(code: str, sign: int, cells: Sequence[CellSign], breaks: Sequence
             f"not called architectural: late minus early is {WORDS[sign]} in all {twins} cells of random weights, "
             f"but the trained model leaves it open: {named}"
         )
-    held = len(cells) - len(breaks)
+    count = len(cells) - len(breaks)
     if code == "undetermined":
         return (
-            f"not called architectural: late minus early is {WORDS[sign]} in {held} of {len(cells)} cells, "
+            f"not called architectural: late minus early is {WORDS[sign]} in {count} of {len(cells)} cells, "
             f"none has the other sign, but these leave it open: {named}"
         )
     return (
-        f"not architectural: late minus early is {WORDS[sign]} in {held} of {len(cells)} cells and breaks in: {named}"
+        f"not architectural: late minus early is {WORDS[sign]} in {count} of {len(cells)} cells and breaks in: {named}"
     )
 
 
@@ -216,8 +216,8 @@ def grid_gaps(inits: Sequence[str], lengths: Sequence[int], seeds: int, missing:
     if not any(SCALED in init.split("+")[1:] or f"+{SCALED}:" in init for init in inits):
         gaps.append("no twin with scaled residual branches")
     if min(lengths) > SPAN[0] or max(lengths) < SPAN[1]:
-        shown = f"n = {min(lengths)} … {max(lengths)}" if len(lengths) > 1 else f"n = {lengths[0]}"
-        gaps.append(f"{shown} does not span {SPAN[0]} … {SPAN[1]}")
+        span = f"n = {min(lengths)} … {max(lengths)}" if len(lengths) > 1 else f"n = {lengths[0]}"
+        gaps.append(f"{span} does not span {SPAN[0]} … {SPAN[1]}")
     if seeds < LEAST_SEEDS:
         gaps.append(f"{seeds} seed{'s' * (seeds > 1)} of each twin, fewer than {LEAST_SEEDS}")
     if missing:

@@ -101,28 +101,28 @@ def article(seed: int, number: int) -> tuple[Passage, Question]:
     if kind.title == "{person}":
         name = f"{draw.choose(GIVEN)} {name}"
     values = [value_of(fact.value, draw) for fact in kind.facts]
-    told = [
+    lines = [
         draw.choose(fact.told).format(name=name, value=value) for fact, value in zip(kind.facts, values, strict=True)
     ]
     lead = draw.choose(kind.lead).format(name=name)
-    rest = _filled(lead, told, draw)
+    rest = _filled(lead, lines, draw)
     sentences = [lead, *(rest[place] for place in draw.order(len(rest)))]
-    asked = draw.below(len(kind.facts))
+    number_asked = draw.below(len(kind.facts))
     passage = Passage(kind.title.format(name=name, person=name), " ".join(f"{_upper(s)}." for s in sentences))
-    question = draw.choose(kind.facts[asked].asked).format(name=name.lower())
-    return passage, Question(question, (values[asked],), number, f"fact {number}")
+    question = draw.choose(kind.facts[number_asked].asked).format(name=name.lower())
+    return passage, Question(question, (values[number_asked],), number, f"fact {number}")
 
 
-def _filled(lead: str, told: list[str], draw: Draw) -> list[str]:
+def _filled(lead: str, sentences: list[str], draw: Draw) -> list[str]:
     """The facts, and as many asides as make articles about equally long: prompts then come near their length."""
-    made = list(told)
-    words = len(lead.split()) + sum(len(sentence.split()) for sentence in told)
+    filled = list(sentences)
+    words = len(lead.split()) + sum(len(sentence.split()) for sentence in sentences)
     for place in draw.order(len(ASIDES)):
         if words >= WORDS:
             break
-        made.append(ASIDES[place])
+        filled.append(ASIDES[place])
         words += len(ASIDES[place].split())
-    return made
+    return filled
 
 
 def _upper(sentence: str) -> str:
@@ -152,11 +152,11 @@ class FactLibrary:
             texts = [plain(f"{p.title}\n{p.text}") for p in map(self.passage, range(first, first + SHELF))]
             self._shelf = (first, texts, Ranking(texts) if self._by_rank else None)
         _, texts, ranking = self._shelf
-        asked = self.question(sample)
+        question = self.question(sample)
         if ranking is None:
             order = random_numbers(Draw(self.seed, OTHERS, sample), SHELF, SHELF)
         else:
-            order = ranking.best(asked.text, SHELF)
-        own = Question(asked.text, asked.answers, sample - first, asked.group)
-        found = without_answers(order, texts, own)
-        return [first + place for place, _ in zip(found, range(count), strict=False)]
+            order = ranking.best(question.text, SHELF)
+        own = Question(question.text, question.answers, sample - first, question.group)
+        places = without_answers(order, texts, own)
+        return [first + place for place, _ in zip(places, range(count), strict=False)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from repflow.tasks.facts.kinds import Fact, Kind
 
 
-def _fact(value: str, told: str, asked: str) -> Fact:
-    return Fact(value, tuple(told.split(" | ")), tuple(asked.split(" | ")))
+def _fact(value: str, sentences: str, questions: str) -> Fact:
+    return Fact(value, tuple(sentences.split(" | ")), tuple(questions.split(" | ")))
 
 
 KINDS: tuple[Kind, ...] = (

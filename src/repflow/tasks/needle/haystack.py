@@ -109,8 +109,8 @@ def split_sentences(text: str) -> list[Sentence]:
     >>> split_sentences("It is 3.5 m\nlong. Is it?\n\nYes.")
     [Sentence(text='It is 3.5 m long.', gap='\n'), Sentence(text='Is it?', gap=' '), Sentence(text='Yes.', gap='\n')]
     """
-    found = []
+    sentences = []
     for paragraph in re.split(r"\n\s*\n", text):
         parts = [" ".join(match.group().split()) for match in SENTENCE.finditer(paragraph)]
-        found += [Sentence(part, " " if place else BREAK) for place, part in enumerate(parts) if part]
-    return found
+        sentences += [Sentence(part, " " if place else BREAK) for place, part in enumerate(parts) if part]
+    return sentences

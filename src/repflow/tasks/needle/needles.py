@@ -78,16 +78,16 @@ def made_needles(count: int, seed: int, *, candidates: int = CANDIDATES, avoid: 
     'The country known for the pyramids of Giza is Peru.'
     """
     check_count(candidates)
-    found: list[Needle] = []
+    needles: list[Needle] = []
     turns = _turns(seed, candidates)
-    while len(found) < count:
+    while len(needles) < count:
         fit = [needle for needle in next(turns) if told_in(needle, avoid) is None]
-        found += fit
+        needles += fit
         if not fit:
             expected = f"{count} needles none of whose words stand in the haystack"
             remedy = "pass other text with --haystack, own needles with --needles, or fewer --samples"
-            raise InputError(teach(expected, f"{len(found)}", remedy))
-    return found[:count]
+            raise InputError(teach(expected, f"{len(needles)}", remedy))
+    return needles[:count]
 
 
 def check_count(candidates: int) -> None:
@@ -137,15 +137,15 @@ def _needle(kind: NeedleKind, subject: str, draw: Draw, candidates: int) -> Need
 
 def file_needles(file: str | Path) -> list[Needle]:
     """Own needles: one JSON object per line with statement, question, planted, true and others (a list)."""
-    found = []
+    needles = []
     for where, entry in json_lines(file, EXPECTED):
         texts = [" ".join(string_of(entry, key, where).split()) for key in ("statement", "question", "planted", "true")]
         others = tuple(" ".join(word.split()) for word in strings_of(entry, "others", where))
         statement, question, planted, true = texts
         needle = Needle("own", statement, question, planted, true, others)
         check_needle(needle, where)
-        found.append(needle)
-    return found
+        needles.append(needle)
+    return needles
 
 
 def check_needle(needle: Needle, where: str) -> None:

@@ -52,7 +52,7 @@ def cut_words(sentences: Sequence[Sentence], words: int) -> list[Sentence]:
     >>> joined(cut_words([Sentence("It is an old town.", " "), Sentence("Few go there.", " ")], 6))
     'It is an old town. Few.'
     """
-    kept = []
+    first = []
     for sentence in sentences:
         own = sentence.text.split()
         if words <= 0:
@@ -60,9 +60,9 @@ def cut_words(sentences: Sequence[Sentence], words: int) -> list[Sentence]:
         if len(own) > words:
             text = " ".join(own[:words]).rstrip(",;:-–(")
             sentence = Sentence(text if text.endswith((".", "!", "?")) else f"{text}.", sentence.gap)
-        kept.append(sentence)
+        first.append(sentence)
         words -= len(own)
-    return kept
+    return first
 
 
 def with_needle(sentences: Sequence[Sentence], statement: str, position: float) -> tuple[str, int]:
@@ -142,16 +142,16 @@ def needle_prompts(
         [_Fit(sample, needle, haystack, sweep, encoders, length) for sample, needle in enumerate(needles)]
         for length in sweep.lengths
     ]
-    made: list[Prompt] = []
+    prompts: list[Prompt] = []
     depth = np.empty((len(sweep.lengths), len(sweep.positions), len(needles)))
     for i, per_sample in enumerate(fits):
         for j, position in enumerate(sweep.positions):
             for k, fit in enumerate(per_sample):
-                made.append(_prompt(own, fit, fit.text(position), position))
+                prompts.append(_prompt(own, fit, fit.text(position), position))
                 depth[i, j, k] = fit.depth(position)
-    made += [_prompt(own, fit, fit.text(None), None) for per_sample in fits for fit in per_sample]
-    candidates = tuple(candidate_ids(own, made[k].text or "", needle) for k, needle in enumerate(needles))
-    return NeedlePrompts(Prompts("needle", tuple(made)), tuple(needles), sweep, depth, candidates, haystack.about)
+    prompts += [_prompt(own, fit, fit.text(None), None) for per_sample in fits for fit in per_sample]
+    candidates = tuple(candidate_ids(own, prompts[k].text or "", needle) for k, needle in enumerate(needles))
+    return NeedlePrompts(Prompts("needle", tuple(prompts)), tuple(needles), sweep, depth, candidates, haystack.about)
 
 
 def _prompt(encoder: Encoder, fit: _Fit, text: str, position: float | None) -> Prompt:
@@ -170,18 +170,18 @@ def candidate_ids(encoder: Encoder, prompt: str, needle: Needle) -> tuple[tuple[
     tail = prompt[-TAIL:]
     gap = "" if tail[-1:].isspace() else " "
     before = encoder.text_ids(tail)
-    found = []
+    rows = []
     for word in needle.candidates:
         whole = encoder.text_ids(f"{tail}{gap}{word}")
         joins = whole[: len(before)] == before
-        found.append(tuple(whole[len(before) :] if joins else encoder.text_ids(f"{gap}{word}")))
-    for place, ids in enumerate(found):
-        if not ids or ids in found[:place]:
-            twin = needle.candidates[found.index(ids)] if ids else "nothing"
+        rows.append(tuple(whole[len(before) :] if joins else encoder.text_ids(f"{gap}{word}")))
+    for place, ids in enumerate(rows):
+        if not ids or ids in rows[:place]:
+            twin = needle.candidates[rows.index(ids)] if ids else "nothing"
             got = f"{needle.candidates[place]!r} written like {twin!r}"
             remedy = "use the model's own tokenizer, or needles in its words (--needles FILE.jsonl)"
             raise InputError(teach("a tokenizer that distinguishes the candidates", got, remedy))
-    return tuple(found)
+    return tuple(rows)
 
 
 class _Fit:
@@ -263,19 +263,19 @@ class _Fit:
                 expected, got = f"a haystack longer than its needle in {haystack.about}", f"{joined(self.kept)!r}"
                 raise InputError(teach(expected, got[:80], "pass more text with --haystack"))
             raise InputError(teach("a haystack longer than its needle", got, f"pass --lengths of at least {need}"))
-        found = sum(len(sentence.text.split()) for sentence in self.kept)
+        words = sum(len(sentence.text.split()) for sentence in self.kept)
         tokens = self._tokens(self.sweep.positions[0])
-        if found >= self.words and tokens < self.length - SLACK:
+        if words >= self.words and tokens < self.length - SLACK:
             expected = f"text for documents of {self.length} tokens in {haystack.about}"
             raise InputError(teach(expected, f"{tokens} tokens with all of it", "pass more text or shorter --lengths"))
 
 
 def _enough(haystack: Haystack, sample: int, needle: Needle, length: int) -> list[Sentence]:
     """Sentences that surely fill a length: a word takes a token at least."""
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     words = 0
     stream = haystack.sentences(sample, needle)
     while words < length and (part := list(islice(stream, 32))):
-        found += part
+        sentences += part
         words += sum(len(sentence.text.split()) for sentence in part)
-    return found
+    return sentences

@@ -37,10 +37,10 @@ WAYS = {
 
 def folders(tree: str) -> dict[str, list[Path]]:
     """Python files by folder, as paths below the repository."""
-    found: dict[str, list[Path]] = defaultdict(list)
+    by_folder: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((ROOT / tree).rglob("*.py")):
-        found[path.parent.relative_to(ROOT).as_posix()].append(path)
-    return dict(found)
+        by_folder[path.parent.relative_to(ROOT).as_posix()].append(path)
+    return dict(by_folder)
 
 
 def sibling_named(paths: Sequence[Path]) -> list[str]:
@@ -114,12 +114,12 @@ def study_lines() -> dict[str, int]:
 
 def naming(names: set[str], home: str) -> list[str]:
     """Source files outside its home that name an existing study, metric, theorem or section; prose does not count."""
-    found = []
+    places = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         if not place.startswith(home) and path.name != "moved.py" and _named_in(path) & names:
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
 def _named_in(path: Path) -> set[str]:
@@ -145,15 +145,16 @@ def measure() -> dict[str, Any]:
     """All numbers."""
     trees = {tree: folders(tree) for tree in TREES}
     largest = {
-        tree: max(((len(paths), name) for name, paths in held.items()), default=(0, "")) for tree, held in trees.items()
+        tree: max(((len(paths), name) for name, paths in by_folder.items()), default=(0, ""))
+        for tree, by_folder in trees.items()
     }
     declared, distinct = config_fields()
     modules, packages = circles()
     lines, examples = study_lines(), EXAMPLES.items()
     return {
         "largest_folder": {tree: {"files": count, "folder": name} for tree, (count, name) in largest.items()},
-        "named_after_a_sibling": {tree: _named(held, sibling_named) for tree, held in trees.items()},
-        "families": {tree: _named(held, families) for tree, held in trees.items()},
+        "named_after_a_sibling": {tree: _named(by_folder, sibling_named) for tree, by_folder in trees.items()},
+        "families": {tree: _named(by_folder, families) for tree, by_folder in trees.items()},
         "config_fields": {"declared": declared, "distinct": distinct},
         "import_circles": {"modules": modules, "packages": packages},
         "study_lines": lines,
@@ -164,24 +165,28 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _named(held: dict[str, list[Path]], find: Any) -> dict[str, Any]:
-    return {folder: found for folder, paths in held.items() if (found := find(paths))}
+def _named(by_folder: dict[str, list[Path]], find: Any) -> dict[str, Any]:
+    return {folder: names for folder, paths in by_folder.items() if (names := find(paths))}
 
 
 def rows(numbers: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Lines of the table: what, now, goal."""
     for tree, entry in numbers["largest_folder"].items():
         yield f"most files in one folder, {tree}", f"{entry['files']} ({entry['folder']})", "≤ 25"
-    for tree, found in numbers["named_after_a_sibling"].items():
-        yield f"modules named after a sibling, {tree}", _counted([n for names in found.values() for n in names]), "0"
-    for tree, found in numbers["families"].items():
-        yield f"name families, {tree}", _counted([word for words in found.values() for word in words]), "0"
+    for tree, by_folder in numbers["named_after_a_sibling"].items():
+        yield (
+            f"modules named after a sibling, {tree}",
+            _counted([n for names in by_folder.values() for n in names]),
+            "0",
+        )
+    for tree, by_folder in numbers["families"].items():
+        yield f"name families, {tree}", _counted([word for words in by_folder.values() for word in words]), "0"
     fields = numbers["config_fields"]
     yield "config fields declared / distinct", f"{fields['declared']} / {fields['distinct']}", "each once"
-    held = numbers["import_circles"]
-    count = sum(map(len, held["modules"]))
-    yield "import circles (modules in them)", f"{len(held['modules'])} ({count})", "0"
-    yield "packages whose children import in a circle", _counted(list(held["packages"])), "0"
+    imports = numbers["import_circles"]
+    count = sum(map(len, imports["modules"]))
+    yield "import circles (modules in them)", f"{len(imports['modules'])} ({count})", "0"
+    yield "packages whose children import in a circle", _counted(list(imports["packages"])), "0"
     lines = numbers["study_lines"]
     yield "lines of studies, all / largest", f"{sum(lines.values())} / {max(lines.values())}", ""
     for what, files in numbers["ways"].items():
@@ -196,8 +201,8 @@ def rows(numbers: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _counted(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return f"{len(names)} ({shown})" if names else "0"
+    first = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{len(names)} ({first})" if names else "0"
 
 
 def main() -> None:

@@ -46,8 +46,8 @@ REMEDY = "take the file away, and make what is missing with `zoo_architecture ru
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m tools.zoo.architecture", description=__doc__.split("\n")[0])
-    steps = made.add_subparsers(dest="step", required=True)
+    command = argparse.ArgumentParser(prog="python -m tools.zoo.architecture", description=__doc__.split("\n")[0])
+    steps = command.add_subparsers(dest="step", required=True)
     run = steps.add_parser("run", help="train and measure the cells that are missing")
     run.add_argument("--data", required=True, help="folder that train_zoo prepare wrote")
     run.add_argument("--to", required=True, help="folder of the cells")
@@ -70,21 +70,21 @@ def parser() -> argparse.ArgumentParser:
     summary = steps.add_parser("summary", help="write what the tables need into one file")
     summary.add_argument("cells", help="folder of the cells")
     summary.add_argument("--out", required=True, help="file to write")
-    return made
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step; returns the exit code."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        if given.step == "run":
-            run_cells(given)
-        elif given.step == "seeds":
-            print(f"{write_seeds(Path(given.cells), Path(given.out))} readings in {given.out}")
-        elif given.step == "summary":
-            print(f"{write_summary(Path(given.cells), Path(given.out))} cells in {given.out}")
+        if options.step == "run":
+            run_cells(options)
+        elif options.step == "seeds":
+            print(f"{write_seeds(Path(options.cells), Path(options.out))} readings in {options.out}")
+        elif options.step == "summary":
+            print(f"{write_summary(Path(options.cells), Path(options.out))} cells in {options.out}")
         else:
-            print(table(read_cells(Path(given.cells))))
+            print(table(read_cells(Path(options.cells))))
     except RepflowError as error:
         with command_line():
             print(error, file=sys.stderr)
@@ -92,38 +92,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run_cells(given: argparse.Namespace, say: Callable[[str], None] = print) -> None:
+def run_cells(options: argparse.Namespace, say: Callable[[str], None] = print) -> None:
     """Train and measure what is missing, seed by seed, so that a stop leaves whole seeds."""
     from repflow.models.devices import resolve_device
     from tools.zoo.data import open_data
     from tools.zoo.save import write_json
 
-    check_numbers(given)
-    check_least([("--prompts", given.prompts or None, LEAST_PROMPTS)])
-    for seed in given.seeds:
+    check_numbers(options)
+    check_least([("--prompts", options.prompts or None, LEAST_PROMPTS)])
+    for seed in options.seeds:
         check_seed(seed, "--seeds")
-    folder = Path(given.to)
+    folder = Path(options.to)
     check_folder(folder, "--to")
-    resolve_device(given.device)
-    data = open_data(given.data)
+    resolve_device(options.device)
+    data = open_data(options.data)
     if any(folder.glob("*.json")):
-        own = [("this run", _asked(given, data)), *map(settings, read_cells(folder))]
+        own = [("this run", _asked(options, data)), *map(settings, read_cells(folder))]
         _check_alike(own, folder, "run with the settings of the cells, or choose another --to")
     make_folder(folder)
     began = time.perf_counter()
-    for seed in given.seeds:
-        for variant in given.variants:
+    for seed in options.seeds:
+        for variant in options.variants:
             file = folder / f"{variant}_{seed}.json"
             if file.exists():
                 continue
-            if time.perf_counter() - began > given.seconds:
+            if time.perf_counter() - began > options.seconds:
                 say("out of time; run again with the same folder to go on")
                 return
-            write_json(file, measure_cell(variant, seed, given, data))
+            write_json(file, measure_cell(variant, seed, options, data))
             say(f"{variant} seed {seed}: at {time.perf_counter() - began:.0f} s")
 
 
-def measure_cell(variant: str, seed: int, given: argparse.Namespace, data: ZooData) -> dict[str, Any]:
+def measure_cell(variant: str, seed: int, options: argparse.Namespace, data: ZooData) -> dict[str, Any]:
     """Train one variant with one seed and measure it."""
     from tools.zoo.batches import BatchConfig
     from tools.zoo.evaluate import judge
@@ -131,20 +131,20 @@ def measure_cell(variant: str, seed: int, given: argparse.Namespace, data: ZooDa
     from tools.zoo.variants import build_variant
 
     config = TrainConfig(
-        name=variant, data=given.data, out="", size=given.size, steps=given.steps, seed=seed,
-        warmup=given.steps // 20, device=given.device, batches=BatchConfig(seed=seed, batch=given.batch),
+        name=variant, data=options.data, out="", size=options.size, steps=options.steps, seed=seed,
+        warmup=options.steps // 20, device=options.device, batches=BatchConfig(seed=seed, batch=options.batch),
     )  # fmt: skip
-    network = build_variant(variant, given.size, data.vocabulary, data.window, seed)
+    network = build_variant(variant, options.size, data.vocabulary, data.window, seed)
     record = train_network(network, config, data, say=lambda _: None)
     device = next(network.parameters()).device
     cell = {"variant": variant, "factor": VARIANTS[variant].factor, "seed": seed, "record": record}
-    cell["evaluation"] = judge(network, data, device, given.limit)
-    if variant in READ and given.prompts:
-        cell |= {"prompts": given.prompts, "reading": _read(network, record, given)}
+    cell["evaluation"] = judge(network, data, device, options.limit)
+    if variant in READ and options.prompts:
+        cell |= {"prompts": options.prompts, "reading": _read(network, record, options)}
     return cell
 
 
-def _read(network: Any, record: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+def _read(network: Any, record: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Flow and probes of a saved copy at the demo's settings; the network is turned to bfloat16 on the way."""
     from tools.zoo.data import FILES
     from tools.zoo.save import save_model
@@ -153,25 +153,25 @@ def _read(network: Any, record: dict[str, Any], given: argparse.Namespace) -> di
     with tempfile.TemporaryDirectory() as folder:
         save_model(network, Path(folder), record)
         for name in FILES:
-            shutil.copyfile(Path(given.data) / name, Path(folder) / name)
-        return measure_training(folder, samples=given.prompts, device=given.device).to_json()
+            shutil.copyfile(Path(options.data) / name, Path(folder) / name)
+        return measure_training(folder, samples=options.prompts, device=options.device).to_json()
 
 
 def write_seeds(cells: Path, out: Path) -> int:
     """Put the readings of the cells into a file of readings; returns how many."""
     from tools.zoo.seeds import write_readings
 
-    found = [cell for cell in read_cells(cells) if "reading" in cell]
-    if cells.is_file() or any("prompts" not in cell for cell in found):
+    with_reading = [cell for cell in read_cells(cells) if "reading" in cell]
+    if cells.is_file() or any("prompts" not in cell for cell in with_reading):
         got = f"{cells}, a summary, which keeps none"
         raise InputError(teach("a folder of cells with readings", got, "name the folder that `run` wrote"))
-    if not found:
+    if not with_reading:
         remedy = f"run {', '.join(READ)} with --prompts above 0"
         raise InputError(teach(f"cells with readings in {cells}", "none", remedy))
-    readings = [_reading(cell, cells) for cell in found]
+    readings = [_reading(cell, cells) for cell in with_reading]
     _make_place(cells, out)
-    write_readings(out, readings, samples=found[0]["prompts"])
-    return len(found)
+    write_readings(out, readings, samples=with_reading[0]["prompts"])
+    return len(with_reading)
 
 
 def _reading(cell: dict[str, Any], folder: Path) -> Reading:
@@ -188,10 +188,10 @@ def _reading(cell: dict[str, Any], folder: Path) -> Reading:
 
 def write_summary(cells: Path, out: Path) -> int:
     """Put what the tables need of all cells into one file; returns how many cells."""
-    made = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
+    lines = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
     _make_place(cells, out)
-    write_atomic(out.resolve(), ("[\n" + ",\n".join(made) + "\n]\n").encode())  # a cell a line
-    return len(made)
+    write_atomic(out.resolve(), ("[\n" + ",\n".join(lines) + "\n]\n").encode())  # a cell a line
+    return len(lines)
 
 
 def _make_place(cells: Path, out: Path) -> None:
@@ -210,19 +210,19 @@ def read_cells(folder: Path) -> list[dict[str, Any]]:
         InputError: there is none, or a file that holds something else, or cells of different settings.
     """
     if folder.is_file():
-        told = _read_json(folder)
-        if not isinstance(told, list):
-            got = f"{type(told).__name__} in {folder}"
+        entries = _read_json(folder)
+        if not isinstance(entries, list):
+            got = f"{type(entries).__name__} in {folder}"
             raise InputError(teach("a list of cells", got, "name the folder of the cells, or a summary of them"))
-        found = [(folder, cell) for cell in told]
+        named_cells = [(folder, cell) for cell in entries]
     else:
-        found = [(file, _read_json(file)) for file in sorted(folder.glob("*.json"))]
-    if not found:
+        named_cells = [(file, _read_json(file)) for file in sorted(folder.glob("*.json"))]
+    if not named_cells:
         raise InputError(teach(f"cells in {folder}", "none", "make them with `zoo_architecture run`"))
-    for file, cell in found:
+    for file, cell in named_cells:
         if wrong := fault(cell):
             raise InputError(teach(f"a cell of `zoo_architecture run` in {file}", wrong, REMEDY))
-    cells = [cell for _, cell in found]
+    cells = [cell for _, cell in named_cells]
     _check_alike([settings(cell) for cell in cells], folder, "put cells of each setting into a folder of their own")
     return cells
 
@@ -234,25 +234,27 @@ def _read_json(file: Path) -> Any:
         raise InputError(teach(f"JSON in {file}", f"what cannot be read ({error})", REMEDY)) from None
 
 
-def _asked(given: argparse.Namespace, data: ZooData) -> dict[str, Any]:
+def _asked(options: argparse.Namespace, data: ZooData) -> dict[str, Any]:
     """What the cells of a run will share."""
     from repflow.papers.reading import training_of
 
-    made = {
-        "steps": given.steps,
-        "batch": given.batch,
-        "size": given.size,
+    shared = {
+        "steps": options.steps,
+        "batch": options.batch,
+        "size": options.size,
         "data": training_of({"data": data.facts_of}).data,
-        "held-out prompts": prompt_counts({name: len(held.ids[: given.limit]) for name, held in data.held_out.items()}),
+        "held-out prompts": prompt_counts(
+            {name: len(prompts.ids[: options.limit]) for name, prompts in data.held_out.items()}
+        ),
     }
-    return made | ({"prompts of the probes": given.prompts} if given.prompts else {})
+    return shared | ({"prompts of the probes": options.prompts} if options.prompts else {})
 
 
 def _check_alike(told_by: Sequence[tuple[str, dict[str, Any]]], folder: Path, remedy: str) -> None:
     """Refuse cells that cannot stand in one table."""
     seen: dict[str, tuple[str, Any]] = {}
-    for name, told in told_by:
-        for word, value in told.items():
+    for name, facts in told_by:
+        for word, value in facts.items():
             first, expected = seen.setdefault(word, (name, value))
             if value != expected:
                 got = f"{word}: {expected} ({first}) and {value} ({name})"

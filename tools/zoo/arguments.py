@@ -18,20 +18,20 @@ SHARES = ("prose", "mdqa")
 POSITIVE = ("rate", "clip", "seconds", "answer_weight")
 
 
-def check_numbers(given: argparse.Namespace) -> None:
+def check_numbers(options: argparse.Namespace) -> None:
     """Refuse numbers that no step can use: too small, a negative seed, a share beyond 1.
 
     Raises:
         InputError: the first of them, by its option.
     """
-    check_least([(f"--{name.replace('_', '-')}", getattr(given, name, None), least) for name, least in LEAST.items()])
-    check_seed(getattr(given, "seed", None))
+    check_least([(f"--{name.replace('_', '-')}", getattr(options, name, None), least) for name, least in LEAST.items()])
+    check_seed(getattr(options, "seed", None))
     for name in POSITIVE:
-        value = getattr(given, name, None)
+        value = getattr(options, name, None)
         if value is not None and not value > 0:  # NaN is not either
             raise InputError(teach(f"--{name.replace('_', '-')} above 0", f"{value}", "give another number"))
     for name in SHARES:
-        share = getattr(given, name, 0.0)
+        share = getattr(options, name, 0.0)
         if not 0 <= share <= 1:
             raise InputError(teach(f"--{name} from 0 to 1", f"{share}", "it is a share of the windows"))
 

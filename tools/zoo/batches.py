@@ -86,8 +86,8 @@ def draw_chunk(data: ZooData, config: BatchConfig, number: int) -> Chunk:
     _fill_pairs(data, rng, ids[:, prose : prose + pairs], roles[:, prose : prose + pairs])
     for step in range(steps):
         for row in range(prose + pairs, batch):
-            made, role = fact_row(data.facts, rng, window)
-            ids[step, row, : len(made)], roles[step, row, : len(role)] = made, role
+            tokens, role = fact_row(data.facts, rng, window)
+            ids[step, row, : len(tokens)], roles[step, row, : len(role)] = tokens, role
     weights = np.zeros(3, dtype=np.float32)
     weights[TEXT], weights[ANSWER] = 1.0, config.answer_weight
     return Chunk(ids, weights[roles])
@@ -107,14 +107,14 @@ def _fill_pairs(data: ZooData, rng: np.random.Generator, ids: np.ndarray, roles:
     if not rows:
         return
     plans = layouts(data.template, window)
-    drawn = rng.integers(0, len(plans), size=(steps, rows))
+    choice = rng.integers(0, len(plans), size=(steps, rows))
     for number, plan in enumerate(plans):
-        place = np.nonzero(drawn == number)
+        place = np.nonzero(choice == number)
         parts = [kvpr_rows(data.template, rng, len(place[0]), *prompt) for prompt in plan]
-        made, role = (np.concatenate([part[which] for part in parts], axis=1)[:, :window] for which in (0, 1))
+        tokens, role = (np.concatenate([part[which] for part in parts], axis=1)[:, :window] for which in (0, 1))
         step, row = place
-        ids[step, row, : made.shape[1]] = made
-        roles[step, row, : made.shape[1]] = role
+        ids[step, row, : tokens.shape[1]] = tokens
+        roles[step, row, : tokens.shape[1]] = role
 
 
 def chunks(data: ZooData, config: BatchConfig, steps: int, first: int = 0) -> Generator[Chunk, None, None]:

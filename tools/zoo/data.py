@@ -135,19 +135,19 @@ def prepare(config: DataConfig) -> dict[str, Any]:
     make_folder(folder)
     tokenizer = train_tokenizer(_tokenizer_texts(train, config), config.vocabulary)
     own = save_tokenizer(tokenizer, folder)
-    prose, held = _joined(tokenizer, train), _joined(tokenizer, valid)
+    prose, valid_ids = _joined(tokenizer, train), _joined(tokenizer, valid)
     np.save(folder / "prose.npy", prose)
-    np.save(folder / "valid.npy", held)
+    np.save(folder / "valid.npy", valid_ids)
     parts, bounds = cut_articles(tokenizer, TRAIN_SEED, config.articles)
     np.savez(folder / "articles.npz", parts=parts, bounds=bounds)
     prompts = held_out_sets(own, tokenizer, config)
-    flat = {f"{name}/{key}": value for name, made in prompts.items() for key, value in asdict(made).items()}
+    flat = {f"{name}/{key}": value for name, rows in prompts.items() for key, value in asdict(rows).items()}
     np.savez_compressed(folder / "heldout.npz", **flat)
     facts = {
         "config": asdict(config) | {"corpus": Path(config.corpus).name, "out": ""},
         "window": config.window,
         "prose_tokens": len(prose),
-        "valid_tokens": len(held),
+        "valid_tokens": len(valid_ids),
         "valid_bytes": sum(len(text.encode()) for text in valid),
         "article_tokens": len(parts),
         "seeds": {"articles": TRAIN_SEED, "held_out": HELD_OUT_SEED},
@@ -158,16 +158,16 @@ def prepare(config: DataConfig) -> dict[str, Any]:
     return facts
 
 
-def _licences(given: Sequence[str]) -> dict[str, str]:
+def _licences(entries: Sequence[str]) -> dict[str, str]:
     """Licences by source.
 
     >>> _licences(["my notes=CC0"]), _licences([])
     ({'my notes': 'CC0'}, {'the corpus': 'not told'})
     """
-    for entry in given:
+    for entry in entries:
         if not all(entry.partition("=")):
             raise InputError(teach("--licence SOURCE=LICENCE", repr(entry), "name both"))
-    return dict(entry.split("=", 1) for entry in given) or {"the corpus": "not told"}
+    return dict(entry.split("=", 1) for entry in entries) or {"the corpus": "not told"}
 
 
 def _written() -> tuple[str, ...]:
@@ -200,11 +200,11 @@ def _tokenizer_texts(train: list[str], config: DataConfig) -> Iterator[str]:
 def _joined(tokenizer: Any, texts: list[str]) -> np.ndarray:
     """Ids of all texts, each with the end of text behind it."""
     end = np.array([tokenizer.token_to_id(END)], dtype=np.uint16)
-    made: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     for start in range(0, len(texts), 512):
         for encoded in tokenizer.encode_batch(texts[start : start + 512], add_special_tokens=False):
-            made += [np.array(encoded.ids, dtype=np.uint16), end]
-    return np.concatenate(made)
+            arrays += [np.array(encoded.ids, dtype=np.uint16), end]
+    return np.concatenate(arrays)
 
 
 def held_out_sets(own: Any, tokenizer: Any, config: DataConfig) -> dict[str, HeldOut]:
@@ -214,19 +214,19 @@ def held_out_sets(own: Any, tokenizer: Any, config: DataConfig) -> dict[str, Hel
 
     template, encoder = read_template(tokenizer), Encoder(own)
     size = {"samples": config.samples, "seed": HELD_OUT_SEED}
-    made = {}
+    sets = {}
     for length in sorted({config.length // 2, 3 * config.length // 4, config.length}):
         most = min(length, config.window - UUID_TOKENS - 1)
         if template.size(2) - UUID_TOKENS - 1 <= most:
             prompts = make_task("kvpr").prompts(encoder, length=most, **size)
-            made[f"kvpr-{length}"] = _rows(tokenizer, prompts, "", template.end)
+            sets[f"kvpr-{length}"] = _rows(tokenizer, prompts, "", template.end)
     try:
         task = make_task("mdqa", TaskOptions(distractors="random"))
         prompts = task.prompts(encoder, length=config.window - ANSWER_ROOM, **size)
-        made[f"mdqa-{config.length}"] = _rows(tokenizer, prompts, " ", template.end)
+        sets[f"mdqa-{config.length}"] = _rows(tokenizer, prompts, " ", template.end)
     except InputError:  # two documents do not fit into a small window
         pass
-    return made
+    return sets
 
 
 def _rows(tokenizer: Any, prompts: Any, gap: str, end: int) -> HeldOut:
@@ -252,17 +252,17 @@ def open_data(folder: str | Path, *, check: bool = True) -> ZooData:
     except (ValueError, KeyError, TypeError):
         raise InputError(teach(f"data.json of `prepare` in {path}", "other content", "prepare it again")) from None
     for name, digest in digests.items() if check else ():
-        if (found := file_digest(path / name)) != digest:
-            got = "other bytes" if found else f"no such file in {path}"
+        if (current := file_digest(path / name)) != digest:
+            got = "other bytes" if current else f"no such file in {path}"
             raise InputError(teach(f"{name} as it was prepared", got, "prepare the folder again"))
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     with np.load(path / "articles.npz") as stored:
         articles = read_facts(tokenizer, stored["parts"], stored["bounds"])
-    held: dict[str, dict[str, np.ndarray]] = {}
+    arrays: dict[str, dict[str, np.ndarray]] = {}
     with np.load(path / "heldout.npz") as stored:
         for key in stored.files:
             name, _, part = key.partition("/")
-            held.setdefault(name, {})[part] = stored[key]
+            arrays.setdefault(name, {})[part] = stored[key]
     return ZooData(
         path,
         facts,
@@ -270,5 +270,5 @@ def open_data(folder: str | Path, *, check: bool = True) -> ZooData:
         np.load(path / "valid.npy"),
         read_template(tokenizer),
         articles,
-        {name: HeldOut(**parts) for name, parts in held.items()},
+        {name: HeldOut(**parts) for name, parts in arrays.items()},
     )

@@ -97,17 +97,17 @@ def table(cells: list[dict[str, Any]]) -> str:
 def compact(cell: dict[str, Any]) -> dict[str, Any]:
     """What the tables need of a cell, in the cell's own shape: curves before and after, retrieval, loss, probes."""
     record = cell["record"]
-    kept = {name: record[name] for name in ("parameters", "steps", "tokens", "device_name")}
+    facts = {name: record[name] for name in ("parameters", "steps", "tokens", "device_name")}
     flow = [
         {"step": entry["step"]} | {task: {name: _short(entry[task][name]) for name in CURVES} for task in TASKS}
         for entry in (record["flow"][0], record["flow"][-1])
     ]
-    made = {name: cell[name] for name in ("variant", "factor", "seed", "evaluation")}
-    made["record"] = {**kept, "flow": flow}
+    short = {name: cell[name] for name in ("variant", "factor", "seed", "evaluation")}
+    short["record"] = {**facts, "flow": flow}
     if "reading" in cell:
         probes = cell["reading"]["probes"]
-        made["reading"] = {"probes": {name: {"accuracy": _short(probes[name]["accuracy"])} for name in probes}}
-    return made
+        short["reading"] = {"probes": {name: {"accuracy": _short(probes[name]["accuracy"])} for name in probes}}
+    return short
 
 
 def fault(cell: Any) -> str:
@@ -133,16 +133,16 @@ def fault(cell: Any) -> str:
 
 def settings(cell: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name of a cell, and by words what cells of one table share; a summary keeps fewer of them."""
-    record, told = cell["record"], {"steps": cell["record"]["steps"]}
+    record, facts = cell["record"], {"steps": cell["record"]["steps"]}
     if config := record.get("config"):
-        told |= {"batch": config["batches"]["batch"], "size": config["size"], "data": training_of(record).data}
-    told["tokens"] = record["tokens"]
-    told[f"parameters of {cell['variant']}"] = record["parameters"]
-    held = cell["evaluation"]["retrieval"]
-    told["held-out prompts"] = prompt_counts({name: found["of"] for name, found in held.items()})
+        facts |= {"batch": config["batches"]["batch"], "size": config["size"], "data": training_of(record).data}
+    facts["tokens"] = record["tokens"]
+    facts[f"parameters of {cell['variant']}"] = record["parameters"]
+    sets = cell["evaluation"]["retrieval"]
+    facts["held-out prompts"] = prompt_counts({name: counts["of"] for name, counts in sets.items()})
     if "prompts" in cell:
-        told["prompts of the probes"] = cell["prompts"]
-    return f"{cell['variant']} with seed {cell['seed']}", told
+        facts["prompts of the probes"] = cell["prompts"]
+    return f"{cell['variant']} with seed {cell['seed']}", facts
 
 
 def prompt_counts(sets: Mapping[str, int]) -> str:
@@ -167,8 +167,8 @@ def _of(cells: list[dict[str, Any]], variant: str) -> list[dict[str, Any]]:
 
 
 def _similarity(cell: dict[str, Any], task: str, when: int, name: str = CURVES[0]) -> list[float]:
-    found: list[float] = cell["record"]["flow"][when][task][name]
-    return found
+    curve: list[float] = cell["record"]["flow"][when][task][name]
+    return curve
 
 
 def flow_table(cells: list[dict[str, Any]]) -> str:
@@ -191,8 +191,8 @@ def flow_table(cells: list[dict[str, Any]]) -> str:
                 [_similarity(cell, task, -1, "token_similarity_excess")[-1] for cell in mine],
                 [_similarity(cell, task, 0)[-1] for cell in mine],
             ]
-            shown = [interval(column) for column in values]
-            lines.append(_row([variant, VARIANTS[variant].factor, str(len(mine)), task, *shown]))
+            columns = [interval(column) for column in values]
+            lines.append(_row([variant, VARIANTS[variant].factor, str(len(mine)), task, *columns]))
     return "\n".join(lines)
 
 
@@ -206,19 +206,19 @@ def read_table(cells: list[dict[str, Any]]) -> str:
         mine = _of(cells, variant)
         if not mine:
             continue
-        shown = [interval([_share(cell, name) for cell in mine]) for name in sets]
-        shown.append(interval([cell["evaluation"]["prose"]["nats_per_token"] for cell in mine]))
+        columns = [interval([_share(cell, name) for cell in mine]) for name in sets]
+        columns.append(interval([cell["evaluation"]["prose"]["nats_per_token"] for cell in mine]))
         probed = [cell["reading"]["probes"] for cell in mine if "reading" in cell]
         for label in ("answer", "index"):
             accuracies = [probes[f"{label}/{PLACE}"]["accuracy"] for probes in probed]
-            shown += [interval([max(curve) for curve in accuracies]), interval([curve[-1] for curve in accuracies])]
-        lines.append(_row([variant, *shown]))
+            columns += [interval([max(curve) for curve in accuracies]), interval([curve[-1] for curve in accuracies])]
+        lines.append(_row([variant, *columns]))
     return "\n".join(lines)
 
 
 def _share(cell: dict[str, Any], name: str) -> float:
-    found = cell["evaluation"]["retrieval"][name]
-    return float(found["exact"]) / float(found["of"])
+    counts = cell["evaluation"]["retrieval"][name]
+    return float(counts["exact"]) / float(counts["of"])
 
 
 def flow_differences(cells: list[dict[str, Any]]) -> str:
@@ -232,9 +232,9 @@ def flow_differences(cells: list[dict[str, Any]]) -> str:
     return _difference_table(
         cells,
         {
-            f"{words}, {task}": partial(_flow_number, task=task, read=read)
+            f"{words}, {task}": partial(_flow_number, task=task, number=number)
             for task in TASKS
-            for words, read in numbers.items()
+            for words, number in numbers.items()
         },
     )
 
@@ -259,14 +259,14 @@ def _difference_table(cells: list[dict[str, Any]], columns: Mapping[str, Callabl
         seeds = sorted(mine.keys() & other.keys())
         if not seeds:
             continue
-        found = [[read(mine[seed]) - read(other[seed]) for seed in seeds] for read in columns.values()]
-        shown = [difference([value for value in values if math.isfinite(value)]) for values in found]
-        lines.append(_row([variant, base, *shown]))
+        gaps = [[number(mine[seed]) - number(other[seed]) for seed in seeds] for number in columns.values()]
+        cells_shown = [difference([value for value in values if math.isfinite(value)]) for values in gaps]
+        lines.append(_row([variant, base, *cells_shown]))
     return "\n".join(lines)
 
 
-def _flow_number(cell: dict[str, Any], task: str, read: Callable[[Sequence[float]], float]) -> float:
-    return float(read(_similarity(cell, task, -1)))
+def _flow_number(cell: dict[str, Any], task: str, number: Callable[[Sequence[float]], float]) -> float:
+    return float(number(_similarity(cell, task, -1)))
 
 
 def _last_probe(cell: dict[str, Any], label: str) -> float:

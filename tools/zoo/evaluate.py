@@ -21,19 +21,19 @@ ROWS = 32
 """Windows per forward pass."""
 
 
-def exact_match(network: Any, held: HeldOut, device: torch.device) -> np.ndarray:
+def exact_match(network: Any, prompts: HeldOut, device: torch.device) -> np.ndarray:
     """Whether the greedy answer to each prompt is right in all its tokens (sample,)."""
     import torch
 
     network.eval()
-    right = np.zeros(len(held.ids), dtype=bool)
-    for start in range(0, len(held.ids), ROWS):
+    right = np.zeros(len(prompts.ids), dtype=bool)
+    for start in range(0, len(prompts.ids), ROWS):
         part = slice(start, start + ROWS)
-        ids = torch.from_numpy(held.ids[part].astype(np.int64)).to(device)
+        ids = torch.from_numpy(prompts.ids[part].astype(np.int64)).to(device)
         with torch.inference_mode():
             best = network(input_ids=ids, use_cache=False).logits[:, :-1].argmax(-1)
         hit = (best == ids[:, 1:]).cpu().numpy()
-        for row, (prompt, answer) in enumerate(zip(held.prompt[part], held.answer[part], strict=True)):
+        for row, (prompt, answer) in enumerate(zip(prompts.prompt[part], prompts.answer[part], strict=True)):
             right[start + row] = hit[row, prompt - 1 : prompt - 1 + answer].all()
     return right
 
@@ -71,26 +71,26 @@ def evaluate(
 
     opened = open_data(data)
     model = load(folder, device=device)
-    made = {"dtype": "float32", "device": str(model.device), **judge(model.network, opened, model.device, limit)}
-    made["scan"] = model.scans.facts()
-    write_json(Path(folder) / "evaluation.json", made)
-    return made
+    content = {"dtype": "float32", "device": str(model.device), **judge(model.network, opened, model.device, limit)}
+    content["scan"] = model.scans.facts()
+    write_json(Path(folder) / "evaluation.json", content)
+    return content
 
 
 def judge(network: Any, data: ZooData, device: torch.device, limit: int | None = None) -> dict[str, Any]:
     """Retrieval by set of held-out prompts, and loss on held-out prose, of a network that is there."""
-    made: dict[str, Any] = {"retrieval": {}}
-    for name, held in data.held_out.items():
-        right = exact_match(network, _first(held, limit), device)
-        made["retrieval"][name] = {"exact": int(right.sum()), "of": len(right), "tokens": int(held.prompt.max())}
+    content: dict[str, Any] = {"retrieval": {}}
+    for name, prompts in data.held_out.items():
+        right = exact_match(network, _first(prompts, limit), device)
+        content["retrieval"][name] = {"exact": int(right.sum()), "of": len(right), "tokens": int(prompts.prompt.max())}
     loss, tokens = prose_loss(network, _valid(data, limit), data.window, device)
     per_byte = data.facts_of["valid_tokens"] / data.facts_of["valid_bytes"] / math.log(2)
-    made["prose"] = {"nats_per_token": loss, "bits_per_byte": loss * per_byte, "tokens": tokens}
-    return made
+    content["prose"] = {"nats_per_token": loss, "bits_per_byte": loss * per_byte, "tokens": tokens}
+    return content
 
 
-def _first(held: HeldOut, limit: int | None) -> HeldOut:
-    return HeldOut(held.ids[:limit], held.prompt[:limit], held.answer[:limit])
+def _first(prompts: HeldOut, limit: int | None) -> HeldOut:
+    return HeldOut(prompts.ids[:limit], prompts.prompt[:limit], prompts.answer[:limit])
 
 
 def _valid(data: ZooData, limit: int | None) -> np.ndarray:

@@ -114,8 +114,8 @@ def _bamba_forward(mixer: Any, usual: Any, hidden_states: Tensor, **kwargs: Any)
     from repflow.models.fastpath.gpu import mamba2_layer
 
     if any(kwargs.get(name) is not None for name in ("cache_params", "attention_mask")):
-        made: Tensor = usual(hidden_states, **kwargs)
-        return made
+        output: Tensor = usual(hidden_states, **kwargs)
+        return output
     return mamba2_layer(mixer, hidden_states)
 
 

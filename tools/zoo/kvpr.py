@@ -58,8 +58,8 @@ class Template:
     def size(self, items: int, questions: int = 1) -> int:
         """Tokens of a prompt with its answers and the end of text."""
         body = len(self.head) + items * (2 * UUID_TOKENS + len(self.inner)) + (items - 1) * len(self.outer)
-        asked = len(self.ask) + (questions - 1) * len(self.again) + questions * (2 * UUID_TOKENS + len(self.reply))
-        return body + asked + 1
+        tail = len(self.ask) + (questions - 1) * len(self.again) + questions * (2 * UUID_TOKENS + len(self.reply))
+        return body + tail + 1
 
     def most(self, window: int) -> int:
         """Pairs that fit into a window with one answer."""
@@ -92,9 +92,9 @@ def draw_uuids(template: Template, rng: np.random.Generator, *shape: int) -> np.
     raw = rng.integers(0, 256, size=(*shape, sum(GROUPS)), dtype=np.uint8)
     raw[..., 6] = raw[..., 6] & 0x0F | 0x40
     raw[..., 8] = raw[..., 8] & 0x3F | 0x80
-    made = np.full((*shape, UUID_TOKENS), template.dash, dtype=np.uint16)
-    made[..., _digit_places()] = template.digits[raw]
-    return made
+    ids = np.full((*shape, UUID_TOKENS), template.dash, dtype=np.uint16)
+    ids[..., _digit_places()] = template.digits[raw]
+    return ids
 
 
 def _digit_places() -> np.ndarray:
@@ -107,14 +107,14 @@ def kvpr_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids and roles (rows, size) of prompts with their answers; the pairs asked for differ within a prompt."""
     keys, values = draw_uuids(template, rng, 2, rows, items)
-    asked = np.argsort(rng.random((rows, items)), axis=1)[:, :questions]
+    places = np.argsort(rng.random((rows, items)), axis=1)[:, :questions]
     take = np.arange(rows)
     parts: list[tuple[np.ndarray, int]] = [(template.head, TEXT)]
     for item in range(items):
         parts += [(template.outer, TEXT)] if item else []
         parts += [(keys[:, item], FREE), (template.inner, TEXT), (values[:, item], FREE)]
     for question in range(questions):
-        gold = asked[:, question]
+        gold = places[:, question]
         parts += [(template.again if question else template.ask, TEXT), (keys[take, gold], TEXT)]
         parts += [(template.reply, TEXT), (values[take, gold], ANSWER)]
     parts.append((np.array([template.end], dtype=np.uint16), ANSWER))
@@ -130,12 +130,12 @@ def layouts(template: Template, window: int) -> list[list[tuple[int, int]]]:
     questions. Short prompts are learnt first and lead to the long ones.
     """
     whole, half = template.most(window), template.most(window // 2)
-    made = [[(whole, 1)], [(whole, 1)]]
+    plans = [[(whole, 1)], [(whole, 1)]]
     if half >= 2:
-        made.append([(half, 1), (half, 1)])
-    made.append([(2, 1)] * max(1, window // template.size(2)))
+        plans.append([(half, 1), (half, 1)])
+    plans.append([(2, 1)] * max(1, window // template.size(2)))
     middle = max(2, (2 * whole) // 3)
     questions = 1
     while questions < middle and template.size(middle, questions + 1) <= window:
         questions += 1
-    return [*made, [(middle, questions)]]
+    return [*plans, [(middle, questions)]]

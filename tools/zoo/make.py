@@ -42,8 +42,8 @@ SHARED = ("name", "data", "out", "corpus", "size", "device", "graph", "measure",
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m tools.zoo.make", description=__doc__.split("\n")[0])
-    steps = made.add_subparsers(dest="step", required=True)
+    command = argparse.ArgumentParser(prog="python -m tools.zoo.make", description=__doc__.split("\n")[0])
+    steps = command.add_subparsers(dest="step", required=True)
     first = steps.add_parser("prepare", help="write tokenizer, ids and held-out prompts")
     first.add_argument("--corpus", required=True, help="folder with train.txt.xz and valid.txt.xz")
     first.add_argument("--out", required=True, help="folder to write")
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     last.add_argument("--seeds", type=int, default=3)
     last.add_argument("--length", type=int, default=256)
     last.add_argument("--device")
-    return made
+    return command
 
 
 def _numbers(step: argparse.ArgumentParser, config: Any) -> None:
@@ -96,9 +96,9 @@ def _numbers(step: argparse.ArgumentParser, config: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step; returns the exit code."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        _run(given)
+        _run(options)
     except RepflowError as error:
         with command_line():
             print(error, file=sys.stderr)
@@ -106,61 +106,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(given: argparse.Namespace) -> None:
-    check_numbers(given)
-    if given.step == "prepare":
-        check_folder(Path(given.out), "--out")
+def _run(options: argparse.Namespace) -> None:
+    check_numbers(options)
+    if options.step == "prepare":
+        check_folder(Path(options.out), "--out")
         facts = prepare(
-            DataConfig(corpus=given.corpus, out=given.out, licences=tuple(given.licence), **_taken(given, DataConfig))
+            DataConfig(
+                corpus=options.corpus, out=options.out, licences=tuple(options.licence), **_taken(options, DataConfig)
+            )
         )
         print(json.dumps(facts, indent=1))
-    elif given.step == "train":
-        for name in given.names:  # all of them before the first is trained
-            check_folder(Path(given.out) / name, "--out")
-        for name in given.names:
-            out = Path(given.out) / name
-            train(_train_config(given, name, out), say=_say)
-            if given.evaluate:
-                _say(json.dumps(evaluate(out, given.data, device=given.device)))
-    elif given.step == "digests":
-        write_digests(Path(given.folder))
-        _say(f"{given.folder}/{DIGESTS}")
-    elif given.step == "seeds":
-        check_file(Path(given.out), "--out")
-        measure_seeds(given.folders, given.out, samples=given.samples, device=given.device, say=_say)
+    elif options.step == "train":
+        for name in options.names:  # all of them before the first is trained
+            check_folder(Path(options.out) / name, "--out")
+        for name in options.names:
+            out = Path(options.out) / name
+            train(_train_config(options, name, out), say=_say)
+            if options.evaluate:
+                _say(json.dumps(evaluate(out, options.data, device=options.device)))
+    elif options.step == "digests":
+        write_digests(Path(options.folder))
+        _say(f"{options.folder}/{DIGESTS}")
+    elif options.step == "seeds":
+        check_file(Path(options.out), "--out")
+        measure_seeds(options.folders, options.out, samples=options.samples, device=options.device, say=_say)
     else:
-        for folder in given.folders:
-            _finish(given, folder)
+        for folder in options.folders:
+            _finish(options, folder)
 
 
-def _finish(given: argparse.Namespace, folder: str) -> None:
-    if given.step == "evaluate":
-        _say(json.dumps(evaluate(folder, given.data, device=given.device, limit=given.limit)))
-    elif given.step == "probe":
-        size = {"samples": given.samples, "seeds": given.seeds, "length": given.length}
-        _say(json.dumps(probe_model(folder, device=given.device, **size)))
+def _finish(options: argparse.Namespace, folder: str) -> None:
+    if options.step == "evaluate":
+        _say(json.dumps(evaluate(folder, options.data, device=options.device, limit=options.limit)))
+    elif options.step == "probe":
+        size = {"samples": options.samples, "seeds": options.seeds, "length": options.length}
+        _say(json.dumps(probe_model(folder, device=options.device, **size)))
     else:
-        write_card(folder, given.data)
+        write_card(folder, options.data)
         _say(f"{folder}/README.md")
 
 
-def _train_config(given: argparse.Namespace, name: str, out: Path) -> TrainConfig:
+def _train_config(options: argparse.Namespace, name: str, out: Path) -> TrainConfig:
     return TrainConfig(
         name=name,
-        data=given.data,
+        data=options.data,
         out=str(out),
-        size=given.size,
-        seed=given.seed,
-        device=given.device,
-        graph=not given.no_graph,
-        measure=not given.no_measure,
-        batches=BatchConfig(seed=given.seed, **_taken(given, BatchConfig)),
-        **_taken(given, TrainConfig),
+        size=options.size,
+        seed=options.seed,
+        device=options.device,
+        graph=not options.no_graph,
+        measure=not options.no_measure,
+        batches=BatchConfig(seed=options.seed, **_taken(options, BatchConfig)),
+        **_taken(options, TrainConfig),
     )
 
 
-def _taken(given: argparse.Namespace, config: Any) -> dict[str, Any]:
-    return {entry.name: getattr(given, entry.name) for entry in fields(config) if entry.name not in SHARED}
+def _taken(options: argparse.Namespace, config: Any) -> dict[str, Any]:
+    return {entry.name: getattr(options, entry.name) for entry in fields(config) if entry.name not in SHARED}
 
 
 def _say(text: str) -> None:

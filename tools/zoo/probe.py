@@ -21,7 +21,7 @@ def probe_model(
     from repflow.studies.probe.steps import ProbeStudy
     from tools.zoo.save import write_json
 
-    made: dict[str, Any] = {"task": "kvpr", "samples": samples, "seeds": seeds, "length": length, "labels": {}}
+    content: dict[str, Any] = {"task": "kvpr", "samples": samples, "seeds": seeds, "length": length, "labels": {}}
     options = {"task": "kvpr", "length": length, "samples": samples, "seeds": seeds, "device": device}
     none = {"recipes": ["robust"], "controls": ["none"], "answers": 0, "lens": 0, "seeds_vary": "all"}
     configs = [ProbeConfig(model=str(folder), label=label, **options, **none) for label in LABELS]  # type: ignore[arg-type]
@@ -30,14 +30,14 @@ def probe_model(
     first: Any = None
     for config in configs:
         prompts = seed_prompts(config, model)
-        read = [[prompt.ids for prompt in prompts.part(number)] for number in range(prompts.n_parts)]
-        if read != first:  # the same texts with another label need no second pass
-            sinks, first = {}, read
+        ids = [[prompt.ids for prompt in prompts.part(number)] for number in range(prompts.n_parts)]
+        if ids != first:  # the same texts with another label need no second pass
+            sinks, first = {}, ids
         study = ProbeStudy(config, model, prompts, None)
         study.check_leaks()
-        made["labels"][config.label] = _by_state(study.result(MemoryKeeper(sinks=sinks)))
-    write_json(Path(folder) / "probe.json", made)
-    return made
+        content["labels"][config.label] = _by_state(study.result(MemoryKeeper(sinks=sinks)))
+    write_json(Path(folder) / "probe.json", content)
+    return content
 
 
 def _by_state(result: Any) -> dict[str, Any]:

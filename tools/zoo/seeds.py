@@ -56,22 +56,22 @@ def measure_seeds(
 def write_readings(path: Path, readings: Sequence[Reading], *, samples: int) -> None:
     """Write a file of readings whose probes read so many prompts, in the order of trainings and models."""
     ordered = sorted(readings, key=lambda reading: (reading.steps or 0, reading.seed or 0, reading.model))
-    told = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
+    content = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
     make_folder(path.parent)
-    write_atomic(path, (json.dumps(told, indent=None, separators=(",", ":")) + "\n").encode())
+    write_atomic(path, (json.dumps(content, indent=None, separators=(",", ":")) + "\n").encode())
 
 
 def measure_training(folder: str, *, samples: int = 1000, device: str | None = None) -> Reading:
     """Reading of one trained model, with the settings of the demo."""
-    told = record_in(Path(folder))
-    if not told:
+    record = record_in(Path(folder))
+    if not record:
         raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
-    training = training_of(told)
-    branch = told["name"] in BRANCHED
+    training = training_of(record)
+    branch = record["name"] in BRANCHED
     jobs = seed_jobs(folder, samples, device, init_seed=training.seed, branch=branch)
     results = [run_job(job, None) for job in jobs]
     (reading,) = read_results(results, training=training)
-    return replace(reading, model=str(told["name"]))
+    return replace(reading, model=str(record["name"]))
 
 
 def seed_jobs(
@@ -86,14 +86,14 @@ def seed_jobs(
         init_seed: of the random twin.
         branch: read what each block adds as well.
     """
-    made = []
+    jobs = []
     for length in LENGTHS:
         size: dict[str, Any] = {"length": length, "device": device}
         for kind in ({}, {"states": "branch"}) if branch else ({},):
-            made.append(flow_job(folder, "trained", **size, **kind))
-            made.append(flow_job(folder, INIT, init_seed=init_seed, **size, **kind))
-        made += [probe_job(folder, label, samples=samples, **size) for label in LABELS]
-    return made
+            jobs.append(flow_job(folder, "trained", **size, **kind))
+            jobs.append(flow_job(folder, INIT, init_seed=init_seed, **size, **kind))
+        jobs += [probe_job(folder, label, samples=samples, **size) for label in LABELS]
+    return jobs
 
 
 def _settings(samples: int) -> dict[str, Any]:
@@ -105,11 +105,11 @@ def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, Training], 
     if not path.is_file():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        made = {name: told.get(name) for name in settings}
-        readings = [Reading.from_json(entry) for entry in told.get("readings", ())]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        same = {name: content.get(name) for name in settings}
+        readings = [Reading.from_json(entry) for entry in content.get("readings", ())]
     except (ValueError, AttributeError, KeyError, TypeError):
         raise InputError(teach("a file of readings", f"{path}, which is none", "write to another file")) from None
-    if made != settings:
-        raise InputError(teach(f"a file of readings with {settings}", f"{made}", "write to another file"))
+    if same != settings:
+        raise InputError(teach(f"a file of readings with {settings}", f"{same}", "write to another file"))
     return {(reading.model, reading.training): reading for reading in readings}

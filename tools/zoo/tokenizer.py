@@ -73,15 +73,15 @@ def train_tokenizer(texts: Iterator[str] | Sequence[str], size: int) -> Tokenize
     learnt = json.loads(first.to_str())["model"]
     merges = [tuple(merge) for merge in learnt["merges"]]
     base = [END, *sorted(ByteLevel.alphabet())]
-    kept = _with_pairs(merges, size - len(base))
-    vocabulary = {token: number for number, token in enumerate([*base, *("".join(merge) for merge in kept)])}
+    chosen_merges = _with_pairs(merges, size - len(base))
+    vocabulary = {token: number for number, token in enumerate([*base, *("".join(merge) for merge in chosen_merges)])}
     if len(vocabulary) != size:
         got = f"{len(vocabulary)} from this text"
         raise InputError(teach(f"a vocabulary of {size}", got, "pass more text or a smaller --vocabulary"))
-    made = Tokenizer(models.BPE(vocabulary, kept))
-    _cut(made)
-    made.add_special_tokens([END])
-    return made
+    trained = Tokenizer(models.BPE(vocabulary, chosen_merges))
+    _cut(trained)
+    trained.add_special_tokens([END])
+    return trained
 
 
 def _with_pairs(merges: Sequence[tuple[str, str]], room: int) -> list[tuple[str, str]]:
@@ -113,8 +113,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> Any:
     """Write a transformers folder of the tokenizer; returns transformers' own object."""
     from transformers import PreTrainedTokenizerFast
 
-    made = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END, eos_token=END, clean_up_tokenization_spaces=False
     )
-    made.save_pretrained(folder)
-    return made
+    wrapped.save_pretrained(folder)
+    return wrapped

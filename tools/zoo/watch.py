@@ -120,14 +120,14 @@ def flow(network: Any, data: ZooData, name: str, device: torch.device) -> dict[s
     prose = data.valid[: PROMPTS * size].reshape(PROMPTS, size)
     sets: dict[str, Any] = {"prose": prose}
     if names := [name for name in data.held_out if name.startswith("kvpr-")]:
-        held = data.held_out[min(names, key=lambda entry: int(entry.rpartition("-")[2]))]
-        sets["kvpr"] = [row[:size] for row, size in zip(held.ids[:PROMPTS], held.prompt, strict=False)]
-    made = {}
+        shortest = data.held_out[min(names, key=lambda entry: int(entry.rpartition("-")[2]))]
+        sets["kvpr"] = [row[:size] for row, size in zip(shortest.ids[:PROMPTS], shortest.prompt, strict=False)]
+    by_set = {}
     for kind, rows in sets.items():
         prompts = id_prompts([np.asarray(row).tolist() for row in rows], data.vocabulary)
         result = measure_prompts(model, prompts, MeasureOptions(keep_samples=0))
-        made[kind] = {name: _by_depth(*_tokens_once(result, name)) for name in sorted(result)}
-    return made
+        by_set[kind] = {name: _by_depth(*_tokens_once(result, name)) for name in sorted(result)}
+    return by_set
 
 
 def _tokens_once(result: Any, name: str) -> tuple[Any, tuple[str, ...]]:

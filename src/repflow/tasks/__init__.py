@@ -4,6 +4,7 @@ from repflow.spec.length import parse_length
 from repflow.tasks.make import TASKS, file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
+from repflow.tasks.recall import RecallRows, RecallSetting, recall_prompts, recall_rows
 from repflow.tasks.retrieval import RETRIEVAL, Task, TaskOptions, make_task, matched_prompts
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "Encoder",
     "Prompt",
     "Prompts",
+    "RecallRows",
+    "RecallSetting",
     "Task",
     "TaskOptions",
     "check_fit",
@@ -23,5 +26,7 @@ __all__ = [
     "matched_prompts",
     "parse_length",
     "random_prompts",
+    "recall_prompts",
+    "recall_rows",
     "text_prompts",
 ]

@@ -124,7 +124,7 @@ def test_a_config_may_lack_options():
         ({"task": "kvrp"}, "unknown task 'kvrp'; did you mean kvpr?"),
         (
             {"task": "random", "classes": 3},
-            "task='kvpr' or mdqa with classes; got task='random'; leave classes out",
+            "task='kvpr' or mdqa or recall with classes; got task='random'; leave classes out",
         ),
         ({"task": "kvpr", "documents": __file__}, "task='mdqa' with documents; got task='kvpr'"),
         ({"task": "mdqa", "format": "paper"}, "task='kvpr' with format; got task='mdqa'"),

@@ -54,7 +54,7 @@ HELD_BYTES = 1 << 30
 @dataclass
 @defaults(
     {
-        "task": "what the models read: text (with --text), random, kvpr, mdqa, or FILE.jsonl",
+        "task": "what the models read: text (with --text), random, kvpr, mdqa, recall, or FILE.jsonl",
         "length": "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000",
         "init": "weights of the first model: trained, or random as in measure: default, gaussian[:std] ...",
         "ablate": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "

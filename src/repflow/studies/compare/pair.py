@@ -289,24 +289,13 @@ def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     """Make the prompts the config names, for both models."""
-    from repflow.studies.engine.prompts import padding_ids, task_options
-    from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task, random_prompts
+    from repflow.studies.engine.prompts import IDS, drawn_prompts, task_options
+    from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task
     from repflow.tasks.lines import is_jsonl
 
-    if config.task == "random":
-        vocabulary = check_vocabularies(a, b)
-        bos: Any = config.bos
-        ids = random_prompts(
-            vocabulary,
-            length=config.length,
-            samples=config.samples,
-            seed=config.seed,
-            tokenizer=a.tokenizer,
-            bos=bos,
-            bos_id=a.bos_token_id,
-            without=padding_ids(a, b),
-        )
-        return same_prompts(ids)
+    if config.task in IDS:
+        whole: Any = config
+        return same_prompts(drawn_prompts(whole, [a, b], check_vocabularies(a, b)))
     if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
         return same_prompts(measure.make_prompts(as_measure(config), a))
     encoder_a, encoder_b = _encoders(config, a, b)

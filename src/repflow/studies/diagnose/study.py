@@ -72,7 +72,7 @@ STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
 @dataclass
 @defaults(
     {
-        "task": "what the model reads: kvpr, mdqa, FILE.jsonl; text and random have flow but no probes",
+        "task": "what the model reads: kvpr, mdqa, recall, FILE.jsonl; text and random have flow but no probes",
         "seed": "first seed",
         "twin": TWIN_HELP,
     },

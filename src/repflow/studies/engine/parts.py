@@ -172,7 +172,7 @@ class OneModel(Permissions, Scans, Placement, Machine, Ablation, InitSeed, Init,
 class Task:
     """What the model reads."""
 
-    task: str = option("random", "what the model reads: text (with --text), random, kvpr, mdqa, or FILE.jsonl")
+    task: str = option("random", "what the model reads: text (with --text), random, kvpr, mdqa, recall, or FILE.jsonl")
 
 
 @dataclass

@@ -21,13 +21,15 @@ APPLIES: dict[str, tuple[str, ...]] = {
     "format": ("kvpr",),
     "documents": ("mdqa",),
     "distractors": ("mdqa",),
-    "index": ("kvpr", "mdqa"),
-    "classes": ("kvpr", "mdqa"),
-    "items": ("kvpr", "mdqa"),
+    "index": ("kvpr", "mdqa", "recall"),
+    "classes": ("kvpr", "mdqa", "recall"),
+    "items": ("kvpr", "mdqa", "recall"),
     "label": ("kvpr", "mdqa"),
     "chat_template": ("kvpr", "mdqa", "FILE.jsonl"),
 }
 """Option → the tasks that it means something to."""
+IDS = ("random", "recall")
+"""Tasks that draw token ids and need no tokenizer."""
 
 
 @runtime_checkable
@@ -140,22 +142,13 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
         model: the model that will read them.
         task: a Task object, instead of `config.task`.
     """
-    from repflow.tasks import Encoder, file_prompts, make_task, random_prompts
+    from repflow.tasks import Encoder, file_prompts, make_task
     from repflow.tasks.prompt import note_unknown
 
     if task is None:
         check_task(config)
-        if config.task == "random":
-            return random_prompts(
-                model.vocab_size,
-                length=config.length,
-                samples=config.samples,
-                seed=config.seed,
-                tokenizer=model.tokenizer,
-                bos=config.bos,
-                bos_id=model.bos_token_id,
-                without=padding_ids(model),
-            )
+        if config.task in IDS:
+            return drawn_prompts(config, [model])
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and config.task == "text":
         prompts = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
@@ -163,6 +156,21 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
         chosen = make_task(config.task, task_options(config)) if task is None else task
         prompts = task_prompts(chosen, encoder, config)
     return note_unknown(prompts, model.tokenizer)
+
+
+def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:
+    """Prompts of a task that draws token ids, the same for all models."""
+    from repflow.tasks import random_prompts, recall_prompts
+
+    first = models[0]
+    shared: dict[str, Any] = {"length": config.length, "samples": config.samples, "seed": config.seed}
+    shared |= {"tokenizer": first.tokenizer, "bos": config.bos, "bos_id": first.bos_token_id}
+    shared["without"] = padding_ids(*models)
+    size = first.vocab_size if vocabulary is None else vocabulary
+    if config.task == "random":
+        return random_prompts(size, **shared)
+    options = task_options(config)
+    return recall_prompts(size, pairs=options.items, index=options.index, classes=options.classes, **shared)
 
 
 def padding_ids(*models: Model) -> list[int]:

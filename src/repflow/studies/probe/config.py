@@ -37,7 +37,7 @@ from repflow.studies.engine.prompts import check_task, own_file
 RECIPES = ("paper", "robust")
 CONTROLS = ("task", "capacity")
 VARY = ("split", "all", "init")
-LABELLED = ("kvpr", "mdqa", "FILE.jsonl")
+LABELLED = ("kvpr", "mdqa", "recall", "FILE.jsonl")
 
 
 LENGTHS = {"mdqa": 1000}
@@ -87,7 +87,7 @@ TWIN_HELP = "also probe the random twin: default, gaussian[:std], xavier[:gain],
 @dataclass
 @defaults(
     {
-        "task": "what the model reads: kvpr, mdqa, or FILE.jsonl with a label per line",
+        "task": "what the model reads: kvpr, mdqa, recall, or FILE.jsonl with a label per line",
         "seed": "first seed",
         "twin": TWIN_HELP,
     },

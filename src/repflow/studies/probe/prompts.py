@@ -152,7 +152,7 @@ def check_labels(prompts: Prompts) -> Prompts:
     without = [sample for sample, prompt in enumerate(prompts) if prompt.label is None]
     if without or not len(prompts):
         got = f"none in sample {without[0]}" if without else "no prompts"
-        raise InputError(teach("a label for every prompt", got, "use kvpr, mdqa or a JSONL with labels"))
+        raise InputError(teach("a label for every prompt", got, "use kvpr, mdqa, recall or a JSONL with labels"))
     return prompts
 
 

@@ -1,10 +1,13 @@
 """Polarized states and eigenvalue-constrained S6, against what their definitions say."""
 
+import math
+
 import pytest
 import torch
 
 from repflow.mixers import build
 from repflow.mixers.scan.forms import recurrence
+from repflow.mixers.transition import Transition
 from tests.mixers.mamba_oracles import WIDTH, inputs, loud, relative
 
 DIAGONAL = {
@@ -56,6 +59,73 @@ def test_zero_is_zero_where_the_papers_code_has_a_third(name):
     decay = mixer.transition(0 * inputs()).A
     assert float(decay[..., 0].detach().max()) > 0.9
     assert bool((decay[..., -1] == 0).all())
+
+
+FORMS = {
+    "replaced": ({}, 6, [0, -1, -2, -3, -4, -torch.inf]),
+    "added": ({"pole_states": "added"}, 8, [0, -1, -2, -3, -4, -5, -6, -torch.inf]),
+    "printed": ({"pole_states": "added", "zero_rate": -1000.0}, 8, [0, -1, -2, -3, -4, -5, -6, -1000]),
+    "published": ({"pole_states": "added", "zero_rate": -100.0}, 8, [0, -1, -2, -3, -4, -5, -6, -100]),
+    "placebo": ({"placebo": True}, 6, [-1, -2, -3, -4, -5, -6]),
+    "placebo added": ({"placebo": True, "pole_states": "added"}, 8, [-1, -2, -3, -4, -5, -6, -7, -8]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_the_paper_and_its_control(form):
+    """Decays exp(Δ A) of every state at initialisation, number of states, and which of them learn."""
+    options, states, rates = FORMS[form]
+    torch.manual_seed(0)
+    mixer = build("s6", WIDTH, state=6, polarize="both", **options).double()
+    x = inputs()
+    transition = mixer.transition(x)
+    steps = transition.delta.detach().expand(-1, -1, -1, 1)
+    said = torch.exp(steps * torch.tensor(rates, dtype=torch.float64))
+    assert relative(transition.A.detach(), said) < 1e-6
+    assert mixer.state_size == mixer.inner * states
+    assert mixer.A_log.shape == (mixer.inner, states - 2)
+    assert mixer.x_proj.weight.shape[0] == mixer.dt_rank + 2 * states
+    mixer(x).square().sum().backward()
+    with torch.no_grad():
+        mixer.A_log -= mixer.A_log.grad
+    moved = (mixer.transition(x).A.detach() - transition.A.detach()).abs().amax((0, 1, 2)) > 0
+    assert moved.tolist() == [False] + [True] * (states - 2) + [False]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate", "holds"),
+    [("mamba", -torch.inf, True), ("zeroed", -1000.0, True), ("mamba", -1000.0, False), ("mamba", -100.0, False)],
+)
+def test_the_claim_of_e_5_1_on_the_gradient_of_the_step_size(steps, rate, holds):
+    """Paper 2, E.5.1: poles add nothing to what ∂l/∂Δ gets through the decays exp(Δ A).
+
+    exp(Δ A) A is 0 for A = 0 and in the limit A → −∞. At −1000 it is −368 for Δ = .001, so that with Mamba's own step
+    sizes the claim fails; it holds at the Δ = .69 that the paper's code starts with. Through the entries Δ B u the
+    poles add to ∂l/∂Δ in any case.
+    """
+    torch.manual_seed(0)
+    low, high = (1e-3, 1e-1) if steps == "mamba" else (0.69, 0.7)
+    spread = torch.empty(2, 12, 3, 1, dtype=torch.float64).uniform_(math.log(low), math.log(high))
+    delta = spread.exp().requires_grad_()
+    rates = torch.tensor([0.0, -1.0, -2.0, -3.0, rate], dtype=torch.float64)
+    b, c, weight = (torch.randn(2, 12, 3, size, dtype=torch.float64) for size in (5, 5, 1))
+
+    def through_decay(state):
+        """Gradient of Δ by one state's output, less that with the decays held."""
+        one = slice(state, state + 1)
+        decay = torch.exp(delta * rates[one]) if rates[state] > -torch.inf else torch.zeros_like(delta)
+        found = []
+        for held in (decay, decay.detach()):
+            loss = (recurrence(Transition(held, b[..., one], c[..., one], delta)) * weight[..., 0]).square().sum()
+            found.append(torch.autograd.grad(loss, delta)[0])
+        return found[0] - found[1], found[1]
+
+    sizes = [float(through_decay(state)[0].norm()) for state in range(5)]
+    assert sizes[0] == 0
+    assert (sizes[4] < 1e-12 * sizes[1]) == holds
+    if not holds:
+        assert sizes[4] > 0.1 * sizes[1]
+    assert all(float(through_decay(state)[1].norm()) > 0 for state in (0, 4))
 
 
 @pytest.mark.parametrize("eigenvalues", ["positive", "negative", "mixed"])

@@ -70,6 +70,11 @@ def test_ssd_norm_in_groups():
         ("s6", {"conv": 1, "bias": True, "expand": 1, "dt_rank": 3, "dt_init": "constant"}),
         ("s6", {"polarize": "one"}),
         ("s6", {"polarize": "zero"}),
+        ("s6", {"polarize": "both", "pole_states": "added"}),
+        ("s6", {"polarize": "both", "pole_states": "added", "zero_rate": -1000.0}),
+        ("s6", {"polarize": "zero", "zero_rate": -100.0, "dt_bias": "zero"}),
+        ("s6", {"polarize": "both", "placebo": True}),
+        ("s6", {"polarize": "one", "placebo": True, "pole_states": "added"}),
         ("s6", {"polarize": "both", "eigenvalues": "mixed"}),
         ("s6", {"eigenvalues": "positive"}),
         ("s6", {"eigenvalues": "negative", "expand": 0.25}),
@@ -107,8 +112,11 @@ def test_initial_decay_is_long_where_the_papers_code_forgets():
     mixer = build("s6", 64, conv=0).double()
     x = torch.zeros(1, 1, 64, dtype=torch.float64)
     assert float(mixer.transition(x).A.detach().max()) == pytest.approx(0.999, abs=5e-4)
-    torch.nn.init.zeros_(mixer.dt_proj.bias)
-    assert float(mixer.transition(x).A.detach().max()) == pytest.approx(0.5, abs=1e-9)
+    torch.manual_seed(0)
+    zeroed = build("s6", 64, conv=0, dt_bias="zero").double()
+    assert float(zeroed.transition(x).A.detach().max()) == pytest.approx(0.5, abs=1e-9)
+    others = [name for name, part in mixer.named_parameters() if name != "dt_proj.bias"]
+    assert all(torch.equal(zeroed.get_parameter(name), mixer.get_parameter(name)) for name in others)
 
 
 def test_ssd_initialisation():
@@ -144,6 +152,17 @@ def test_large_steps_leave_everything_finite(name, size):
         ("s6", {"dt_min": 0.2}, "expected 0 < dt_min <= dt_max; got 0.2 and 0.1"),
         ("s6", {"polarize": "ones"}, "expected polarize among one, zero, both; got 'ones'; did you mean one"),
         ("s6", {"polarize": "both", "state": 2}, "expected at least 3 states for polarize='both'; got 2"),
+        ("s6", {"pole_states": "added"}, "expected polarize with pole_states; got none; leave pole_states out"),
+        ("s6", {"placebo": True}, "expected polarize with placebo; got none"),
+        ("s6", {"polarize": "both", "pole_states": "more"}, "expected pole_states among replaced, added; got 'more'"),
+        (
+            "s6",
+            {"polarize": "one", "zero_rate": -9.0},
+            "zero_rate below 0 of a pole at 0; got -9.0 with polarize='one'",
+        ),
+        ("s6", {"polarize": "both", "zero_rate": 9.0}, "expected a finite zero_rate below 0"),
+        ("s6", {"polarize": "both", "zero_rate": -9.0, "placebo": True}, "got -9.0 with polarize='both' and placebo"),
+        ("s6", {"dt_bias": "none"}, "expected dt_bias among drawn, zero; got 'none'"),
         ("s6", {"eigenvalues": "pos"}, "expected eigenvalues among positive, negative, mixed; got 'pos'"),
         ("s6", {"eigenvalues": "mixed", "state": 1}, "expected state of at least 2; got 1"),
         ("ssd", {"head_dim": 5}, "expected head_dim that divides the inner width of 24; got 5"),

@@ -20,7 +20,7 @@ from repflow.mixers.eigen import SignedMaps
 from repflow.mixers.option import at_least, one_of
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.step import initial_step_bias
-from repflow.mixers.polarize import poles_of, with_poles
+from repflow.mixers.polarize import free_and_fixed, scanned_rates
 from repflow.mixers.scan.forms import Path, selective_scan
 from repflow.mixers.transition import Transition
 
@@ -45,7 +45,12 @@ class S6(Mixer):
             least.
         dt_scale: Spread of dt_proj at initialisation, dt_scale / √dt_rank.
         dt_init: `random` (uniform in ± the spread) or `constant`.
+        dt_bias: `drawn`, or `zero` as where a model zeroes the biases of all its linear layers, paper 2's code among
+            them: step sizes then start at softplus(0) = .69 and the longest decay at .50.
         polarize: `one`, `zero` or `both`: states whose decay is exactly 1, exactly 0 (`repflow.mixers.polarize`).
+        pole_states: `replaced`, of the `state` states, or `added` to them.
+        zero_rate: Rate v of the pole at 0, whose decay is then exp(delta v); a decay of exactly 0 if left out.
+        placebo: Freeze the first and last state at their initial decay in place of the poles.
         eigenvalues: `positive`, `negative` or `mixed`: signs of S_Cᵀ S_B (`repflow.mixers.eigen`); free if left out.
 
     >>> S6(8, state=4).state_size  # 16 channels × 4 states
@@ -71,7 +76,11 @@ class S6(Mixer):
         dt_floor: float = 1e-4,
         dt_scale: float = 1.0,
         dt_init: str = "random",
+        dt_bias: str = "drawn",
         polarize: str | None = None,
+        pole_states: str = "replaced",
+        zero_rate: float | None = None,
+        placebo: bool = False,
         eigenvalues: str | None = None,
     ) -> None:
         super().__init__(width)
@@ -80,18 +89,23 @@ class S6(Mixer):
         at_least(1, state=state, expand=self.inner, dt_rank=self.dt_rank)
         at_least(0, conv=conv)
         one_of("dt_init", dt_init, ("random", "constant"))
-        self.state, self.gate = state, gate
-        self.poles = poles_of(polarize, state)
+        one_of("dt_bias", dt_bias, ("drawn", "zero"))
+        free, self.poles = free_and_fixed(
+            polarize, state, pole_states=pole_states, zero_rate=zero_rate, placebo=placebo
+        )
+        self.state = state = len(free) + self.poles.fixed
+        self.gate = gate
         self.in_proj = nn.Linear(width, self.inner * (2 if gate else 1), bias=bias)
         self.conv1d = CausalConvolution(self.inner, conv, bias=conv_bias) if conv else None
         self.signed = SignedMaps(self.inner, state, eigenvalues) if eigenvalues is not None else None
         self.x_proj = nn.Linear(self.inner, self.dt_rank + (0 if self.signed else 2 * state), bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, self.inner)
-        rates = torch.arange(1, state - self.poles.fixed + 1, dtype=torch.float32)
-        self.A_log = nn.Parameter(rates.log().repeat(self.inner, 1))
+        self.A_log = nn.Parameter(free.log().repeat(self.inner, 1))
         self.D = nn.Parameter(torch.ones(self.inner)) if skip else None
         self.out_proj = nn.Linear(self.inner, width, bias=bias)
         self._initialise_step(dt_init, dt_scale, initial_step_bias(self.inner, dt_min, dt_max, dt_floor))
+        if dt_bias == "zero":  # drawn all the same, so that nothing else differs at a seed
+            nn.init.zeros_(self.dt_proj.bias)
 
     def _initialise_step(self, dt_init: str, dt_scale: float, bias: Tensor) -> None:
         spread = dt_scale * self.dt_rank**-0.5
@@ -101,7 +115,7 @@ class S6(Mixer):
 
     @property
     def state_size(self) -> int:
-        """Channels × states, with and without polarization."""
+        """Channels × states, fixed ones included."""
         return self.inner * self.state
 
     def forward(self, x: Tensor, *, path: Path = "auto") -> Tensor:
@@ -109,10 +123,10 @@ class S6(Mixer):
         self.check_input(x)
         u, z = self._project(x)
         delta, B, C = self._select(u)
-        last = self.state - 1 if self.poles.zero else self.state
+        last = self.state - int(self.poles.unscanned)
         y = selective_scan(u, delta, self._rates(), B[..., :last], C[..., :last], D=self.D, path=path)
         assert isinstance(y, Tensor)
-        if self.poles.zero:
+        if self.poles.unscanned:
             y = y + delta * u * (B[..., last:] * C[..., last:])
         return self._finish(y, z)
 
@@ -120,9 +134,9 @@ class S6(Mixer):
         """A = exp(delta A) with its poles, b = u B, c = C, delta; channels are the E inner ones."""
         u, _ = self._project(x)
         delta, B, C = self._select(u)
-        rates = self._rates()
-        free = rates[:, 1:] if self.poles.one else rates
-        decay = with_poles(torch.exp(delta.unsqueeze(-1) * free), self.poles)
+        decay = torch.exp(delta.unsqueeze(-1) * self._rates())
+        if self.poles.unscanned:
+            decay = functional.pad(decay, (0, 1))
         return Transition(decay, u.unsqueeze(-1) * B.unsqueeze(2), C.unsqueeze(2), delta.unsqueeze(-1))
 
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
@@ -154,7 +168,7 @@ class S6(Mixer):
     def _rates(self) -> Tensor:
         """A (channel, scanned state) in float32 at least: 0 in front for a decay of 1, nothing for a decay of 0."""
         log = self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32))
-        return functional.pad(-torch.exp(log), (1, 0)) if self.poles.one else -torch.exp(log)
+        return scanned_rates(-torch.exp(log), self.poles)
 
     def _finish(self, y: Tensor, z: Tensor | None) -> Tensor:
         # a Transition's y is in float32 at least

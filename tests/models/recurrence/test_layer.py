@@ -22,6 +22,9 @@ from tests.models.tiny_configs import tiny_model
 OWN = {
     "s6": {},
     "s6 polarized": {"polarize": "both", "state": 5},
+    "s6 added": {"polarize": "both", "state": 3, "pole_states": "added"},
+    "s6 printed": {"polarize": "both", "state": 3, "pole_states": "added", "zero_rate": -1000.0},
+    "s6 placebo": {"polarize": "both", "state": 5, "placebo": True},
     "s6 signed": {"eigenvalues": "mixed"},
     "ssd": {"head_dim": 4, "groups": 2, "state": 6},
     "ssd polarized": {"polarize": "both", "state": 5, "head_dim": 4},

@@ -197,7 +197,7 @@ def _polarized(module: Any) -> Tensor:
             return rates
         rates = rates[:, None].expand(-1, module.state - module.poles.fixed)
         rates = pad(rates, (1, 0)) if module.poles.one else rates
-    return pad(rates, (0, 1), value=-torch.inf) if module.poles.zero else rates
+    return pad(rates, (0, 1), value=-torch.inf) if module.poles.unscanned else rates
 
 
 def _scan(kind: Any, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, A: Tensor) -> ScanCall:

@@ -12,12 +12,16 @@ SPREAD := -n $(WORKERS) --dist worksteal
 CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
         "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
 
-.PHONY: audit demo test test-cpus lint faults fuzz install clean
+.PHONY: audit demo docs test test-cpus lint faults fuzz install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
 
 install: $(VENV)/.installed
+
+# The documentation as a site: open site/index.html; needs no network.
+docs: $(VENV)/.installed-dev
+	$(BIN)/zensical build --clean --strict
 
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
@@ -60,5 +64,5 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf $(VENV) build dist site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?:^<!-- (?P<flag>no-run|prompts=\d+)(?:: (?P<reason>[^\n]+))? -->\n)?^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 SKIPPED = "no-run"
 
@@ -19,26 +22,27 @@ class Block:
     Attributes:
         page: file it stands in.
         line: line of its opening fence.
-        language: first word of the fence.
-        flags: the other words.
+        language: what stands behind the fence.
+        flag: of the comment on the line above, which readers of the site do not see.
+        reason: why a block is not run.
         body: what it holds.
     """
 
     page: Path
     line: int
     language: str
-    flags: tuple[str, ...]
+    flag: str
+    reason: str
     body: str
 
     @property
     def runs(self) -> bool:
-        return self.language in ("python", "bash", "toml") and SKIPPED not in self.flags
+        return self.language in ("python", "bash", "toml") and self.flag != SKIPPED
 
     @property
     def prompts(self) -> int | None:
-        """Prompts that its numbers are shares of, None where they are no shares."""
-        found = [int(flag.removeprefix("prompts=")) for flag in self.flags if flag.startswith("prompts=")]
-        return found[0] if found else None
+        """Prompts that its numbers are shares of, None where they are not shares."""
+        return int(self.flag.removeprefix("prompts=")) if self.flag.startswith("prompts=") else None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -46,12 +50,13 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = []
+    fenced = []
     for match in FENCE.finditer(text):
-        language, *flags = match["info"].split() or [""]
-        line = text[: match.start()].count("\n") + 1
-        found.append(Block(page, line, language, tuple(flags), match["body"]))
-    return found
+        line = text[: match.start("info")].count("\n") + 1
+        fenced.append(
+            Block(page, line, match["info"].strip(), match["flag"] or "", match["reason"] or "", match["body"])
+        )
+    return fenced
 
 
 def prose(page: Path) -> str:

@@ -5,9 +5,12 @@
 | ```python | executed; the blocks of a page share one namespace; a ```text block right behind it is its output |
 | ```bash | `repflow ...` through the real command line in this process, `make X` as `make -n X` in the checkout |
 | ```toml, ```python with a first line `# file: NAME` | also written to NAME, for the commands that use it |
-| ```... no-run | not executed; its first line gives the reason |
 | ```text | output; behind commands, every line of it is among what they print |
-| ```text prompts=N | the same, its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
+
+| comment on the line above a fence | |
+|---|---|
+| <!-- no-run: reason --> | not executed |
+| <!-- prompts=N --> | its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
 
 A command that is meant to fail carries `# exit N`.
 """
@@ -165,8 +168,8 @@ def test_shares_of_few_prompts_are_equal_up_to_their_standard_error():
 def test_every_fence_is_known_and_few_are_skipped():
     every = [block for page in PAGES for block in blocks(page)]
     assert not [f"{block}: {block.language!r}" for block in every if block.language not in LANGUAGES]
-    skipped = [block for block in every if SKIPPED in block.flags]
-    assert not [str(block) for block in skipped if not block.body.startswith("# not run here: ")]
+    skipped = [block for block in every if block.flag == SKIPPED]
+    assert not [str(block) for block in skipped if not block.reason]
     assert len(skipped) <= MOST_SKIPPED, [str(block) for block in skipped]
 
 

@@ -274,7 +274,7 @@ def run_cell(cell, shop):
             for line, wanted in commands(cell, shop):
                 code, wrote, _ = run_command(line)
                 record["commands"].append(" ".join(line))
-                if code == 2 and cell.dtype == "float16" and "no finite value behind block" in wrote:
+                if code == 2 and cell.dtype == "float16" and "no finite value after block" in wrote:
                     record["said"] = "refused: random weights of this size leave float16's range"
                     break
                 if code != wanted:

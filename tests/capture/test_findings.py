@@ -51,7 +51,7 @@ def test_massive_token(kind, lengths, position):
     found = [f for f in result.findings if f.code == "sink_tokens"]
     assert len(found) == 1
     assert found[0].layer == 2, "the state behind block 1"
-    assert "at states 2-4 over half of the centred Gram matrix lies with the 4 largest tokens" in found[0].message
+    assert "at states 2-4 over half of the centred Gram matrix involves the 4 largest tokens" in found[0].message
     assert f"at state 2 the largest is token {position};" in found[0].message
     assert (result["top_tokens"][2, :, 0] == position).all()
     assert (result["gram_share"][2] > 0.99).all()
@@ -63,7 +63,7 @@ def test_massive_channel():
     result = measure_prompts(planted(2, channel=5), prompts(LENGTHS), MeasureOptions())
     found = [f for f in result.findings if f.code == "massive_channels"]
     assert [f.layer for f in found] == [3]
-    assert "at states 3-4 over half of the energy lies in the 4 largest channels" in found[0].message
+    assert "at states 3-4 over half of the energy is in the 4 largest channels" in found[0].message
     assert "at state 3 the largest is channel 5;" in found[0].message
     assert (result["top_channels"][3, :, 0] == 5).all()
 

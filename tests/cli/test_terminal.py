@@ -142,7 +142,7 @@ def test_a_signal_ends_a_command_with_a_word(capsys, number, word, code):
     finally:
         signal.signal(signal.SIGINT, ours)
     assert stopped.value.exit_code == code
-    assert capsys.readouterr().err == f"{word}; the same command goes on from what is stored\n"
+    assert capsys.readouterr().err == f"{word}; rerun the same command to resume\n"
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -163,7 +163,7 @@ def test_demo(cli, tmp_path):
     for name in THREE:
         assert f"- {name} (" in done.out
         assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
-    assert "not in the zoo here, and so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
+    assert "missing from this zoo, so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
     words = " ".join(done.out.split())
     for name in THREE:
         found = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
@@ -225,7 +225,7 @@ def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch
     done = cli("demo", "--out", "d")
     assert done.code == 1
     assert "error: hybrid, trained: expected config.json of zoo:hybrid as it was made" in done.err
-    assert "check REPFLOW_ZOO, or run train_zoo digests" in done.err
+    assert "check REPFLOW_ZOO, or run `python -m tools.zoo.make digests`" in done.err
     assert "\nF 3.2.1: " in done.out
     assert "- hybrid (" not in done.out
     lost = ["hybrid, trained", "hybrid, random (xavier)", "hybrid, reach of tokens"]

@@ -122,7 +122,7 @@ def test_the_command_line_says_what_to_change(error, capsys):
     said = capsys.readouterr().err
     assert "MemoryError:" not in said
     assert "smaller --batch-size" in said
-    assert "goes on from what is stored" in said
+    assert "rerun the same command to resume" in said
 
 
 def test_what_is_stored_survives_a_shortage(tmp_path):

@@ -130,7 +130,7 @@ def test_what_a_run_cannot_give_is_refused_by_name(name, states, samples, keep):
 
 
 def test_a_meter_that_forgets_a_metric_does_not_pass_in_silence():
-    with pytest.raises(RepflowError, match="every metric asked for; got a table without effective_rank"):
+    with pytest.raises(RepflowError, match="every requested metric; got a table without effective_rank"):
         _check_table({}, MeasureOptions(metrics=("effective_rank",)))
     _check_table({}, MeasureOptions(metrics=DEFAULT_METRICS))
     _check_table(

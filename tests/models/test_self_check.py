@@ -181,6 +181,6 @@ def test_a_model_that_leaves_float16_is_told_so():
         network.gpt_neox.layers[0].mlp.dense_4h_to_h.bias.fill_(60000.0)
         network.gpt_neox.layers[1].mlp.dense_4h_to_h.bias.fill_(60000.0)
     with pytest.raises(
-        UnsupportedModelError, match=r"no finite value behind block 2 of 4 in float16; load it in bfloat16"
+        UnsupportedModelError, match=r"no finite value after block 2 of 4 in float16; load it in bfloat16"
     ):
         load(network, dtype="float16")

@@ -283,7 +283,7 @@ def test_a_part_whose_prompts_leave_it_open_is_open():
     entry = found(readings, "F 3.2.1")
     assert entry.parts[0].holds is None
     assert [clause.over for clause in entry.parts[0].clauses] == ["prompts"] * 3
-    assert "an interval over prompts does not lie on that side" in entry.reason
+    assert "an interval over prompts is not on that side" in entry.reason
     assert entry.parts[3].holds is True
 
 
@@ -661,7 +661,7 @@ def test_further_trainings_are_others_at_the_same_place():
 
 
 def test_a_training_is_told_by_the_steps_that_were_done():
-    """`train_zoo train --seconds` stops before the steps that were asked for."""
+    """`tools.zoo.make train --seconds` stops before the requested steps."""
     digests = {"prose.npy": "1", "valid.npy": "2"}
     record = {"config": {"seed": 3, "steps": 400}, "steps": 50, "data": {"digests": digests}}
     found = training_of(record)

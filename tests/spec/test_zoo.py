@@ -63,7 +63,9 @@ def test_a_flipped_bit_is_refused(own, file):
 def test_missing_files_are_told(own, monkeypatch):
     (own / "hybrid" / "tokenizer.json").unlink()
     assert zoo.damaged_files("hybrid") == ["tokenizer.json"]
-    with pytest.raises(InputError, match=r"expected tokenizer.json in .*hybrid; got none; run train_zoo card"):
+    with pytest.raises(
+        InputError, match=r"expected tokenizer.json in .*hybrid; got none; run `python -m tools.zoo.make card`"
+    ):
         zoo.write_digests(own)
     (own / "hybrid" / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"the built-in model hybrid; got no weights in .*; check REPFLOW_ZOO"):

@@ -134,12 +134,12 @@ def test_finishing_again_replaces_the_result(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (CONFIG | {"length": 1024}, r"config key 'length': stored 512, asked 1024; use another name or delete"),
-        (CONFIG | {"nested": {"depth": 2}}, r"config key 'nested.depth': stored 1, asked 2"),
-        (CONFIG | {"new": None}, r"config key 'new': stored \(absent\), asked None"),
-        ({k: v for k, v in CONFIG.items() if k != "model"}, r"'model': stored 'gpt2', asked \(absent\)"),
-        (CONFIG | {"metrics": ["a"]}, r"'metrics': stored \['a', 'b'\], asked \['a'\]"),
-        (CONFIG | {"nested": {"depth": True}}, r"'nested.depth': stored 1, asked True"),
+        (CONFIG | {"length": 1024}, r"config key 'length': stored 512, requested 1024; use another name or delete"),
+        (CONFIG | {"nested": {"depth": 2}}, r"config key 'nested.depth': stored 1, requested 2"),
+        (CONFIG | {"new": None}, r"config key 'new': stored \(absent\), requested None"),
+        ({k: v for k, v in CONFIG.items() if k != "model"}, r"'model': stored 'gpt2', requested \(absent\)"),
+        (CONFIG | {"metrics": ["a"]}, r"'metrics': stored \['a', 'b'\], requested \['a'\]"),
+        (CONFIG | {"nested": {"depth": True}}, r"'nested.depth': stored 1, requested True"),
     ],
 )
 def test_another_config_is_refused_with_the_key(tmp_path, config, message):
@@ -151,7 +151,7 @@ def test_another_config_is_refused_with_the_key(tmp_path, config, message):
 
 def test_other_digests_are_refused(tmp_path):
     open_run(tmp_path).close()
-    with pytest.raises(ConfigChangedError, match="digest key 'weights': stored 'aa', asked 'bb'"):
+    with pytest.raises(ConfigChangedError, match="digest key 'weights': stored 'aa', requested 'bb'"):
         open_run(tmp_path, provenance={"digests": {"weights": "bb"}, "threads": 2})
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_fails_later_or_was_there_before_stays(tmp_path):
 def test_shard_mistakes(tmp_path):
     with open_run(tmp_path) as run:
         run.write_shard("one", {"x": np.zeros(1)})
-        with pytest.raises(InputError, match="discard_shard it first"):
+        with pytest.raises(InputError, match="call discard_shard first"):
             run.write_shard("one", {"x": np.zeros(1)})
         with pytest.raises(InputError, match="shard name"):
             run.write_shard("../one", {"x": np.zeros(1)})

@@ -77,7 +77,7 @@ def test_what_is_left_of_a_damaged_run_is_listed_with_the_reason(tmp_path):
     assert "run.json is damaged" in damaged["a"]
     assert "manifest.jsonl is missing or empty" in damaged["b"]
     for name in ("c", "d"):
-        assert "neither run.json nor manifest.jsonl tells what ran here" in damaged[name]
+        assert "neither run.json nor manifest.jsonl says what ran here" in damaged[name]
 
 
 def reseal(folder, **changes):

@@ -81,7 +81,7 @@ def test_needles_avoid_a_text():
     text = " ".join(sorted(words)[:10])
     assert all(told_in(needle, text) is None for needle in made_needles(6, 0, avoid=text))
     every = " ".join(value for kind in KINDS for value in kind.values)
-    with pytest.raises(InputError, match="2 needles none of whose words stand in the haystack; got 0"):
+    with pytest.raises(InputError, match="2 needles without a word that occurs in the haystack; got 0"):
         made_needles(2, 0, avoid=every)
 
 
@@ -198,9 +198,9 @@ LINE = {"statement": "Grass is purple.", "question": "What is grass?", "planted"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({**LINE, "others": ["red"], "planted": "blue"}, "line 1: expected a statement that holds its planted word"),
+        ({**LINE, "others": ["red"], "planted": "blue"}, "line 1: expected a statement that contains its planted word"),
         ({**LINE, "others": ["grass"]}, "line 1: expected a question without a candidate in it; got 'grass'"),
-        ({**LINE, "others": ["greenish"]}, "none of which begins another; got 'green' and 'greenish'"),
+        ({**LINE, "others": ["greenish"]}, "that do not begin another; got 'green' and 'greenish'"),
         ({**LINE, "others": []}, "line 1: expected a string or a list of strings in 'others'"),
         ({"statement": "Grass is purple."}, "line 1: expected an object with a string 'question'"),
     ],

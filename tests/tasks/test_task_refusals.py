@@ -80,7 +80,7 @@ def library(folder, told):
 
 
 def test_a_file_whose_answers_stand_in_no_passage_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"answers that stand in their passages in .*; got none of 12, such as 'value"):
+    with pytest.raises(InputError, match=r"answers that occur in their passages in .*; got none of 12, such as 'value"):
         make_task("mdqa", library(tmp_path, told=())).prompts(Encoder(word_tokenizer()), length=300, samples=6, seed=0)
 
 
@@ -88,7 +88,7 @@ def test_prompts_without_their_answer_are_counted(tmp_path):
     task = make_task("mdqa", library(tmp_path, told=range(8)))
     (found,) = task.prompts(Encoder(word_tokenizer()), length=300, samples=12, seed=0).findings
     assert found.code == "answer_not_in_document"
-    assert found.message.startswith("in 4 of 12 prompts the gold document holds none of the answers")
+    assert found.message.startswith("in 4 of 12 prompts the gold document contains none of the answers")
     whole = make_task("mdqa", library(tmp_path, told=range(12)))
     assert whole.prompts(Encoder(word_tokenizer()), length=300, samples=12, seed=0).findings == ()
 

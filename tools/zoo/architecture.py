@@ -49,14 +49,14 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(prog="python -m tools.zoo.architecture", description=__doc__.split("\n")[0])
     steps = command.add_subparsers(dest="step", required=True)
     run = steps.add_parser("run", help="train and measure the cells that are missing")
-    run.add_argument("--data", required=True, help="folder that train_zoo prepare wrote")
+    run.add_argument("--data", required=True, help="folder that `tools.zoo.make prepare` wrote")
     run.add_argument("--to", required=True, help="folder of the cells")
     run.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), metavar="VARIANT")
     run.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS)), help="of weights and batches")
     run.add_argument("--steps", type=int, default=STEPS)
     run.add_argument("--batch", type=int, default=96, help="windows of a step")
     run.add_argument("--size", default="4m", choices=sorted(SIZES))
-    run.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after so many")
+    run.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this many seconds")
     run.add_argument(
         "--prompts", type=int, default=PROBE_PROMPTS, help=f"of the probes, at least {LEAST_PROMPTS}; 0 for none"
     )
@@ -175,7 +175,7 @@ def write_seeds(cells: Path, out: Path) -> int:
 
 
 def _reading(cell: dict[str, Any], folder: Path) -> Reading:
-    """Reading of a cell, told of its training."""
+    """Reading of a cell, with its training."""
     from repflow.papers.reading import Reading, training_of
 
     try:

@@ -41,7 +41,7 @@ def check_folder(folder: Path, option: str) -> None:
     try:
         check_place(folder)
     except InputError:
-        got = f"{folder}, where a file stands in the way"
+        got = f"{folder}, where a file is in the way"
         raise InputError(teach(f"a folder for {option}", got, f"choose another {option}")) from None
 
 

@@ -118,7 +118,7 @@ def _fill_pairs(data: ZooData, rng: np.random.Generator, ids: np.ndarray, roles:
 
 
 def chunks(data: ZooData, config: BatchConfig, steps: int, first: int = 0) -> Generator[Chunk, None, None]:
-    """Chunks from number `first` for so many steps in all, drawn ahead by a thread."""
+    """Chunks from number `first` for this many steps in all, drawn ahead by a thread."""
     from repflow.training import ahead
 
     return ahead(lambda number: draw_chunk(data, config, number), range(first, -(-steps // config.chunk)), AHEAD)

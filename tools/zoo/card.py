@@ -28,11 +28,13 @@ def write_card(folder: str | Path, data: str | Path | None = None) -> str:
     training, evaluation = _read(path, "training.json"), _read(path, "evaluation.json")
     if training is None or evaluation is None:
         missing = "training.json" if training is None else "evaluation.json"
-        raise InputError(teach(f"{missing} in {path}", "none", "run train_zoo train and evaluate first"))
+        raise InputError(teach(f"{missing} in {path}", "none", "run `tools.zoo.make` train and evaluate first"))
     if data is not None:
         for name in FILES:
             if not (Path(data) / name).is_file():
-                raise InputError(teach(f"{name} in {data}", "none", "name the folder that train_zoo prepare wrote"))
+                raise InputError(
+                    teach(f"{name} in {data}", "none", "name the folder that `tools.zoo.make prepare` wrote")
+                )
             shutil.copyfile(Path(data) / name, path / name)
     parts = [
         _head(training),

@@ -23,7 +23,7 @@ class TrainConfig:
         final: last learning rate by the greatest.
         decay: weight decay of matrices.
         clip: greatest norm of the gradient.
-        seconds: stop and save after so many; None for no bound.
+        seconds: stop and save after this many seconds; None for no bound.
         device: cpu or cuda; None takes the GPU where there is one.
         graph: record a step as a CUDA graph and replay it.
         measure: measure the flow at 0, 1, 10 and 100 % of the steps.

@@ -162,12 +162,12 @@ def _licences(entries: Sequence[str]) -> dict[str, str]:
     """Licences by source.
 
     >>> _licences(["my notes=CC0"]), _licences([])
-    ({'my notes': 'CC0'}, {'the corpus': 'not told'})
+    ({'my notes': 'CC0'}, {'the corpus': 'not stated'})
     """
     for entry in entries:
         if not all(entry.partition("=")):
             raise InputError(teach("--licence SOURCE=LICENCE", repr(entry), "name both"))
-    return dict(entry.split("=", 1) for entry in entries) or {"the corpus": "not told"}
+    return dict(entry.split("=", 1) for entry in entries) or {"the corpus": "not stated"}
 
 
 def _written() -> tuple[str, ...]:
@@ -245,7 +245,7 @@ def open_data(folder: str | Path, *, check: bool = True) -> ZooData:
 
     path = Path(folder)
     if not (path / "data.json").is_file():
-        raise InputError(teach("a folder that `prepare` wrote", str(path), "run train_zoo prepare first"))
+        raise InputError(teach("a folder that `prepare` wrote", str(path), "run `tools.zoo.make prepare` first"))
     try:
         facts = json.loads((path / "data.json").read_text(encoding="utf-8"))
         digests = facts["digests"]

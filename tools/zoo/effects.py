@@ -16,7 +16,7 @@ from repflow.papers.reading import training_of
 from tools.zoo.variants import VARIANTS
 
 T975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
-"""Student's 97.5 % quantile for so many seeds."""
+"""Student's 97.5 % quantile by number of seeds."""
 TASKS = ("prose", "kvpr")
 PLACE = "kvpr/256"
 """Task and length of the probes that the table shows."""

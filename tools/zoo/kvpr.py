@@ -1,7 +1,7 @@
 """kvpr prompts with their answers, put together as token ids: what training reads, fast enough to feed a GPU.
 
 As every UUID is 20 tokens, a prompt of n pairs has a fixed shape: only the pairs' digits change. The text is that of
-`repflow.tasks.key_value` in the format `liu2024`, then the value right behind the colon, without a blank:
+`repflow.tasks.key_value` in the format `liu2024`, then the value right after the colon, without a blank:
 
     … "4f0c3e11-…": "09b7d2aa-…"}⏎⏎Key: "4f0c3e11-…"⏎Corresponding value:09b7d2aa-…<|endoftext|>
 

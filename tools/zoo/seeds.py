@@ -1,11 +1,11 @@
-"""Measurements of several trainings of the zoo's models, so that the demo can tell a finding from a lucky seed.
+"""Measurements of several trainings of the zoo's models, so that the demo can distinguish a finding from a lucky seed.
 
 seeds.json holds no weights, only what `repflow.papers.findings` reads: flow of trained and random weights, and probes,
 at the demo's settings and at twice its length.
 
     {"format": 1, "task": "kvpr", "lengths": [256, 512], "probe_samples": 1000, "readings": [...]}
 
-A reading is `repflow.papers.reading.Reading.to_json`. One model and training (seed and steps) stands in the file once;
+A reading is `repflow.papers.reading.Reading.to_json`. One model and training (seed and steps) is in the file once;
 measuring it again replaces it.
 """
 
@@ -41,7 +41,7 @@ def measure_seeds(
         out: file to write.
         samples: prompts of a probe.
         device: cpu or cuda; None takes the GPU where there is one.
-        say: told what was measured.
+        say: receives what was measured.
     """
     path, settings = Path(out), _settings(samples)
     known = _stored(path, settings)
@@ -54,7 +54,7 @@ def measure_seeds(
 
 
 def write_readings(path: Path, readings: Sequence[Reading], *, samples: int) -> None:
-    """Write a file of readings whose probes read so many prompts, in the order of trainings and models."""
+    """Write a file of readings whose probes read `samples` prompts, in the order of trainings and models."""
     ordered = sorted(readings, key=lambda reading: (reading.steps or 0, reading.seed or 0, reading.model))
     content = {**_settings(samples), "readings": [reading.to_json() for reading in ordered]}
     make_folder(path.parent)
@@ -65,7 +65,7 @@ def measure_training(folder: str, *, samples: int = 1000, device: str | None = N
     """Reading of one trained model, with the settings of the demo."""
     record = record_in(Path(folder))
     if not record:
-        raise InputError(teach(f"training.json in {folder}", "none", "name a folder that train_zoo train wrote"))
+        raise InputError(teach(f"training.json in {folder}", "none", "name a folder that `tools.zoo.make train` wrote"))
     training = training_of(record)
     branch = record["name"] in BRANCHED
     jobs = seed_jobs(folder, samples, device, init_seed=training.seed, branch=branch)

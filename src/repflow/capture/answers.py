@@ -22,7 +22,7 @@ LENS_BYTES = 256 << 20
 DECODED_TOGETHER = 64
 """Prompts that a GPU answers at once; where they do not fit, half of them."""
 SHORT = 3
-"""Answers of up to this many characters count as whole words only: shorter ones stand in many texts by chance."""
+"""Answers of up to this many characters count as whole words only: shorter ones occur in many texts by chance."""
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -38,9 +38,9 @@ def normalise(text: str) -> str:
 
 
 def contains_answer(text: str, answers: Sequence[str]) -> bool:
-    """Whether any answer stands in the text, both normalised; an answer of punctuation alone is compared as it is.
+    """Whether any answer occurs in the text, both normalised; an answer of punctuation alone is compared as it is.
 
-    An answer of up to 3 characters must be a whole word: "9" stands in "9", not in "1987".
+    An answer of up to 3 characters must be a whole word: "9" occurs in "9", not in "1987".
 
     >>> contains_answer('The value is "9F-a1".', ["9f-a1"]), contains_answer("9f", ["9f-a1"])
     (True, False)
@@ -56,8 +56,8 @@ def _stands(answer: str, text: str) -> bool:
 def equal_length_batches(prompts: Prompts, samples: Sequence[int], *, tokens: int = BATCH_TOKENS) -> list[list[int]]:
     """Prompts that may be answered together: equal length, so that nothing is padded.
 
-    Generation goes on at the right end, so shorter prompts would need padding on the left, which corrupts the states of
-    several architectures even under a mask.
+    Generation continues at the right end, so shorter prompts would need padding on the left, which corrupts the states
+    of several architectures even under a mask.
     """
     by_length: dict[int, list[int]] = {}
     for sample in samples:
@@ -87,7 +87,7 @@ def greedy_answers(
         prompts: all prompts.
         batch: samples to answer, all of one length.
         tokens: most tokens of an answer; it ends earlier at the end-of-text token.
-        cached: go on from the state kept of the prompts; see `repflow.capture.continuation.keeps_state`.
+        cached: continue from the state kept of the prompts; see `repflow.capture.continuation.keeps_state`.
     """
     if model.head is None or model.tokenizer is None:
         got = f"{model.name} without {'head' if model.head is None else 'tokenizer'}"
@@ -109,7 +109,7 @@ def greedy_answers(
 
 
 def answer_room(model: Model, prompts: Prompts, sample: int, tokens: int) -> int:
-    """Tokens of answer that still fit the model behind this prompt."""
+    """Tokens of answer that still fit the model after this prompt."""
     if model.max_length is None:
         return tokens
     return max(0, min(tokens, model.max_length - prompts.lengths[sample]))

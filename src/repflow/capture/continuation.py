@@ -1,9 +1,10 @@
 """What follows a prompt: probabilities of given words and the greedy answer, from one reading of the prompt.
 
-The prompt is read once, in one whole pass; every word that may follow it, and the greedy answer, go on token by token
-from the state that was kept of it: repflow's own of Mamba layers (`repflow.models.fastpath.memory`), transformers'
-cache of others (keys and values, SSM states). Where a model keeps no such state, or one that says something else than
-the whole forward pass, prompt and word are read together, each time from the beginning (`keeps_state`).
+The prompt is read once, in one whole pass; every word that may follow it, and the greedy answer, continue token by
+token from the state that was kept of it: repflow's own of Mamba layers (`repflow.models.fastpath.memory`),
+transformers' cache of others (keys and values, SSM states). Where a model keeps no such state, or one that says
+something else than the whole forward pass, prompt and word are read together, each time from the beginning
+(`keeps_state`).
 
 All prompts of a batch are of equal length: padding would move a recurrent state on.
 """
@@ -45,10 +46,10 @@ MOST_COPIES = 4 << 30
 
 
 class Continuation:
-    """A batch of prompts of equal length, read once by whole forward passes that begin anew for every word.
+    """A batch of prompts of equal length, read by whole forward passes that start over for every word.
 
     Attributes:
-        first: logits behind the prompts (batch, vocabulary).
+        first: logits after the prompts (batch, vocabulary).
     """
 
     def __init__(self, model: Model, ids: Tensor) -> None:
@@ -62,11 +63,11 @@ class Continuation:
         return self._whole(self.ids, 1)[:, 0]
 
     def together(self, words: int) -> int:
-        """How many of so many words may follow each prompt side by side."""
+        """How many of these words may follow each prompt side by side."""
         return 1
 
     def follow(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Logits (batch × word, vocabulary) behind each token in turn of the words that follow the prompts.
+        """Logits (batch × word, vocabulary) after each token, in turn, of the words that follow the prompts.
 
         Args:
             tokens: (batch × word, token), the words of a prompt next to each other.
@@ -85,9 +86,9 @@ class Continuation:
         """Most likely token after token (batch, token); rows that ended are filled up with the end token.
 
         Args:
-            tokens: At most so many.
+            tokens: Most tokens of a row.
             end: Token that ends a row.
-            last: Nothing else will be read behind these prompts, so that what was kept of them need not be copied.
+            last: Nothing else will be read after these prompts, so what was kept of them need not be copied.
         """
         picks: list[Tensor] = []
         logits = self.first
@@ -140,7 +141,7 @@ class CachedContinuation(Continuation):
         return first
 
     def _run(self, ids: Tensor, cache: dict[str, Any], behind: int) -> tuple[dict[str, Any], Tensor]:
-        """One forward pass behind so many tokens: the cache after it and the logits of the last token."""
+        """One forward pass after `behind` tokens: the cache after it and the logits of the last token."""
         device = self.model.device
         places = {}
         if "position_ids" in self._taken:  # hybrids whose first layer keeps no keys would count from 0
@@ -162,7 +163,7 @@ class CachedContinuation(Continuation):
         return max(1, min(words, COPIES.get(self.model.device.type, MOST_COPIES) // max(1, size)))
 
     def _begin(self, times: int = 1) -> dict[str, Any]:
-        """A copy of what was kept of the prompts, each of them so many times, to go on from."""
+        """A copy of what was kept of the prompts, each repeated `times` times, to continue from."""
         rows = torch.arange(len(self.ids)).repeat_interleave(times)
         caches = {name: copy.deepcopy(cache) for name, cache in self._cache.items()}
         for cache in caches.values() if times > 1 else ():
@@ -172,7 +173,7 @@ class CachedContinuation(Continuation):
         return caches
 
     def follow(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Logits behind each token in turn: several tokens at once would begin anew in some SSMs."""
+        """Logits after each token in turn: some SSMs would start over with several tokens at once."""
         cache = self._begin(len(tokens) // len(self.ids))
         for place in range(tokens.shape[1]):
             cache, logits = self._run(tokens[:, place : place + 1], cache, self.ids.shape[1] + place)
@@ -266,7 +267,7 @@ def read_prompts(model: Model, ids: Tensor, *, cached: bool) -> Continuation:
     Args:
         model: with a head.
         ids: token ids.
-        cached: go on from the state kept of them; see `keeps_state`.
+        cached: continue from the state kept of them; see `keeps_state`.
     """
     if not cached:
         return Continuation(model, ids)
@@ -274,7 +275,7 @@ def read_prompts(model: Model, ids: Tensor, *, cached: bool) -> Continuation:
 
 
 def word_logprobs(continuation: Continuation, words: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
-    """Log-probability of whole words behind each prompt: log p(w) = sum_i log p(w_i | prompt, w_1 .. w_{i-1}).
+    """Log-probability of whole words after each prompt: log p(w) = sum_i log p(w_i | prompt, w_1 .. w_{i-1}).
 
     Args:
         continuation: The prompts, read once.
@@ -344,7 +345,7 @@ def keeps_state(
 
 
 def _along(continuation: Continuation, tokens: Tensor) -> np.ndarray:
-    """Log-probabilities of the whole vocabulary behind the prompts and behind each of these tokens but the last."""
+    """Log-probabilities of the whole vocabulary after the prompts and after each of these tokens but the last."""
     logits = [continuation.first, *(continuation.follow(tokens[:, :-1]) if tokens.shape[1] > 1 else [])]
     return torch.stack([_log_softmax(part).cpu() for part in logits]).numpy()
 

@@ -78,7 +78,7 @@ def readable(model: Model, ids: Tensor) -> str | None:
 
     Args:
         model: a loaded model.
-        ids: token ids (token,) of a prompt, of which a few are read.
+        ids: token ids (token,) of a prompt; a few of them are read.
     """
     try:
         largest_decays(model, ids[None, :2], None, [min(2, len(ids))])

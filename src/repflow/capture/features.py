@@ -25,7 +25,7 @@ BITS = ":bfloat16"
 
 
 def token_index(reading: str, length: int) -> int:
-    """Token that a reading takes from a prompt of so many tokens.
+    """Token that a reading takes from a prompt of this many tokens.
 
     >>> token_index("last", 9), token_index("0.25", 9), token_index("0", 9)
     (8, 2, 0)
@@ -35,7 +35,7 @@ def token_index(reading: str, length: int) -> int:
 
 @dataclass
 class FeatureMeter(Meter):
-    """Takes some rows of every state, and brings them to the CPU in one copy per batch.
+    """Takes some rows of every state, and copies them to the CPU once per batch.
 
     Attributes:
         readings: what to take of a prompt, see the head of this file.
@@ -137,19 +137,19 @@ class FeatureShard:
 
     @classmethod
     def from_records(cls, records: Mapping[int, Record]) -> FeatureShard:
-        """Join the records of a batch, so that a state's rows lie together."""
+        """Join the records of a batch, so that a state's rows are contiguous."""
         samples = tuple(sorted(records))
         names = records[samples[0]].keys()
         return cls(samples, {name: np.stack([records[s][name] for s in samples], axis=1) for name in names})
 
 
 class StoredFeatures:
-    """Features of many batches, one state at a time: only the state asked for is in memory.
+    """Features of many batches, one state at a time: only the requested state is in memory.
 
     Implements `repflow.probes.Features`.
 
     Attributes:
-        n_states: states, over all names asked for.
+        n_states: states, over all requested names.
         n_samples: prompts.
         width: channels.
         dtype: of the states as the model has them; `state` widens them to float32.
@@ -160,7 +160,7 @@ class StoredFeatures:
 
         Args:
             shards: they hold each sample from 0 on once.
-            names: readings; several are put one behind the other along the states, as with `final_norm/last`.
+            names: readings; several are concatenated along the states, as with `final_norm/last`.
         """
         samples = np.concatenate([shard.samples for shard in shards])
         assert sorted(samples) == list(range(len(samples))), "every sample once"

@@ -81,7 +81,9 @@ def _idle_blocks(table: Table, lengths: Sequence[int]) -> list[Finding]:
         return []
     whose = f"all {len(cosines)} blocks change" if len(idle) == len(cosines) else f"{_spans(idle + 1, 'blocks')} change"
     whose = f"block {idle[0] + 1} changes" if len(idle) == 1 else whose
-    text = f"{whose} nothing: the state behind is the state before, for every token; was this trained, or switched off?"
+    text = (
+        f"{whose} nothing: the state after equals the state before, for every token; was this trained, or switched off?"
+    )
     return [Finding("idle_blocks", int(idle[0]), text)]
 
 
@@ -94,7 +96,7 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
             "gram_share",
             "sink_tokens",
             even_tokens,
-            f"of the centred Gram matrix lies with the {TOP} largest tokens",
+            f"of the centred Gram matrix involves the {TOP} largest tokens",
             "top_tokens",
             "compare the values stored without such tokens",
         ),
@@ -102,7 +104,7 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
             "channel_share",
             "massive_channels",
             _limit(min(1.0, TOP / width)),
-            f"of the energy lies in the {TOP} largest channels",
+            f"of the energy is in the {TOP} largest channels",
             "top_channels",
             "cosines mostly compare these",
         ),

@@ -1,4 +1,4 @@
-"""Forecast of memory: what a batch will take, held against what is free, before the first prompt is read.
+"""Forecast of memory: what a batch will take, compared with what is free, before the first prompt is read.
 
 An operating system hands out memory that it does not have and ends the process later; a batch that surely fails is
 better known at once. The forecast is rough, a factor of two either way, so it warns and refuses nothing.
@@ -66,5 +66,5 @@ def warn_of_batches(model: Model, batches: Sequence[Sequence[int]], lengths: Seq
 
 def say_short(what: str, need: int, free: int, where: str, remedy: str) -> None:
     """Warn in the words of who asked, the command line's or Python's."""
-    need_words = f"{what} take about {size_words(need)} beside the weights, and {where} has {size_words(free)} free"
+    need_words = f"{what} take about {size_words(need)} on top of the weights, and {where} has {size_words(free)} free"
     warnings.warn(str(RepflowError(f"memory may run out: {need_words}; {remedy}")), MemoryWarning, stacklevel=2)

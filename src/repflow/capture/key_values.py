@@ -23,7 +23,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
     values: Tensor
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Put new ones behind those that are there."""
+        """Append new ones to those that are there."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys, self._room_keys = _behind(self.keys, getattr(self, "_room_keys", None), key_states)

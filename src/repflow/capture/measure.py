@@ -64,7 +64,7 @@ def measure_prompts(
     progress: Progress | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Result:
-    """Run the model once over the prompts and compute the metrics asked for.
+    """Run the model once over the prompts and compute the requested metrics.
 
     Args:
         model: to run.
@@ -296,7 +296,7 @@ def _metric_from_file(name: str, code: Mapping[str, str]) -> str:
 def meter_factory(
     model: Model, prompts: Prompts, options: MeasureOptions, group: int, center: torch.Tensor | None = None
 ) -> Callable[[], Sequence[Meter]]:
-    """Meters for one batch, those that the catalogue names for the metrics asked for."""
+    """Meters for one batch, those that the catalogue names for the requested metrics."""
     setting = MeterSetting(
         options.metrics,
         states=model.state_count(options.kind),
@@ -317,10 +317,10 @@ def meter_factory(
 
 
 def _named(metrics: Sequence[str]) -> list[str]:
-    """Metrics asked for by name: all, or those beside the defaults where these are among them.
+    """Metrics requested by name: all, or those besides the defaults where these are among them.
 
     A default metric that a short model or a single prompt does not have is left out of the default set without a word;
-    one that was asked for by name is computed or refused.
+    one that was requested by name is computed or refused.
     """
     return [name for name in metrics if not set(DEFAULT_METRICS) <= set(metrics) or name not in DEFAULT_METRICS]
 
@@ -344,12 +344,12 @@ def _check_metrics(names: Sequence[str], states: int, samples: int, options: Mea
 
 
 def _check_table(table: Table, options: MeasureOptions) -> None:
-    """What was asked for by name is there; a meter that leaves it out would do so without a word."""
+    """Whatever was requested by name is present; a meter that leaves it out would do so silently."""
     missing = [name for name in _named(options.metrics) if not given(name, table)]
     if missing:
         got = f"a table without {', '.join(missing)}"
         raise RepflowError(
-            teach("every metric asked for", got, "see that its meter gives it: repflow.metrics.check_metric(NAME)")
+            teach("every requested metric", got, "check that its meter returns it: repflow.metrics.check_metric(NAME)")
         )
 
 

@@ -60,7 +60,7 @@ class Sink(BatchSink, Protocol):
         """What was said of them."""
 
     def announce(self, total: int, **facts: Any) -> None:
-        """Note how many prompts there are in all, for whoever lists runs."""
+        """Note how many prompts there are in all, for lists of runs."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ def run_plan(
 ) -> Plan:
     """Run every batch that the sink does not hold yet; returns the plan with its splits.
 
-    On a GPU the records of a batch are brought in and written while the next batch already runs. `at_last` is called
+    On a GPU the records of a batch are copied and written while the next batch already runs. `at_last` is called
     when the last batch is launched and before its records are waited for.
     """
     warn_of_batches(model, plan.batches, prompts.lengths, plan.group)
@@ -235,7 +235,8 @@ def start_batch(
 def pad(prompts: Prompts, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
     """Right-padded ids (batch, token) and their mask; None when nothing is padded.
 
-    Padding repeats the last real id: any id will do behind a causal model, and that one is surely in the vocabulary.
+    Padding repeats the last real id: any id will do after a causal model's last token, and that one is surely in the
+    vocabulary.
     """
     rows = [np.asarray(prompts.samples[sample].ids) for sample in batch]
     lengths = torch.tensor([len(row) for row in rows])

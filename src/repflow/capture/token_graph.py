@@ -30,7 +30,7 @@ class TokenGraph:
             self._logits = step(self._ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Logits behind these ids."""
+        """Logits after these ids."""
         self._ids.copy_(ids)
         self._graph.replay()
         return self._logits
@@ -39,7 +39,7 @@ class TokenGraph:
 def captured(step: Step, ids: Tensor) -> Step:
     """The step as a graph; the step itself where it cannot be one.
 
-    Nothing has run when capturing fails, so the step can go on from where it was.
+    Nothing has run when capturing fails, so the step can continue from where it was.
     """
     try:
         with torch.inference_mode():

@@ -46,7 +46,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             except KeyboardInterrupt as stop:
                 ended = isinstance(stop, Terminated)
-                note(f"{'terminated' if ended else 'interrupted'}; the same command goes on from what is stored")
+                note(f"{'terminated' if ended else 'interrupted'}; rerun the same command to resume")
                 raise typer.Exit(TERMINATED if ended else INTERRUPTED) from None
             except Exception as error:  # noqa: BLE001  the last stop before the user
                 raise typer.Exit(complain(error)) from None
@@ -108,13 +108,13 @@ def complain(error: Exception, about: str = "") -> int:
         text = re.sub(r"\s*\n\s*", " ", text)  # what another library said in several lines
     if (fault := _locale_fault(error)) is not None:
         got = f"{locale.getencoding()}, in which this cannot be read or written: {fault}"
-        text = teach("a process that takes text for UTF-8", got, "set PYTHONUTF8=1 and run the command again")
+        text = teach("a process that reads text as UTF-8", got, "set PYTHONUTF8=1 and run the command again")
     note(f"error: {f'{about}: ' if about else ''}{text}")
     return WRONG_REQUEST if isinstance(error, InputError) else FAILED
 
 
 def _locale_fault(error: BaseException | None) -> UnicodeError | None:
-    """What could not be read or written as the process does not speak UTF-8, whoever got the blame."""
+    """What could not be read or written because the process does not use UTF-8, whichever error it surfaced as."""
     if sys.flags.utf8_mode or locale.getencoding().lower().replace("-", "") == "utf8":
         return None
     while error is not None and not isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
@@ -134,7 +134,7 @@ def say(text: str) -> None:
 
 
 def import_torch() -> None:
-    """Import what every study of a model needs, so that its seconds stand under their own name."""
+    """Import what every study of a model needs, so that its seconds are counted under their own name."""
     with phase("imports"), deferred("scipy.optimize", "linear_sum_assignment"):
         import repflow.capture.run
         import repflow.models  # noqa: F401
@@ -160,7 +160,7 @@ def stdout_console() -> Any:
     from rich.segment import Segment
 
     class Seen(Console):
-        """Writes out control characters in whatever a table holds; its own colours are no part of the text."""
+        """Writes out control characters in whatever a table holds; its own colours are not part of the text."""
 
         def render(self, *args: Any, **kwargs: Any) -> Any:
             for part in super().render(*args, **kwargs):
@@ -227,7 +227,7 @@ class ProgressLine:
             self._bar.stop()
 
     def phase(self, text: str, done: int = 0, total: int | None = None) -> None:
-        """Say what is done now; without a total the bar moves to and fro."""
+        """Say what is being done; without a total the bar pulses."""
         first, fresh = not self._phase, text != self._phase
         self._phase = text
         if fresh:

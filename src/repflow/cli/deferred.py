@@ -13,7 +13,7 @@ from typing import Any
 class _StandIn(ModuleType):
     """A module in whose place functions are handed out that import it when they are called.
 
-    Whatever is asked for beside these brings in the real module at once.
+    Any other attribute imports the real module immediately.
     """
 
     def __init__(self, name: str, functions: tuple[str, ...]) -> None:

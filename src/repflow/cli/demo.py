@@ -39,14 +39,14 @@ def command(
 ) -> None:
     """Show the phenomenon on the built-in models: flow, random twins, probes, reach, and paper 1's eight findings.
 
-    Takes a minute or two on two cores, needs no network, and ends with a page to look at. A demo that was cut goes on
-    where it was.
+    Takes a minute or two on two cores, needs no network, and ends with a page to look at. An interrupted demo
+    resumes.
     """
     check_place(out)
     make_folder(out / FOLDER)  # one error where nothing can be written, not one of every run
     models = shown_models()
     if missing := [name for name in NAMES if name not in models]:
-        note(f"warning: not in the zoo here, and so not shown: {', '.join(missing)}")
+        note(f"warning: missing from this zoo, so not shown: {', '.join(missing)}")
     planned = jobs(full=full, models=models)
     note(f"demo: {len(planned)} runs of {len(models)} small models trained by repflow, into {out / FOLDER}")
     results = run_all(planned, out / FOLDER)
@@ -77,7 +77,7 @@ def command(
 
 
 def run_all(planned: Sequence[Job], out: Path) -> dict[str, Result]:
-    """All runs by name, one after the other; one that fails is reported and left out, and the others go on."""
+    """All runs by name, one after the other; one that fails is reported and left out, and the others continue."""
     results = {}
     for place, job in enumerate(planned, start=1):
         try:

@@ -35,7 +35,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
     **options: Any,
 ) -> None:
-    """Diagnose MODEL: where tokens become alike and part again, where the task's answer can be decoded, what is lost.
+    """Diagnose MODEL: where tokens become alike and separate, where the task's answer can be decoded, what is lost.
 
     Every statement cites its number; published signatures are judged as published (raw values) and as we judge (excess
     similarity, chance-corrected points, intervals). What was not measured is not claimed.

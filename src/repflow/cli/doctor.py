@@ -101,7 +101,7 @@ def _show(facts: dict[str, Any]) -> None:
     for extra, missing in facts["extras"].items():
         absent = f"lacks {', '.join(missing)}; pip install 'repflow[{extra}]'"
         rows.append((f"extra {extra}", absent if missing else "installed"))
-    rows.append(("hub", "offline (HF_HUB_OFFLINE)" if facts["hub_offline"] else "asked only for hub ids"))
+    rows.append(("hub", "offline (HF_HUB_OFFLINE)" if facts["hub_offline"] else "used only for hub ids"))
     for title, text in rows:
         table.add_row(title, Text(text))
     stdout_console().print(table)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
 
 app = typer.Typer(
-    help="Token dynamics of deep selective state-space models: simulate them, or hold a real model against them.",
+    help="Token dynamics of deep selective state-space models: simulate them, or compare a real model with them.",
     no_args_is_help=True,
 )
 NO_PICTURE = Annotated[bool, typer.Option("--no-picture", help="Write no HTML file beside the run.")]

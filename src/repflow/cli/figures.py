@@ -42,7 +42,7 @@ def command(
     depth: DEPTH = "auto",
     figure: FIGURE = None,
     choose: CHOOSE = None,
-    every: Annotated[bool, typer.Option("--every", help="Draw every choice of every menu, a file each.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="Draw every choice of every menu, one file each.")] = False,
     text: Annotated[
         str, typer.Option("--text", help="Letters in SVG: outlines (need no font) or editable.")
     ] = "outlines",

@@ -16,7 +16,7 @@ from repflow.spec.zoo import PREFIX, available, check_zoo_name, is_zoo
 
 C = TypeVar("C")
 MODEL_HELP = "zoo:NAME, folder, hub id with optional @revision, config:FILE.json, FILE.gguf"
-"""What a model may be, for the help; see `or_zoo` for what stands for none."""
+"""What a model may be, for the help; see `or_zoo` for the default."""
 
 ALLOW_CODE = Annotated[bool, typer.Option("--allow-code", help="Run Python files that the request names as metrics.")]
 TRUST_REMOTE_CODE = Annotated[
@@ -26,7 +26,7 @@ TRUST_REMOTE_CODE = Annotated[
 
 
 def or_zoo(specs: str | Sequence[str] | None, *names: str) -> list[str]:
-    """Models as given; where none is, these of the zoo, which is said on stderr.
+    """The models as given; without any, these of the zoo, with a note on stderr.
 
     Args:
         specs: what was typed: a list of specs, a lone one, "" or None.
@@ -122,7 +122,7 @@ PANELS = {
 
 
 def panel(name: str) -> str | None:
-    """Group of an option; None for one that stands among the command's own.
+    """Group of an option; None for one that is listed among the command's own.
 
     >>> panel("task"), panel("out")
     ('What the model reads', None)

@@ -61,7 +61,7 @@ def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> boo
     from repflow.store import heal, is_start, verify
 
     if run.is_dir() and is_start(run):
-        say(f"{run} holds nothing yet: it is starting, or was killed at once; run its command again")
+        say(f"{run} is still empty: it is starting, or was killed right away; rerun its command")
         return True
     damages = verify(run)
     for damage in damages:
@@ -93,7 +93,7 @@ def trusted_request(run: Path, trust: Trust) -> dict[str, Any]:
 
 
 def rerun(run: Path, trust: Trust) -> None:
-    """Run the stored request of a run again, so that what was discarded is computed anew."""
+    """Rerun the stored request of a run, so that what was discarded is recomputed."""
     stored = trusted_request(run, trust)
     folder = run.resolve()
     if stored.get("study") == "recency-figure":
@@ -131,7 +131,7 @@ def _not_again(run: Path) -> InputError:
         teach(
             f"a run in {run} whose request can be repeated",
             "a run of another command or of a live model",
-            "what was damaged is discarded; run its command again, it computes that anew",
+            "the damaged parts are deleted; rerun its command to recompute them",
         )
     )
 

@@ -69,7 +69,7 @@ def study_command(row: StudyRow) -> Callable[..., None]:
 def run_each(
     study: "BaseStudy[Any]", configs: Sequence[Any], out: Path, name: str | None = None, *, as_json: bool = False
 ) -> tuple[int, "list[Result]"]:
-    """Run a study on models one after the other; one that fails is reported and the others go on.
+    """Run a study on models one after the other; one that fails is reported and the others continue.
 
     Args:
         study: which.

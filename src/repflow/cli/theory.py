@@ -33,7 +33,7 @@ def verify_command(
     """Verify the papers' theorems: each printed and corrected form beside a simulation, with the gap and a verdict.
 
     Theorems 5 and 6 of paper 1 are set against its own Table 1. Exit code 1 if a corrected form disagrees with its
-    simulation by more than 1 % (or more than its noise). A run that was cut goes on where it was.
+    simulation by more than 1 % (or more than its noise). An interrupted run resumes.
     """
     from repflow.studies.theory.verify import STUDY, check_request, run
 

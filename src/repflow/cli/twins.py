@@ -32,7 +32,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
     **options: Any,
 ) -> None:
-    """Hold MODEL against random twins: is the shape of token similarity over depth architecture or training?
+    """Compare MODEL with random twins: is the shape of token similarity over depth architecture or training?
 
     Late minus early similarity of every cell, with intervals over prompts and seeds. It is called architectural only
     where its sign is the same in every cell, for all schemes and n = 128 … 2K; else the cells that break are named.

@@ -129,7 +129,7 @@ METRICS: dict[str, Metric] = {
         ),
         _facts(
             "common_share", "state sample", (0, 1), "higher is more alike", "rotation scale token_order", "repflow",
-            "share of the tokens' energy that lies in their mean", home="similarity", meter=FLOW,
+            "share of the tokens' energy that is in their mean", home="similarity", meter=FLOW,
         ),
         _facts(
             "sharpness", "state sample", (0, 2), "lower is more alike", "rotation scale token_order",

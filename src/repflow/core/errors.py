@@ -86,7 +86,7 @@ _OPTION = re.compile(
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Inside, errors speak of options: what runs was typed as a command."""
+    """Internally, errors name options, since what runs was typed as a command."""
     global _typed_commands
     _typed_commands += 1
     try:
@@ -155,7 +155,7 @@ def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:
     got = f"too little memory ({words_of(error)})"
     remedy = (
         "pass a smaller --batch-size or --length, a smaller model or --dtype bfloat16, end other programs, or use a "
-        "larger machine; the same command goes on from what is stored"
+        "larger machine; rerun the same command to resume"
     )
     return OutOfMemoryError(teach(f"memory for {doing}", got, remedy))
 
@@ -182,7 +182,7 @@ def refusing(expected: str, got: str, remedy: str, kind: type[InputError] | None
 
     Args:
         expected: What the file should be.
-        got: Name of the file; the library's words are put behind it.
+        got: Name of the file; the library's words follow it.
         remedy: What to do.
         kind: Class of the error, InputError unless given.
     """

@@ -51,7 +51,7 @@ LEVEL = 0.95
 LEAST_VALUES = 3
 """Values that an interval of a mean needs. With two, Student's quantile is 12.7: right on average, and useless."""
 NO_INTERVAL = f"no interval below {LEAST_VALUES} prompts"
-"""What tables and pages say, once, where values stand without an interval."""
+"""What tables and pages say, once, where values have no interval."""
 
 
 class Band(NamedTuple):
@@ -63,7 +63,7 @@ class Band(NamedTuple):
 
 
 def bracketed(low: Any, high: Any, form: str = ".3f", *, scale: float = 1.0) -> str:
-    """Bounds behind a value, with the space before them; nothing where there are none, as below three prompts.
+    """Bounds after a value, with the space before them; nothing where there are none, as below three prompts.
 
     >>> "0.2" + bracketed(0.1, 0.3, ".1f"), "0.2" + bracketed(None, float("nan"))
     ('0.2 [0.1, 0.3]', '0.2')
@@ -293,7 +293,7 @@ def corrected_resampled_t(
 
 
 def student_quantile(freedom: Values, level: float = LEVEL) -> np.ndarray:
-    """Half width, in standard errors, of Student's two-sided interval at so many degrees of freedom.
+    """Half width, in standard errors, of Student's two-sided interval at these degrees of freedom.
 
     >>> student_quantile([2, 7, 1000]).round(3).tolist()
     [4.303, 2.365, 1.962]
@@ -337,7 +337,7 @@ def _moments(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _student(count: np.ndarray, level: float) -> np.ndarray:
-    """Student's quantile for a mean of so many values; NaN below three."""
+    """Student's quantile for a mean of this many values; NaN below three."""
     sizes, place = np.unique(count, return_inverse=True)  # the inverse of a distribution is slow; few counts differ
     quantiles = [_one_quantile(int(n) - 1, level) if n >= LEAST_VALUES else math.nan for n in sizes]
     return np.asarray(np.array(quantiles, dtype=np.float64)[place]).reshape(count.shape)

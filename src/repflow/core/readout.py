@@ -42,7 +42,7 @@ class Number(NamedTuple):
         return cls(*(float(np.asarray(part)[place]) for part in (band.mean, band.low, band.high)))
 
     def text(self, form: str = ".1f", scale: float = POINTS) -> str:
-        """The value, and the interval behind it where there is one."""
+        """The value, followed by its interval where there is one."""
         if not np.isfinite([self.low, self.high]).all():
             return f"{scale * self.value:{form}} (no interval)"
         return f"{scale * self.value:{form}} [{scale * self.low:{form}}, {scale * self.high:{form}}]"
@@ -106,7 +106,7 @@ class ReadOut:
         loss: accuracy minus last_accuracy, below chance counted as chance.
         shown: whether an earlier state may be said to beat the last one.
         counts: prompts behind it; None where they are not stored.
-        half: the loss with probes fitted on half the training prompts, where that was asked for.
+        half: the loss with probes fitted on half the training prompts, where that was requested.
         blocks: block (from 1) of each entry, where states are branches; empty where entry n is state n.
     """
 
@@ -171,7 +171,7 @@ class ReadOut:
 
     @property
     def corrected(self) -> Number:
-        """The loss over 1 - chance: 1 where all that lay above chance is lost."""
+        """The loss over 1 - chance: 1 where everything above chance is lost."""
         return self.loss.over(1 - self.chance) if self.chance < 1 else Number(float("nan"))
 
     @property
@@ -204,7 +204,7 @@ class ReadOut:
 
     @property
     def beside(self) -> str:
-        """Prompts behind a claim, to stand behind its number; "" where they are not stored."""
+        """Prompts behind a claim, to print after its number; "" where they are not stored."""
         return "" if self.counts is None else f"; {self.counts}"
 
     @property

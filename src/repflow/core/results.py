@@ -96,7 +96,7 @@ class Result(Mapping[str, np.ndarray]):
 
         Student's, within the range that the catalogue declares; NaN bounds below three samples. Runs from before
         `repflow.core.intervals` hold percentiles of a bootstrap, which are too narrow for a few samples; they are
-        returned as stored. `sample_band(result[name], result.axes[name])` makes them anew.
+        returned as stored. `sample_band(result[name], result.axes[name])` recomputes them.
         """
         if name not in self.bands:
             self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name))
@@ -105,8 +105,8 @@ class Result(Mapping[str, np.ndarray]):
     def token_counts(self, name: str) -> np.ndarray:
         """Tokens behind each stored value of a per-token metric, zero where it is NaN; the shape is the metric's.
 
-        Beyond 256 tokens a stored position is the mean of a span of them, but for the first four, which stand alone:
-        a plain mean over positions would count these as often as whole spans.
+        Beyond 256 tokens a stored position is the mean of a span of them, except for the first four, which are kept
+        singly: a plain mean over positions would count these as often as whole spans.
         """
         values, axes = self[name], self.axes[name]
         starts, lengths = self.provenance.get("positions"), self.provenance.get("lengths")

@@ -4,7 +4,7 @@ Phases nest, and a second belongs to the innermost one: the meters' time is take
 them. What no phase claims is `other`, so the parts always sum to the whole.
 
 A GPU works on after a call has returned: without `REPFLOW_SYNC_PHASES=1`, which waits at the end of every phase, its
-time stands under whichever phase first waits for a number.
+time is counted under whichever phase first waits for a number.
 """
 
 from __future__ import annotations

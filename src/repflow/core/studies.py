@@ -46,7 +46,7 @@ STUDIES = (
     StudyRow("dynamics-simulate", "repflow.studies.dynamics.simulate", command="dynamics simulate"),
     StudyRow("dynamics-apply", "repflow.studies.dynamics.apply", command="dynamics apply", grid=True),
 )
-"""Those whose stored configs have no name come first, the one with the most telling keys before the others."""
+"""Those whose stored configs have no name come first, the one with the most specific keys before the others."""
 
 
 def row_named(name: str) -> StudyRow:

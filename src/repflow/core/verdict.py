@@ -10,7 +10,7 @@ of its threshold, on the other, or around it.
 | partly holds | one part at least is shown to hold and one shown not to, each at 5 % over the number of parts |
 | open | anything else: too few trainings or prompts to say |
 
-Every word stands with "k of n parts in m of r trainings": k parts of n are shown to hold, and m trainings of r could be
+Every word comes with "k of n parts in m of r trainings": k parts of n are shown to hold, and m trainings of r could be
 asked. A claim of several parts is decided only if all of them are, so each part keeps its whole 5 %; that some part
 among several is settled by luck is what "partly holds" has to guard against, and so it divides the 5 % among them.
 

@@ -57,7 +57,7 @@ def blow_up_time(x0: Numbers, *, mu: Numbers, s_delta: Numbers, a: Numbers, budg
     path = integrate(ScalarSystem(tokens, rate, weight, decay), np.array([math.inf]), budget=check_budget(budget))
     end = path.end
     if end is None or end.kind != "blow-up":
-        why = "its rates are below what float64 can tell from zero" if end is None else end.message
+        why = "its rates are below what float64 can distinguish from zero" if end is None else end.message
         raise RepflowError(f"no blow-up was reached, though one must come by t = {bound:g}: {why}")
     return BlowUp(end.time, end.token, bound)
 

@@ -1,4 +1,4 @@
-"""A heuristic verdict for D ≥ 2, from appendix C's conjecture, and what speaks against trusting it.
+"""A heuristic verdict for D ≥ 2, from appendix C's conjecture, and the reasons not to trust it.
 
 The conjecture: all tokens go to zero if the symmetric part of S_Cᵀ S_B has negative eigenvalues only, and diverge if it
 has a positive one. It is false in both directions (docs: guides/token-dynamics), so that the verdict is a guess and the
@@ -34,7 +34,7 @@ class ClassificationND:
         zeros: how many of them are zero to rounding, as rank deficiency makes them; they do not count.
         forms: (token,), x_lᵀ M x_l at the start.
         signs: (token,), their signs; a token alone shrinks while its form is negative and grows while it is positive.
-        outcomes: per token what a simulation shows: `to zero`, `settles`, `grows`, `blows up`, or `unknown` (behind a
+        outcomes: per token what a simulation shows: `to zero`, `settles`, `grows`, `blows up`, or `unknown` (after a
             token that ends the solution); empty without `s_delta` and `a`. `evidence` has the times and norms.
         evidence: sentences and numbers by name.
     """

@@ -36,7 +36,7 @@ class Panel:
         return isinstance(self.io, tuple)
 
     def parameters(self, *, printed_sign: bool = False) -> dict[str, Any]:
-        """Arguments of `simulate` or `simulate_nd`, with |a| unless the printed sign is asked for."""
+        """Arguments of `simulate` or `simulate_nd`, with |a| unless the printed sign is requested."""
         a = self.a if printed_sign else abs(self.a)
         return {"x0": self.x0, "io_matrix" if self.vectors else "mu": self.io, "s_delta": self.s_delta, "a": a}
 

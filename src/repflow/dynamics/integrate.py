@@ -22,7 +22,7 @@ STIFF_TOLERANCE = 1e-10
 STIFF_STEP, STIFF_STEPS = 0.01, 100
 """That many explicit steps in a row as short as that mean that stability, not accuracy, sets their length."""
 UNRESOLVED = 1e-17
-"""A growth whose time scale is this share of t happens at one time, as far as float64 can tell."""
+"""A growth whose time scale is this share of t happens at one time, as far as float64 can resolve."""
 LARGEST_LOG = 220.0
 """ln‖x‖ beyond which the cubic right-hand side comes near the end of float64."""
 LONGEST_STEP = 10.0

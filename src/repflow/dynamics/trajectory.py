@@ -1,4 +1,4 @@
-"""What a simulation gives: tokens at the times asked for, the hidden attention there, and what ended it."""
+"""What a simulation gives: tokens at the requested times, the hidden attention there, and what ended it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trajectory:
     """A solution of the token dynamics.
 
     Attributes:
-        t: (time,), the times asked for.
+        t: (time,), the requested times.
         tokens: (time, token), or (time, token, dim) in more dimensions; NaN from the event that ends the solution on.
         log_norms: (time, token), ln ‖x_l‖: also where a token is too small or too large for a float.
         events: what happened, in time; empty where all went well.

@@ -70,7 +70,7 @@ def restrict_attention(model: Model, network: PreTrainedModel, *, window: int | 
 
 
 def check_served(model: Model, network: nn.Module) -> None:
-    """Every block that attends must have asked for our function in the self-check's passes."""
+    """Every block that attends must have called our function in the self-check's passes."""
     for index, block in enumerate(model.blocks):
         attending = [m for m in block.modules() if model.reading.mixers.get(m) == "attention"]
         if attending and not any(_is_changed(m) for m in attending):

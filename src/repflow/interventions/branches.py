@@ -1,6 +1,6 @@
 """Blocks and branches taken out: the stream passes as if they were not there, everything else stays.
 
-"Which block carries the key?" is asked by taking one out and probing again. A linear read-out that finds less behind it
+"Which block carries the key?" is asked by taking one out and probing again. A linear read-out that finds less after it
 shows that what it read came through that block or was made from what did; that is more than decodability, and less than
 a mechanism: later blocks meet a stream that they were not trained on.
 """

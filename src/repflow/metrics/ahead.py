@@ -55,7 +55,7 @@ class Launch(NamedTuple):
 
     @property
     def key(self) -> Any:
-        """What Triton compiles anew for: dtypes, whether a number is 1 or a multiple of 16, and the constants."""
+        """What makes Triton recompile: dtypes, whether a number is 1 or a multiple of 16, and the constants."""
         names = [getattr(each, "do_not_specialize", False) for each in getattr(self.kernel, "params", ())]
         fixed = names[: len(self.arguments)] or [False] * len(self.arguments)
         kinds = tuple(type(a) if any_ else _kind(a) for a, any_ in zip(self.arguments, fixed, strict=True))

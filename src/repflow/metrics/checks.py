@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 def as_batch(hidden: Tensor, mask: Tensor | None = None, *, min_states: int = 1) -> Batch:
-    """Bring (state, token, width) or (state, batch, token, width) to the latter and check the mask.
+    """Convert (state, token, width) to (state, batch, token, width) and check the mask.
 
     Half precision is widened to float32: sums over thousands of tokens in bfloat16 lose the number. Padding becomes 1:
     whatever it held (NaN, or zeros, which have no direction) would spoil gradients even where its value is dropped.

@@ -86,7 +86,7 @@ def check_metric(
     | axes | one value per entry of the declared axes, the same when called again, the states left as they are |
     | range | values within [low, high] on random, collapsed, opposite, tiny and huge states and beside a sink |
     | invariance | each declared one; `scales` of the catalogue too |
-    | padding | garbage and NaN behind a prompt change nothing, nor does a longer padding |
+    | padding | garbage and NaN after a prompt change nothing, nor does longer padding |
     | batch | a sample alone, and beside others, unless the metric compares samples |
     | streaming | the meter gives the same in any batches and any order |
     | not finite | a NaN token makes NaN of every value that depends on it, and changes no other; no error, no zero |
@@ -237,7 +237,7 @@ class _Trial:
                 expected = f"values with axes ({text}) (check 'axes' of {self.subject.name})"
                 raise InputError(teach(expected, f"shape {tuple(value.shape)}", "declare the axes it returns"))
             if not torch.equal(sample, before):
-                expected = f"states that stay as they are (check 'axes' of {self.subject.name})"
+                expected = f"states left unchanged (check 'axes' of {self.subject.name})"
                 raise InputError(teach(expected, "states written to", "work on a copy: hidden = hidden.clone()"))
             self.note("axes", _error(self._one(sample), value), "the same value when called again",
                       "keep no state between calls and draw no random numbers", 0.0)  # fmt: skip
@@ -258,8 +258,8 @@ class _Trial:
     def invariance(self) -> None:
         for kind in sorted(self.subject.invariances):
             got, wanted = self._changed(kind)
-            self._same(f"invariance to {kind}", got, wanted, f"a value that {kind} leaves as it is",
-                       "declare only what leaves it as it is")  # fmt: skip
+            self._same(f"invariance to {kind}", got, wanted, f"a value that {kind} does not change",
+                       "declare only invariances that hold")  # fmt: skip
         power = self.subject.scales
         if power is not None:
             got = self.values([3.0 * sample for sample in self.samples])
@@ -299,14 +299,14 @@ class _Trial:
 
     def padding(self) -> None:
         """By the function where it takes a mask, by the meter in any case."""
-        wanted, remedy = self.values(self.samples), "use `mask`, and read nothing behind a prompt's last token"
+        wanted, remedy = self.values(self.samples), "use `mask`, and read nothing after a prompt's last token"
         if self.subject.masked:
             for garbage, extra in ((0.0, 1), (1e6, 3), (float("nan"), 2)):
                 got = self.values(self.samples, garbage, extra)
-                self._same("padding", got, wanted, f"a value that padding of {garbage:g} leaves as it is", remedy)
+                self._same("padding", got, wanted, f"a value that padding with {garbage:g} does not change", remedy)
         for garbage in (0.0, float("nan")):
             got = self._streamed([[0, 1, 2]], garbage)
-            self._same("padding", got, wanted, f"a meter that padding of {garbage:g} leaves as it is", remedy)
+            self._same("padding", got, wanted, f"a meter that padding with {garbage:g} does not change", remedy)
 
     def batch(self) -> None:
         self.errors["batch"] = 0.0
@@ -319,9 +319,9 @@ class _Trial:
         if self.subject.masked:
             hidden, mask = _padded(louder, 0.5, 0)
             got = self._split(self._apply(hidden, mask=mask), louder)
-            self._same("batch", got, wanted, "a sample's value whatever stands beside it", remedy)
+            self._same("batch", got, wanted, "the same value of a sample whatever else is in the batch", remedy)
         got = self._streamed([[0, 1, 2]], 0.5, louder)
-        self._same("batch", got, wanted, "a sample's value whatever stands beside it in the meter", remedy)
+        self._same("batch", got, wanted, "the same value of a sample whatever else the meter has seen", remedy)
 
     def streaming(self) -> None:
         wanted = self.values(self.samples)
@@ -366,7 +366,7 @@ class _Trial:
                 self.note("not finite", hidden_bad, f"no finite value that depends on a token of {bad:g}", remedy, 0.0)
                 spoiled = torch.where(depends | self._touched(got.shape, state, token), before, got)
                 what = f"values that do not depend on a token of {bad:g} as they are"
-                self.note("not finite", _error(spoiled, before), what, "let it spoil nothing but what depends on it")
+                self.note("not finite", _error(spoiled, before), what, "only what depends on it may become NaN")
 
     def _touched(self, shape: torch.Size, state: int, token: int) -> Tensor:
         """Entries that a token of a state is part of, whether or not their value depends on it (CKA with itself)."""

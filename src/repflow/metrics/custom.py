@@ -16,7 +16,7 @@ MetricFunction = Callable[[Tensor], Any]
 CUSTOM: dict[str, tuple[tuple[str, ...], MetricFunction]] = {}
 """name → (axes without the sample axis, function)."""
 TRIAL = {"state": 4, "layer": 3, "token": 6, "width": 5}
-"""Sizes of a trial whose axes can be told by their lengths."""
+"""Sizes of a trial whose axes can be recognised by their lengths."""
 
 
 def function_name(function: MetricFunction) -> str:

@@ -1,7 +1,7 @@
 """Meters by the catalogue: each metric's row names what computes it, and nothing else has to know.
 
 A row's `home` has the pure function; its `meter`, if any, computes the metric as states stream by, else `HeldMeter`
-applies the function to each sample. What is asked for is computed or refused: `check_computed` puts every meter through
+applies the function to each sample. What is requested is computed or refused: `check_computed` puts every meter through
 a trial before a run starts, and finds a row whose meter does not give the metric, or gives it with other axes.
 """
 
@@ -101,7 +101,7 @@ def check_computed(names: Iterable[str]) -> None:
     for name in known:
         facts = METRICS[name]
         source = facts.meter or f"{facts.home}:{name}"
-        remedy = "let it give what the catalogue says, or correct the row in repflow/core/catalogue.py"
+        remedy = "make it return what the catalogue declares, or correct the row in repflow/core/catalogue.py"
         if not given(name, table):
             raise InputError(teach(f"metric {name!r} from {source}", "a table without it", remedy))
         axes = table.get(name, table.get(f"{KEPT}{name}"))

@@ -290,7 +290,7 @@ class MatchedDepth:
 
     @classmethod
     def start(cls, points: int | None, n_states: int, like: Tensor) -> MatchedDepth | None:
-        """None when no grid is asked for."""
+        """None when no grid is requested."""
         if points is None:
             return None
         return cls(points, n_states - 1, DepthSums.start(like), [], [])

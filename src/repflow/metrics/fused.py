@@ -236,7 +236,7 @@ def _column_run(
 
 
 def _span(token: int, split: int) -> int:
-    """Tokens of one part: whole steps of the kernel, so that what it loads lies at even places whatever the length.
+    """Tokens of one part: whole steps of the kernel, so that what it loads is aligned whatever the length.
 
     >>> _span(2048, 4), _span(2000, 3), _span(70, 1)
     (512, 704, 128)
@@ -324,7 +324,7 @@ def _two_parts(vectors: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _pointers(states: list[Tensor]) -> list[Tensor]:
-    """States as the kernels take them: eight, of which the last may stand for those that are missing."""
+    """States as the kernels take them: eight; the last may repeat in place of missing ones."""
     whole = [state.contiguous() for state in states]
     return [*whole, *[whole[-1]] * (MAX_NEW - len(whole))]
 

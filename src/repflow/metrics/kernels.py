@@ -1,7 +1,7 @@
 """Triton kernels behind `repflow.metrics.fused`. Imported only where Triton is installed.
 
-Glossary: a row is one token of one sample; x0..x9 are the window's states, oldest first, of which the first PREVIOUS
-were already taken in and the next NEW are new; k counts states taken into a running mean.
+Glossary: a row is one token of one sample; x0..x9 are the window's states, oldest first: the first PREVIOUS were
+already added and the next NEW are new; k counts states taken into a running mean.
 """
 
 # Triton reads these functions' source: annotations and docstrings inside stay plain.

@@ -26,7 +26,7 @@ UNPOOLED = 4
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Bring a small tensor to the device; a copy from pageable memory would wait for all work queued on a GPU."""
+    """Move a small tensor to the device; a copy from pageable memory would wait for all work queued on a GPU."""
     if device.type == "cuda" and not tensor.is_cuda and tensor.numel():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -57,7 +57,7 @@ class MeterSetting:
     """What a meter may know of a run before it starts.
 
     Attributes:
-        metrics: Metrics asked for; a meter sees those that the catalogue says it computes.
+        metrics: Requested metrics; a meter sees those that the catalogue says it computes.
         states: States that will come, per batch.
         positions: Tokens of the longest prompt.
         keep: Sample ids whose per-token values are kept.
@@ -150,7 +150,7 @@ class Meter(ABC):
             mine, its = getattr(self, entry.name), getattr(other, entry.name)
             if entry.init and entry.name not in self.free and not _same(mine, its):
                 got = f"{entry.name} = {_shown(mine)} and {_shown(its)}"
-                raise InputError(teach("meters of the same settings", got, "make both meters alike"))
+                raise InputError(teach("meters of the same settings", got, "build both meters with the same settings"))
         self.records.update(other.records)
 
 
@@ -241,7 +241,7 @@ def pool_positions(values: Tensor, bins: np.ndarray, mask: Tensor) -> Tensor:
 
 
 def _call(name: str, function: Callable[[Tensor], Any], hidden: Tensor, sample: int) -> Any:
-    """Apply a user's function; what goes wrong inside it is told with its name."""
+    """Apply a user's function; what goes wrong inside it is reported with its name."""
     try:
         return function(hidden)
     except Exception as error:

@@ -192,7 +192,7 @@ def column_sums(
         weights: (state, batch, row, token).
         probes: entries -1, 0 or 1 (batch, probe, token).
         others: tokens that the probes see (state, batch, token).
-        lengths: real tokens of each sample; what lies behind them is never read, so padding may hold anything.
+        lengths: real tokens of each sample; what follows them is never read, so padding may hold anything.
 
     Returns:
         weights and probes @ states (state, batch, row + probe, width) and Σ_t h² (state, batch, width), in the dtype

@@ -130,7 +130,7 @@ def cross_prompt_cosine(unit_sum: Float[Tensor, "state batch width"], count: Ten
 def common_share(
     hidden: Hidden, *, mask: Mask | None = None, drop: str = "none", bos: Mask | None = None
 ) -> Float[Tensor, "state *batch"]:
-    """Share of the tokens' energy that lies in their mean: ‖mean_t h‖² / mean_t ‖h‖².
+    """Share of the tokens' energy that is in their mean: ‖mean_t h‖² / mean_t ‖h‖².
 
     Shapes: (state, *batch, token, width) → (state, *batch). 1 when all tokens are equal, 1/n if independent.
 

@@ -73,7 +73,7 @@ def top_share(energy: Tensor, top: int) -> Share:
 def rank_key(norm: Tensor) -> Tensor:
     """Norms to rank tokens by: those within a thousandth of the largest count as equal to it.
 
-    Behind a norm layer all tokens are equally long but for rounding, which must not choose among them: the same run
+    After a norm layer all tokens are equally long except for rounding, which must not choose among them: the same run
     in other batches would name other tokens.
     """
     largest = norm.amax(-1, keepdim=True)

@@ -74,7 +74,7 @@ class CkaMeter(_HeldStates):
 
     @classmethod
     def for_run(cls, setting: MeterSetting) -> CkaMeter:
-        """With the estimator asked for."""
+        """With the requested estimator."""
         return cls(unbiased=setting.unbiased)
 
     def _take(self, states: list[Tensor]) -> Record:

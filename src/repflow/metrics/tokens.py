@@ -137,7 +137,7 @@ class TokenSums:
     def room(self, states: int) -> TokenSums:
         """Place for all states of a batch, shaped as these.
 
-        Made once, before most states have come: small tensors kept per state would lie between the freed large ones,
+        Made once, before most states have come: small tensors kept per state would sit between the freed large ones,
         and the C library's memory would then grow by about a state per block.
         """
         return TokenSums(

@@ -41,7 +41,7 @@ class Sublayer:
 
     Attributes:
         kind: attention, ssm, recurrent, conv or mlp (a mixture of experts is an mlp here).
-        module: The module whose output is added; the norm behind it where the block has one.
+        module: The module whose output is added; the norm after it where the block has one.
         scale: Factor of the block, such as Granite's residual multiplier.
     """
 
@@ -77,7 +77,7 @@ def find_blocks(base: nn.Module, config: Any) -> list[nn.Module]:
             + teach(
                 f"a module list of {wanted} blocks, as the configuration says",
                 f"{type(base).__name__} with {lengths or 'no module list'}",
-                "repflow reads decoders whose blocks lie in one ModuleList",
+                "repflow reads decoders whose blocks are in one ModuleList",
             )
         )
     best = min(fitting, key=lambda item: (item[0].count("."), -_size(item[1])))
@@ -117,7 +117,7 @@ def token_mixers(network: PreTrainedModel) -> dict[nn.Module, str]:
 
 
 def declared_types(config: Any, n_blocks: int) -> list[str | None]:
-    """Type of each block as the configuration has it; None where it does not say, or speaks of another number."""
+    """Type of each block as the configuration has it; None where it does not say, or gives another number."""
     types = getattr(text_config(config), "layer_types", None)
     if not isinstance(types, list | tuple) or len(types) != n_blocks:
         return [None] * n_blocks

@@ -1,7 +1,7 @@
 """Attention weights of a model's attention layers, handed out while it runs.
 
 Fused kernels never form the weights. transformers' eager form does, so that a model is run with it inside the block
-and put back behind it; GPT-Neo and repflow's own attention form them anyway.
+and put back after it; GPT-Neo and repflow's own attention form them anyway.
 """
 
 from __future__ import annotations

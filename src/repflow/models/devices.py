@@ -1,4 +1,4 @@
-"""Devices and dtypes: what was asked for, and whether this machine can run it."""
+"""Devices and dtypes: what was requested, and whether this machine can run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for n in (8, 64, 257):
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """Device that was asked for; by default the first GPU, else the CPU."""
+    """The requested device; by default the first GPU, else the CPU."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -61,7 +61,7 @@ def _straighten_rwkv(network: Any) -> None:
     transformers divides weights in place by growing powers of two and halves the hidden states to match, against
     overflow in float16. The logits are the same, since the last norm ignores the scale, but the stream is not.
     Weights that a live model has already rescaled are put back; a power of two costs no precision. They become the
-    copy's own: the live model goes on to halve and double them in place as it changes between training and eval mode.
+    copy's own: the live model continues to halve and double them in place as it changes between training and eval mode.
     """
     base = network.base_model
     every = int(getattr(base.config, "rescale_every", 0) or 0)

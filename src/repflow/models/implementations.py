@@ -49,7 +49,7 @@ def refuse_fetched_code(data: Mapping[str, Any], name: str) -> None:
 
 
 def _requests(data: Any) -> Iterator[tuple[str, Any]]:
-    """Every implementation that is asked for, for the whole or for a part: `{"text_config": "sdpa"}`."""
+    """Every requested implementation, for the whole or for a part: `{"text_config": "sdpa"}`."""
     if isinstance(data, list):
         for entry in data:
             yield from _requests(entry)

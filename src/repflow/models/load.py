@@ -201,7 +201,7 @@ def twin(model: Model, init: str = "default", *, seed: int = 0) -> Model:
 
 
 def find_source(spec: str | Path) -> Source:
-    """Tell which form a spec has; a local path that exists wins over the hub."""
+    """Recognise the form of a spec; a local path that exists wins over the hub."""
     text = str(spec)
     if is_zoo(text):
         folder = checked_folder(text)
@@ -271,7 +271,7 @@ def _unknown(spec: str, path: Path) -> InputError:
 
 
 def read_config(source: Source, trust_remote_code: bool) -> Any:
-    """Configuration of a model, remote code refused unless asked for."""
+    """Configuration of a model, remote code refused unless allowed."""
     if source.form == "gguf":
         _need("gguf", "gguf", "a .gguf file")
         assert source.path is not None
@@ -338,7 +338,7 @@ def _download(source: Source, name: str) -> Path:
 
 @functools.cache
 def hub_reachable() -> bool:
-    """Whether the hub's name resolves; else only the cache is asked, instead of 23 s of attempts to download.
+    """Whether the hub's name resolves; else only the cache is used, instead of 23 s of attempts to download.
 
     Behind a proxy names are resolved elsewhere, so it is taken to be reachable.
     """
@@ -452,7 +452,7 @@ def _matching(name: str) -> Iterator[None]:
 
 @contextmanager
 def without_progress() -> Iterator[None]:
-    """Hush transformers' bar over the weights; downloads keep theirs."""
+    """Hide transformers' progress bar over the weights; downloads keep theirs."""
     visible = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

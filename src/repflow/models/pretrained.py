@@ -44,7 +44,7 @@ class Model:
     """A decoder whose states can be read.
 
     Attributes:
-        spec: What was asked for.
+        spec: What was requested.
         name: Short display name.
         network: The transformers model, in eval mode.
         tokenizer: Its tokenizer, None where it has none.
@@ -102,7 +102,7 @@ class Model:
 
     @property
     def final_norm(self) -> nn.Module:
-        """Norm behind the last block."""
+        """Norm after the last block."""
         return self.reading.final_norm
 
     @property
@@ -157,7 +157,7 @@ class Model:
 
     @property
     def padding_id(self) -> int | None:
-        """Id that stands for no token: its row of the embedding is zero where the architecture sets it apart.
+        """Id of no token: its row of the embedding is zero where the architecture sets it apart.
 
         A begin or end token that also pads counts only where the embedding sets it apart.
         """
@@ -227,7 +227,7 @@ class Model:
     def digest(self) -> str:
         """Digest of every parameter and stored buffer (name, dtype, shape, bytes) and of ablations, and its scheme.
 
-        Computed anew in every call, on the devices where the weights are; the same on all of them.
+        Recomputed in every call, on the devices where the weights are; the same on all of them.
         """
         return digest.weights_digest(self._stored(), "|".join(self.ablations))
 

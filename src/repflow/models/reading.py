@@ -20,7 +20,7 @@ class Reading:
         blocks: Residual blocks in order.
         parts: Sublayers of each block that add to the stream.
         mixers: Modules that mix tokens, and how.
-        final_norm: Norm behind the last block; an Identity where the model has none.
+        final_norm: Norm after the last block; an Identity where the model has none.
         head: Matrix that turns the final norm's output into logits, None for a bare base model.
         head_scale: Factor between the head's output and the logits.
         head_softcap: Bound c of the soft cap c·tanh(·/c) on the logits.

@@ -112,7 +112,7 @@ def copy(tensor: Tensor) -> Tensor:
 
 
 def record(network: nn.Module, reading: Reading, ids: Tensor) -> Trace:
-    """Run the whole network once and note what every block, the modules behind them and the head saw."""
+    """Run the whole network once and note what every block, the modules after them and the head saw."""
     trace = Trace()
     with ExitStack() as stack, torch.inference_mode():
         for hook in _recorders(reading, trace):
@@ -174,7 +174,7 @@ def _recorders(reading: Reading, trace: Trace) -> list[Any]:
 
 
 def _outside_blocks(reading: Reading) -> list[nn.Module]:
-    """Modules of the base model that neither lie inside a block nor contain one."""
+    """Modules of the base model that are neither inside a block nor contain one."""
     inside = {id(module) for block in reading.blocks for module in block.modules()}
     blocks = {id(block) for block in reading.blocks}
     return [
@@ -294,14 +294,14 @@ def _sublayer_problem(reading: Reading, trace: Trace, tolerance: float) -> str |
         if not added or not close(before + total, after, tolerance):
             return (
                 f"self-check 'sublayers' failed: expected the known sublayers of block {index + 1} "
-                f"({type(reading.blocks[index]).__name__}) to sum up to what it adds; got another sum; "
+                f"({type(reading.blocks[index]).__name__}) to sum to what it adds; got another sum; "
                 "ask for kind='branch'"
             )
     return None
 
 
 def _check_middle(network: nn.Module, reading: Reading, ids: Tensor, trace: Trace, doubtful: bool) -> None:
-    """A disturbed middle block must reach the output: it lies in the path."""
+    """A disturbed middle block must change the output: it is on the path."""
     seen: list[Tensor] = []
 
     def disturb(_: nn.Module, __: Any, output: Any) -> Any:
@@ -329,7 +329,7 @@ def _blame_overflow(trace: Trace, dtype: torch.dtype) -> None:
     bad = [block for block, state in enumerate(trace.outputs, start=1) if not torch.isfinite(state).any()]
     if bad:
         name = str(dtype).removeprefix("torch.")
-        got = f"no finite value behind block {bad[0]} of {len(trace.outputs)} in {name}"
+        got = f"no finite value after block {bad[0]} of {len(trace.outputs)} in {name}"
         remedy = (
             "load it in bfloat16 or float32" if dtype == torch.float16 else "load it in float32, or look at its weights"
         )

@@ -37,7 +37,7 @@ in the configuration of tiny; check its config.json
 
 
 def _numbers(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """Every whole number with the nearest key above it; what lies deeper than a configuration goes is left out."""
+    """Every whole number with the nearest key above it; what is nested deeper than configurations are is left out."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
     elif depth < 8 and isinstance(value, dict):

@@ -1,9 +1,9 @@
 """A part of a finding, asked of the models of one training: its numbers, its margin, the interval of that. No torch.
 
-A margin is how far the models lie on the claim's side of a threshold. What is said of a family is asked of the mean
-over its models, so that a training with two Transformers is asked the same as one with one; each model's number stands
-beside it. The interval is over prompts: each is left out in turn, the number is computed again, and Student's interval
-is taken of what every prompt adds to it (the jackknife; of a plain mean it is Student's interval itself).
+A margin is how far the models are on the claim's side of a threshold. A statement about a family is judged on the
+mean over its models, so that a training with two Transformers is judged like one with one; each model's number is
+listed beside it. The interval is over prompts: each is left out in turn, the number is computed again, and Student's
+interval is taken of what every prompt adds to it (the jackknife; of a plain mean it is Student's interval itself).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Clause:
 
     @property
     def side(self) -> bool | None:
-        """Whether the number lies on the claim's side, by every convention measured; None if it was not asked."""
+        """Whether the number is on the claim's side, by every convention measured; None if it was not asked."""
         if not self.asked:
             return None
         return self.margin > 0 and (self.also is None or self.also.side is not False)
@@ -143,7 +143,7 @@ class Group:
         missing: str,
         no_interval: str = NO_PROMPTS,
     ) -> Clause:
-        """A part that is asked of flows.
+        """A part that is judged on flows.
 
         Args:
             text: what is asked.

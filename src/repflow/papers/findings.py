@@ -1,6 +1,6 @@
 """Paper 1's eight numbered findings, and what measured models say to each. No torch.
 
-A finding is cut into parts that a number can settle. Each part is asked of every training by itself, on the models of
+A finding is cut into parts that a number can settle. Each part is judged on every training by itself, on the models of
 the same seed and number of steps, and gives a margin there. A part is shown to hold, or not to, where Student's 95 %
 interval of its margins over seeds lies on one side of its threshold, and every interval over prompts does as well.
 Two trainings of one seed start from the same weights and read the same batches, so that they count as one: their mean.
@@ -8,7 +8,7 @@ Two trainings of one seed start from the same weights and read the same batches,
 
 The flow is judged on the residual stream and, where runs have them, on what each block of a state-space model adds to
 it, since the paper's values for these look like such branches. The thresholds are `repflow.papers.thresholds`. Hybrids
-are not judged: the findings do not speak of them.
+are not judged: the findings do not cover them.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Part:
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """Margin of every seed, the mean over its trainings; models of which no seed is known do not count."""
+        """Margin of every seed, the mean over its trainings; models without a known seed do not count."""
         return _by_seed(self.asked)
 
     @cached_property
@@ -184,7 +184,7 @@ class Part:
             return f"margin over {seeds} seeds {low:+.3g} to {high:+.3g}"
         if any((one.also.margin > 0) is not (one.margin > 0) for one in self.asked if one.also is not None):
             return "the conventions disagree"
-        return "an interval over prompts does not lie on that side"
+        return "an interval over prompts is not on that side"
 
 
 def _by_seed(clauses: Sequence[Clause]) -> dict[int, float]:
@@ -271,7 +271,7 @@ class Judged:
 
 
 def judge(readings: Sequence[Reading], *, place: str | None = None) -> list[Judged]:
-    """Hold models against the eight findings, in the paper's order.
+    """Judge the eight findings on models, in the paper's order.
 
     Args:
         readings: models, of one or more trainings.
@@ -368,13 +368,13 @@ def verdict_words(finding: Judged) -> str:
 def told_part(part: Part) -> str:
     """A part with what is shown of it, or what keeps it open.
 
-    The number of trainings whose numbers lie on the claim's side stands with it.
+    With it comes the number of trainings whose numbers are on the claim's side.
     """
     state = {True: "shown", False: "shown not to hold", None: part.why_open}[part.holds]
     return f"{part.text} ({_sides(part)}{state})"
 
 
 def _sides(part: Part) -> str:
-    """In how many trainings the number itself lies on the claim's side."""
+    """In how many trainings the number itself is on the claim's side."""
     sides = [clause.side for clause in part.asked]
     return f"so in {sum(map(bool, sides))} of {len(sides)}; " if sides else ""

@@ -53,7 +53,7 @@ def _both(number: Callable[[Flow], float]) -> Callable[[Group], list[tuple[str, 
 
 
 def _least(values: Callable[[Group], Named], threshold: float) -> Read:
-    """Margin of a mean that is to be at least so much."""
+    """Margin of a mean over a lower bound."""
     return lambda group: mean_of(values(group)) - threshold
 
 
@@ -62,7 +62,7 @@ def _most(values: Callable[[Group], Named], threshold: float) -> Read:
 
 
 def _above(high: str, low: str, number: Callable[[Flow], float]) -> Read:
-    """Margin of one family's mean that is to lie `MARGIN` above the other's."""
+    """Margin of one family's mean over the other's plus `MARGIN`."""
     return lambda group: mean_of(group.each(high, number)) - mean_of(group.each(low, number)) - MARGIN
 
 
@@ -79,7 +79,7 @@ def _settling(flow: Flow) -> float:
 
 
 def token_evolution(group: Group) -> list[Clause]:
-    """F 3.2.1, on the cosine of a token before and behind a block."""
+    """F 3.2.1, on the cosine of a token before and after a block."""
     before, fall, rise = _family(TBM, _steady), _family(TBM, _turn), _family(SSM, _settling)
 
     def varied(now: Group) -> list[tuple[str, float]]:
@@ -98,7 +98,7 @@ def token_evolution(group: Group) -> list[Clause]:
             "median layer cosine before the last block", before, _least(before, STEADY), NO_FLOW,
         ),
         group.ask(
-            f"Transformers: the last block's cosine lies ≥ {SHIFT} below it",
+            f"Transformers: the last block's cosine is ≥ {SHIFT} below it",
             "fall at the last block", fall, _least(fall, SHIFT), NO_FLOW,
         ),
         group.ask(
@@ -113,7 +113,7 @@ def token_evolution(group: Group) -> list[Clause]:
 
 
 def _first_half(flow: Flow) -> float:
-    """Highest similarity behind a block of the first half."""
+    """Highest similarity after a block of the first half."""
     values = flow.token_similarity
     return float(np.max(values[1 : 1 + len(values) // 2]))
 
@@ -153,7 +153,7 @@ def token_uniqueness(group: Group) -> list[Clause]:
             "highest token similarity of the first half", early, _least(early, ALIKE), NO_FLOW,
         ),
         group.ask(
-            f"Transformers: the last state lies ≥ {PARTING} below the highest",
+            f"Transformers: the last state is ≥ {PARTING} below the highest",
             "fall from the highest to the last state", fall, _least(fall, PARTING), NO_FLOW,
         ),
         group.ask(
@@ -161,7 +161,7 @@ def token_uniqueness(group: Group) -> list[Clause]:
             "median token similarity", _both(_middle), _above(TBM, SSM, _middle), NO_FLOW,
         ),
         group.ask(
-            f"state-space models: similarity lies ≥ {MARGIN} of the depth deeper than in Transformers",
+            f"state-space models: similarity is ≥ {MARGIN} of the depth deeper than in Transformers",
             "mean relative depth, weighted by similarity",
             _both(depth_of_similarity), _above(SSM, TBM, depth_of_similarity), NO_FLOW,
         ),
@@ -296,10 +296,10 @@ def _smoothness(group: Group, prefix: str, words: str) -> list[Clause]:
 
 
 def _no_gap(group: Group, letters: str, number: Callable[[Flow], float], words: str, missing: str) -> Clause:
-    """Whether a family's mean lies within a factor of the other's, its interval over models."""
+    """Whether a family's mean is within a factor of the other's, its interval over models."""
     by_family = {family: group.each(family, number) for family in FAMILIES}
     logs = [np.log(values_of(by_family[family])) for family in FAMILIES]
-    text = f"{letters} of the two families lies within a factor of {FACTOR}"
+    text = f"{letters} of the two families is within a factor of {FACTOR}"
     named = [*by_family[TBM], *by_family[SSM]]
     if min(map(len, logs)) < 2 or not np.isfinite(np.concatenate(logs)).all():
         return Clause(text, group.training, missing)

@@ -53,7 +53,7 @@ def _finds(reading: Reading, key: str) -> bool:
 
 
 def _undecodable(group: Group, families: Sequence[str], label: str) -> str:
-    """Why nothing can be said of peaks: of the label that is asked for in all trainings, or of any where none is."""
+    """Why nothing can be said about peaks: for the label judged in all trainings, or for any where there is none."""
     reasons = [
         f"{name} {one} {probe.peak_accuracy:.2f} (chance {probe.chance:.2f})"
         for one in ([label] if label else LABELS)

@@ -20,7 +20,7 @@ from repflow.core.results import Result
 from repflow.spec import zoo
 
 TBM, SSM, HYBRID = "TBM", "SSM", "hybrid"
-"""Families as the paper has them: Transformer-based, state-space; and a mixture, of which it speaks last."""
+"""Families as the paper has them: Transformer-based, state-space; and a mixture, which it covers last."""
 RECURRENT = ("ssm", "recurrent")
 CURVES = ("token_similarity", "layer_cosine")
 SCALARS = ("smoothness", "stability", "matched/smoothness", "matched/stability")
@@ -209,11 +209,11 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
     """Readings of any mix of runs, in the order in which their models come.
 
     Runs of other studies, of other kinds of state than the stream and what a block or its mixer adds to it, and with
-    parts taken out are left aside.
+    parts taken out are ignored.
 
     Args:
         results: runs, loaded.
-        training: of all of them; by default what the runs tell, which those of the zoo's models do.
+        training: of all of them; by default what the runs say, as those of the zoo's models do.
     """
     readings: dict[tuple[str, Training], Reading] = {}
     for result in results:
@@ -231,7 +231,7 @@ def read_results(results: Sequence[Result], *, training: Training | None = None)
 
 
 def training_of(record: Mapping[str, Any]) -> Training:
-    """Training that a record of `train_zoo` tells of, with the steps that were done; an unknown one of none."""
+    """Training that a record of `tools.zoo.make train` describes, with the steps that were run; unknown without one."""
     files = record.get("data", {}).get("digests")
     data = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16] if files else ""
     return Training(record.get("config", {}).get("seed"), record.get("steps"), data)

@@ -29,7 +29,7 @@ THIRD = 1 / 3
 
 
 def _of_text(quantity: str, family: str, *, init: str = "trained") -> list[Quote]:
-    """What the paper's text says of a family's models; its summaries are left aside."""
+    """What the paper's text says of a family's models; its summaries are ignored."""
     return [
         quote for quote in QUOTES
         if quote.quantity == quantity and quote.init == init

@@ -242,7 +242,7 @@ class Quote:
             one of the tables', or a claim that `flow-check` looks at.
         low: smallest value, in percent for cosines, CKA and accuracy; None for a statement without a number.
         high: largest value; that of `low` where one number is given.
-        layers: first and last layer it speaks of, from 1 (-1 is the last); for `cka` a pair; None for most layers.
+        layers: first and last layer it is about, from 1 (-1 is the last); for `cka` a pair; None for most layers.
         init: `trained` or `random`.
         words: as printed.
         inferred: our reading, where the words leave open what the number is of.

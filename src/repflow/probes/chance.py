@@ -44,7 +44,7 @@ def floored_change(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """After - before, where an accuracy below chance counts as chance; and the ends of its interval, moved alike.
 
-    A probe below chance has read nothing, and nothing more than what lay above chance can be lost: the change over
+    A probe below chance has read nothing, and only what was above chance can be lost: the change over
     1 - chance never exceeds 1.
 
     Args:

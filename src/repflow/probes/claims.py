@@ -10,7 +10,7 @@ gain) the label only where all of this holds:
    an error that falls with the root of the rows would give √2 times the change with half of them.
 
 The same, without the number of blocks, for the loss from the peak to the last state. No rule can see what too few
-training rows cannot show: a state that takes more rows to read than there are. So the counts stand beside each claim.
+training rows cannot show: a state that takes more rows to read than there are. So the counts are given with each claim.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def control_labels(keys: Sequence[int] | np.ndarray, n_classes: int, seed: int) 
 
     Args:
         keys: (sample,) such as the id of the queried key's first token.
-        n_classes: Classes of the task it stands beside.
+        n_classes: Classes of the task it controls.
         seed: Of the map.
 
     >>> control_labels([5, 7, 5, 9], 4, seed=0).tolist()

@@ -189,7 +189,7 @@ def _check_features(features: Features, seeds: int, splits: int) -> None:
 def check_labels(
     labels: Sequence[int] | np.ndarray, splits: Sequence[Split], n_classes: int, n_samples: int
 ) -> np.ndarray:
-    """Bring labels to (seed, sample) and check them against splits, classes and samples."""
+    """Broadcast labels to (seed, sample) and check them against splits, classes and samples."""
     if not len(splits):
         raise InputError(teach("one split per seed", "none", "pass [three_way_split(labels, groups, seed=0)]"))
     array = np.asarray(labels)

@@ -1,7 +1,7 @@
 """L-BFGS for many smooth convex problems at once: every round evaluates all of them in one batched product.
 
 Each problem keeps its own step length and its own history. A problem whose step is refused tries a shorter one in the
-next round while the others go on, so that no evaluation is spent on waiting.
+next round while the others continue, so that no evaluation is spent on waiting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HISTORY = 10
 ROUNDS = 300
 """Most evaluations of a problem."""
 DESCENT = 1e-4
-"""Share of the promised decrease that a step must bring (Armijo)."""
+"""Share of the predicted decrease that a step must achieve (Armijo)."""
 SHORTEST = 1e-7
 """Shorter steps mean that float32 has no lower value to find."""
 

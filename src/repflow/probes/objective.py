@@ -22,7 +22,7 @@ EVALUATION_ROWS = 1024
 
 
 class Gradient(NamedTuple):
-    """Gradient of the mean training cross-entropy, and its value where asked for.
+    """Gradient of the mean training cross-entropy, and its value where requested.
 
     Attributes:
         weight: (state, seed, class, width).

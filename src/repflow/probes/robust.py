@@ -42,7 +42,7 @@ class Scale(NamedTuple):
 class Probes(Protocol):
     """All probes of a group of states as one batched problem; a point is (state, seed, parameter).
 
-    The parameters are weights (class, column) and biases (class), one behind the other. `SharedRows` has the features'
+    The parameters are weights (class, column) followed by biases (class). `SharedRows` has the features'
     own columns, `Span` those of the training rows' span.
     """
 
@@ -143,7 +143,7 @@ class SharedRows:
         return self.scale.mean.new_zeros(states, self.objective.plan.n_seeds, self.objective.n_classes * (width + 1))
 
     def value(self, penalty: float, point: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and gradient; seeds of which no probe is active are not computed."""
+        """Value and gradient; seeds without an active probe are not computed."""
         weight, bias = self._unscaled(point)
         seeds = tuple(active.any(0).nonzero()[:, 0].tolist())
         gradients = self.objective.gradient(weight, bias, with_loss=True, active=seeds)

@@ -2,7 +2,7 @@
 
 Seeds that redraw the split train on different rows of the same features. Rows are sorted by the set of seeds that train
 on them and cut into chunks; a chunk is multiplied with the weights of its own seeds only. Nothing is computed for a row
-that a seed does not train on, except where small sets are put together to keep products large (those are masked).
+that a seed does not train on, except where small sets are merged to keep products large (those are masked).
 """
 
 from __future__ import annotations

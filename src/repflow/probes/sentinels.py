@@ -1,4 +1,4 @@
-"""Sentinels: probes on what should not tell the label. One that reads it has found a leak in the prompts.
+"""Sentinels: probes on what should not reveal the label. One that reads it has found a leak in the prompts.
 
 State 0 at the last token holds that token alone; lengths and counts hold the prompt's size; a bag of tokens holds which
 tokens occur and nothing of their order. None of them needs the model to have read anything.
@@ -24,7 +24,7 @@ LAST, SIZES, BAG = "state 0 at the last token", "length and counts", "bag of tok
 ERRORS = 3.0
 """Standard errors above chance that make a leak."""
 SENTINELS = 3
-"""Sentinels of a run, each of which may cry wolf."""
+"""Sentinels of a run; each may raise a false alarm."""
 BAG_COLUMNS = 1024
 """Tokens kept in the bag: those most unevenly spread over the classes of the training rows."""
 BINS = 32
@@ -63,7 +63,7 @@ def sentinels(
     n_classes: int | None = None,
     groups: Sequence[Hashable] | np.ndarray | None = None,
 ) -> list[Sentinel]:
-    """Probe what should not tell the label, with the `robust` recipe.
+    """Probe what should not reveal the label, with the `robust` recipe.
 
     Args:
         features0: (sample, width) state 0 at the last token, or None.
@@ -115,7 +115,7 @@ def effective_tests(
 ) -> float:
     """Independent tests among all test rows of all seeds: (Σ m)² / Σ m², with m the rows of one group and label.
 
-    A prompt that several seeds test is one prompt, and prompts of a group with one label stand or fall together.
+    A prompt that several seeds test is one prompt, and prompts of a group with one label count as one.
 
     Args:
         labels: (seed, sample).
@@ -183,9 +183,9 @@ def size_columns(sizes: np.ndarray) -> np.ndarray:
 
 
 def bag_columns(bags: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> np.ndarray:
-    """How often each of the most telling tokens occurs in each prompt, (sample, token).
+    """How often each of the most informative tokens occurs in each prompt, (sample, token).
 
-    Telling: the largest χ² of a token's counts over the classes against their shares, on training rows.
+    Informative: the largest χ² of a token's counts over the classes against their shares, on training rows.
     """
     ids = [np.asarray(bag).ravel() for bag in bags]
     rows = np.repeat(np.arange(len(ids)), [len(bag) for bag in ids])

@@ -6,7 +6,7 @@ prompts. Two intervals are made of it, and the wider one counts.
 - Over test prompts, of the probes at hand. A prompt (or group of prompts) enters with all it has, at every seed that
   tests on it. Made-up prompts are added, two right and two wrong to an accuracy (Agresti and Coull 1998), one each way
   to a difference (Bonett and Price 2012), so that prompts which all agree give no interval without width.
-- Over refits. Seeds that split the same prompts anew train and test on much of the same, so that the spread between
+- Over refits. Seeds that resplit the same prompts train and test on much of the same, so that the spread between
   them is too small: Nadeau and Bengio's corrected resampled t adds test/train to 1/seeds. Seeds with prompts of their
   own are independent, and Student's t holds. Fewer than three seeds, or seeds that train on the same prompts, say
   nothing of refitting.
@@ -61,7 +61,7 @@ class Spread:
 
     @property
     def unbounded(self) -> Spread:
-        """The same without bounds, for numbers that may lie beyond those of the made-up prompts."""
+        """The same without bounds, for numbers that may be beyond those of the made-up prompts."""
         return replace(self, bounds=(-np.inf, np.inf))
 
     @property
@@ -93,9 +93,10 @@ class Spread:
 
         Args:
             level: Nominal coverage.
-            comparisons: The interval over prompts is widened for so many at once (Bonferroni). That over refits is not:
-                with a few seeds Student's quantile at a thousandth is beyond any loss. `benchmarks/lost_in_block.py`
-                shows that both together, and a fit on half the training prompts, keep false claims under 5 %.
+            comparisons: The interval over prompts is widened for this many at once (Bonferroni). That over refits is
+                not: with a few seeds Student's quantile at a thousandth is beyond any loss.
+                `benchmarks/lost_in_block.py` shows that both together, and a fit on half the training prompts, keep
+                false claims under 5 %.
         """
         low, high = self.over_prompts(1 - (1 - level) / comparisons)
         other_low, other_high = self.over_refits(level)
@@ -152,7 +153,7 @@ def spread(
 
 
 def refits_of(splits: Sequence[Split]) -> float | None:
-    """Test over training prompts where seeds split the same prompts anew, 0 where each seed has prompts of its own.
+    """Test over training prompts where seeds resplit the same prompts, 0 where each seed has prompts of its own.
 
     None where they say nothing of refitting: fewer than three, or some that train on the same prompts.
 

@@ -37,7 +37,8 @@ class ProbeSummary:
         accuracy_low: Lower end, (state,).
         accuracy_high: Upper end, (state,).
         corrected: (accuracy - chance) / (1 - chance), (state,).
-        information: Bits about the label over what its frequencies tell, (state,); below 0 for an overconfident probe.
+        information: Bits about the label beyond what its frequencies give, (state,); below 0 for an overconfident
+            probe.
         peak: State with the best mean validation accuracy; 0 where no state could be fitted, with accuracy NaN.
         peaks: Each seed's own peak, chosen without its test rows, (seed,).
         last: State that the drop is taken to; where it could not be fitted, `last_accuracy` and `drop` are NaN.
@@ -167,7 +168,7 @@ def peak_drop(
 
 
 def information(fit: ProbeFit) -> np.ndarray:
-    """Bits about the label over what its frequencies tell, mean over seeds, (state,)."""
+    """Bits about the label beyond what its frequencies give, mean over seeds, (state,)."""
     return (fit.log_likelihood_test - prior_log_likelihood(fit)).mean(1) / np.log(2)
 
 
@@ -190,7 +191,7 @@ def _fitted(fit: ProbeFit) -> np.ndarray:
 
 
 def _alike(fit: ProbeFit, peak: int, low: np.ndarray, high: np.ndarray) -> tuple[int, ...]:
-    """States that cannot be told from the peak."""
+    """States that cannot be distinguished from the peak."""
     fitted = np.flatnonzero(_fitted(fit))
     return tuple(int(state) for state in fitted if not (low[state] > 0 or high[state] < 0) or state == peak)
 

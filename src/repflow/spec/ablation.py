@@ -17,7 +17,7 @@ ABLATIONS = {
     "branch": "contribution of a kind of branch to the stream taken out, in one block or in all",
 }
 SCOPES = ("block", "inner", "final")
-"""Which norms: those at a block's stream, those inside its mixers, the one behind the last block."""
+"""Which norms: those at a block's stream, those inside its mixers, the one after the last block."""
 PARTS = ("attention", "ssm", "recurrent", "conv", "mlp")
 """Kinds of branch, as in `--states branch:KIND`."""
 SCOPED = ("norm-affine", "norm")

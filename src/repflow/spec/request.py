@@ -48,7 +48,7 @@ def dtype_name(dtype: str) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse what is no device of any machine."""
+    """Refuse what is not the name of a device."""
     if not re.fullmatch(r"(cpu|cuda|mps|xpu|meta)(:\d+)?", device):
         raise InputError(teach("a device such as cpu or cuda:0", repr(device), "see `repflow doctor`"))
 

@@ -54,7 +54,7 @@ class Scheme:
 
     @property
     def redraws(self) -> bool:
-        """Whether weights are drawn anew after the architecture's own rule was applied."""
+        """Whether weights are redrawn after the architecture's own rule was applied."""
         return self.name not in ("trained", "default")
 
 

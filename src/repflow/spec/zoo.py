@@ -1,7 +1,7 @@
 """The built-in models: where they are, what their cards say, whether every byte is as it was made. No torch.
 
-`zoo:NAME` stands for one of them wherever a model is asked for. Another folder with the same names may stand for the
-packaged one, such as that of a training of your own: set REPFLOW_ZOO to it.
+`zoo:NAME` names one of them wherever a model is expected. Another folder with the same names can replace the
+packaged one, such as that of your own training: set REPFLOW_ZOO to it.
 """
 
 from __future__ import annotations
@@ -99,13 +99,15 @@ def model_folder(name: str) -> Path:
 
 
 def checked_folder(name: str) -> Path:
-    """Folder of a built-in model whose files have been held against their digests."""
+    """Folder of a built-in model whose files match their digests."""
     folder = model_folder(name)
     wrong = damaged_files(folder.name)
     if wrong:
         expected = f"{wrong[0]} of zoo:{folder.name} as it was made"
         remedy = (
-            f"check {VARIABLE}, or run train_zoo digests if you changed it" if _elsewhere() else "install repflow again"
+            f"check {VARIABLE}, or run `python -m tools.zoo.make digests` if you changed it"
+            if _elsewhere()
+            else "install repflow again"
         )
         raise RepflowError(teach(expected, f"other bytes in {folder}", remedy))
     return folder
@@ -137,11 +139,13 @@ def write_digests(folder: Path) -> dict[str, dict[str, str]]:
         if (folder / name / "model.safetensors").is_file()
     }
     if not digests:
-        remedy = "name the folder that train_zoo train wrote the models to"
+        remedy = "name the folder that `python -m tools.zoo.make train` wrote the models to"
         raise InputError(teach(f"models of the zoo in {folder}", "none", remedy))
     for name, files in digests.items():
         if missing := [file for file, digest in files.items() if not digest]:
-            raise InputError(teach(f"{missing[0]} in {folder / name}", "none", "run train_zoo card first"))
+            raise InputError(
+                teach(f"{missing[0]} in {folder / name}", "none", "run `python -m tools.zoo.make card` first")
+            )
     part = folder / f"{DIGESTS}.part"
     part.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / DIGESTS)
@@ -154,7 +158,7 @@ def record(name: str, kind: str = "training") -> dict[str, Any]:
 
 
 def record_in(folder: Path, kind: str = "training") -> dict[str, Any]:
-    """The same of any folder that `train_zoo` wrote."""
+    """The same for any folder that `tools.zoo.make train` wrote."""
     file = folder / f"{kind}.json"
     record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return record
@@ -164,7 +168,7 @@ def card(name: str) -> str:
     """Model card of a built-in model."""
     file = model_folder(name) / "README.md"
     if not file.is_file():
-        raise InputError(teach(f"a card in {file.parent}", "none", "run train_zoo card"))
+        raise InputError(teach(f"a card in {file.parent}", "none", "run `python -m tools.zoo.make card`"))
     return file.read_text(encoding="utf-8")
 
 
@@ -179,6 +183,6 @@ def seed_records() -> list[dict[str, Any]]:
         if content["format"] != SEEDS_FORMAT:
             raise ValueError
     except (ValueError, KeyError, TypeError):
-        remedy = "measure it again with train_zoo seeds, or take it away"
+        remedy = "measure it again with `python -m tools.zoo.make seeds`, or delete it"
         raise InputError(teach(f"readings of format {SEEDS_FORMAT} in {file}", "other content", remedy)) from None
     return readings

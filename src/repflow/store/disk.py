@@ -99,7 +99,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder of runs that cannot be one, as a file stands in its way, before any work is done.
+    """Refuse a folder of runs that cannot be one, because a file is in its place, before any work is done.
 
     Raises:
         InputError: A file has its name, or that of a folder above it.

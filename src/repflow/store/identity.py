@@ -1,4 +1,4 @@
-"""When a run may go on with a model: the same weights, configuration, code and function as it was begun with.
+"""When a run may resume with a model: the same weights, configuration, code and function as it was started with.
 
 A run of several versions is still readable: an old one has no identity beside the digest of its weights, and its digest
 may be of an earlier scheme.
@@ -21,10 +21,10 @@ Earlier = Mapping[str, Callable[[], str]]
 
 
 def refusal(key: str, before: str, after: str, folder: Path) -> ConfigChangedError:
-    """Error of a run that was begun with another model."""
+    """Error of a run that was started with another model."""
     return ConfigChangedError(
-        f"model key {key!r}: stored {before}, now {after}; the run was begun with another model: "
-        f"give it the same one, use another --name or delete the folder {folder}"
+        f"model key {key!r}: stored {before}, now {after}; the run was started with another model: "
+        f"pass the same one, use another --name or delete the folder {folder}"
     )
 
 
@@ -91,7 +91,7 @@ def function_differences(stored: Mapping[str, Any], current: Mapping[str, Any]) 
 
 
 def same_digests(stored: Mapping[str, Any], current: Mapping[str, Any], earlier: Earlier) -> tuple[dict, list[str]]:
-    """The digests asked for, by the schemes of the stored ones where they can be computed; and what was done."""
+    """The requested digests, by the schemes of the stored ones where they can be computed; and what was done."""
     digests, notes = dict(current), []
     for key, digest in earlier.items():
         if key in stored and _scheme(stored[key]) != _scheme(current[key]):

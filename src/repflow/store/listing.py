@@ -21,7 +21,7 @@ class RunSummary:
     Attributes:
         name: Folder name.
         path: The folder.
-        model: `config["model"]`, or the models or the scale that a reproduction asked for; "" where there is none.
+        model: `config["model"]`, or the models or the scale of a reproduction; "" where there is none.
         task: `config["task"]`, or the recipe of a reproduction; "" where there is none.
         finished: Whether the result is stored.
         done: Samples in stored shards (`meta["samples"]`, a count or a list of ids), None if shards do not say.
@@ -108,7 +108,7 @@ def _summary(folder: Path) -> RunSummary:
 
 def _read_summary(folder: Path) -> RunSummary:
     if not is_run(folder):
-        empty = f"neither {RUN_FILE} nor {MANIFEST} tells what ran here; delete it and run the command again"
+        empty = f"neither {RUN_FILE} nor {MANIFEST} says what ran here; delete it and rerun the command"
         return RunSummary(folder.name, folder, damaged="" if is_start(folder) else empty)
     record, reading = read_record(folder), read_manifest(folder)
     finished = is_complete(reading.good) and all((folder / name).exists() for name in live_result(reading.good))

@@ -86,7 +86,7 @@ class Lock:
             raise RunLockedError(f"another process is starting or removing {self.path.parent}; run the command again")
 
     def seal(self, lines: int) -> None:
-        """Note how many lines of the manifest are on the disk; behind them, so never more than there are."""
+        """Note how many lines of the manifest are on the disk; written after them, so never more than there are."""
         content = {"pid": os.getpid(), "host": socket.gethostname(), "lines": lines}
         with suppress(OSError):  # not needed to go on; a full disk is told by the first real write
             os.ftruncate(self._fd, os.pwrite(self._fd, json.dumps(content).encode().ljust(LOCK_BYTES), 0))

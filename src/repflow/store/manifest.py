@@ -1,6 +1,6 @@
 """manifest.jsonl: what a run has stored, one checksummed line per step, appended and never changed.
 
-Every prefix of whole lines is a state the run was once in, so a run can always go on from the lines before a fault.
+Every prefix of whole lines is a state the run was once in, so a run can always resume from the lines before a fault.
 A line is `{"seq": 0, 1, ..., "kind": ..., "at": time, "data": {...}, "sum": checksum of the line}`.
 """
 
@@ -66,7 +66,7 @@ class Reading:
 
 
 def cut_lines(reading: Reading, sealed: int) -> int:
-    """Lines missing at the end of a manifest that has had so many; damaged ones there are not counted twice."""
+    """Lines missing at the end of a manifest that once had this many; damaged ones there are not counted twice."""
     last = max((place for place, entry in enumerate(reading.entries) if entry is not None), default=-1)
     known = 0 if last < 0 else reading.good[-1].seq + 1
     behind = len(reading.entries) - 1 - last + bool(reading.torn)

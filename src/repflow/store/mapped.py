@@ -28,7 +28,7 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
     """Map the arrays of a safetensors file, read only.
 
     The file begins with the length of its header (8 bytes, little endian) and the header (JSON: dtype, shape and the
-    place of each array behind the header).
+    place of each array after the header).
     """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")

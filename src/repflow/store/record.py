@@ -27,7 +27,7 @@ class Record:
     """The content of run.json, which the first line of the manifest repeats so that either can be rebuilt.
 
     Attributes:
-        config: What was asked for; a resumed run must ask for the same.
+        config: What was requested; a resumed run must request the same.
         provenance: Versions, seeds, device; `provenance["digests"]` (weights, prompts) must be the same too.
         created: Time of the first start.
     """
@@ -185,5 +185,5 @@ def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 def _changed(what: str, key: str, before: str, after: str, folder: Path) -> ConfigChangedError:
     return ConfigChangedError(
-        f"{what} key {key!r}: stored {before}, asked {after}; use another --name or delete the folder {folder}"
+        f"{what} key {key!r}: stored {before}, requested {after}; use another --name or delete the folder {folder}"
     )

@@ -35,7 +35,7 @@ from repflow.store.record import (
 from repflow.store.shard import SHARDS, pack, read_stamped, shard_path, stamp, unpack
 
 OWN_FILES = (LOCK_FILE, RUN_FILE, MANIFEST, SHARDS, RESULT_FILE, ARRAYS_FILE)
-"""What lies in a run folder, never through a symbolic link."""
+"""A path in a run folder, never through a symbolic link."""
 KINDS = frozenset(["run", "shard", "discard", "result", "discard_result", "reopened", "resumed", "lost"])
 
 
@@ -78,8 +78,8 @@ class RunFolder:
         Args:
             parent: Folder of runs, created where missing.
             name: One safe path component (see `safe_name`).
-            config: What is asked for; must equal the stored config on resume.
-            provenance: Versions, seeds, device and the like; `provenance["digests"]` must be equal on resume, and
+            config: What is requested; must equal the stored config on resume.
+            provenance: Versions, seeds, device and so on; `provenance["digests"]` must be equal on resume, and
                 `provenance["identity"]` that of the same models.
             earlier: Digests by an earlier scheme, computed where the folder holds a run that one stored.
 
@@ -179,7 +179,7 @@ class RunFolder:
         self._check_open()
         check_name(name, "shard name")
         if self.has_shard(name):
-            raise InputError(teach("a new shard", f"{name!r}, which is stored", "discard_shard it first"))
+            raise InputError(teach("a new shard", f"{name!r}, which is stored", "call discard_shard first"))
         plain_meta = plain(meta or {}, "shard meta")
         data = pack(arrays)
         path = shard_path(self.path, name)

@@ -54,7 +54,7 @@ def read_stamped(path: Path, expected: Mapping[str, Any]) -> tuple[bytes, str]:
 
 
 def shard_path(folder: Path, name: str) -> Path:
-    """Where a shard lies."""
+    """Path of a shard."""
     return folder / SHARDS / f"{name}{SUFFIX}"
 
 

@@ -37,7 +37,7 @@ def _looks_like_run(folder: Path) -> bool:
 
 
 def is_study(folder: Path | str) -> bool:
-    """Whether a folder is no run itself but holds some."""
+    """Whether a folder is not a run itself but contains some."""
     place = Path(folder)
     try:
         return place.is_dir() and not is_run(place) and bool(runs_in(place))

@@ -45,8 +45,9 @@ def hidden_attention(
     """Maps over tokens of chosen layers, and entropy and mean distance of their rows through depth.
 
     In a recurrent layer the map of a unit is its data-controlled matrix P, y = P x: of a channel in Mamba (paper 3,
-    Eq. 6), RWKV and Griffin, of a head in Mamba-2, in linear attention and its kin. P x is held against the layer's
-    own state-space term, without skip and gate. In an attention layer the map of a head is its attention weights.
+    Eq. 6), RWKV and Griffin, of a head in Mamba-2, in linear attention and its kin. P x is compared with the
+    layer's own state-space term, without skip and gate. In an attention layer the map of a head is its attention
+    weights.
 
     Args:
         model: a loaded Model, a spec, or a live transformers model.
@@ -62,7 +63,7 @@ def hidden_attention(
         name: name of the stored run.
 
     Returns:
-        Result: `L/signed` and `L/normalised` (sample, unit, token, token) for each chosen layer L, NaN behind a shorter
+        Result: `L/signed` and `L/normalised` (sample, unit, token, token) for each chosen layer L, NaN after a shorter
         prompt; `row_entropy` (nats) and `mean_distance` (tokens), means over rows (layer, sample, unit), NaN for layers
         without a map; `error` (layer, sample), the largest |P x - y| by the largest |y|, inf where that is not finite.
     """
@@ -97,7 +98,7 @@ def map_prompts(
         layer: block or blocks whose maps are returned.
         prompts: what it reads.
         units: kind and indices of units.
-        count: most units where none are named.
+        count: most units if none are named.
         part: recurrence or attention.
         forms: forms of the maps.
         curves: whether all other layers are read too.
@@ -274,7 +275,7 @@ def _result(
 
 
 def _maps(samples: list[dict[int, LayerMaps]], layer: int, tokens: int, forms: Sequence[str]) -> dict[str, np.ndarray]:
-    """Maps of one layer, in the forms asked for, filled up with NaN behind shorter prompts."""
+    """Maps of one layer, in the requested forms, filled with NaN after shorter prompts."""
     import numpy as np
 
     from repflow.capture.maps import normalised

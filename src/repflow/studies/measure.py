@@ -87,7 +87,7 @@ class Measure(Study[MeasureConfig, MeasureJob]):
     named = False
     summary = """Measure how representations flow through MODELs: run each once and store what its layers do.
 
-    A run that was interrupted goes on where it was when the same command is run again.
+    An interrupted run resumes when the same command is rerun.
     """
     usual = NAMES
     usual_words = "all of the zoo"
@@ -179,7 +179,7 @@ class Measure(Study[MeasureConfig, MeasureJob]):
         return config, text
 
     def cell_word(self, config: MeasureConfig) -> str:
-        """As it was before names had digits, so that grids of earlier versions go on."""
+        """As it was before names had digits, so that grids of earlier versions resume."""
         return self.names(config).bare
 
 
@@ -255,8 +255,9 @@ def measure(
             width), registered under their own names with axes that follow from the shape of what they return.
         out: folder of runs to store the result in.
         name: name of the stored run.
-        **options: any field of `MeasureConfig`. With texts or ids, `length` cuts each of them to its first so many
-            tokens (a shorter one stays whole) and `samples` takes the first so many; all are read, whole, without.
+        **options: any field of `MeasureConfig`. With texts or ids, `length` cuts each of them to its first
+            `length` tokens (a shorter one stays whole) and `samples` takes the first `samples`; without these all are
+            read, whole.
 
     Returns:
         Result: a mapping from metric name to array.

@@ -70,7 +70,7 @@ def given_prompts(
         texts_or_ids: a text, texts, token ids (batch, token), or what a tokenizer of transformers returned.
         bos: policy for the first token of texts.
         length: each prompt is cut to its first `length` tokens, the begin token among them; a shorter one stays whole.
-        samples: only the first so many are taken; having fewer is an error.
+        samples: how many are used, from the first on; having fewer is an error.
         vocab_size: number of ids that are allowed, if not all of the model's.
     """
     from repflow.tasks import Encoder, id_prompts, text_prompts

@@ -66,7 +66,7 @@ class Drafts(Protocol):
         """Most items that there are for a sample."""
 
     def draft(self, sample: int, items: int) -> Draft | None:
-        """Prompt of a sample with this many items; None where there are not so many."""
+        """Prompt of a sample with this many items; None where there are fewer."""
 
 
 @dataclass(frozen=True)

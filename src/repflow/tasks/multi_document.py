@@ -28,7 +28,7 @@ HEAD = (
 
 
 def document_head(number: int, title: str) -> str:
-    """What stands before a document's text, numbered from 1.
+    """What precedes a document's text, numbered from 1.
 
     >>> document_head(1, "Scientist")
     'Document [1](Title: Scientist) '
@@ -73,7 +73,7 @@ class MultiDocumentDrafts:
     def draft(self, sample: int, items: int) -> Draft | None:
         """Prompt of a sample with this many documents; None where there are fewer.
 
-        The hardest distractors are taken and shuffled. The least hard of them may be cut, wherever it stands: were it
+        The hardest distractors are taken and shuffled. The least hard of them may be cut, wherever it is: were it
         always the last document in the prompt, a whole last document would say that it is the gold one.
         """
         question = self.library.question(sample)

@@ -97,7 +97,7 @@ def read_own(file: str | Path) -> list[Line]:
     if len(kinds) > 1:
         odd = next(line for line in lines if type(line.label) is not type(lines[0].label))
         expected = "labels of one kind, all strings or all whole numbers"
-        raise InputError(teach(expected, f"{odd.label!r} on {odd.where}", "write them alike"))
+        raise InputError(teach(expected, f"{odd.label!r} on {odd.where}", "write them all in one kind"))
     return lines
 
 

@@ -36,7 +36,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Question:
-    """A question and where its answer stands.
+    """A question and where its answer is.
 
     Attributes:
         text: the question.
@@ -115,7 +115,7 @@ class FileLibrary:
         if not any(tells(self._plain[question.passage], question.answers) for question in self.questions):
             got = f"none of {len(self.questions)}, such as {self.questions[0].answers[0]!r:.60}"
             remedy = "check that 'answers' and 'text' belong together; no prompt could be answered from its documents"
-            raise InputError(teach(f"answers that stand in their passages in {file}", got, remedy))
+            raise InputError(teach(f"answers that occur in their passages in {file}", got, remedy))
         self._ranking = Ranking(self._plain) if distractors == "bm25" else None
         self._ranked: dict[int, Sequence[int]] = {}
         self._round: tuple[int, list[int]] = (-1, [])

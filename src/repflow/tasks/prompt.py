@@ -24,7 +24,7 @@ class Prompt:
 
     Attributes:
         ids: token ids.
-        text: the text they stand for; None for random ids.
+        text: the text they encode; None for random ids.
         tokens: one display string per id.
         begins: whether the first id is the beginning-of-sequence token.
         label: class a probe reads, a number into `Prompts.classes`.
@@ -123,7 +123,7 @@ class Encoder:
         return self.text_ids(self.render(text))
 
     def text_ids(self, text: str) -> list[int]:
-        """Ids of a piece of text as it stands."""
+        """Ids of a piece of text, unchanged."""
         return list(encode(self.tokenizer, text))
 
     def batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -26,7 +26,7 @@ MATCHES = ("text", "items", "tokens")
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a task may be asked for.
+    """Options of a task.
 
     Attributes:
         format: template of kvpr, `liu2024` (valid JSON) or `paper`.
@@ -136,7 +136,7 @@ def _untold(drafts: Sequence[Draft]) -> tuple[Finding, ...]:
     count = sum(not draft.told for draft in drafts)
     if not count:
         return ()
-    text = f"in {count} of {len(drafts)} prompts the gold document holds none of the answers"
+    text = f"in {count} of {len(drafts)} prompts the gold document contains none of the answers"
     return (Finding("answer_not_in_document", None, f"{text}: they cannot be answered from what they show"),)
 
 

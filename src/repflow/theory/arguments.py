@@ -1,4 +1,4 @@
-"""Arguments of the closed forms: numbers, arrays and words, checked once and brought to float64.
+"""Arguments of the closed forms: numbers, arrays and words, checked once and converted to float64.
 
 Lists, NumPy arrays and torch tensors are taken alike. Axis sizes are learnt from the first array that names an axis,
 so that a mismatch is reported with the name of the axis and of the array that set it.
@@ -23,7 +23,7 @@ FORMS = ("corrected", "printed")
 
 
 def numbers(value: ArrayLike, name: str, *, allow_complex: bool = False) -> np.ndarray:
-    """Bring a list, array or tensor to float64 (complex128 where allowed and needed); NaN and Inf are refused.
+    """Convert a list, array or tensor to float64 (complex128 where allowed and needed); NaN and Inf are refused.
 
     >>> numbers([1, 2], "b")
     array([1., 2.])

@@ -93,7 +93,7 @@ def _relative(value: float, against: float) -> float:
 
 
 class Session:
-    """What every check draws with: samples by the cost of one, the seed, and whom to tell."""
+    """What every check draws with: samples by the cost of one, the seed, and the progress to report to."""
 
     def __init__(self, samples: int, seed: int, progress: Progress | None = None) -> None:
         self.samples, self.seed, self.progress = samples, seed, progress

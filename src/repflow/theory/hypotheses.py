@@ -74,7 +74,7 @@ def collecting() -> Iterator[list[Hypothesis]]:
 
 
 def report(statement: str, conditions: Iterable[Hypothesis], *, warn: bool = True) -> Hypotheses:
-    """Hand the hypotheses of a statement to who asked for them, or warn of those that fail."""
+    """Pass the hypotheses of a statement to whoever collects them, or warn about those that fail."""
     checked = Hypotheses(conditions)
     gathered = _collector.get()
     if gathered is not None:

@@ -37,8 +37,8 @@ class ExponentialFit:
     """Least squares of ln influence = intercept − κ distance, and how good an exponential is.
 
     Every prompt has an intercept of its own, all share κ: where prompts differ in length, far distances are those of
-    the long ones alone, and a line through the mean curve would take the difference between prompts for a slope. With
-    prompts of one length it is the line through the mean curve.
+    the long ones alone, and a line through the mean curve would mistake the difference between prompts for a slope.
+    With prompts of one length it is the line through the mean curve.
 
     Attributes:
         first: smallest distance of the fit.
@@ -96,8 +96,8 @@ def exponential_fit(curves: np.ndarray, *, first: int | None = None, last: int |
 
     Args:
         curves: ln influence by distance.
-        first: smallest distance of the fit; by default 1, as the theorem speaks of s < t. Stacked layers peak away from
-            zero: pass the `peak` of a first fit to fit what lies behind it.
+        first: smallest distance of the fit; by default 1, as the theorem is about s < t. Stacked layers peak away from
+            zero: pass the `peak` of a first fit to fit what comes after it.
         last: largest distance; by default the largest there is.
 
     >>> fit = exponential_fit(2.0 - 0.25 * np.arange(40))

@@ -1,4 +1,4 @@
-"""Over-smoothing of state-space models: memories lie closer together than inputs (paper 2, Theorems 4.2 and D.5).
+"""Over-smoothing of state-space models: memories are closer together than inputs (paper 2, Theorems 4.2 and D.5).
 
 h_t = A_t h_{t-1} + Δ_t b_t with h_0 = 0, diagonal A_t; m_n and M_n are the smallest and largest b_{t,n} over time.
 """
@@ -108,7 +108,7 @@ def smoothing_rate(A_min: Number, T: Number, depth: Number, *, form: str = "corr
     corrected: (1 - A_min^(T-1))^depth, Theorem 4.2's factor once per layer.
     printed: (1 - A_min^T)^depth, as appendix C rounds it.
 
-    Only what the recurrences alone do: gates, projections, norms and residual streams stand between real layers.
+    Only what the recurrences alone do: gates, projections, norms and residual streams come between real layers.
 
     >>> smoothing_rate(0.5, 2, 3), smoothing_rate(0.5, 2, 3, form="printed")
     (0.125, 0.421875)

@@ -169,7 +169,7 @@ def linear_trace_of(sums: UpdateSums, s2: float, n: int, weight: float = 1.0) ->
 
 
 def printed_trace(w1: Any, w2: Any, wv: Any, s2: float, n: int) -> float:
-    """Eq. 12 (and 45) as it stands."""
+    """Eq. 12 (and 45) as printed."""
     return printed_trace_of(update_sums(w1, w2, wv), s2, n)
 
 

@@ -217,7 +217,7 @@ def test_residual_by_depth_is_gpt2s_rule():
 
 def test_residual_behind_a_norm_is_refused():
     config = config_class("gemma2")(**{**COMMON, **CONFIGS["gemma2"]})
-    got = r"the attention branch of block 1 \(\w+\), which has none we know"
+    got = r"the attention branch of block 1 \(\w+\), which has none that repflow knows"
     with pytest.raises(UnsupportedModelError, match=f"output projection in every residual branch; got {got}"):
         random_model(config, "xavier+residual", seed=0)
 

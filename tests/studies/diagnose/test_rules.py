@@ -67,7 +67,7 @@ def test_late_homogenisation_of_a_state_space_model():
     said, _ = judge(flow(STATE_SPACE, np.array(STATE_SPACE) - 0.02), None)
     assert found(said, "homogenise").numbers["state"] == 8
     assert found(said, "recover").holds is False
-    assert "nothing parts them" in found(said, "recover").text
+    assert "do not separate" in found(said, "recover").text
     for basis in ("published", "judged"):
         assert found(said, "early_similarity", basis).holds is False
         assert found(said, "late_similarity", basis).holds is True
@@ -133,7 +133,7 @@ def test_intermediate_beats_final_only_if_the_interval_excludes_zero():
     said, _ = judge(None, probe([0.1, 0.6, 0.55], 1, (0.05, -0.01, 0.11), tied=(2,)))
     assert found(said, "intermediate").holds is None
     assert "not shown" not in found(said, "decodable").text
-    assert "no ground to read elsewhere" in found(said, "best_state").text
+    assert "no reason to read elsewhere" in found(said, "best_state").text
     said, _ = judge(None, probe([0.1, 0.6, 0.65], 2, (0.0, 0.0, 0.0)))
     assert found(said, "intermediate").holds is None  # no earlier state was compared: validation chose the last one
     assert found(said, "intermediate").text.startswith("Validation chose the last state, 2;")
@@ -173,7 +173,7 @@ def test_a_run_without_claims_says_why_no_block_is_named():
     band = Band(np.array([0.5, -0.3]), np.array([0.4, -0.4]), np.array([0.6, -0.2]))
     said, _ = judge(flow([0.1, 0.2, 0.3]), probe([0.1, 0.6, 0.3], 1, (0.3, 0.2, 0.4), step=band))
     assert found(said, "lost_in_block").holds is None
-    assert "probe again" in found(said, "lost_in_block").text
+    assert "rerun the probe" in found(said, "lost_in_block").text
 
 
 def test_best_state_names_those_it_cannot_be_told_from():
@@ -227,7 +227,7 @@ def test_what_was_measured_is_said_and_what_was_not_is_listed():
     assert found(said, "twin").holds is True
     assert missing == [
         "flow between tokens (no finite token similarity of residual states)",
-        "whether the model draws on what can be decoded (that takes interventions)",
+        "whether the model uses what can be decoded (that needs interventions)",
     ]
     said, missing = judge(None, probe([0.1, 0.6, 0.5], 1, (0.1, 0.05, 0.15)))
     assert not {"final_norm", "selectivity", "twin", "answers", "lens", "unconverged"} & {s.code for s in said}

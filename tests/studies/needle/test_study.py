@@ -272,7 +272,7 @@ def test_own_needles(model, tmp_path):
         ({"skip_told": 1}, "True or False for skip_told; got 1"),
         ({"needles": []}, r"Needle objects .*, or FILE.jsonl; got \[\]"),
         ({"needles": ["The sky is green."]}, "Needle objects .*, or FILE.jsonl; got"),
-        ({"needles": [OWN]}, "needle 0: expected a statement that holds its planted word; got 'Oslo'"),
+        ({"needles": [OWN]}, "needle 0: expected a statement that contains its planted word; got 'Oslo'"),
         ({"needles": [*made_needles(1, 0), *made_needles(1, 0, candidates=3)]}, "as many candidates for each needle"),
     ],
 )

@@ -125,7 +125,7 @@ def test_without_twins_nothing_is_judged():
     assert isinstance(judge("raw", [cell("he", 128)], []), Verdict)
     alone = judge("raw", [cell("he", 128)], []).statement
     assert "and 0 of trained" not in alone
-    assert "no trained weights to hold against them" in alone
+    assert "no trained weights to compare them with" in alone
     assert "no trained weights" not in judge("raw", WHOLE, []).statement
 
 

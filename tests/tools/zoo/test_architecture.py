@@ -269,7 +269,7 @@ def test_a_summary_is_written_whole_or_not_at_all(tmp_path, capsys, monkeypatch)
     assert main(["summary", str(cells), "--out", str(cells / "out.json")]) == 2
     assert "which would be read as a cell" in capsys.readouterr().err
     assert main(["summary", str(cells), "--out", str(out / "in.json")]) == 2
-    assert "where a file stands in the way; choose another --out" in capsys.readouterr().err
+    assert "where a file is in the way; choose another --out" in capsys.readouterr().err
     before = out.read_bytes()
 
     def full(fd, data):
@@ -294,9 +294,9 @@ def test_a_summary_is_written_whole_or_not_at_all(tmp_path, capsys, monkeypatch)
         ("--prompts", "-1", "expected --prompts of at least 0"),
         ("--prompts", "9", "expected --prompts of at least 10"),
         ("--device", "nope", "expected a device such as cpu"),
-        ("--data", "nope", "run train_zoo prepare first"),
-        ("--to", "file", "expected a folder for --to; got file, where a file stands in the way"),
-        ("--to", "file/in", "expected a folder for --to; got file/in, where a file stands in the way"),
+        ("--data", "nope", "run `tools.zoo.make prepare` first"),
+        ("--to", "file", "expected a folder for --to; got file, where a file is in the way"),
+        ("--to", "file/in", "expected a folder for --to; got file/in, where a file is in the way"),
     ],
 )
 def test_a_wrong_run_is_refused_before_anything_is_made(option, value, told, data, tmp_path, capsys, monkeypatch):

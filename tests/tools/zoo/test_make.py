@@ -459,7 +459,9 @@ def test_prose_loss_is_the_models_own():
 
 def test_the_card_holds_what_was_measured_and_nothing_else(trained, config, folder, data):
     out = Path(config.out)
-    with pytest.raises(InputError, match=r"expected evaluation.json in .*; got none; run train_zoo train and evaluate"):
+    with pytest.raises(
+        InputError, match=r"expected evaluation.json in .*; got none; run `tools.zoo.make` train and evaluate"
+    ):
         write_card(out, folder)
     made = evaluate(out, folder, device="cpu")
     bits = made["prose"]["nats_per_token"] / np.log(2) * len(data.valid) / data.facts_of["valid_bytes"]
@@ -489,7 +491,10 @@ def test_new_weights_take_what_was_measured_of_the_old_ones_with_them(config, tm
 
 def test_the_card_needs_the_tokenizer(trained, config, tmp_path):
     (Path(config.out) / "evaluation.json").write_text("{}")
-    with pytest.raises(InputError, match=r"expected tokenizer.json in .*; got none; name the folder that train_zoo"):
+    with pytest.raises(
+        InputError,
+        match=r"expected tokenizer.json in .*; got none; name the folder that `python -m tools.zoo.make train`",
+    ):
         write_card(config.out, tmp_path)
     (Path(config.out) / "evaluation.json").unlink()
 
@@ -502,7 +507,7 @@ def test_a_card_names_the_licences_that_were_told(data):
 def test_a_wrong_request_ends_with_code_2(tmp_path, capsys):
     asked = ["train", "mamba", "--data", str(tmp_path), "--out", str(tmp_path / "models")]
     assert main(asked) == 2
-    assert "run train_zoo prepare first" in capsys.readouterr().err
+    assert "run `tools.zoo.make prepare` first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -519,8 +524,8 @@ def test_a_wrong_request_ends_with_code_2(tmp_path, capsys):
         ("--rate", "nan", "expected --rate above 0; got nan"),
         ("--seconds", "0", "expected --seconds above 0; got 0"),
         ("--device", "nope", "expected a device such as cpu or cuda:0; got 'nope'"),
-        ("--out", "file", "expected a folder for --out; got file/mamba, where a file stands in the way"),
-        ("--out", "models", "expected a folder for --out; got models/gpt-neox, where a file stands in the way"),
+        ("--out", "file", "expected a folder for --out; got file/mamba, where a file is in the way"),
+        ("--out", "models", "expected a folder for --out; got models/gpt-neox, where a file is in the way"),
     ],
 )
 def test_a_wrong_training_is_refused_before_anything_is_made(

@@ -20,7 +20,7 @@ from repflow.models.anatomy import text_config
 from repflow.tasks import Prompts
 
 EXACT_WIDTH = 64
-"""Width up to which Jacobian rows are taken one by one unless probes are asked for."""
+"""Width up to which Jacobian rows are taken one by one unless probes are requested."""
 PROBES = 8
 """Probes of wider models."""
 ACTIVATIONS = 40
@@ -57,7 +57,7 @@ class InfluenceOptions:
 
 
 def default_probes(width: int) -> int | None:
-    """Probes where none are asked for: exact rows for narrow models.
+    """Default number of probes: exact rows for narrow models.
 
     >>> default_probes(32), default_probes(768)
     (None, 8)
@@ -152,11 +152,11 @@ def run_influence(
 
 
 def _smaller(plan: Plan, at: int, sink: Sink, error: Exception, *, checkpointing: bool) -> tuple[Plan, bool]:
-    """Halve the batches; a single prompt is tried again with its blocks computed anew."""
+    """Halve the batches; a single prompt is retried with its blocks recomputed."""
     size = len(plan.batches[at]) // 2
     if size == 0 and checkpointing:
         got, remedy = f"out of memory: {words_of(error)}", "use shorter prompts or --dtype bfloat16"
-        raise OutOfMemoryError(teach("room for one prompt, blocks computed again", got, remedy)) from error
+        raise OutOfMemoryError(teach("room for one prompt with its blocks recomputed", got, remedy)) from error
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -34,7 +34,7 @@ says anything."""
 TOLERANCE = 0.1
 """Relative difference beyond which the gradient misses a part; rounding and curvature stay a hundred times below."""
 UNSETTLED = 2.0
-"""Times that differences of two steps may lie apart before they say nothing about the gradient. A random Mamba-2.8B is
+"""How far apart the differences of two steps may be before they say nothing about the gradient. A random Mamba-2.8B is
 so curved that none is good: 1e-4 is 120 % off its right gradient in float64 too, 1e-5 23 %, 1e-6 40 % by rounding."""
 FUTURE = 1e-6
 """Influence on later tokens, by the largest, that rounding may leave."""
@@ -46,7 +46,7 @@ class GradientCheck:
 
     Attributes:
         difference: relative difference between gradient and finite difference, None in half precision.
-        future: largest influence of a token behind t, by the largest of all.
+        future: largest influence of a token after t, by the largest of all.
         at: token t of the check.
     """
 
@@ -65,7 +65,7 @@ def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
 
     Args:
         model: a loaded model.
-        ids: token ids (token,) of a prompt, of which the first 64 are read.
+        ids: token ids (token,) of a prompt; the first 64 are read.
 
     Raises:
         UnsupportedModelError: gradient and finite difference are not the same, or there is no gradient.
@@ -92,7 +92,7 @@ def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
 
 
 def refuse_unfit(model: Model) -> None:
-    """Refuse weights that are no floating-point numbers, or not finite."""
+    """Refuse weights that are not floating-point numbers, or not finite."""
     if (packed := packed_weight(model.network)) is not None:
         raise no_gradient(model, f"quantised weights ({packed})")
     if model.first_bad_state is not None or model.reading.final_norm_bad:
@@ -123,7 +123,7 @@ def _difference(
 ) -> tuple[float | None, float]:
     """Relative difference of analytic and numeric derivatives along one random shift, of the best step.
 
-    Beside it how far the numeric derivatives of two neighbouring steps lie apart, of the best pair.
+    Also returns how far apart the numeric derivatives of two neighbouring steps are, for the best pair.
     """
     steps = STEPS.get(x.dtype, ())
     if not steps:

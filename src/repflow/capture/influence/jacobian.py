@@ -5,7 +5,7 @@
 x_s is the input embedding of token s, or a state at token s; y_t the final norm's output, or a state, at token t. With
 v of independent ±1, E ‖vᵀ J‖² = ‖J‖_F²: each probe v is one backward pass, and their spread gives the standard error.
 With the unit vectors in place of probes the sum is exact. A sum over the entries of y_t would be one direction only,
-and behind a LayerNorm the one whose gradient is zero.
+and after a LayerNorm the one whose gradient is zero.
 
 One pass gives the influence of every state on the output: the gradient is taken at all of them.
 """
@@ -48,7 +48,7 @@ class Squares:
 
     Attributes:
         mean: of ‖vᵀ J‖² over probes, or the exact sum: (source, batch, token); source 0 is the embedding, source 1 + l
-            the state l. Zero from a state behind the target.
+            the state l. Zero from a state after the target.
         variance: of the mean over probes, of source 0: (batch, token). Zero where it is exact, NaN with one probe.
     """
 

@@ -163,7 +163,7 @@ def measure_memory(
     attention: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Table, list[dict[str, Any]]]:
-    """Run the model over the prompts once, and once more prompt by prompt where maps are asked for.
+    """Run the model over the prompts once, and once more prompt by prompt if maps are requested.
 
     Args:
         model: A loaded model, with or without recurrent layers.

@@ -79,7 +79,7 @@ class Signal:
         return self.square, self.total.abs().square().sum((1, 2))
 
     def spread(self, *, with_zero: bool) -> Tensor:
-        """Largest max_t x − min_t x over entries (batch,), zero among the values if asked for; NaN if complex."""
+        """Largest max_t x − min_t x over entries (batch,), zero among the values if requested; NaN if complex."""
         if self.least is None or self.most is None:
             assert self.square is not None
             return torch.full_like(self.square, torch.nan)

@@ -28,7 +28,7 @@ class LayerScan:
 
     Attributes:
         kind: s6, ssd, or own for a mixer of repflow.
-        layer: Index of the block it stands in.
+        layer: Index of the block it is in.
         setting: auto, fast or reference.
         ran: How often each form ran, with its reason.
         verifying: Hold the next call against transformers' own form.

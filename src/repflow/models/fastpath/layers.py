@@ -31,7 +31,7 @@ IGNORED = ("cache_position", "use_cache")
 NORMS = ("MambaRMSNorm", "FalconMambaRMSNorm", "Mamba2RMSNorm")
 
 
-UNCHECKED = "not held against transformers' yet"
+UNCHECKED = "not compared with transformers' yet"
 """State of a layer before its model's self-check."""
 
 

@@ -1,4 +1,4 @@
-"""What transformers' Mamba layers keep of a prompt, in repflow's own form, and how they go on from it token by token.
+"""What transformers' Mamba layers keep of a prompt, in repflow's own form, and how they continue from it by token.
 
 transformers' caches differ from version to version, keep half-precision states in some and forget the step size's
 limits in others. Here a layer that is called while a `Memory` is active reads a whole prompt with the fast scan, keeps
@@ -59,7 +59,7 @@ class Memory:
             _active.memory = before
 
     def rows(self, index: Tensor) -> Memory:
-        """A copy of these rows of the batch, to go on from."""
+        """A copy of these rows of the batch, to continue from."""
         return Memory({layer: memory.rows(index) for layer, memory in self.layers.items()})
 
     @property
@@ -106,7 +106,7 @@ def remembers(blocks: Sequence[nn.Module]) -> bool:
 
 
 def _convolved(mixer: Any, x: Tensor, memory: LayerMemory | None) -> tuple[Tensor, Tensor]:
-    """Convolution with SiLU of x (batch, token, channel), and the window behind it."""
+    """Convolution with SiLU of x (batch, token, channel), and the window after it."""
     weight, bias = mixer.conv1d.weight, mixer.conv1d.bias
     if memory is not None:
         return conv_token(x[:, 0], memory.window, weight, bias)[:, None], memory.window

@@ -51,7 +51,7 @@ class ScanCall:
         bias: Bias of the step sizes.
         softplus: Whether the step sizes go through softplus.
         limits: Least and greatest step size.
-        wants_final: Whether the state after the last token is asked for.
+        wants_final: Whether the state after the last token is requested.
     """
 
     kind: Kind

@@ -12,9 +12,9 @@ caches, masks and everything around the scan stay transformers'.
 | reference | transformers' own; the sequential form in repflow's own mixers |
 
 A call that repflow's forms cannot take (packed sequences, an unknown dtype, device or shape) runs transformers' own
-form, and `Scans.facts` says why. At load each layer's scan is held against transformers' on the self-check's tokens.
-On a GPU without gradients whole layers run on the Triton kernels (`repflow.models.fastpath.layers`), and are held
-against transformers' in the same way.
+form, and `Scans.facts` says why. At load each layer's scan is compared with transformers' on the self-check's tokens.
+On a GPU without gradients whole layers run on the Triton kernels (`repflow.models.fastpath.layers`), and are
+compared with transformers' in the same way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Scans:
         given: Setting it was made with.
         layers: One entry per layer with a scan, in order.
         at_load: Facts of the check at load. A run's provenance holds these: what later passes run is the same unless a
-            `slow_scan` finding says otherwise, and a run resumed behind its last pass must still say it.
+            `slow_scan` finding says otherwise, and a run resumed after its last pass must still say it.
     """
 
     given: str
@@ -72,7 +72,7 @@ class Scans:
         return {"asked": self.setting, **kinds}
 
     def findings(self) -> list[Finding]:
-        """Fast forms that were asked for and could not run."""
+        """Fast forms that were requested and could not run."""
         if self.setting == "reference":
             return []
         slow: dict[tuple[str, str], list[LayerScan]] = {}

@@ -4,7 +4,7 @@
 
 Glossary: unit, the smallest part with a decay and a map over tokens of its own: a channel in Mamba, RWKV-4 and Griffin,
 a head in Mamba-2 and in linear attention; dim, channels of a unit; a = −A, the rate in A_t = exp(−a Δ_t).
-Parts are made when they are asked for, for some tokens at a time.
+Parts are made when they are needed, for some tokens at a time.
 """
 
 from __future__ import annotations

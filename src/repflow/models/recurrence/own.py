@@ -78,7 +78,7 @@ class MatrixRecurrence(Recurrence):
 
 
 class DiagonalRecurrence(Recurrence):
-    """A filter per channel, the same at every token: S4D, and H3 behind its product of keys and values.
+    """A filter per channel, the same at every token: S4D, and H3 after its product of keys and values.
 
     Args:
         u: Inputs (batch, token, channel).
@@ -115,7 +115,8 @@ class DiagonalRecurrence(Recurrence):
 class MixerRecurrence(Recurrence):
     """A mixer that repflow does not know, from its `transition`, which is made whole.
 
-    Its inputs cannot be told from its b, so that entry s of a map is what token s itself gives to t: y_t = Σ_s P_ts.
+    Its inputs cannot be distinguished from its b, so entry s of a map is what token s itself gives to t: y_t = Σ_s
+    P_ts.
 
     Args:
         mixer: The mixer.

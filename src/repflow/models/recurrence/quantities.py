@@ -1,7 +1,7 @@
 """What the recurrent layers of a model compute inside, handed out while it runs and not kept.
 
-Nothing of size tokens · channels · states exists unless it is asked for, and then one run of tokens at a time; but for
-the transition of a mixer that is not repflow's, which is made whole.
+Nothing of size tokens · channels · states exists unless it is requested, and then one run of tokens at a time; except
+for the transition of a mixer that is not repflow's, which is made whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SsmQuantities:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The whole recurrence, by unit; made when first asked for (`repflow.models.recurrence.layer`)."""
+        """The whole recurrence, by unit; made when first used (`repflow.models.recurrence.layer`)."""
         return self._recurrence()
 
     def transition(self, tokens: slice = WHOLE) -> Transition:
@@ -149,7 +149,7 @@ def of_call(layer: LayerScan, call: ScanCall) -> SsmQuantities:
 def _of_own(on_layer: OnLayer) -> Callable[[nn.Module, tuple], None]:
     def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
         assert isinstance(module, Mixer)
-        # made when first asked for
+        # made when first used
         recurrence = functools.cache(lambda: mixer_recurrence(module, args[0]))
         layer = getattr(module, MARK).layer
         on_layer(layer, SsmQuantities(layer, 0, "own", args[0].shape[1], None, recurrence, None, module.family))

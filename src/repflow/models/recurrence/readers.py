@@ -106,7 +106,7 @@ class RglruRecurrence(Recurrence):
     """RG-LRU: h_t = a_t h_{t−1} + √(1 − a_t²) i_t u_t, log a_t = −8 r_t softplus(Λ); from zero where `reset`.
 
     Args:
-        u: Inputs (batch, token, channel) behind the short convolution.
+        u: Inputs (batch, token, channel) after the short convolution.
         log_a: Log a_t (batch, token, channel).
         gate: Input gate i_t (batch, token, channel).
         reset: First tokens (batch, token).

@@ -80,7 +80,7 @@ def on_gpu(parts: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def first_launch() -> tuple[Any, tuple[int], tuple[Tensor, ...], dict[str, int]]:
-    """The kernel with its grid, arguments without data and options, for whoever compiles it ahead."""
+    """The kernel with its grid, arguments without data and options, for compiling it ahead."""
     numbers = torch.empty(2, 2, dtype=torch.int64, device="meta")
     return block_kernel, (1,), (numbers,) * 4, OPTIONS
 

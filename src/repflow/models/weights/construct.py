@@ -106,7 +106,7 @@ def _with_nan(tensors: Sequence[Tensor]) -> list[bool]:
 
 
 def fits(device: torch.device, parameters: int) -> bool:
-    """Whether a GPU has room for drawing so many weights in float32.
+    """Whether a GPU has room for drawing this many weights in float32.
 
     Read off its whole memory, not what is free: the same request must give the same weights.
     """
@@ -123,7 +123,7 @@ def device_words(device: torch.device) -> str:
 
 
 def cast(network: Any, dtype: torch.dtype) -> Any:
-    """Cast a network, its rotary frequencies aside: transformers keeps them in float32 in every dtype.
+    """Cast a network except its rotary frequencies: transformers keeps them in float32 in every dtype.
 
     In bfloat16 a frequency is off by up to 0.4 %, which is eight radians after 2,000 tokens.
     """

@@ -12,7 +12,7 @@ What it sees: a ↦ a·odd and x ↦ x ⊕ (x >> 32) are bijections, so a change
 changes both sums of its block, always. Changes in several words of one block cancel in both sums with a chance of about
 2⁻⁶⁴ at most (two flipped sign bits, the worst case; 2⁻¹²⁸ for most others), since the keys are fixed before the
 weights. Between blocks, tensors, names, dtypes and shapes SHA-256 decides. The keys are public: this finds accidents
-and mix-ups, it is no defence against someone who chooses weights to collide.
+and mix-ups, it is not a defence against someone who chooses weights to collide.
 
 The sums are in `repflow.models.weights.blocks`, their GPU form in `block_sums` beside it. The scheme of earlier
 versions, SHA-256 over all bytes, is `sha256`.
@@ -32,7 +32,7 @@ from torch import Tensor
 from repflow.models.weights.blocks import on_cpu
 
 SCHEME = "blocks-2"
-"""Stands behind every digest of this scheme; the one before it had no name."""
+"""Follows every digest of this scheme; the earlier scheme had no name."""
 SHA256_CHUNK = 1 << 24
 
 Named = tuple[str, Tensor]
@@ -75,7 +75,7 @@ def block_sums(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def kernels_of_digest() -> list[Any]:
-    """What a digest on a GPU launches, for whoever compiles it ahead; needs Triton."""
+    """What a digest on a GPU launches, for compiling it ahead; needs Triton."""
     from repflow.models.weights.block_sums import first_launch
 
     return [first_launch()]

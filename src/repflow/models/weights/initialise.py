@@ -95,7 +95,7 @@ def drawing_device(config: Any, device: torch.device, trust_remote_code: bool = 
 
 
 def count_weights(config: Any, trust_remote_code: bool = False) -> int | None:
-    """Number of weights of a configuration, none of which is allocated; None where it builds on a real device only.
+    """Number of weights of a configuration, without allocating any; None where it builds on a real device only.
 
     repflow's mixers, and a few architectures, compute constants while they are made.
     """
@@ -179,7 +179,7 @@ def group_of(name: str, dimensions: int, embedding: bool = False, convolution: b
 
 
 def redraw(network: nn.Module, scheme: Scheme, groups: dict[str, str]) -> None:
-    """Draw every parameter of the groups that the scheme touches anew, in the order of their names."""
+    """Redraw every parameter of the groups that the scheme touches, in the order of their names."""
     touched = {"embeddings", "convolutions", "matrices"} - scheme.keep
     transposed = {id(m.weight) for m in network.modules() if type(m).__name__ == "Conv1D"}  # GPT-2 stores (in, out)
     with torch.no_grad():
@@ -237,7 +237,7 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
     """Parameters of the output projection of every residual branch, block after block.
 
     Raises:
-        UnsupportedModelError: A branch has none that is known, or a norm behind it undoes its scale.
+        UnsupportedModelError: A branch has none that is known, or a norm after it undoes its scale.
     """
     branches, mixers = [], token_mixers(network)
     for index, block in enumerate(find_blocks(network.base_model, network.config)):
@@ -249,8 +249,8 @@ def residual_outputs(network: PreTrainedModel) -> list[list[nn.Parameter]]:
             branch = [p for name, p in part.module.named_parameters() if pattern.search(name)]
             if not branch:
                 where = f"block {index + 1} ({type(part.module).__name__})"
-                got = f"the {part.kind} branch of {where}, which has none we know"
-                remedy = "leave the switch residual out; a norm behind a branch would undo it anyway"
+                got = f"the {part.kind} branch of {where}, which has none that repflow knows"
+                remedy = "leave the switch residual out; a norm after a branch would undo it anyway"
                 raise UnsupportedModelError(teach("an output projection in every residual branch", got, remedy))
             branches.append(branch)
     if not branches:

@@ -131,7 +131,7 @@ def zeroed(network: nn.Module, entries: Sequence[NonFinite]) -> Iterator[None]:
 
 
 def first_bad_state(entries: Sequence[NonFinite], layers: int) -> int | None:
-    """First state that cannot be trusted; None when the bad parameters lie behind the last block."""
+    """First state that cannot be trusted; None when the bad parameters are after the last block."""
     states = [0 if bad.block is None else bad.block + 1 for bad in entries if bad.block != layers]
     return min(states) if states else None
 
@@ -146,6 +146,8 @@ def _sentence(bad: NonFinite, layers: int) -> str:
     if bad.block is None:
         return f"the embedding's {bad.parameter} holds {count}: no state can be trusted"
     if bad.block == layers:
-        return f"{bad.parameter}, after the last block, holds {count}: the states stand, the final norm or head do not"
+        return (
+            f"{bad.parameter}, after the last block, holds {count}: the states are sound, the final norm or head is not"
+        )
     number = bad.block + 1  # block N makes state N
     return f"block {number}'s {bad.parameter} holds {count}: states from {number} on cannot be trusted"

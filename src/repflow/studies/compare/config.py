@@ -92,9 +92,9 @@ class CompareConfig(
         None, "weights of the second model, trained unless given; scheme of a twin, else default"
     )
     ablate_b: list[str] = listed("parts of the second model taken out; for a twin instead of --ablate")
-    neighbours: int = option(10, "nearest neighbours per token that the two models are asked to share")
+    neighbours: int = option(10, "nearest neighbours per token, compared between the two models")
     tokenizer_b: str | None = option(None, "same for the second; one without any takes the first model's")
-    reference_memory: int = option(2048, "MiB for the last checkpoint's states, which every other is held against")
+    reference_memory: int = option(2048, "MiB for the last checkpoint's states, which all others are compared with")
 
     def __post_init__(self) -> None:
         """Put ablations in their fixed order."""
@@ -197,7 +197,7 @@ def kept_shard(
 
 
 def stored_config(config: CompareConfig, task: str, samples: int) -> dict[str, Any]:
-    """Config as stored: what was asked, with the name that lists show."""
+    """Config as stored: what was requested, with the name that lists show."""
     label = f"{config.model_a} | {config.model_b}" if config.model_b else config.model_a
     if Path(config.task).name == task:  # a file keeps its folder, so that the request can be repeated
         task = config.task

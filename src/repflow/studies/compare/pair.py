@@ -1,7 +1,7 @@
 """Two models on the same text: CKA and shared nearest neighbours of every state of A with every state of B.
 
 The matched rows of all states of both models are held together for the prompts of one batch: memory grows with depth,
-width and the tokens of a batch, never with the number of prompts. Each prompt is a shard, so a killed run goes on.
+width and the tokens of a batch, never with the number of prompts. Each prompt is a shard, so a killed run resumes.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def check(config: CompareConfig, a: Model, b: Model, paired: PairedPrompts) -> N
 
 
 def check_dtype(model: Model, config: CompareConfig) -> None:
-    """Refuse float16 unless it was asked for twice."""
+    """Refuse float16 unless it is also allowed."""
     if str(model.dtype) == "torch.float16" and not config.allow_float16:
         raise InputError(
             teach("float32 or bfloat16 for measuring", "float16", "pass --dtype float32, or --allow-float16")

@@ -1,9 +1,9 @@
 """Checkpoints of one model along a `step` axis: how its flow changes, and how far each is from the last.
 
 Checkpoints are loaded one at a time, the last one first: its states for all prompts are kept in memory (float32,
-states x tokens x width, refused over `--reference-memory`), and each of the others is held against them, batch by
-batch. A checkpoint reads its prompts twice, once for the flow and once for CKA. Each checkpoint is a shard, so a
-killed run goes on; checkpoints that are stored already are not loaded again, so a change of their files goes unnoticed.
+states x tokens x width, refused over `--reference-memory`), and each of the others is compared with them, batch
+by batch. A checkpoint reads its prompts twice, once for the flow and once for CKA. Each checkpoint is a shard, so a
+killed run resumes; checkpoints that are stored already are not loaded again, so a change of their files goes unnoticed.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class BlockStep:
         before: accuracy at its input, None without probes.
         after: accuracy at its output.
         change: after minus before on the same prompts, below chance counted as chance.
-        half: the same with half the training prompts, None where that was not asked for.
+        half: the same with half the training prompts, None where that was not requested.
         similarity: raw token similarity at its output minus that at its input, None without a flow.
         verdict: `lost` or `gained` where that is claimed, else "".
     """
@@ -50,7 +50,7 @@ class BlockStep:
 
 
 def block_steps(flow: FlowEvidence | None, probe: ProbeEvidence | None) -> list[BlockStep]:
-    """Every block with what is known of it; empty where states are no block outputs."""
+    """Every block with what is known of it; empty where states are not block outputs."""
     kinds = _kinds(flow, probe)
     states = ({flow.all_states} if flow is not None else set()) | ({probe.states} if probe is not None else set())
     if len(states) != 1:
@@ -112,6 +112,6 @@ def _claimed(step: BlockStep, probe: ProbeEvidence) -> Statement:
 def _why_none(probe: ProbeEvidence) -> str:
     """Why nothing could be shown, where that is known before looking."""
     if "claim" not in probe.facts:
-        return ", as this run was stored without fits on half the training prompts: probe again"
+        return ", as this run was stored without fits on half the training prompts: rerun the probe"
     counts = probe.read.counts
     return "" if counts is None or counts.covers_refits else ", as no interval covers refitting"

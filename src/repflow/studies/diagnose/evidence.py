@@ -70,7 +70,7 @@ class FlowEvidence:
     def of(cls, result: Result) -> FlowEvidence | None:
         """From a measured Result; None where it has no token similarity of residual states, or none that is finite.
 
-        States from the first one on that is finite for no prompt, as behind a NaN weight, are left out.
+        States from the first one on that is finite for no prompt, as after a NaN weight, are left out.
         """
         if "token_similarity" not in result or result.config.get("states", "residual") != "residual":
             return None
@@ -98,7 +98,7 @@ class FlowEvidence:
 
     @property
     def partial(self) -> bool:
-        """Whether states behind the last one here are not finite."""
+        """Whether states after the last one here are not finite."""
         return self.states < self.all_states
 
 

@@ -1,4 +1,4 @@
-"""Statements about the flow between tokens: where they become alike, where they part, and two published signatures."""
+"""Statements about the flow between tokens: where they become alike or separate, and two published signatures."""
 
 from __future__ import annotations
 
@@ -39,22 +39,30 @@ def homogenise(flow: FlowEvidence) -> Statement:
 
 
 def recover(flow: FlowEvidence) -> Statement:
-    """Whether the tokens part again after they were most alike."""
+    """Whether the tokens separate again after they were most alike."""
     state, value = held_out(flow.similarity, np.arange(flow.states))
     last, on = flow.states - 1, judged_on(flow.similarity)
     if state == last and flow.partial:
-        text = f"Not decided whether tokens part: they are most alike at state {state}, the last one that is finite."
+        text = (
+            f"Not decided whether tokens separate: they are most alike at state {state}, the last one that is finite."
+        )
         return Statement("recover", "flow", None, text, {"state": state, "similarity": value})
     if state in (0, last):
         place = (
-            "embedding, so there is nothing to part from" if state == 0 else "last state, so nothing parts them again"
+            "embedding, so there is nothing to separate from"
+            if state == 0
+            else "last state, so they do not separate again"
         )
         text = f"Tokens are most alike at the {place} (raw similarity {value} at state {state}{on})."
         return Statement("recover", "flow", False, text, {"state": state, "similarity": value})
     lowest, _ = held_out(flow.similarity, np.arange(state + 1, flow.states), largest=False)
     fall = _difference(flow.similarity, state, lowest)
     holds = fall.above(0.0)
-    words = {True: "Tokens part again", False: "Tokens do not part again", None: "Not decided whether tokens part"}
+    words = {
+        True: "Tokens separate again",
+        False: "Tokens do not separate again",
+        None: "Not decided whether tokens separate",
+    }
     text = f"{words[holds]}: from state {state} to state {lowest} raw similarity falls by {fall}{on}."
     return Statement("recover", "flow", holds, text, {"from": state, "to": lowest, "fall": fall})
 
@@ -76,7 +84,7 @@ def early_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statemen
 def late_signature(flow: FlowEvidence, thresholds: Thresholds) -> list[Statement]:
     """High similarity in the last states, published for state-space models as saturation of the state.
 
-    As judged, the last states must also lie above all earlier ones: a model alike throughout has no late spike.
+    As judged, the last states must also be above all earlier ones: a model alike throughout has no late spike.
     """
     states = _between(flow.all_states, thresholds.late_depth, 1.0)
     what = f"states from {thresholds.late_depth:.0%} depth on"
@@ -122,7 +130,7 @@ def _similarity_signature(
 
 
 def _between(states: int, low: float, high: float) -> np.ndarray:
-    """Block outputs within a range of relative depth; the embedding is no layer."""
+    """Block outputs within a range of relative depth; the embedding is not a layer."""
     depths = np.array([depth(state, states) for state in range(states)])
     inside = (depths >= low - 1e-9) & (depths <= high + 1e-9)
     inside[0] = False

@@ -25,7 +25,7 @@ def readout(probe: ProbeEvidence) -> tuple[list[Statement], list[str]]:
     else:
         missing.append("the last state, which is not finite, so no loss from the peak to it")
     for name, make, absent in (
-        ("final_norm", _final_norm, "a probe behind the final norm"),
+        ("final_norm", _final_norm, "a probe after the final norm"),
         ("selectivity", _selectivity, "a control task, so no selectivity"),
         ("twin", _twin, "the random twin's probe (--twin)"),
         ("answers", _answers, "the model's own answers"),
@@ -74,7 +74,7 @@ def _best_state(probe: ProbeEvidence) -> Statement:
         text += f"; not distinguished from it: {_spans(probe, tied)}"
     decodable = True if read_out.decodable else None
     if last in read_out.tied and probe.peak != last and decodable:
-        text += "; the last state is among these, so there is no ground to read elsewhere"
+        text += "; the last state is among these, so there is no reason to read elsewhere"
     if decodable is not True:
         text += "; as nothing above chance is shown there, this is not a recommendation"
     return Statement("best_state", "read-out", decodable, f"{text}.", numbers)
@@ -121,7 +121,7 @@ def _judged_loss(probe: ProbeEvidence, points: Interval, limit: float) -> bool |
 
 def _final_norm(probe: ProbeEvidence) -> Statement:
     normed, last = _interval(probe.facts["final_norm"], 0), probe.at(probe.states - 1)
-    text = f"Behind the final norm the accuracy is {normed}, at the last state before it {last}."
+    text = f"After the final norm the accuracy is {normed}, at the last state before it {last}."
     return Statement("final_norm", "read-out", None, text, {"final_norm": normed, "last": last})
 
 

@@ -1,4 +1,4 @@
-"""Statements of a diagnosis and the thresholds they are held against.
+"""Statements of a diagnosis and the thresholds they are compared with.
 
 Every statement holds the numbers behind it. Published signatures are judged twice: as published, on raw point values,
 and as we judge, on excess similarity and chance-corrected points whose whole 95 % interval lies on one side. A linear

@@ -100,7 +100,7 @@ class DiagnoseConfig(
     late_depth: float = option(_limits.late_depth, "relative depth from which states are late")
 
     def __post_init__(self) -> None:
-        """Give the task its length where none is asked for."""
+        """Set the task's length where none is requested."""
         self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
         self.samples = total_prompts(self.samples, self.train, self.test)
 
@@ -144,7 +144,7 @@ def judge(
     else:
         if flow.partial:
             span = f"states {flow.states} to {flow.all_states - 1}"
-            missing.append(f"flow at {span}, which are not finite, and signatures that take them in")
+            missing.append(f"flow at {span}, which are not finite, and signatures that use them")
         statements += [homogenise(flow), recover(flow)]
         statements += early_signature(flow, limits) + late_signature(flow, limits)
         if flow.excess is None:
@@ -158,12 +158,12 @@ def judge(
     statements += block_statements(block_steps(flow, probe), probe)
     if flow is not None:
         statements += layout(flow, probe)
-    missing.append("whether the model draws on what can be decoded (that takes interventions)")
+    missing.append("whether the model uses what can be decoded (that needs interventions)")
     return statements, missing
 
 
 class Diagnose(BaseStudy[DiagnoseConfig]):
-    """One page that joins flow and probes. Made of a measured and a probed run, so it runs in a way of its own."""
+    """One page that joins flow and probes. Made of a measured and a probed run, so it has its own way to run."""
 
     name = "diagnose"
     config = DiagnoseConfig

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class SimulateConfig:
     """What to simulate; the fields are the command line's options."""
 
-    x0: str = option("", "tokens at t = 0: numbers with commas between; vectors as rows with ; between: 1,2;3,4")
-    mu: str = option("", "input-output product S_C'S_B: a number, or a matrix with ; between its rows")
+    x0: str = option("", "tokens at t = 0: comma-separated numbers; vectors as rows separated by ; as in 1,2;3,4")
+    mu: str = option("", "input-output product S_C'S_B: a number, or a matrix with rows separated by ;")
     s_delta: str = option("", "step-size weight: a number, or a matrix whose row d belongs to channel d")
     a: str = option("1", "decay of A = -a I, positive: a number, or one per channel")
     until: float = option(100.0, "last time")

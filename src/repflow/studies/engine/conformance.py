@@ -123,7 +123,7 @@ def _check_again(study: BaseStudy[Any], result: Result) -> None:
 def _check_resumed(
     study: BaseStudy[Any], config: Any, models: dict[str, Model] | None, folder: Path, whole: Result
 ) -> None:
-    """Ended after its first shard, a run goes on with that shard and ends as if nothing had happened."""
+    """A run interrupted after its first shard resumes with that shard and ends as if nothing had happened."""
     from repflow.store import RunFolder
 
     write = RunFolder.write_shard
@@ -145,7 +145,7 @@ def _check_resumed(
         study.run(config, models=models, out=folder, name="cut")
     with mock.patch.object(RunFolder, "write_shard", counting):
         resumed = study.run(config, models=models, out=folder, name="cut")
-    _same(whole, resumed, "a resumed run ends as one that was not cut")
+    _same(whole, resumed, "a resumed run ends like one that was not interrupted")
 
 
 def _same(first: Result, second: Result, promise: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls from Python: options as a config stores them, and the model they name or bring along."""
+"""Calls from Python: options as a config stores them, and the model they name or pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FeatureSink: features in a run folder, a shard per batch whose states lie together, and back from there mapped."""
+"""FeatureSink: features in a run folder, a shard per batch whose states are contiguous, read back memory-mapped."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def load_model(config: Any, tokenizer: Any = None) -> Model:
-    """Load the model a config names, less the parts it takes out; a live tokenizer may stand for the one it names."""
+    """Load the model a config names, without the parts it takes out; a live tokenizer may replace the one it names."""
     from repflow.interventions import ablate
     from repflow.models import load
 
@@ -64,8 +64,8 @@ def check_loading(config: Any) -> None:
 
 
 HOW = ("scan",)
-"""Options that change a run's speed and no number beyond its dtype's rounding: a run started with one may go on with
-another, and neither its name nor its stored config holds them. Its provenance says which form the check at load ran."""
+"""Options that change a run's speed and no number beyond its dtype's rounding: a run started with one may resume
+with another, and they are in neither its name nor its stored config. Its provenance says which form the check ran."""
 
 
 def identity(config: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Matching: the same text for two models, and which tokens of the one stand where tokens of the other stand.
+"""Matching: the same text for two models, and which tokens of the one are where tokens of the other are.
 
 Where both tokenizers cut a text alike, token i matches token i. Elsewhere a token that ends at character c matches the
 token of the other model that ends at c: both have then read exactly the same text. Several tokens may end at one
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repflow.tasks import Encoder, Prompt, Prompts
 
 MIN_KEPT = 0.5
-"""Less than this share of matched tokens is no comparison of the two models on the same text."""
+"""Below this share of matched tokens the two models are not compared on the same text."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def encode_spans(tokenizer: Any, text: str) -> tuple[list[int], list[tuple[int, 
     except (NotImplementedError, ValueError) as error:
         raise InputError(
             teach(
-                "a fast tokenizer, which says where in the text its tokens lie",
+                "a fast tokenizer, which reports where in the text its tokens are",
                 f"{type(tokenizer).__name__} ({error})",
                 "pass one with --tokenizer or --tokenizer-b",
             )

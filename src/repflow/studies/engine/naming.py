@@ -1,4 +1,4 @@
-"""Names of runs: what a reader looks for is spelt out, eight digits stand for all other options.
+"""Names of runs: what a reader looks for is spelt out, eight digits encode all other options.
 
 Two requests with different results never meet in one folder, and a quick try does not block the real run.
 """
@@ -60,7 +60,7 @@ def weight_words(config: Any) -> list[str]:
 
 
 def option_tag(config: Any, named: Collection[str], **more: Any) -> str:
-    """Eight digits for the options that are not at their default, and for what else is given; "" where there are none.
+    """Eight digits for the options that are not at their default, and for other values; "" where there are none.
 
     Args:
         config: of a study.
@@ -78,7 +78,7 @@ def spell(config: Any, parts: Sequence[str], named: Collection[str], model: str 
 
     Args:
         config: of a study.
-        parts: words behind the model's.
+        parts: words after the model's.
         named: options that these spell out, beside `model`.
         model: spec of the model, where it is not `config.model`.
     """

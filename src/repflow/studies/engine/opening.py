@@ -26,7 +26,7 @@ def open_run(
     Args:
         out: folder of runs.
         name: name of the run.
-        config: what was asked for.
+        config: what was requested.
         provenance: with what it is done; `digests` holds `weights`, or `weights_LABEL` of several models.
         models: loaded models by their label, `model` for the only one.
         others: identities of models that are not loaded, by their label.
@@ -48,7 +48,7 @@ def open_run(
 
 
 def keep_result(result: Result, out: str | Path, name: str, provenance: Mapping[str, Any]) -> Result:
-    """Keep a result that was made in one go, from numbers or from other runs; one that is there is made anew.
+    """Store a result that was computed in one go, from numbers or from other runs; an existing one is replaced.
 
     Args:
         result: with its config.

@@ -112,7 +112,7 @@ class Batches:
 
 @dataclass
 class Permissions:
-    """What is refused unless it is asked for."""
+    """What is refused unless it is allowed."""
 
     allow_float16: bool = option(False, "measure in float16 although its range is small")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
@@ -206,7 +206,7 @@ class Templates:
 
 @dataclass
 class Items:
-    """How many items a retrieval prompt has, and which stand beside the gold one."""
+    """How many items a retrieval prompt has, and which surround the gold one."""
 
     items: int | None = option(None, "pairs or documents per prompt; default as many as fit into --length")
     distractors: str = option("bm25", "other documents of mdqa: bm25 (most like the question), or random")
@@ -214,7 +214,7 @@ class Items:
 
 @dataclass
 class GoldIndex:
-    """Where the gold item stands."""
+    """Where the gold item is."""
 
     index: int | None = option(None, "index of the gold pair or document from 0; swept and balanced unless given")
 
@@ -275,7 +275,7 @@ class Twin:
 class Leaks:
     """Labels that can be read without the model."""
 
-    allow_leak: bool = option(False, "go on although a sentinel reads the label without the model")
+    allow_leak: bool = option(False, "continue even if a sentinel reads the label without the model")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Phases of a study, told to whoever shows its progress: a bar that stands still should say what is being done."""
+"""Phases of a study, reported to the progress display: a bar that does not move should say what is being done."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def task_name(task: Any) -> str | None:
 
 @timed("prompts")
 def given_task(task: Any, config: PromptConfig, model: Model, options: Collection[str] = ()) -> Prompts:
-    """Prompts from what stands for a task in Python: a Task, ready Prompts, texts or token ids.
+    """Prompts from what is given as a task in Python: a Task, ready Prompts, texts or token ids.
 
     Args:
         task: one of these.

@@ -43,7 +43,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 def model_facts(model: Model) -> dict[str, Any]:
     """What a Result says about a model.
 
-    The training of a built-in one is told here, since a reader of the run may have another zoo (`REPFLOW_ZOO`).
+    The training of a built-in one is recorded here, since a reader of the run may have another zoo (`REPFLOW_ZOO`).
     """
     return {
         "name": model.name,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunSink:
-    """Keeps plan, splits and records of a run on disk, so that a killed run goes on where it was."""
+    """Keeps plan, splits and records of a run on disk, so that a killed run resumes."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run

@@ -42,7 +42,7 @@ class Job(Generic[C]):
         config: what to do; where prompts were given from Python it says what they are.
         models: loaded models by their label, `model` for the only one.
         prompts: what they read; None for a study without prompts.
-        total: prompts to be read, for whoever shows the progress.
+        total: prompts to be read, for the progress display.
         stored: the config as the run keeps it; see `Study.stored`.
         provenance: with what the work is done, as the run keeps it from its start; see `describe`.
         facts: what the result says beside it: models and prompts.
@@ -80,8 +80,8 @@ class BaseStudy(ABC, Generic[C]):
     Attributes:
         name: its name in the table of studies.
         config: its config, a dataclass.
-        summary: help of its command; the first line also stands in the list of commands.
-        usual: models of the zoo that the command takes where none is named, and what its help calls them.
+        summary: help of its command; the first line is also shown in the list of commands.
+        usual: models of the zoo that the command uses by default, and what its help calls them.
         usual_words: see `usual`.
         one_model: whether it takes one loaded model, which cells of a grid then share.
         named: whether the stored config holds the name under `study`; the first studies are recognised by their fields.
@@ -101,7 +101,7 @@ class BaseStudy(ABC, Generic[C]):
 
     @abstractmethod
     def names(self, config: C) -> Names:
-        """Names of the run where none is given; see `spell`."""
+        """Default names of the run; see `spell`."""
 
     @abstractmethod
     def run(
@@ -119,14 +119,14 @@ class BaseStudy(ABC, Generic[C]):
         Args:
             config: what to do.
             models: loaded models by label, instead of those that the config names.
-            given: what stands for the config's prompts.
+            given: inputs to use instead of the config's prompts.
             out: folder of runs; None keeps the result in memory only.
             name: name of the run in `out`; by default from model, task and every option that changes the result.
             progress: called after each batch.
         """
 
     def run_name(self, config: C) -> str:
-        """Name of the run where none is given."""
+        """Default name of the run."""
         return self.names(config).current
 
     def find_name(self, config: C, out: Path) -> str:
@@ -153,7 +153,7 @@ class BaseStudy(ABC, Generic[C]):
         return replace(request, match_with=matched_models(models, config)), ""
 
     def of_several(self) -> BaseStudy[C]:
-        """The study as it is asked of each of several models."""
+        """The study as it runs on each of several models."""
         return self
 
     def joint(self, results: Sequence[Result], config: C, out: Path) -> list[tuple[str, Result]]:
@@ -175,7 +175,7 @@ class BaseStudy(ABC, Generic[C]):
         return DESCRIPTION
 
     def result_place(self, folder: Path) -> Path:
-        """Where the result of a run lies that was asked for by the name of this folder."""
+        """Where the result of a run is stored that was requested by the name of this folder."""
         return folder
 
     def place(self, folder: Path) -> tuple[Path, str]:
@@ -209,8 +209,8 @@ class Study(BaseStudy[C], Generic[C, J]):
         Args:
             config: what to do.
             models: loaded.
-            given: ready prompts, a task, needles ...: what a call from Python brought instead of the config's own.
-            progress: told what is being done.
+            given: ready prompts, a task, needles ...: what a call from Python passed instead of the config's own.
+            progress: receives what is being done.
         """
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Study(BaseStudy[C], Generic[C, J]):
         """Do the work; what the sink already has is not computed again. The engine adds config and provenance."""
 
     def stored(self, job: J) -> dict[str, Any]:
-        """The config as the run keeps it: what was asked."""
+        """The config as stored: what was requested."""
         content = ({"study": self.name} if self.named else {}) | identity(job.config)
         if ONE in job.models:
             model = job.model
@@ -228,7 +228,7 @@ class Study(BaseStudy[C], Generic[C, J]):
         return content
 
     def digests(self, job: J) -> dict[str, Any]:
-        """What must be the same for a run to go on, beside the weights."""
+        """What must be the same for a run to resume, besides the weights."""
         return {} if job.prompts is None else {"prompts": job.prompts.digest()}
 
     def machine(self, job: J) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class Study(BaseStudy[C], Generic[C, J]):
 
 
 def describe(study: Study[C, J], job: J) -> None:
-    """Config and provenance as stored: what was asked, and with what it is done."""
+    """Config and provenance as stored: what was requested, and what it runs with."""
     from repflow.studies.engine.opening import weights_key
     from repflow.studies.engine.provenance import model_facts
 
@@ -305,7 +305,7 @@ def run_study(
         study: which.
         config: what to do.
         models: loaded models by label, instead of those that the config names.
-        given: what stands for the config's prompts; see `Study.prepare`.
+        given: inputs to use instead of the config's prompts; see `Study.prepare`.
         out: folder of runs; None keeps the result in memory only.
         name: name of the run in `out`; by default from model, task and every option that changes the result.
         progress: called after each batch.

@@ -1,4 +1,4 @@
-"""What `repflow memory` may be asked for."""
+"""Options of `repflow memory`."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
     config = MemoryConfig
     summary = """Look at the memory gates of MODELs: range of decays, half-lives, Theorem 4.2, sharpness through depth.
 
-    A layer without a transition, such as attention, gives the sharpness of its outputs alone. A run that was
-    interrupted goes on where it was when the same command is run again.
+    A layer without a transition, such as attention, gives the sharpness of its outputs alone. An interrupted
+    run resumes when the same command is rerun.
     """
     usual = ("mamba", "mamba2", "hybrid", "gpt-neox")
     usual_words = "mamba, mamba2, hybrid, gpt-neox of the zoo"

@@ -1,4 +1,4 @@
-"""What `repflow needle` may be asked for."""
+"""Options of `repflow needle`."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class NeedleConfig(Batches, FirstToken, Matching, Chat, AnswerTokens, Sampling, 
     """What to look for; the fields are the command line's options and the `config` of the Result."""
 
     positions: list[str] = listed(
-        "where the needle stands, 0 first and 1 last, repeated or comma separated; default " + ", ".join(POSITIONS),
+        "where the needle is placed, 0 first and 1 last, repeated or comma separated; default " + ", ".join(POSITIONS),
         POSITIONS,
         aliases=("--position",),
     )
     candidates: int = option(CANDIDATES, "words ranked for each needle: the planted, the true and others")
     needles: str | None = option(None, "FILE.jsonl of own needles: statement, question, planted, true, others")
     haystack: list[str] = listed("text file to hide needles in, may be given several times; default made-up prose")
-    skip_told: bool = option(False, "draw other needles instead of refusing those whose words stand in the haystack")
-    instruction: str = option(INSTRUCTION, "what stands before the question; '' for nothing")
+    skip_told: bool = option(False, "draw other needles instead of refusing those whose words occur in the haystack")
+    instruction: str = option(INSTRUCTION, "text before the question; '' for none")
 
     def __post_init__(self) -> None:
-        """Bring lists into their canonical form, so that the same request makes the same run."""
+        """Convert lists to their canonical form, so that the same request makes the same run."""
         self.lengths = [str(length) for length in sorted({parse_length(word) for word in words(self.lengths)})]
         self.positions = [f"{value:.15g}" for value in sorted({_position(word) for word in words(self.positions)})]
         self.haystack = [str(file) for file in ([self.haystack] if isinstance(self.haystack, str) else self.haystack)]
@@ -105,7 +105,7 @@ def check_words(config: NeedleConfig) -> None:
         if value not in known:
             raise InputError(teach(f"{flag} {', '.join(known)}", repr(value), nearest(value, known)))
     if config.skip_told and not config.haystack:
-        raise InputError(teach("--haystack FILE with --skip-told", "none", "made-up prose never tells an answer"))
+        raise InputError(teach("--haystack FILE with --skip-told", "none", "made-up prose never contains an answer"))
     if config.skip_told and config.needles:
         raise InputError(teach("--skip-told with needles drawn here", "--needles", "leave one of them out"))
     check_files(*config.haystack, *([config.needles] if config.needles else []))

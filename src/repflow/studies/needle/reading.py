@@ -89,7 +89,7 @@ def read_batches(
 
 
 def make_batches(lengths: Sequence[int], batch_size: int | None) -> Plan:
-    """Prompts of equal length together, so that nothing is padded and all go on at the same token; longest first."""
+    """Prompts of equal length together, so that nothing is padded and all continue at the same token; longest first."""
     from repflow.capture import Plan
     from repflow.capture.plan import BATCH_TOKENS
 

@@ -31,7 +31,7 @@ def needle_result(
         documents: the prompts.
         logprobs: per prompt, log-probability of every candidate.
         answers: per prompt, the greedy answer.
-        answered: whether answers were asked for.
+        answered: whether answers were requested.
     """
     shape = documents.shape
     cells = int(np.prod(shape))
@@ -84,7 +84,7 @@ def _first(places: np.ndarray) -> np.ndarray:
 
 
 def first_line(answer: str) -> str:
-    r"""What counts of an answer: its first line with words; a base model goes on with questions of its own.
+    r"""What counts of an answer: its first line with words; a base model continues with its own questions.
 
     >>> first_line("\n Madrid.\nQuestion: What is the capital of Spain?")
     'Madrid.'
@@ -139,13 +139,13 @@ def _findings(result: Result) -> list[Finding]:
     findings = []
     count = result["gain"].shape[-1]
     if count < LEAST_NEEDLES:
-        text = f"{count} needles per cell are too few to say anything of positions; pass --samples 16 or more"
+        text = f"{count} needles per cell are too few to say anything about positions; pass --samples 16 or more"
         return [Finding("few_needles", None, text)]
     gain = sample_band(result["gain"].mean((0, 1)), ("sample",))
     if np.isfinite(gain.low) and gain.low <= 0:
         text = (
             f"the needle raises the log-odds of its word by {gain.mean:.2f} nats [{gain.low:.2f}, {gain.high:.2f}] over"
-            " the same document without it: nothing shows that it was read, so that slopes say little"
+            " the same document without it: nothing shows that it was read, so slopes say little"
         )
         findings.append(Finding("needle_unused", None, text))
     for name in WORDS:
@@ -176,4 +176,4 @@ def _bias(result: Result, name: str) -> list[Finding]:
         return [Finding("recency_bias", None, f"{span}: needles near the end are found better")]
     if high < 0:
         return [Finding("primacy_bias", None, f"{span}: needles near the start are found better")]
-    return [Finding("no_positional_bias", None, f"{span}: no slope over position can be told from none")]
+    return [Finding("no_positional_bias", None, f"{span}: no slope over position can be distinguished from zero")]

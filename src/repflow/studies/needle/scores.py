@@ -39,7 +39,7 @@ def slope(values: np.ndarray, depth: np.ndarray) -> np.ndarray:
 
     Args:
         values: a score (length, position, sample).
-        depth: where the needle stood, from 0 to 1, of the same shape.
+        depth: where the needle was placed, from 0 to 1, of the same shape.
 
     Returns:
         (length, sample), units of the score per document; NaN with fewer than two places or a score that is missing.

@@ -1,4 +1,4 @@
-"""Needle: does the model find a false statement in a long document, and does it matter where it stands?"""
+"""Needle: does the model find a false statement in a long document, and does it matter where it is?"""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class NeedleJob(Job[NeedleConfig]):
 
 
 class NeedleStudy(Study[NeedleConfig, NeedleJob]):
-    """Does the model find a false statement in a long document, and does it matter where it stands?"""
+    """Does the model find a false statement in a long document, and does it matter where it is?"""
 
     name = "needle"
     config = NeedleConfig
     summary = """Hide false statements in long documents and see whether MODELs find them, by length and position.
 
     "The capital of France is Madrid." The question is answered greedily, and the planted word is ranked against the
-    true one and others, so that small models give a signal too. A run that was interrupted goes on where it was.
+    true one and others, so that small models give a signal too. An interrupted run resumes.
     """
     usual = ("gpt-neox", "mamba2", "hybrid")
     usual_words = "gpt-neox, mamba2 and hybrid of the zoo"

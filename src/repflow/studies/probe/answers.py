@@ -27,7 +27,7 @@ Table = dict[str, tuple[tuple[str, ...], np.ndarray]]
 def answer_table(
     model: Model, prompts: Prompts, config: ProbeConfig, keeper: Keeper, progress: Any = None
 ) -> tuple[Table, list[dict[str, Any]], list[Finding]]:
-    """Whether the greedy answer of each prompt asked holds a right one; the first answers; what stood in the way.
+    """Whether the greedy answer of each prompt asked holds a right one; the first answers; what prevented them.
 
     `answer_correct` (sample,) has NaN for prompts without a right answer and for those that leave no room for it.
     """
@@ -54,7 +54,7 @@ def answer_table(
 def _short(
     model: Model, prompts: Prompts, wanted: list[int], config: ProbeConfig, correct: dict[int, bool]
 ) -> list[Finding]:
-    """Answers that could not be given in full: for want of room, or as so few tokens were asked for."""
+    """Answers that could not be complete: for lack of room, or because too few tokens were requested."""
     findings = []
     if missing := len(wanted) - len(correct):
         text = (

@@ -1,4 +1,4 @@
-"""What `repflow probe` may be asked for."""
+"""Options of `repflow probe`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ LABELLED = ("kvpr", "mdqa", "recall", "FILE.jsonl")
 
 LENGTHS = {"mdqa": 1000}
 LENGTH = 300
-"""Tokens per prompt where none are asked for: two documents of mdqa with their question do not fit into 300."""
+"""Tokens per prompt by default: two documents of mdqa with their question do not fit into 300."""
 
 
 SAMPLES = 1000
-"""Prompts where no numbers are asked for."""
+"""Prompts by default."""
 FRACTIONS = (0.6, 0.2, 0.2)
-"""Shares that fit, choose and test, where no numbers are asked for."""
+"""Shares that fit, choose and test by default."""
 
 
 def task_length() -> Any:
@@ -128,7 +128,7 @@ class ProbeConfig(
     )
 
     def __post_init__(self) -> None:
-        """Bring lists into their canonical form, so that the same request makes the same run."""
+        """Convert lists to their canonical form, so that the same request makes the same run."""
         self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
         self.samples = total_prompts(self.samples, self.train, self.test)
         self.ablate = ablation_names(self.ablate)

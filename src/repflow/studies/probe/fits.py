@@ -60,7 +60,7 @@ class Fitter:
         keeper: where fits are kept.
         n_classes: classes of the label.
         device: where to compute.
-        progress: is told what is fitted.
+        progress: receives what is fitted.
     """
 
     config: ProbeConfig
@@ -127,7 +127,7 @@ def _restored(
 
 
 def joined(fits: Sequence[ProbeFit], problems: Sequence[Problem]) -> ProbeFit:
-    """Several parts' fits as one: seeds in their order, the parts' prompts one behind the other as samples."""
+    """Several parts' fits as one: seeds in their order, the parts' prompts concatenated as samples."""
     from repflow.probes import ProbeFit, Split
 
     if len(fits) == 1:
@@ -169,7 +169,7 @@ def chosen_states(fit: ProbeFit, states: slice) -> ProbeFit:
 
 
 class ChosenStates:
-    """Some states of features, as features of their own.
+    """Some states of features, as features themselves.
 
     Attributes:
         n_states: how many were chosen.

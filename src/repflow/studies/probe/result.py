@@ -11,7 +11,7 @@
 | `probe_step` | layer | accuracy behind a block minus that before it; below chance counts as chance |
 | `probe_step_claim` | layer | -1: the block is said to lose the label, +1: to gain it, 0: neither is shown |
 | `half/probe_drop`, `half/probe_step` | , layer | the same with half the training prompts; NaN where not needed |
-| `probe_like_peak` | state | cannot be told from the peak |
+| `probe_like_peak` | state | cannot be distinguished from the peak |
 | `probe_control_accuracy` | state, seed | of the control task, with its band |
 | `probe_control_chance` | | accuracy of guessing it |
 | `probe_control_corrected`, `probe_control_information` | state | its accuracy over that; bits |
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 NO_REFITS = (
     "intervals are over test prompts alone, and no loss or gain is claimed: fewer than 3 seeds, or seeds with the same "
-    "training prompts, say nothing of refitting; --seeds 5 --seeds-vary split covers it with the same forward pass"
+    "training prompts, say nothing about refitting; --seeds 5 --seeds-vary split covers it with the same forward pass"
 )
 STATE_SEED = ("state", "seed")
 PER_RECIPE = {
@@ -121,7 +121,7 @@ class ProbeTable:
             self._add_other("final_norm/", [final])
 
     def _add_steps(self, prefix: str, changes: Changes) -> None:
-        """Accuracy behind every block minus that before it, on the same prompts."""
+        """Accuracy after every block minus that before it, on the same prompts."""
         self.add(f"{prefix}probe_step", ("layer",), changes.change)
         self.bands[f"{prefix}probe_step"] = Band(changes.change, changes.low, changes.high)
 
@@ -294,7 +294,8 @@ class ProbeTable:
     def _unconverged(self, fit: ProbeFit, read_out: ReadOut) -> list[Finding]:
         """States short of their minimum: of the robust recipe always, of the paper's where its numbers are reported.
 
-        Adam with a fixed number of epochs on raw features ends wherever their scale lets it: as published, no failure.
+        Adam with a fixed number of epochs on raw features ends wherever their scale lets it: as published, not a
+        failure.
         """
         open_ = np.flatnonzero(~fit.converged.all(1) & np.isfinite(fit.accuracy_test).all(1))
         fixed = fit.recipe == "paper"
@@ -318,7 +319,7 @@ def loss_findings(result: Result, read_out: ReadOut) -> list[Finding]:
 
 
 def block_words(result: Result, block: int) -> str:
-    """Accuracy before and behind a block, and the change between them."""
+    """Accuracy before and after a block, and the change between them."""
     before, after = result["probe_accuracy"].mean(1)[block : block + 2]
     change = Number.of(result.bands["probe_step"], block)
     verb = "lost" if change.value < 0 else "gained"

@@ -32,7 +32,7 @@ class Side:
 
     Attributes:
         name: `model` or `twin`; begins the names of what is kept.
-        config: what was asked.
+        config: what was requested.
         model: the model.
         prompts: of every seed.
         keeper: where features and fits are kept.
@@ -62,7 +62,7 @@ class Side:
         return by_part
 
     def features(self, part: int, reading: str | None = None) -> StoredFeatures:
-        """Features of one part at one reading; the main one also has the final norm's behind the states."""
+        """Features of one part at one reading; the main one also has the final norm's after the states."""
         from repflow.capture.features import StoredFeatures
 
         main = readings(self.config)[0]
@@ -141,9 +141,9 @@ class Splits:
     Attributes:
         splits: one per seed.
         labels: one array (sample,) per part.
-        groups: group of each sample, all parts one behind the other; None where each prompt stands alone.
+        groups: group of each sample, all parts concatenated; None where each prompt is its own group.
         control: labels of the control task per part; empty where prompts have no keys, or all ask alike.
-        repeated: prompts that stand in their part before.
+        repeated: prompts that occur earlier in their part.
         parts: part of each seed.
         part_groups: group of each sample, by part.
     """

@@ -35,7 +35,7 @@ class ProbeStudy:
     """One model and the prompts of every seed.
 
     Attributes:
-        config: what was asked.
+        config: what was requested.
         model: the model.
         prompts: of every seed.
         progress: called after each batch.
@@ -155,7 +155,7 @@ class ProbeStudy:
         result.findings += [*table.findings(read_out), *self._control_findings()]
         result.findings += [*self._prompt_findings(), *lens_findings, *answer_findings]
         if self._same_twin:
-            text = "the model and its random twin carry the same weights: the twin is no control"
+            text = "the model and its random twin have the same weights: the twin is not a control"
             result.findings.append(Finding("equal_weights", None, text))
         return result
 

@@ -47,7 +47,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
     named = False
     summary = """Probe every state of MODELs: where in depth can a linear read-out find what the task is about?
 
-    Features go to the run folder while the model runs once; a run that was interrupted goes on where it was. Several
+    Features go to the run folder while the model runs once; an interrupted run resumes. Several
     models get the same text (--match).
     """
     usual = USUAL
@@ -84,7 +84,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         return ProbeJob(config, models, prompts, steps.total, steps=steps)
 
     def stored(self, job: ProbeJob) -> dict[str, Any]:
-        """Without `allow_leak`, with which a run may go on that was stopped, and without `drop_features`."""
+        """Without `allow_leak`, with which a stopped run may resume, and without `drop_features`."""
         content = {
             key: value for key, value in super().stored(job).items() if key not in ("allow_leak", "drop_features")
         }
@@ -113,7 +113,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
             return _stored(steps, Path(folder), "features")
 
     def after(self, job: ProbeJob, folder: RunFolder, result: Result) -> Result:
-        """Drop features that nobody wants to keep."""
+        """Drop features that are not to be kept."""
         if job.config.drop_features:
             _drop_features(folder, result)
         return result
@@ -143,7 +143,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         return names(config)
 
     def cell_word(self, config: ProbeConfig) -> str:
-        """As earlier versions spelt it, so that their grids go on."""
+        """As earlier versions spelt it, so that their grids resume."""
         return self.names(config).earlier
 
 

@@ -1,4 +1,4 @@
-"""What `repflow recency` may be asked for."""
+"""Options of `repflow recency`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FINAL_NORM = "final"
 class RecencyConfig(Twin, Batches, Prompting, OneModel):
     """How far back tokens reach; the fields are the command line's options and the `config` of the Result."""
 
-    at: int = option(-1, "token t whose output is looked at, from 0; from the end where negative")
+    at: int = option(-1, "token t whose output is studied, counted from 0; negative counts from the end")
     to: list[str] = listed(
         "outputs y_t, repeated or comma separated: final (the final norm's), or numbers of states", [FINAL_NORM]
     )
@@ -46,10 +46,10 @@ class RecencyConfig(Twin, Batches, Prompting, OneModel):
     fit_first: int | None = option(None, "smallest distance of the exponential fit; default 1")
     fit_last: int | None = option(None, "largest distance of the exponential fit; default the largest there is")
     nearest: int = option(RATIO_DISTANCES, "distances that the ratio of two models is fitted over")
-    checkpointing: bool = option(False, "keep block outputs only and compute blocks again in each backward pass")
+    checkpointing: bool = option(False, "keep block outputs only and recompute blocks in each backward pass")
 
     def __post_init__(self) -> None:
-        """Bring lists into their canonical form, so that the same request makes the same run."""
+        """Convert lists to their canonical form, so that the same request makes the same run."""
         self.ablate = ablation_names(self.ablate)
         self.to = targets(self.to)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHARP = 2.0
 """Fitted κ over the theorem's below which the bound counts as sharp."""
 NEXT_TO_ONE = 1e-4
-"""1 − A below which an A is told by what it lacks of one."""
+"""1 − A below which A is given by its distance from one."""
 SLOWER = "the theorem bounds one layer up to a constant, and a stack's curve rises before it falls"
 
 
@@ -56,7 +56,7 @@ def _reach(side: Side) -> str:
     shares_text = [f"{100 * share:.0f} % in the last {window}" for window, share in zip(WINDOWS, shares, strict=True)
             if window > 1 and np.isfinite(share)]  # fmt: skip
     middle = float(_mean(side, "lost_in_the_middle"))
-    text = f"half of the influence lies within the last {_half_reach(side)} tokens"
+    text = f"half of the influence comes from the last {_half_reach(side)} tokens"
     text += f" ({', '.join(shares_text)})" if shares_text else ""
     if math.isfinite(middle):
         shape = "both ends count more than the middle" if middle > 0 else "no U-shape"
@@ -82,8 +82,8 @@ def _exponential(fit: ExponentialFit, side: Side) -> str:
     if not fit.kappa > 0:
         return f"{slope}: no decay; {share}"
     why = f"R² below {EXPONENTIAL_R2}" if fit.r2 < EXPONENTIAL_R2 else "a power law fits better"
-    text = f"{slope}; {share}: the decay is not exponential ({why}), so that it has no half-life"
-    text += f"; half of the influence lies within the last {_half_reach(side)} tokens"
+    text = f"{slope}; {share}: the decay is not exponential ({why}), so it has no half-life"
+    text += f"; half of the influence comes from the last {_half_reach(side)} tokens"
     return f"{text}; the curve peaks at distance {fit.peak}" if fit.peak > 1 else text
 
 
@@ -117,7 +117,7 @@ def _twin(init: str, fit: ExponentialFit, other: ExponentialFit) -> str:
         return f"{text}: training is not shown to change the decay"
     ratio = fit.kappa / other.kappa
     how = f"training makes the decay {max(ratio, 1 / ratio):.2f} times {'faster' if ratio > 1 else 'slower'}"
-    return f"{text}: {how}, the intervals do not meet"
+    return f"{text}: {how}, the intervals do not overlap"
 
 
 def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str]]:
@@ -133,21 +133,21 @@ def _warnings(measured: Measured, side: Side) -> list[tuple[str, int | None, str
         text = (
             f"{side.underflowed} influences are zero and left out of the averages: out of reach, or too small for the"
         )
-        warnings.append(("underflow", None, f"{text} dtype (--dtype float64 tells)"))
+        warnings.append(("underflow", None, f"{text} dtype (--dtype float64 shows which)"))
     if side.nonfinite:
         text = f"{side.nonfinite} influences are NaN or infinite and left out of every number: the gradient overflowed"
-        warnings.append(("nonfinite_influence", None, f"{text} (--dtype float32 tells)"))
+        warnings.append(("nonfinite_influence", None, f"{text} (--dtype float32 shows whether)"))
     if measured.hidden:
         text = f"no κ of Theorem 3.1 beside the curve, as the layers' decays cannot be read: {measured.hidden}"
         warnings.append(("hidden_transition", None, text))
     if measured.check.difference is None:
         warnings.append(
-            ("gradient_unchecked", None, "half precision: gradients were not held against finite differences")
+            ("gradient_unchecked", None, "half precision: gradients were not compared with finite differences")
         )
     elif measured.check.difference > TOLERANCE:
         text = (
-            f"gradients lie {measured.check.difference:.0%} off finite differences, which do not agree "
-            "with one another either: the model is too curved for this dtype to tell (--dtype float64)"
+            f"gradients are {measured.check.difference:.0%} off finite differences, which do not agree "
+            "with one another either: the model is too curved to decide in this dtype (--dtype float64)"
         )
         warnings.append(("gradient_unsettled", None, text))
     return warnings

@@ -80,7 +80,7 @@ def _label(result: Result) -> str:
 
 
 def ratio_name(a: Result, b: Result, nearest: int = RATIO_DISTANCES) -> str:
-    """Folder name of a stored ratio: both models, and a hash of what was asked of them."""
+    """Folder name of a stored ratio: both models, and a hash of what was requested of them."""
     from repflow.store import safe_name
 
     request = json.dumps([a.config, b.config, nearest], sort_keys=True, default=str)
@@ -97,7 +97,7 @@ def _said(facts: dict[str, Any]) -> Any:
     if facts["kappa"] == 0:
         more = "neither is the more local"
     elif facts["kappa_low"] is not None and facts["kappa_low"] <= 0 <= facts["kappa_high"]:
-        more = "neither is the more local: the interval holds 0"
+        more = "neither is the more local: the interval contains 0"
     text = f"influence of {first} over {second}: κ = {facts['kappa']:.4g}{interval} per token"
     fitted = "" if facts["r2"] is None else f", R² {facts['r2']:.3f}"  # a ratio of one everywhere has no variance
     return Finding("ratio", None, f"{text}{fitted}; {more}")

@@ -112,7 +112,7 @@ class Compared(Recency):
     def prepare(
         self, config: RecencyConfig, models: dict[str, Model], given: Any, progress: Progress | None
     ) -> RecencyJob:
-        """As ever, and long enough."""
+        """As for one model, and long enough for a ratio."""
         from repflow.capture.influence.batches import token_at
 
         job = super().prepare(config, models, given, progress)

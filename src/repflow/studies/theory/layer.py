@@ -158,7 +158,7 @@ def channel_block(mixer: MambaMixer, seen: Seen) -> tuple[ChannelBlock, Tensor, 
 
 
 def _there(array: np.ndarray, like: Tensor) -> Tensor:
-    """float64 tensor of an array, where another tensor lies."""
+    """float64 tensor of an array, on the device of another tensor."""
     return torch.from_numpy(array).to(like)
 
 

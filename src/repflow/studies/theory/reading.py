@@ -1,7 +1,7 @@
-"""Where the letters of paper 1's theorems stand in a model, and what flows there on real prompts.
+"""Where the letters of paper 1's theorems are in a model, and what flows there on real prompts.
 
-Single-head reading: W_V is W_O W_V of all heads together, exact where all heads attend alike. Weights come out in the
-column convention, as they lie on the model's device; a layer at a time is made float64 there. Architectures without a
+Single-head reading: W_V is W_O W_V of all heads together, exact where all heads attend alike. Weights are returned in
+the column convention, on the model's device; a layer at a time is made float64 there. Architectures without a
 reading are refused.
 """
 
@@ -58,7 +58,7 @@ class MambaMixer:
         bias: of the convolution (channel,).
         channels: number of channels of u.
         skip: D (channel,).
-        normed: whether a gated norm stands behind o ∘ z.
+        normed: whether a gated norm follows o ∘ z.
     """
 
     in_proj: Any
@@ -113,7 +113,7 @@ def mamba_of(mixer: Any) -> MambaMixer:
 
 
 def double(tensor: Any) -> Tensor:
-    """float64 tensor where the given one lies; on the CPU if its device has no float64 (Apple's)."""
+    """float64 tensor on the same device; on the CPU if its device has no float64 (Apple's)."""
     plain = torch.as_tensor(tensor).detach()
     return (plain.cpu() if plain.device.type == "mps" else plain).double()
 

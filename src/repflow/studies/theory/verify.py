@@ -72,7 +72,7 @@ class TheoryVerify(Study[VerifyConfig, Job[VerifyConfig]]):
         return Job(config, models, None)
 
     def compute(self, job: Job[VerifyConfig], sink: Sink, progress: Progress | None) -> Result:
-        """Run every check; a run that was cut goes on with the next group."""
+        """Run every check; an interrupted run resumes with the next group."""
         by_group = {}
         for group in groups():
             if not sink.has(group):

@@ -184,7 +184,7 @@ def cells(config: TwinsConfig) -> dict[Key, Cell]:
 
 
 class Twins(BaseStudy[TwinsConfig]):
-    """Trained weights against random twins. Made of measured cells, so it runs in a way of its own."""
+    """Trained weights against random twins. Made of measured cells, so it has its own way to run."""
 
     name = "twins"
     config = TwinsConfig
@@ -214,11 +214,11 @@ class Twins(BaseStudy[TwinsConfig]):
         return each * len(config.tokens), each * sum(config.tokens)
 
     def result_place(self, folder: Path) -> Path:
-        """The summary lies in the study's folder, beside the cells."""
+        """The summary is in the study's folder, beside the cells."""
         return folder / SUMMARY
 
     def place(self, folder: Path) -> tuple[Path, str]:
-        """The summary lies in the study's folder, beside the cells."""
+        """The summary is in the study's folder, beside the cells."""
         return folder.parent.parent, folder.parent.name
 
     def names(self, config: TwinsConfig) -> Names:

@@ -55,7 +55,7 @@ def crossed_interval(values: np.ndarray) -> tuple[float, float, float]:
     counted, each by itself. If the true mean is zero, the interval excludes it in 5 % of the cases where only seeds or
     only prompts differ, in fewer where both do. Quantiles of a bootstrap would exclude it in 27 % at three seeds.
 
-    With one seed, as trained weights have, the interval is over prompts alone and speaks of these weights only. NaN
+    With one seed, as trained weights have, the interval is over prompts alone and covers these weights only. NaN
     entries are left out; no interval with fewer than three prompts.
 
     >>> mean, low, high = crossed_interval(np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]))
@@ -178,7 +178,7 @@ def _statement(code: str, sign: int, cells: Sequence[CellSign], breaks: Sequence
     named = "; ".join(f"{cell}{', undetermined' if cell.sign == 0 else ''}" for cell in breaks)
     if code == "architectural":
         bound = f"no interval nearer to 0 than {least:.3f}"
-        bound += "" if twins < len(cells) else "; there were no trained weights to hold against them"
+        bound += "" if twins < len(cells) else "; there were no trained weights to compare them with"
         return f"architectural: late minus early is {WORDS[sign]} in all {where}, {bound}"
     if code == "holds":
         return f"late minus early is {WORDS[sign]} in all {where}, but not called architectural: {'; '.join(gaps)}"

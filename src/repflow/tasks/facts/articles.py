@@ -1,8 +1,8 @@
-"""A built-in encyclopedia of made-up facts: as many articles as prompts are asked for, none asked about twice.
+"""A built-in encyclopedia of made-up facts: as many articles as prompts, each with at most one question.
 
 Nothing in it is true, so that no model can know an answer from its training. Article i of a seed depends on the two
-alone. Articles stand on shelves of 512; the distractors of a question come from its own shelf, where other articles of
-the same kind tell the same facts of other things.
+alone. Articles are on shelves of 512; the distractors of a question come from its own shelf, where other articles of
+the same kind state the same facts of other things.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Kind(NamedTuple):
     Attributes:
         title: title of an article.
         lead: first sentences.
-        facts: what else is told, of which one is asked.
+        facts: what else is stated; one of them is asked.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""What made-up encyclopedia articles are about: kinds of things, their facts, and how a fact is told and asked."""
+"""What made-up encyclopedia articles are about: kinds of things, their facts, and how a fact is stated and asked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Haystacks: running text for needles to be put into, cut into sentences.
 
 The built-in one is repflow's encyclopedia of made-up things (`repflow.tasks.facts.articles`); files of the user's own
-are the other. A haystack must not tell the answer: the built-in one leaves out every article that holds a word of the
-needle, a file that holds one is refused.
+are the other. A haystack must not contain the answer: the built-in one leaves out every article that holds a word of
+the needle, a file that holds one is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: its words, without a line break.
-        gap: what stands before it: a blank, or a line break where a paragraph begins.
+        gap: what precedes it: a blank, or a line break where a paragraph begins.
     """
 
     text: str
@@ -88,7 +88,7 @@ class FileProse:
         return ", ".join(Path(file).name for file in self.files)
 
     def check(self, needles: Sequence[Needle]) -> None:
-        """Refuse needles with a word that stands in the files: the answer would be told twice, or denied."""
+        """Refuse needles with a word that occurs in the files: the answer would be given twice, or denied."""
         for needle in needles:
             for file, text in zip(self.files, self.text, strict=True):
                 if (word := told_in(needle, text)) is not None:

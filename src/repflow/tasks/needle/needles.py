@@ -72,7 +72,7 @@ def made_needles(count: int, seed: int, *, candidates: int = CANDIDATES, avoid: 
         count: number of needles.
         seed: needle i depends on the seed and i alone, unless words are avoided.
         candidates: words to rank for each, the planted and the true one among them.
-        avoid: a text; needles with a candidate that stands in it are passed over.
+        avoid: a text; needles with a candidate that occurs in it are skipped.
 
     >>> made_needles(1, 0)[0].statement
     'The country known for the pyramids of Giza is Peru.'
@@ -84,7 +84,7 @@ def made_needles(count: int, seed: int, *, candidates: int = CANDIDATES, avoid: 
         fit = [needle for needle in next(turns) if told_in(needle, avoid) is None]
         needles += fit
         if not fit:
-            expected = f"{count} needles none of whose words stand in the haystack"
+            expected = f"{count} needles without a word that occurs in the haystack"
             remedy = "pass other text with --haystack, own needles with --needles, or fewer --samples"
             raise InputError(teach(expected, f"{len(needles)}", remedy))
     return needles[:count]
@@ -152,7 +152,7 @@ def check_needle(needle: Needle, where: str) -> None:
     """Refuse a needle whose score would say nothing."""
     if not stands(needle.planted, needle.statement):
         got = f"{needle.planted!r} and {needle.statement!r}"
-        raise InputError(f"{where}: " + teach("a statement that holds its planted word", got, "correct the line"))
+        raise InputError(f"{where}: " + teach("a statement that contains its planted word", got, "correct the line"))
     for word in needle.candidates:
         if stands(word, needle.question):
             got = f"{word!r} in {needle.question!r}"
@@ -161,11 +161,11 @@ def check_needle(needle: Needle, where: str) -> None:
     if clash is not None:
         got = f"{clash[0]!r} and {clash[1]!r}"
         remedy = "leave one out: the longer word's probability would count for the shorter one too"
-        raise InputError(f"{where}: " + teach("candidates none of which begins another", got, remedy))
+        raise InputError(f"{where}: " + teach("candidates that do not begin another", got, remedy))
 
 
 def clashing(words: Sequence[str]) -> tuple[str, str] | None:
-    """Two words of which one begins the other, or is the other.
+    """Two words where one begins the other, or equals it.
 
     >>> clashing(["Rio", "Rome", "Rio Grande"])
     ('Rio', 'Rio Grande')

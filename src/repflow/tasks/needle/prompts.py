@@ -6,8 +6,9 @@
     Question: What is the capital of France?
     Answer:
 
-The instruction is paper 2's; it does not say where it stands, here it follows the document. Documents of one needle
-are the same text at every position, and a longer one begins like a shorter one, so that cells differ in nothing else.
+The instruction is paper 2's; the paper does not say where it is placed; here it follows the document. Documents of one
+needle are the same text at every position, and a longer one begins like a shorter one, so that cells differ in nothing
+else.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def cut_words(sentences: Sequence[Sentence], words: int) -> list[Sentence]:
 def with_needle(sentences: Sequence[Sentence], statement: str, position: float) -> tuple[str, int]:
     """Document with a statement between two sentences, and the character at which the statement begins.
 
-    The boundary is the one whose share of characters before it lies nearest to `position`.
+    The boundary is the one whose share of characters before it is nearest to `position`.
 
     >>> with_needle([Sentence("Old.", " "), Sentence("New.", " ")], "So.", 0.5)
     ('Old. So. New.', 5)
@@ -91,7 +92,7 @@ class NeedleSweep:
     Attributes:
         lengths: tokens of a prompt at most.
         positions: where the needle goes, from 0 (first) to 1 (last).
-        instruction: what stands before the question.
+        instruction: text before the question.
     """
 
     lengths: tuple[int, ...]
@@ -107,7 +108,7 @@ class NeedlePrompts:
         prompts: cell after cell (length, position, sample), then the documents without a needle (length, sample).
         needles: one per sample.
         sweep: what is swept.
-        depth: share of the document's other tokens that stand before the needle (length, position, sample).
+        depth: share of the document's other tokens that come before the needle (length, position, sample).
         candidates: ids of every candidate as it follows the prompt, planted and true first (sample, candidate).
         haystack: what the documents are made of.
     """
@@ -163,7 +164,7 @@ def _prompt(encoder: Encoder, fit: _Fit, text: str, position: float | None) -> P
 
 
 def candidate_ids(encoder: Encoder, prompt: str, needle: Needle) -> tuple[tuple[int, ...], ...]:
-    """Ids of every candidate as the tokenizer writes it behind the prompt, the blank between them included.
+    """Ids of every candidate as the tokenizer writes it after the prompt, including the blank between them.
 
     Where the tokenizer joins prompt and answer differently than it cut the prompt, the answer is cut on its own.
     """
@@ -212,7 +213,7 @@ class _Fit:
         return needle_text(document, self.needle.question, self.sweep.instruction)
 
     def depth(self, position: float) -> float:
-        """Tokens before the needle by those before and behind it."""
+        """Tokens before the needle by those before and after it."""
         document, begin = with_needle(self.kept, self.needle.statement, position)
         encoder = self.encoders[0]
         before = len(encoder.text_ids(document[:begin].rstrip()))

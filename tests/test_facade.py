@@ -1,5 +1,6 @@
 """The facade: lazy names, states, and results that draw themselves."""
 
+import importlib
 import subprocess
 import sys
 
@@ -113,3 +114,12 @@ def test_results_draw_themselves(model):
     assert "token_similarity" in page
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_old_module_names_leave_namespace_packages_alone(tmp_path, monkeypatch):
+    """Python hands a finder the path of a namespace package, which is iterable but not a sequence."""
+    importlib.import_module("repflow")  # registers the finder
+    (tmp_path / "spread_out").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"spread_out\.part"):
+        importlib.import_module("spread_out.part")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -251,7 +251,7 @@ class _Elsewhere(Loader):
 class MovedModules(MetaPathFinder):
     """Finds modules by the names they had before; asked only after every other finder has given up."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Iterable[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Where a moved module is, if `name` is one."""
         return ModuleSpec(name, _Elsewhere()) if name in MOVED else None
 

@@ -69,12 +69,17 @@ def from_hidden_states(states: Sequence[Tensor] | Tensor, model_type: str) -> Re
     return RepairedStates(torch.stack(ordered), [0 if skips_embedding else len(raw)], final_norm)
 
 
-def _check(states: Sequence[Tensor], model_type: str) -> None:
+def check_type(model_type: str) -> None:
+    """Refuse a model type whose tuple nobody measured."""
     known = EMBEDDING_MISSING | LAST_BLOCK_MISSING
     if model_type not in known:
         hint = nearest(model_type, known)
         listed = "" if hint.startswith("known") else f"; known: {', '.join(sorted(known))}"
         raise InputError(teach("a model type whose tuple was measured", repr(model_type), hint + listed))
+
+
+def _check(states: Sequence[Tensor], model_type: str) -> None:
+    check_type(model_type)
     if len(states) < 2:
         raise InputError(teach("a tuple of at least two entries", f"{len(states)}", "pass output.hidden_states whole"))
     shapes = sorted({tuple(state.shape) for state in states})

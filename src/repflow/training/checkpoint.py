@@ -180,6 +180,8 @@ def is_record(record: dict[str, Any]) -> bool:
         and _has(entry, {"file": str, "bytes": int, "sha256": str})
         and re.fullmatch(rf"{CHECKPOINT}\d{{9}}(-final)?\.safetensors", entry["file"]) is not None
         and all(isinstance(name, str) for name in record["names"])
+        and isinstance(weights := record.get("loss", {}), dict)
+        and all(isinstance(weight, float) for weight in weights.values())
         and (record["nonfinite"] is None or [type(part) for part in record["nonfinite"]] == [int, str])
     )
 

@@ -28,7 +28,7 @@ from repflow.training.config import TrainingConfig
 from repflow.training.history import History
 from repflow.training.identity import training_identity, versions
 from repflow.training.log import AGAIN, Log
-from repflow.training.losses import CrossEntropy, Loss
+from repflow.training.losses import CrossEntropy, Loss, Stateful
 from repflow.training.random_state import deterministic, own_random_state, seed_all
 from repflow.training.run import TrainingRun
 from repflow.training.step import Stepper
@@ -292,6 +292,7 @@ class Loop:
             "stopped": self.stopped if done else None,
             "nonfinite": self._nonfinite,
             "callbacks": {callback.name: state for callback in self.callbacks if (state := callback.state())},
+            "loss": self.stepper.loss.state() if isinstance(self.stepper.loss, Stateful) else {},
         }
         tensors = snapshot.take(self.network, None if done else self.stepper.optimiser, self.history)
         self.place.save(tensors, facts, done=done)
@@ -318,6 +319,8 @@ class Loop:
         for callback in self.callbacks:
             if callback.name in record["callbacks"]:
                 callback.restore(record["callbacks"][callback.name])
+        if isinstance(self.stepper.loss, Stateful):
+            self.stepper.loss.restore(record.get("loss", {}))
         if record["versions"] != versions():
             message = f"resumed with other versions: {versions()}, begun with {record['versions']}"
             self.findings.append(Finding("resumed", None, message))

@@ -227,6 +227,7 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple:
         """Logits (batch, token, vocabulary), and the mean loss of the next token where there are labels.
@@ -238,6 +239,8 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
             labels: Token ids (batch, token), shifted here; −100 is left out.
             logits_to_keep: Number of last tokens to read, or their indices; 0 for all.
             return_dict: False for a tuple.
+            num_items_in_batch: Labels of all passes whose gradients a step accumulates: the loss is then their sum's
+                share, as transformers' Trainer expects it.
             kwargs: Passed to `StackModel.forward`.
         """
         output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
@@ -246,7 +249,7 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
         loss = None
         if labels is not None:
             wide = logits[:, :-1].flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
-            loss = functional.cross_entropy(wide, labels[:, 1:].flatten().to(wide.device))
+            loss = causal_loss(wide, labels[:, 1:].flatten().to(wide.device), num_items_in_batch)
         made = CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=output.past_key_values, hidden_states=output.hidden_states
         )
@@ -308,6 +311,14 @@ class StackForSequenceClassification(StackPreTrainedModel):
             loss = functional.cross_entropy(wide, labels.to(wide.device))
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
         return _returned(output, return_dict)
+
+
+def causal_loss(logits: Tensor, targets: Tensor, items: Tensor | int | None) -> Tensor:
+    """Mean cross entropy, or its sum over `items`, where the gradients of several passes are accumulated."""
+    if items is None:
+        return functional.cross_entropy(logits, targets)
+    total = functional.cross_entropy(logits, targets, reduction="sum")
+    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
 
 
 def check_right_padding(mask: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Losses of a training: weighted cross entropy at given positions, and accuracy beside it.
+"""Weighted cross entropy at given positions, accuracy beside it, and what a loss is.
 
     loss = Σ wₜ · cross entropyₜ / Σ wₜ
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,6 +41,19 @@ class Loss(Protocol):
         ...
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """A loss that moves while it is used, such as one with a weight that follows a target."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as plain JSON values."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state."""
+        ...
+
+
 @dataclass(frozen=True)
 class CrossEntropy:
     """Weighted cross entropy of a language model or a classifier.
@@ -52,7 +66,10 @@ class CrossEntropy:
 
     def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Metrics]:
         """Mean over all targets of the batch, by their weights."""
-        logits = read_logits(network, batch)
+        return self.of_logits(read_logits(network, batch), batch)
+
+    def of_logits(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
+        """The same, of a pass that was run already."""
         targets, weights = batch_targets(batch)
         metrics = {"accuracy": token_accuracy(logits, targets, weights)} if self.accuracy else {}
         return weighted_mean(token_cross_entropy(logits, targets), weights), metrics
@@ -137,17 +154,23 @@ def read_logits(network: nn.Module, batch: Batch) -> Tensor:
     A stack computes its head at the positions alone; other models compute all logits, of which some are kept, as their
     heads may scale or bound what they give.
     """
+    return read_pass(network, batch)[0]
+
+
+def read_pass(network: nn.Module, batch: Batch, *, states: bool = False) -> tuple[Tensor, Any]:
+    """Logits of a batch as `read_logits` gives them, and the model's output, with states where asked for."""
     options: dict[str, Any] = {} if batch.mask is None else {"attention_mask": batch.mask}
-    if batch.positions is not None and isinstance(network, StackForCausalLM):
-        states = network.model(batch.inputs, **options).last_hidden_state
-        logits: Tensor = network.lm_head(rows_at(states, batch.positions))
-        return logits
     kind: Any = type(network)
-    if _takes_cache(kind):
+    if states and _takes(kind, "output_hidden_states"):
+        options["output_hidden_states"] = True
+    if batch.positions is not None and isinstance(network, StackForCausalLM):
+        output = network.model(batch.inputs, **options)
+        return network.lm_head(rows_at(output.last_hidden_state, batch.positions)), output
+    if _takes(kind, "use_cache"):
         options["use_cache"] = False
     output = network(batch.inputs, **options)
-    logits = output if isinstance(output, Tensor) else output.logits
-    return logits if batch.positions is None else rows_at(logits, batch.positions)
+    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    return (logits if batch.positions is None else rows_at(logits, batch.positions)), output
 
 
 def rows_at(values: Tensor, positions: Tensor) -> Tensor:
@@ -156,5 +179,8 @@ def rows_at(values: Tensor, positions: Tensor) -> Tensor:
 
 
 @functools.cache
-def _takes_cache(kind: Any) -> bool:
-    return "use_cache" in inspect.signature(kind.forward).parameters
+def _takes(kind: Any, name: str) -> bool:
+    """Whether a model's forward pass takes an option by name; states also go through a transformers model's others."""
+    parameters = inspect.signature(kind.forward).parameters
+    passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return name in parameters or (name == "output_hidden_states" and passes_on and hasattr(kind, "config_class"))

@@ -1,0 +1,77 @@
+"""DecayBound: keeps the decays of recurrent mixers below a bound while they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from repflow.core.errors import InputError, teach
+from repflow.mixers.base import Mixer
+from repflow.models.stack.block import StackBlock
+from repflow.training.losses.states import Pass, frugal, token_mean, wide, without_autocast
+from repflow.training.losses.weight import HoldAt, check_weight
+
+TOKENS = 64
+"""Tokens whose decays are computed at a time."""
+
+
+@dataclass(frozen=True)
+class DecayBound:
+    """max(0, |A_t| - limit)², mean over recurrent blocks, tokens, channels and states of a stack.
+
+    A is computed a second time from the states of the pass: its projections once more, no scan. States whose decay is
+    fixed (poles) have no gradient; one at exactly 1 adds a constant.
+
+    Attributes:
+        weight: its factor, or `HoldAt` to hold the penalty at a target.
+        limit: ρ, the decay that costs nothing.
+    """
+
+    weight: float | HoldAt
+    limit: float = 0.99
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is not between 0 and 1."""
+        check_weight(self.weight)
+        if not 0 < self.limit < 1:
+            raise InputError(teach("a limit between 0 and 1", str(self.limit), "0.99 forgets half in 69 tokens"))
+
+    @property
+    def name(self) -> str:
+        """Under which it is logged."""
+        return "decay_bound"
+
+    def __call__(self, seen: Pass) -> Tensor:
+        """Mean over blocks, ()."""
+        costs = [self._block(block, seen.states[layer], seen.mask) for layer, block in recurrent_blocks(seen.network)]
+        if not costs:
+            remedy = "bound the gain instead (BlockGain), or train a stack of recurrent mixers"
+            raise InputError(teach("a stack with recurrent mixers", type(seen.network).__name__, remedy))
+        return torch.stack(costs).mean()
+
+    def _block(self, block: StackBlock, state: Tensor, mask: Tensor | None) -> Tensor:
+        mixer: Mixer = block.mixer
+        with without_autocast(state.device):
+            normed = block.mixer_norm(wide(state))
+
+            def part(slice_: Tensor) -> Tensor:
+                # a convolution looks at tokens before the slice, which are given and then left out
+                decay = mixer.transition(slice_).A
+                cost = torch.relu(decay.abs() - self.limit).square()
+                cost = cost.mean(tuple(range(2, cost.ndim)))
+                return cost.expand(len(slice_), slice_.shape[1])
+
+            each = []
+            for start in range(0, normed.shape[1], TOKENS):
+                front = min(mixer.reach, start)
+                each.append(frugal(part, normed[:, start - front : start + TOKENS])[:, front:])
+            return token_mean(torch.cat(each, 1), mask)
+
+
+def recurrent_blocks(network: nn.Module) -> Iterator[tuple[int, StackBlock]]:
+    """Blocks of a stack whose mixer has a recurrence, with the state that each reads."""
+    blocks = [module for module in network.modules() if isinstance(module, StackBlock)]
+    return ((layer, block) for layer, block in enumerate(blocks) if block.mixer.recurrent)

@@ -340,3 +340,72 @@ def test_wrong_inputs_are_refused():
 def test_auto_class_of_transformers_knows_stacks(tmp_path):
     stack(["s6"]).save_pretrained(tmp_path)
     assert isinstance(AutoModelForCausalLM.from_pretrained(tmp_path), StackForCausalLM)
+
+
+def by_hand(model, ids, *, skip=1.0, neutreno=0.0):
+    """The residual stream written out, block by block."""
+    hidden = model.model.embed(ids)
+    states, first = [hidden], model.model.blocks[0].mixer_norm(hidden)
+    for block in model.model.blocks:
+        normed = block.mixer_norm(hidden)
+        factor = block.skip if isinstance(block.skip, torch.nn.Parameter) else skip
+        hidden = factor * hidden + block.mixer(normed) + neutreno * (first - normed)
+        if block.has_mlp:
+            hidden = hidden + block.mlp(block.mlp_norm(hidden))
+        states.append(hidden)
+    return torch.stack(states)
+
+
+@pytest.mark.parametrize("options", [{"skip": 0.7}, {"neutreno": 0.4}, {"skip": -0.5, "neutreno": 0.2}])
+def test_the_stream_is_corrected_as_written(options, tmp_path):
+    torch.manual_seed(0)
+    config = StackConfig(["s6", "softmax_attention"], hidden_size=8, vocab_size=13, mlp=["gelu", None], **options)
+    model = StackForCausalLM(config).double()
+    ids = torch.randint(0, 13, (2, 5))
+    states = torch.stack(model(ids, output_hidden_states=True).hidden_states)
+    torch.testing.assert_close(states, by_hand(model, ids, **options), rtol=1e-12, atol=1e-12)
+    usual = by_hand(model, ids)
+    assert not torch.allclose(states, usual)
+    # kept in the folder, and the same token by token
+    model.save_pretrained(tmp_path)
+    again = StackForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)
+    cache, parts = None, []
+    for token in range(5):
+        output = model(ids[:, token : token + 1], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        parts.append(output.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), model(ids).logits, rtol=1e-9, atol=1e-9)
+
+
+def test_a_learned_skip_is_a_parameter_of_every_block():
+    torch.manual_seed(0)
+    model = StackForCausalLM(StackConfig(["s6", "s6"], hidden_size=8, vocab_size=13, skip=0.9, skip_learned=True))
+    learned = [name for name, _ in model.named_parameters() if name.endswith(".skip")]
+    assert learned == ["model.blocks.0.skip", "model.blocks.1.skip"]
+    ids = torch.tensor([[1, 2, 3]])
+    model(ids, labels=ids).loss.backward()
+    assert all(float(model.get_parameter(name).grad.abs()) > 0 for name in learned)
+    torch.testing.assert_close(torch.stack(model(ids, output_hidden_states=True).hidden_states), by_hand(model, ids))
+
+
+def test_the_usual_stream_is_stored_as_before():
+    config = StackConfig("s6", hidden_size=8)
+    assert not {"skip", "skip_learned", "neutreno"} & set(config.to_dict())
+    assert StackConfig("s6", hidden_size=8, skip=0.5).to_dict()["skip"] == 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"skip": float("nan")}, {"neutreno": float("inf")}])
+def test_a_stream_that_is_no_number_is_refused(wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))}"):
+        StackConfig("s6", hidden_size=8, **wrong)
+
+
+@pytest.mark.parametrize("options", [{"skip": 0.7}, {"neutreno": 0.4}])
+def test_states_of_a_corrected_stream_are_read_and_its_branches_are_not(options):
+    torch.manual_seed(0)
+    network = StackForCausalLM(StackConfig(["s6", "softmax_attention"], hidden_size=8, vocab_size=13, **options))
+    model, tokens = load(network), torch.randint(0, 13, (2, 5))
+    hidden, _, _ = repflow.states(model, tokens)
+    torch.testing.assert_close(torch.as_tensor(hidden), by_hand(network, tokens, **options).detach())
+    assert model.reading.sublayer_problem is not None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from repflow.core.errors import InputError, teach
 from repflow.mixers import build
 from repflow.mixers.parts.channel_mixing import ChannelMixing
 from repflow.mixers.scan.carry import Carry
@@ -16,7 +17,10 @@ PLACED = {"rwkv4", "rwkv5"}
 
 
 class StackBlock(nn.Module):
-    """h + mixer(norm(h)), then h + mlp(norm(h)) where the configuration has a feed-forward layer here."""
+    """λ h + mixer(norm(h)), then h + mlp(norm(h)) where the configuration has a feed-forward layer here.
+
+    λ is 1 unless the configuration says otherwise, and so is the correction of NeuTRENO left out.
+    """
 
     def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
@@ -32,12 +36,29 @@ class StackBlock(nn.Module):
             self.mlp_norm = make_norm(config)
             self.mlp = _mlp(kind, config, place)
         self.has_mlp = kind is not None
+        self.neutreno = config.neutreno
+        self.skip: nn.Parameter | float = config.skip
+        if config.skip_learned:
+            self.skip = nn.Parameter(torch.tensor(float(config.skip)))
 
-    def forward(self, hidden_states: Tensor, carries: tuple[Carry, Carry] | None = None) -> Tensor:
-        """(batch, token, width) → same; with carries, of tokens that follow those seen by mixer and MLP."""
+    def forward(
+        self, hidden_states: Tensor, carries: tuple[Carry, Carry] | None = None, first: Tensor | None = None
+    ) -> Tensor:
+        """(batch, token, width) → same; with carries, of tokens that follow those seen by mixer and MLP.
+
+        Args:
+            hidden_states: Residual stream.
+            carries: What mixer and MLP kept of earlier tokens.
+            first: Normed input of the first block, for NeuTRENO.
+        """
         normed = self.mixer_norm(hidden_states)
         mixed = self.mixer(normed) if carries is None else self.mixer.advance(normed, carries[0])
-        hidden_states = hidden_states + mixed
+        if self.neutreno:
+            if first is None:
+                raise InputError(teach("the first block's normed input", "none", "run the whole stack"))
+            mixed = mixed + self.neutreno * (first - normed)
+        plain = isinstance(self.skip, float) and self.skip == 1
+        hidden_states = hidden_states + mixed if plain else self.skip * hidden_states + mixed
         if self.has_mlp:
             normed = self.mlp_norm(hidden_states)
             if carries is not None and isinstance(self.mlp, ChannelMixing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,11 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         norm_eps: Added to the norm's variance.
         final_norm: Whether a norm stands behind the last layer; as `norm` says if left out.
         embedding_norm: Whether a norm stands in front of the first layer, as in RWKV; layer where `norm` is none.
+        skip: λ of h ← λ h + mixer(norm(h)) (λ-skip, Joseph et al. 2024, arXiv 2410.10609); 1 is the usual stream.
+        skip_learned: Whether each block learns its own λ, beginning there.
+        neutreno: λ of mixer(u) + λ (u⁰ - u), u = norm(h) and u⁰ that of the first block, which pulls every block's
+            input back to the first one (after NeuTRENO, Nguyen et al. 2023, arXiv 2312.00751, whose correction is on
+            attention's values; here on what any mixer reads); 0 for none.
         share: Whether layers share weights: True, all layers with equal entries do; or a number per layer, equal
             numbers share.
         max_position_embeddings: Tokens that get a learned position embedding; None for none.
@@ -52,6 +58,10 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     """
 
     model_type = "repflow_stack"
+    # Only what differs from these is stored: configurations from before they existed stay equal to new ones.
+    skip: float = 1.0
+    skip_learned: bool = False
+    neutreno: float = 0.0
 
     def __init__(
         self,
@@ -66,6 +76,9 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         norm_eps: float = 1e-5,
         final_norm: bool | None = None,
         embedding_norm: bool = False,
+        skip: float = 1.0,
+        skip_learned: bool = False,
+        neutreno: float = 0.0,
         share: bool | Sequence[int] = False,
         max_position_embeddings: int | None = None,
         input_channels: int | None = None,
@@ -79,6 +92,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         one_of("norm", norm, NORMS)
         one_of("pooling", pooling, POOLINGS)
         one_of("task", task, TASKS)
+        self._set_stream(skip, skip_learned, neutreno)
         switches = {"embedding_norm": embedding_norm, "tie_word_embeddings": tie_word_embeddings}
         for name, value in {**switches, **({} if final_norm is None else {"final_norm": final_norm})}.items():
             of_kind(name, value, "bool")
@@ -107,6 +121,17 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             raise InputError(teach("token ids where the head is the embedding table", got, "untie the head"))
         super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
         self.tie_word_embeddings = tie_word_embeddings
+
+    def _set_stream(self, skip: float, skip_learned: bool, neutreno: float) -> None:
+        """Keep what changes the residual stream, where it does."""
+        of_kind("skip_learned", skip_learned, "bool")
+        for name, value in {"skip": skip, "neutreno": neutreno}.items():
+            of_kind(name, value, "float")
+            if not math.isfinite(value):
+                raise InputError(teach(f"a finite {name}", str(value), "leave it out"))
+        for name, value in {"skip": skip, "skip_learned": skip_learned, "neutreno": neutreno}.items():
+            if value != getattr(type(self), name):
+                setattr(self, name, value)
 
 
 def _refuse_misspelt(others: dict[str, Any]) -> None:

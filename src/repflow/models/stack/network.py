@@ -176,8 +176,10 @@ class StackModel(StackPreTrainedModel):
         hidden = self._placed(inputs_embeds, start) if input_ids is None else self.embed(input_ids, start)
         keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states = [hidden] if keep else []
+        first = {"first": first_input(self.blocks, hidden)} if self.config.neutreno else {}
         for layer, block in enumerate(self.blocks):
-            hidden = block(hidden) if cache is None else block(hidden, (cache.mixers[layer], cache.mlps[layer]))
+            carries = () if cache is None else ((cache.mixers[layer], cache.mlps[layer]),)
+            hidden = block(hidden, *carries, **first)
             if keep:
                 states.append(hidden)
         output = BaseModelOutputWithPast(
@@ -311,6 +313,13 @@ class StackForSequenceClassification(StackPreTrainedModel):
             loss = functional.cross_entropy(wide, labels.to(wide.device))
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
         return _returned(output, return_dict)
+
+
+def first_input(blocks: nn.ModuleList, hidden: Tensor) -> Tensor:
+    """What the first block's mixer reads of the stream."""
+    block: Any = blocks[0]
+    normed: Tensor = block.mixer_norm(hidden)
+    return normed
 
 
 def causal_loss(logits: Tensor, targets: Tensor, items: Tensor | int | None) -> Tensor:

@@ -52,26 +52,26 @@ def by_whole_passes(network, ids, tokens):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_answers_are_those_of_whole_forward_passes(kind):
-    loaded, made = with_tokenizer(kind), prompts()
+    loaded, inputs = with_tokenizer(kind), prompts()
     network = tiny_model(kind)
     answered = {}
-    for batch in equal_length_batches(made, range(len(made)), tokens=48):
-        assert len({made.lengths[s] for s in batch}) == 1
+    for batch in equal_length_batches(inputs, range(len(inputs)), tokens=48):
+        assert len({inputs.lengths[s] for s in batch}) == 1
         for cached in (True, False):
-            texts = greedy_answers(loaded, made, batch, tokens=5, cached=cached)
+            texts = greedy_answers(loaded, inputs, batch, tokens=5, cached=cached)
             answered |= {(s, cached): text for s, text in zip(batch, texts, strict=True)}
     for sample in range(len(LENGTHS)):
-        expected = by_whole_passes(network, made[sample].ids, 5)
+        expected = by_whole_passes(network, inputs[sample].ids, 5)
         for cached in (True, False):
             assert [int(word[1:]) for word in answered[sample, cached].split()] == expected
 
 
 def test_checkpoint_settings_do_not_bend_greedy_answers():
-    loaded, made = with_tokenizer("gpt_neox"), prompts()
-    plain = greedy_answers(loaded, made, [1], tokens=6)
+    loaded, inputs = with_tokenizer("gpt_neox"), prompts()
+    plain = greedy_answers(loaded, inputs, [1], tokens=6)
     own = loaded.network.generation_config
     own.repetition_penalty, own.do_sample, own.temperature, own.forced_eos_token_id = 5.0, True, 9.0, 7
-    assert greedy_answers(loaded, made, [1], tokens=6) == plain
+    assert greedy_answers(loaded, inputs, [1], tokens=6) == plain
 
 
 def test_a_state_that_disagrees_is_noticed():
@@ -82,14 +82,14 @@ def test_a_state_that_disagrees_is_noticed():
 
 
 def test_batches_hold_equal_lengths_and_every_sample_once():
-    made = prompts((5, 9, 5, 5, 9))
-    assert equal_length_batches(made, [0, 1, 2, 3, 4], tokens=10) == [[1], [4], [0, 2], [3]]
+    inputs = prompts((5, 9, 5, 5, 9))
+    assert equal_length_batches(inputs, [0, 1, 2, 3, 4], tokens=10) == [[1], [4], [0, 2], [3]]
 
 
 def test_room_for_answers():
-    made = prompts((60, 64))
-    assert [answer_room(model("gpt_neox"), made, s, 10) for s in (0, 1)] == [4, 0]
-    assert answer_room(model("mamba2"), made, 1, 10) == 10
+    inputs = prompts((60, 64))
+    assert [answer_room(model("gpt_neox"), inputs, s, 10) for s in (0, 1)] == [4, 0]
+    assert answer_room(model("mamba2"), inputs, 1, 10) == 10
 
 
 def test_answers_need_a_tokenizer():
@@ -127,8 +127,8 @@ def test_normal_form():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lens_is_final_norm_and_head(kind):
-    loaded, made = model(kind), prompts((12, 12, 12))
-    hidden, _, _ = collect_states(loaded, made)
+    loaded, inputs = model(kind), prompts((12, 12, 12))
+    hidden, _, _ = collect_states(loaded, inputs)
     targets = [5, 77, 127]
     for state in range(loaded.n_states):
         rank, logprob = logit_lens(loaded, hidden[state, :, -1], targets)
@@ -143,10 +143,10 @@ def test_lens_is_final_norm_and_head(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lens_of_the_last_state_is_the_models_own_prediction(kind):
-    loaded, made = model(kind), prompts((12, 12, 12))
-    hidden, _, _ = collect_states(loaded, made)
+    loaded, inputs = model(kind), prompts((12, 12, 12))
+    hidden, _, _ = collect_states(loaded, inputs)
     with torch.no_grad():
-        best = loaded.network(torch.tensor([p.ids for p in made])).logits[:, -1].argmax(-1).tolist()
+        best = loaded.network(torch.tensor([p.ids for p in inputs])).logits[:, -1].argmax(-1).tolist()
     rank, _ = logit_lens(loaded, hidden[-1, :, -1], best)
     assert rank.tolist() == [1, 1, 1]
 
@@ -155,16 +155,16 @@ def test_lens_of_the_last_state_is_the_models_own_prediction(kind):
 def test_half_precision_models_are_read_in_the_dtype_of_their_own_states(kind):
     # Mamba's residual stream stays float32 there, GPT-NeoX's does not; bfloat16 products are not safe on every CPU
     loaded = load(tiny_model(kind).half(), tokenizer=number_tokenizer(), dtype="float16")
-    made = prompts((12, 12, 12))
+    inputs = prompts((12, 12, 12))
     meter = FeatureMeter()
-    shards = [FeatureShard.from_records({s: r[0] for s, r in run_batch(loaded, made, (0, 1, 2), [meter]).items()})]
+    shards = [FeatureShard.from_records({s: r[0] for s, r in run_batch(loaded, inputs, (0, 1, 2), [meter]).items()})]
     features = StoredFeatures(shards, ["last"])
     with torch.no_grad():
-        best = loaded.network(torch.tensor([p.ids for p in made])).logits[:, -1].argmax(-1).tolist()
+        best = loaded.network(torch.tensor([p.ids for p in inputs])).logits[:, -1].argmax(-1).tolist()
     rank, _ = logit_lens(loaded, features.state(features.n_states - 1).to(features.dtype), best)
     assert rank.tolist() == [1, 1, 1]
     assert features.dtype == (torch.float16 if kind == "gpt_neox" else torch.float32)
-    assert len(greedy_answers(loaded, made, (0, 1, 2), tokens=3, cached=False)) == 3
+    assert len(greedy_answers(loaded, inputs, (0, 1, 2), tokens=3, cached=False)) == 3
 
 
 def test_lens_of_states_that_are_not_finite_is_nan():

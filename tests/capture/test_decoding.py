@@ -34,9 +34,9 @@ def test_cached_tokens_are_those_of_whole_passes(kind):
     model = load(tiny_model(kind).double())
     for length in (1, 2, 11):
         ids = prompts(length)
-        kept = keeps_state(model, ids)
-        assert kept == (kind not in WITHOUT_STATE) or length == 1, WITHOUT_STATE.get(kind, "a state that agrees")
-        if kept:
+        state = keeps_state(model, ids)
+        assert state == (kind not in WITHOUT_STATE) or length == 1, WITHOUT_STATE.get(kind, "a state that agrees")
+        if state:
             got = read_prompts(model, ids, cached=True).greedy(8)
             assert torch.equal(got, Continuation(model, ids).greedy(8))
 
@@ -47,36 +47,36 @@ def test_own_states_of_every_length(kind, length):
     """Shorter than the convolution, as long, longer than a chunk of the scan."""
     model = load(tiny_model(kind).double())
     ids = prompts(length + 6, rows=2)
-    read = read_prompts(model, ids[:, :length], cached=True)
-    assert isinstance(read, OwnContinuation)
+    continuation = read_prompts(model, ids[:, :length], cached=True)
+    assert isinstance(continuation, OwnContinuation)
     whole = model.network(ids, use_cache=False).logits.double()
-    assert torch.allclose(read.first, whole[:, length - 1], atol=1e-4)
-    for place, logits in enumerate(read.follow(ids[:, length:])):
+    assert torch.allclose(continuation.first, whole[:, length - 1], atol=1e-4)
+    for place, logits in enumerate(continuation.follow(ids[:, length:])):
         assert torch.allclose(logits, whole[:, length + place], atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_words_go_on_from_the_same_prompt_and_leave_it(kind):
     model = load(tiny_model(kind).double())
-    read = read_prompts(model, prompts(7), cached=True)
-    before = read.greedy(5)
-    list(read.follow(prompts(4, rows=6)))  # two words behind each of three prompts
-    assert torch.equal(read.greedy(5), before)
-    assert torch.equal(read.greedy(5, last=True), before)
-    assert not torch.equal(read.greedy(5, last=True), before), "the last reading moves the state on"
+    continuation = read_prompts(model, prompts(7), cached=True)
+    before = continuation.greedy(5)
+    list(continuation.follow(prompts(4, rows=6)))  # two words behind each of three prompts
+    assert torch.equal(continuation.greedy(5), before)
+    assert torch.equal(continuation.greedy(5, last=True), before)
+    assert not torch.equal(continuation.greedy(5, last=True), before), "the last reading moves the state on"
 
 
 def test_rows_that_ended_are_filled_up():
     model = load(tiny_model("mamba2").double())
-    read = read_prompts(model, prompts(7), cached=True)
-    plain = read.greedy(20)
+    continuation = read_prompts(model, prompts(7), cached=True)
+    plain = continuation.greedy(20)
     end = int(plain[0, 3])
-    made = read.greedy(20, end)
+    ids = continuation.greedy(20, end)
     first = [row.index(end) if end in row else 20 for row in plain.tolist()]
-    assert made.shape[1] == min(20, max(first) + 1)
-    for row, stop in zip(made.tolist(), first, strict=True):
-        assert row[stop:] == [end] * (made.shape[1] - stop)
-    for ours, theirs, stop in zip(made.tolist(), plain.tolist(), first, strict=True):
+    assert ids.shape[1] == min(20, max(first) + 1)
+    for row, stop in zip(ids.tolist(), first, strict=True):
+        assert row[stop:] == [end] * (ids.shape[1] - stop)
+    for ours, theirs, stop in zip(ids.tolist(), plain.tolist(), first, strict=True):
         assert ours[:stop] == theirs[:stop]
 
 
@@ -91,10 +91,10 @@ def test_a_state_that_was_lost_is_noticed(kind, monkeypatch):
     usual = Memory.rows
 
     def forgets(self, index):
-        made = usual(self, index)
-        for held in made.layers.values():
+        chosen = usual(self, index)
+        for held in chosen.layers.values():
             held.state.zero_()
-        return made
+        return chosen
 
     monkeypatch.setattr(Memory, "rows", forgets)
     assert not blocks_agree(model, prompts(12))
@@ -111,8 +111,8 @@ def test_half_precision_keeps_its_state(kind, name):
     model = load(tiny_model(kind, spread=1.0).to(dtype))
     assert keeps_state(model, prompts(12))
     if kind in OWN:
-        read = read_prompts(model, prompts(5), cached=True)
-        assert all(held.state.dtype == torch.float32 for held in read._cache.layers.values())
+        continuation = read_prompts(model, prompts(5), cached=True)
+        assert all(held.state.dtype == torch.float32 for held in continuation._cache.layers.values())
 
 
 def test_models_with_other_layers_use_their_own_cache():
@@ -160,17 +160,17 @@ def test_steps_behind_the_first_are_captured_once_and_say_the_same(monkeypatch):
 
         def __call__(self, given):
             self.ids.copy_(given)
-            made = self.step(self.ids)
-            self.logits = made if self.logits is None else self.logits.copy_(made)
+            logits = self.step(self.ids)
+            self.logits = logits if self.logits is None else self.logits.copy_(logits)
             return self.logits
 
     monkeypatch.setattr(continuation, "captured", Replayed)
     monkeypatch.setattr(continuation, "on_gpu", lambda model: True)
-    read = read_prompts(model, ids, cached=True)
-    assert torch.equal(read.greedy(9), plain)
-    assert torch.equal(read.greedy(9), plain)  # a second answer begins from the prompt again
+    cached_prompts = read_prompts(model, ids, cached=True)
+    assert torch.equal(cached_prompts.greedy(9), plain)
+    assert torch.equal(cached_prompts.greedy(9), plain)  # a second answer begins from the prompt again
     assert len(built) == 2
-    read.greedy(3)
+    cached_prompts.greedy(3)
     assert len(built) == 2, "a short answer is not worth a graph"
 
 

@@ -42,21 +42,25 @@ def near(got, expected, relative):
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_are_rows_of_the_whole_states(kind):
     """Bit by bit: both come from passes over the same batches, so nothing rounds differently."""
-    loaded, made = model(kind), prompts()
-    shards = extract(loaded, made, 4)
+    loaded, inputs = model(kind), prompts()
+    shards = extract(loaded, inputs, 4)
     whole = {}
-    for batch in make_plan(made.lengths, width=loaded.width, itemsize=4, batch_size=4).batches:
-        hidden, _, final = collect_states(loaded, replace(made, samples=tuple(made.samples[s] for s in batch)))
+    for batch in make_plan(inputs.lengths, width=loaded.width, itemsize=4, batch_size=4).batches:
+        hidden, _, final = collect_states(loaded, replace(inputs, samples=tuple(inputs.samples[s] for s in batch)))
         for row, sample in enumerate(batch):
             whole[sample] = torch.cat([hidden[:, row, : LENGTHS[sample]], final[None, row, : LENGTHS[sample]]])
     for reading in READINGS:
-        found = StoredFeatures(shards, [reading, f"final_norm/{reading}"])
-        assert (found.n_states, found.n_samples, found.width) == (loaded.n_states + 1, len(LENGTHS), loaded.width)
+        features = StoredFeatures(shards, [reading, f"final_norm/{reading}"])
+        assert (features.n_states, features.n_samples, features.width) == (
+            loaded.n_states + 1,
+            len(LENGTHS),
+            loaded.width,
+        )
         for sample, length in enumerate(LENGTHS):
             states = whole[sample]
             expected = states.double().mean(1) if reading == "mean" else states[:, token_index(reading, length)]
-            for state in range(found.n_states):
-                got = found.state(state)[sample]
+            for state in range(features.n_states):
+                got = features.state(state)[sample]
                 assert got.dtype == torch.float32
                 assert near(got, expected[state].float(), 1e-6 if reading == "mean" else 0)
 
@@ -64,8 +68,8 @@ def test_features_are_rows_of_the_whole_states(kind):
 @pytest.mark.numeric
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_order_do_not_matter(kind):
-    loaded, made = model(kind), prompts()
-    one, many = (StoredFeatures(extract(loaded, made, size), ["last"]) for size in (1, 9))
+    loaded, inputs = model(kind), prompts()
+    one, many = (StoredFeatures(extract(loaded, inputs, size), ["last"]) for size in (1, 9))
     for state in range(one.n_states):
         assert near(one.state(state), many.state(state), tolerance(kind))
 
@@ -94,9 +98,9 @@ def test_bfloat16_is_kept_bit_by_bit():
     meter.close()
     meter.end()
     assert meter.records[0]["last:bfloat16"].dtype == np.uint16
-    found = StoredFeatures([FeatureShard.from_records(meter.records)], ["last"])
+    features = StoredFeatures([FeatureShard.from_records(meter.records)], ["last"])
     expected = torch.stack([values[0, 4], values[1, 3], values[2, 1]]).float()
-    assert torch.equal(found.state(0), expected)
+    assert torch.equal(features.state(0), expected)
 
 
 def test_half_precision_is_widened_and_double_is_kept():
@@ -105,9 +109,9 @@ def test_half_precision_is_widened_and_double_is_kept():
 
 
 def test_kinds_of_state():
-    loaded, made = model("bamba"), prompts()
-    found = StoredFeatures(extract(loaded, made, 4, ("last",), "branch:attention"), ["last"])
-    assert found.n_states == 2
+    loaded, inputs = model("bamba"), prompts()
+    features = StoredFeatures(extract(loaded, inputs, 4, ("last",), "branch:attention"), ["last"])
+    assert features.n_states == 2
 
 
 def test_shards_in_any_order_give_samples_in_order():
@@ -134,8 +138,8 @@ def test_only_the_state_asked_for_is_in_memory(tmp_path):
             with pytest.raises(ValueError, match="read-only"):
                 mapped["last"][0, 0, 0] = 1
             shards.append(FeatureShard(tuple(range(3 * shard, 3 * shard + 3)), mapped))
-        found = StoredFeatures(shards, ["last"])
-        assert np.array_equal(found.array(2)[3:6], shards[1].arrays["last"][2])
+        features = StoredFeatures(shards, ["last"])
+        assert np.array_equal(features.array(2)[3:6], shards[1].arrays["last"][2])
 
 
 def test_a_flipped_bit_is_found_before_mapping(tmp_path):

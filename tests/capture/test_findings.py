@@ -48,11 +48,11 @@ def test_few_tokens_are_no_sink(length):
 @pytest.mark.parametrize(("lengths", "position"), [(LENGTHS, 0), (LENGTHS, 7), ((8, 12), 5)])
 def test_massive_token(kind, lengths, position):
     result = measure_prompts(planted(1, position=position, kind=kind), prompts(lengths), MeasureOptions())
-    found = [f for f in result.findings if f.code == "sink_tokens"]
-    assert len(found) == 1
-    assert found[0].layer == 2, "the state behind block 1"
-    assert "at states 2-4 over half of the centred Gram matrix involves the 4 largest tokens" in found[0].message
-    assert f"at state 2 the largest is token {position};" in found[0].message
+    sinks = [f for f in result.findings if f.code == "sink_tokens"]
+    assert len(sinks) == 1
+    assert sinks[0].layer == 2, "the state behind block 1"
+    assert "at states 2-4 over half of the centred Gram matrix involves the 4 largest tokens" in sinks[0].message
+    assert f"at state 2 the largest is token {position};" in sinks[0].message
     assert (result["top_tokens"][2, :, 0] == position).all()
     assert (result["gram_share"][2] > 0.99).all()
     assert (result["norm>10/token_similarity"][2] != result["token_similarity"][2]).all()
@@ -61,10 +61,10 @@ def test_massive_token(kind, lengths, position):
 
 def test_massive_channel():
     result = measure_prompts(planted(2, channel=5), prompts(LENGTHS), MeasureOptions())
-    found = [f for f in result.findings if f.code == "massive_channels"]
-    assert [f.layer for f in found] == [3]
-    assert "at states 3-4 over half of the energy is in the 4 largest channels" in found[0].message
-    assert "at state 3 the largest is channel 5;" in found[0].message
+    massive = [f for f in result.findings if f.code == "massive_channels"]
+    assert [f.layer for f in massive] == [3]
+    assert "at states 3-4 over half of the energy is in the 4 largest channels" in massive[0].message
+    assert "at state 3 the largest is channel 5;" in massive[0].message
     assert (result["top_channels"][3, :, 0] == 5).all()
 
 
@@ -96,15 +96,15 @@ def idle(*blocks):
 @pytest.mark.parametrize("kind", ["residual", "hf-tuple", "branch"])
 def test_blocks_that_change_nothing_are_named(blocks, layer, words, kind):
     result = measure_prompts(idle(*blocks), prompts(LENGTHS), MeasureOptions(kind=kind, keep_samples=0))
-    found = [f for f in result.findings if f.code == "idle_blocks"]
+    findings = [f for f in result.findings if f.code == "idle_blocks"]
     if kind == "hf-tuple":  # its last entry is the norm's output, so that the last block cannot be seen
-        assert len(found) <= 1
+        assert len(findings) <= 1
         return
     if kind == "branch" or not blocks:
-        assert not found
+        assert not findings
         return
-    assert [f.layer for f in found] == [layer]
-    assert words in found[0].message
+    assert [f.layer for f in findings] == [layer]
+    assert words in findings[0].message
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "mamba2"])
@@ -168,8 +168,8 @@ def table(norm, lengths):
 def test_padding_is_not_a_lost_number_and_a_lost_one_is_not_padding():
     nan = np.nan
     assert table([[[1, 2, nan], [1, 2, 3]], [[1, 2, nan], [1, 2, 3]]], (2, 3)) == []
-    found = table([[[1, nan, nan], [1, 2, 3]], [[nan, nan, nan], [1, 2, 3]]], (2, 3))
-    assert [(f.code, f.layer) for f in found] == [("nonfinite_state", 0)], "one token of the embedding alone"
+    findings = table([[[1, nan, nan], [1, 2, 3]], [[nan, nan, nan], [1, 2, 3]]], (2, 3))
+    assert [(f.code, f.layer) for f in findings] == [("nonfinite_state", 0)], "one token of the embedding alone"
     assert table([[[1, 2, nan], [1, 2, np.inf]]], (2, 3))[0].message.startswith("state 0 is not finite in samples 1;")
     many = table(np.full((2, 9, 3), nan), (3,) * 9)
     assert "samples 0, 1, 2, 3, 4, 5, ..." in many[0].message
@@ -203,11 +203,11 @@ def test_values_that_float32_changes_are_named():
             "float32_change/pairs": ("state", "state"),
         },
     )
-    found = precision(result)
-    assert [(f.code, f.layer) for f in found] == [("precision", place) for place in (1, None, 0, 1)]
-    assert found[0].message == (
+    findings = precision(result)
+    assert [(f.code, f.layer) for f in findings] == [("precision", place) for place in (1, None, 0, 1)]
+    assert findings[0].message == (
         "token_similarity moves by up to 30.0% when the first batch is rerun in float32 (at states 1-2)"
     )
-    assert found[1].message == "stability moves by up to 7.0% when the first batch is rerun in float32"
-    assert found[2].message.endswith("rerun in float32 (at blocks 1-2)")
-    assert found[3].message.endswith("rerun in float32 (at states 1)")
+    assert findings[1].message == "stability moves by up to 7.0% when the first batch is rerun in float32"
+    assert findings[2].message.endswith("rerun in float32 (at blocks 1-2)")
+    assert findings[3].message.endswith("rerun in float32 (at states 1)")

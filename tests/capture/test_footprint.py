@@ -50,8 +50,8 @@ def deep(layers):
 
 def peak(layers, monkeypatch, *, group=1, **options):
     """Most bytes of states and running sums alive after any state."""
-    loaded, given = deep(layers), prompts((TOKENS,) * BATCH)
-    made = meter_factory(loaded, given, MeasureOptions(**options), group)()
+    loaded, inputs = deep(layers), prompts((TOKENS,) * BATCH)
+    meters = meter_factory(loaded, inputs, MeasureOptions(**options), group)()
     seen, most = FlowMeter.update, []
     with monkeypatch.context() as patch, Large() as large:
 
@@ -60,10 +60,10 @@ def peak(layers, monkeypatch, *, group=1, **options):
             most.append(large.live_bytes())
 
         patch.setattr(FlowMeter, "update", watched)
-        running = start_batch(loaded, given, tuple(range(BATCH)), made)
+        running = start_batch(loaded, inputs, tuple(range(BATCH)), meters)
         gc.collect()
         assert len(most) == layers + 1
-        if all(meter.deferrable for meter in made):
+        if all(meter.deferrable for meter in meters):
             assert large.live_bytes() == 0, "nothing large waits while the next batch runs"
         running.finish()
         gc.collect()

@@ -77,9 +77,9 @@ def test_values_are_those_of_the_pure_functions(kind):
     np.testing.assert_allclose(result["layer_cosine"], m.layer_cosine(hidden, mask=mask), rtol=1e-9, atol=1e-9)
     assert_pure(result, final[None], mask, prefix="final_norm/", names=PER_STATE)
     for name in ("layer_cosine", "token_norm", "token_similarity_by_token"):
-        kept = result[f"kept/{name}"]
+        values = result[f"kept/{name}"]
         want = getattr(m, name)(hidden, mask=mask).numpy()[:, :4]
-        np.testing.assert_allclose(kept, want[..., : kept.shape[-1]], rtol=1e-8, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(values, want[..., : values.shape[-1]], rtol=1e-8, atol=1e-9, err_msg=name)
 
 
 def test_final_norm_is_the_output_of_the_models_own_norm():
@@ -242,9 +242,9 @@ def test_a_grid_finer_than_the_model_is_refused(grid):
 
 @pytest.mark.parametrize("drop", ["first", "bos", "norm>2"])
 def test_other_drops(drop):
-    given = prompts(bos_id=1)
-    hidden, mask, _ = collect_states(model(dtype="float64"), given)
-    result = measure_prompts(model(dtype="float64"), given, MeasureOptions(drop=drop, batch_size=4))
+    inputs = prompts(bos_id=1)
+    hidden, mask, _ = collect_states(model(dtype="float64"), inputs)
+    result = measure_prompts(model(dtype="float64"), inputs, MeasureOptions(drop=drop, batch_size=4))
     bos = torch.zeros_like(mask)
     bos[::2, 0] = True
     for name in ("token_similarity", "common_share", "stability", "path_energy"):
@@ -263,10 +263,10 @@ def test_unknown_drops_are_refused(drop):
 @pytest.mark.parametrize("keep", [0, 2, 99])
 def test_kept_samples(keep):
     result = measured("gpt_neox", keep_samples=keep)
-    kept = [name for name in result if name.startswith("kept/")]
+    names = [name for name in result if name.startswith("kept/")]
     assert len(result.provenance["kept"]) == min(keep, 9)
-    assert bool(kept) == bool(keep)
-    for name in kept:
+    assert bool(names) == bool(keep)
+    for name in names:
         assert result[name].shape[1] == min(keep, 9)
         assert result[name].shape[2] == max(LENGTHS[:keep])
     for sample, entry in enumerate(result.provenance["kept"]):
@@ -322,9 +322,9 @@ def test_long_prompts_say_which_positions_were_pooled():
 @pytest.mark.parametrize("lengths", [(40, 256), (300, 300), (257, 700, 433)])
 def test_the_mean_over_pooled_positions_counts_every_token_once(lengths):
     """Beyond 256 tokens a position is a span of them, but for the first four: a plain mean would count these more."""
-    loaded, made = model("mamba", "float64"), prompts(lengths)
-    result = measure_prompts(loaded, made, MeasureOptions(batch_size=2, keep_samples=1))
-    each = [m.layer_cosine(collect_states(loaded, id_prompts([list(p.ids)], VOCAB))[0])[:, 0].numpy() for p in made]
+    loaded, inputs = model("mamba", "float64"), prompts(lengths)
+    result = measure_prompts(loaded, inputs, MeasureOptions(batch_size=2, keep_samples=1))
+    each = [m.layer_cosine(collect_states(loaded, id_prompts([list(p.ids)], VOCAB))[0])[:, 0].numpy() for p in inputs]
     np.testing.assert_allclose(
         result.token_mean("layer_cosine"), np.stack([one.mean(-1) for one in each], 1), rtol=1e-6
     )

@@ -30,10 +30,10 @@ def pairwise(x):
 
 def whole(network_model, ids):
     """Every transition of one prompt in float64, whole, by layer and scan."""
-    found = {}
-    with ssm_quantities(network_model, lambda layer, q: found.setdefault(layer, []).append(q.transition())):
+    by_layer = {}
+    with ssm_quantities(network_model, lambda layer, q: by_layer.setdefault(layer, []).append(q.transition())):
         network_model.stream(torch.tensor([ids]), on_state=lambda *_: None)
-    return found
+    return by_layer
 
 
 def oracle(parts):
@@ -68,28 +68,28 @@ def test_against_whole_tensors(kind):
     loaded = load(
         (lively(kind) if kind not in ("rwkv", "recurrent_gemma") else model(kind).network).double(), dtype="float64"
     )
-    given = prompts(RAGGED)
-    table, transitions = measure_memory(loaded, given, MemorySink(), batch_size=2)
+    inputs = prompts(RAGGED)
+    table, transitions = measure_memory(loaded, inputs, MemorySink(), batch_size=2)
     stat = {name: array for name, (_, array) in table.items()}
-    each = [whole(loaded, prompt.ids) for prompt in given]
+    each = [whole(loaded, prompt.ids) for prompt in inputs]
     for layer, entry in enumerate(transitions):
         if entry["kind"] is None:
             assert np.isnan(stat["A_range"][layer]).all()
             assert np.isnan(stat["contractive_share"][layer]).all()
             continue
-        found = [oracle(sample[layer]) for sample in each]
-        stride = len(found[0]["A_max"]) // entry["units"]  # channels of a head are alike
+        oracles = [oracle(sample[layer]) for sample in each]
+        stride = len(oracles[0]["A_max"]) // entry["units"]  # channels of a head are alike
         for name, reduce in (("A_max", np.max), ("A_min", np.min)):
-            want = reduce([f[name] for f in found], 0)[::stride]
+            want = reduce([f[name] for f in oracles], 0)[::stride]
             np.testing.assert_allclose(stat[name][layer, : entry["units"]], want, rtol=1e-9)
         weight = np.array(RAGGED) - 1
-        rate = (np.stack([f["slow"] for f in found]) * weight[:, None]).sum(0)[::stride] / weight.sum()
+        rate = (np.stack([f["slow"] for f in oracles]) * weight[:, None]).sum(0)[::stride] / weight.sum()
         np.testing.assert_allclose(stat["half_life"][layer, : entry["units"]], np.log(2) / rate, rtol=1e-8)
         for part in ("input", "entry", "state"):
-            np.testing.assert_allclose(stat[f"sharpness/{part}"][layer], [f[part] for f in found], rtol=1e-8)
-        np.testing.assert_allclose(stat["contractive_share"][layer], [f["met"] for f in found], atol=1e-6)
+            np.testing.assert_allclose(stat[f"sharpness/{part}"][layer], [f[part] for f in oracles], rtol=1e-8)
+        np.testing.assert_allclose(stat["contractive_share"][layer], [f["met"] for f in oracles], atol=1e-6)
         if kind != "zamba":
-            want = [spread(f) for f in found]
+            want = [spread(f) for f in oracles]
             np.testing.assert_allclose(stat["spread_state"][layer], want, rtol=1e-8)
 
 
@@ -106,9 +106,9 @@ def of_prompt(loaded, ids):
 
 
 def test_mixer_and_block_by_pairs():
-    loaded, given = model("gpt_neo"), prompts(RAGGED)
-    table, _ = measure_memory(loaded, given, MemorySink())
-    for sample, prompt in enumerate(given):
+    loaded, inputs = model("gpt_neo"), prompts(RAGGED)
+    table, _ = measure_memory(loaded, inputs, MemorySink())
+    for sample, prompt in enumerate(inputs):
         states, added = of_prompt(loaded, prompt.ids)
         assert table["sharpness/embedding"][1][sample] == pytest.approx(pairwise(states[0]), abs=1e-5)
         for layer in range(4):
@@ -193,18 +193,18 @@ def test_numbers_by_hand():
     A = torch.tensor([0.9, 0.25, 0.5]).view(1, 3, 1, 1)
     b = torch.tensor([1.0, -1.0, 1.0]).view(1, 3, 1, 1)
     one = torch.ones(1, 3, 1, 1)
-    given = Given(Transition(A, b, one, 0.5 * one))
+    own = Given(Transition(A, b, one, 0.5 * one))
     from repflow.models import SsmQuantities
 
-    found = layer_sums(SsmQuantities(0, 0, "own", 3, None, lambda: given, None, "made"), torch.tensor([3]))
-    assert found.kind == "own:made"
+    sums = layer_sums(SsmQuantities(0, 0, "own", 3, None, lambda: own, None, "made"), torch.tensor([3]))
+    assert sums.kind == "own:made"
     # the first token's decay multiplies nothing
-    assert (found.most.item(), found.least.item()) == pytest.approx((0.5, 0.25))
-    assert found.slow.item() == pytest.approx(-(np.log(0.25) + np.log(0.5)) / 2)
-    assert found.met.item() == pytest.approx(2 / 3)  # .9 + .5 > 1
-    assert found.spread_state.item() == pytest.approx(0.875)
-    assert found.spread_bound.item() == pytest.approx((1 - 0.25**2) * 2)
-    square, joint = (part.item() for part in found.energy["state"])
+    assert (sums.most.item(), sums.least.item()) == pytest.approx((0.5, 0.25))
+    assert sums.slow.item() == pytest.approx(-(np.log(0.25) + np.log(0.5)) / 2)
+    assert sums.met.item() == pytest.approx(2 / 3)  # .9 + .5 > 1
+    assert sums.spread_state.item() == pytest.approx(0.875)
+    assert sums.spread_bound.item() == pytest.approx((1 - 0.25**2) * 2)
+    square, joint = (part.item() for part in sums.energy["state"])
     assert square == pytest.approx(0.5**2 + 0.375**2 + 0.3125**2)
     assert joint == pytest.approx((0.5 - 0.375 + 0.3125) ** 2)
 
@@ -218,23 +218,23 @@ def test_nothing_of_tokens_times_channels_times_states_is_kept(monkeypatch):
     original = recurrence_file.ScanRecurrence.transition
 
     def watch(self, tokens=slice(None)):
-        made = original(self, tokens)
-        seen.append(made.b.numel())
-        return made
+        step = original(self, tokens)
+        seen.append(step.b.numel())
+        return step
 
     monkeypatch.setattr(recurrence_file.ScanRecurrence, "transition", watch)
-    given = prompts((20, 20))
-    chunked, _ = measure_memory(loaded, given, MemorySink())
+    inputs = prompts((20, 20))
+    chunked, _ = measure_memory(loaded, inputs, MemorySink())
     assert max(seen) <= 3000 < 2 * 20 * 64 * 4
     monkeypatch.undo()
-    usual, _ = measure_memory(loaded, given, MemorySink())
+    usual, _ = measure_memory(loaded, inputs, MemorySink())
     for name, (_, array) in usual.items():
         np.testing.assert_allclose(chunked[name][1], array, rtol=1e-4, equal_nan=True)
 
 
 def test_out_of_memory_behind_a_mixer_leaves_nothing_in_the_next_batch():
-    given = prompts((20, 20, 14, 14))
-    want, _ = measure_memory(load(tiny_model("gpt_neo")), given, MemorySink(), batch_size=1)
+    inputs = prompts((20, 20, 14, 14))
+    want, _ = measure_memory(load(tiny_model("gpt_neo")), inputs, MemorySink(), batch_size=1)
     loaded = load(tiny_model("gpt_neo"))
     mlp = loaded.blocks[1].mlp
     forward = mlp.forward
@@ -245,9 +245,9 @@ def test_out_of_memory_behind_a_mixer_leaves_nothing_in_the_next_batch():
         return forward(hidden)
 
     mlp.forward = starved
-    found, _ = measure_memory(loaded, given, MemorySink(), batch_size=2)
+    after, _ = measure_memory(loaded, inputs, MemorySink(), batch_size=2)
     for name, (_, array) in want.items():
-        np.testing.assert_allclose(found[name][1], array, rtol=1e-5, equal_nan=True)
+        np.testing.assert_allclose(after[name][1], array, rtol=1e-5, equal_nan=True)
 
 
 def test_layers_behind_a_bad_weight_are_nan():

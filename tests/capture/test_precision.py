@@ -54,11 +54,11 @@ def test_widened_weights_come_back_bit_for_bit(half):
 
 
 def test_changes_are_those_between_two_runs(half, wide):
-    given = prompts(LENGTHS)
-    result = measure_prompts(half, given, MeasureOptions(allow_float16=True, batch_size=2))
+    inputs = prompts(LENGTHS)
+    result = measure_prompts(half, inputs, MeasureOptions(allow_float16=True, batch_size=2))
     plan = ((0, 1), (2,))
-    own = measure_prompts(half, given, MeasureOptions(allow_float16=True, batch_size=2, check_precision=False))
-    full = measure_prompts(wide, given, MeasureOptions(batch_size=2))
+    own = measure_prompts(half, inputs, MeasureOptions(allow_float16=True, batch_size=2, check_precision=False))
+    full = measure_prompts(wide, inputs, MeasureOptions(batch_size=2))
     assert not any(name.startswith("float32_change/") for name in own)
     names = [name.removeprefix("float32_change/") for name in result if name.startswith("float32_change/")]
     assert {"token_similarity", "stability", "final_norm/token_similarity", "norm>10/smoothness"} <= set(names)
@@ -81,8 +81,8 @@ def test_float32_is_not_checked(wide):
 
 
 def changes(model, sink, lengths=LENGTHS):
-    given = prompts(lengths)
-    check = PrecisionCheck(model, given, meter_factory(model, given, MeasureOptions(), 1), sink, "residual")
+    inputs = prompts(lengths)
+    check = PrecisionCheck(model, inputs, meter_factory(model, inputs, MeasureOptions(), 1), sink, "residual")
     check.start()
     return check.changes()
 
@@ -141,7 +141,7 @@ def test_a_value_that_moves_is_a_finding(half, monkeypatch):
 
     monkeypatch.setattr(precision_module, "start_batch", other)
     result = measure_prompts(half, prompts(LENGTHS), MeasureOptions(allow_float16=True))
-    found = [f for f in result.findings if f.code == "precision"]
-    assert "token_similarity moves by up to" in found[0].message
-    assert "when the first 12 tokens of 2 prompts are rerun in float32" in found[0].message
-    assert found[0].layer == 2
+    moved = [f for f in result.findings if f.code == "precision"]
+    assert "token_similarity moves by up to" in moved[0].message
+    assert "when the first 12 tokens of 2 prompts are rerun in float32" in moved[0].message
+    assert moved[0].layer == 2

@@ -94,10 +94,10 @@ def test_an_unchanged_model_is_read_twice_once(monkeypatch):
     seen = []
     whole = Model.stream
     monkeypatch.setattr(Model, "stream", lambda self, ids, *a, **k: seen.append(1) or whole(self, ids, *a, **k))
-    model, given = load(noisy(tiny_model("llama"), 1, 0.01)), prompts((20, 24))
+    model, inputs = load(noisy(tiny_model("llama"), 1, 0.01)), prompts((20, 24))
 
     def asked():
-        check = RepeatCheck(model, given)
+        check = RepeatCheck(model, inputs)
         check.start()
         return [finding.code for finding in check.findings()]
 

@@ -53,10 +53,10 @@ def meters():
 
 
 def table(plan, sink):
-    made = meters()
+    all_meters = meters()
     for batch in plan.batches:
-        gather(made, sink.read(batch_name(batch)))
-    return made[0].compute()
+        gather(all_meters, sink.read(batch_name(batch)))
+    return all_meters[0].compute()
 
 
 def plan_of(size):
@@ -140,8 +140,8 @@ def test_out_of_memory_in_the_meters_own_work_halves_too():
         return hidden.abs().mean((1, 2))
 
     sink = Notes()
-    made = lambda: [HeldMeter({"greedy": (("state",), greedy)})]  # noqa: E731
-    plan = run_plan(model(), prompts(), plan_of(4), made, sink)
+    factory = lambda: [HeldMeter({"greedy": (("state",), greedy)})]  # noqa: E731
+    plan = run_plan(model(), prompts(), plan_of(4), factory, sink)
     assert sink.splits == [(0, 2)]
     assert sorted(s for name in sink.kept for s in sink.kept[name]) == list(range(9))
     assert plan == plan_of(4).split(0, 2)

@@ -58,9 +58,9 @@ def refused(cli, tmp_path):
     ],
 )
 def test_wrong_option(refused, checkpoints, options, says):
-    given = dict(zip(options[::2], options[1::2], strict=True))
+    fields = dict(zip(options[::2], options[1::2], strict=True))
     rest = [
-        part for key, value in zip(SMALL[::2], SMALL[1::2], strict=True) if key not in given for part in (key, value)
+        part for key, value in zip(SMALL[::2], SMALL[1::2], strict=True) if key not in fields for part in (key, value)
     ]
     assert says in refused("measure", checkpoints / "gpt_neox", *rest, *options)
 
@@ -166,10 +166,10 @@ def test_nonfinite_weights_are_a_finding(cli, checkpoints, tmp_path):
     save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
     done = cli("measure", "m", *SMALL, "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    (finding,) = [entry for entry in found["findings"] if entry["code"] == "nonfinite_weight"]
+    content = json.loads(done.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    (finding,) = [entry for entry in content["findings"] if entry["code"] == "nonfinite_weight"]
     assert name in finding["message"]
-    values = found["metrics"]["token_similarity"]["values"]
+    values = content["metrics"]["token_similarity"]["values"]
     assert all(value is not None for row in values[:3] for value in row)
     assert all(value is None for row in values[3:] for value in row)
     table = cli("measure", "m", *SMALL)

@@ -87,8 +87,8 @@ new = set(sys.modules) - before
 models = sorted({{n.split(".")[2] for n in new if n.startswith("transformers.models.") and ".modeling_" in n}})
 print(json.dumps([sorted(new & set({others!r})), models]))
 """
-    found, models = run(code)
-    assert found == []
+    modules, models = run(code)
+    assert modules == []
     assert models == ["gpt2"]
 
 

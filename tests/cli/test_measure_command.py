@@ -48,14 +48,14 @@ def test_json_is_one_object_and_nothing_else(cli, checkpoints, tmp_path, capfd):
     assert capfd.readouterr().out == ""  # nor past Python's own stdout
     objects = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
     assert [o["provenance"]["model"]["type"] for o in objects] == ["mamba2", "gpt_neox"]
-    for found in objects:
-        assert set(found) == {"run", "model", "task", "metrics", "findings", "provenance"}
-        assert found["task"] == "random"
-        entry = found["metrics"]["token_similarity"]
+    for content in objects:
+        assert set(content) == {"run", "model", "task", "metrics", "findings", "provenance"}
+        assert content["task"] == "random"
+        entry = content["metrics"]["token_similarity"]
         assert set(entry) == {"axes", "shape", "values"}
         assert entry["axes"] == ["state", "sample"]
         assert entry["shape"] == [5, 3]
-        stored = load_result(tmp_path / found["run"])
+        stored = load_result(tmp_path / content["run"])
         assert stored["token_similarity"].tolist() == entry["values"]
 
 
@@ -125,9 +125,9 @@ def test_changed_weights_are_refused(cli, checkpoints, tmp_path):
 def test_kinds_of_state(cli, checkpoints, kind, states):
     done = cli("measure", checkpoints / "gpt_neox", *SMALL, "--states", kind, "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["metrics"]["token_similarity"]["shape"] == [states, 3]
-    assert found["provenance"]["states"] == kind
+    content = json.loads(done.out)
+    assert content["metrics"]["token_similarity"]["shape"] == [states, 3]
+    assert content["provenance"]["states"] == kind
 
 
 def test_branches_are_listed_by_block(cli, checkpoints):
@@ -180,9 +180,9 @@ def test_own_metric_from_a_file(cli, checkpoints, tmp_path):
         "measure", checkpoints / "gpt_neox", *SMALL, "--metrics", "mine.py:mean_size_cli", "--name", "m", "--json"
     )
     assert done.code == 0, done.err
-    found = json.loads(done.out)["metrics"]["mean_size_cli"]
-    assert found["axes"] == ["state", "sample"]
-    assert all(value > 0 for row in found["values"] for value in row)
+    entry = json.loads(done.out)["metrics"]["mean_size_cli"]
+    assert entry["axes"] == ["state", "sample"]
+    assert all(value > 0 for row in entry["values"] for value in row)
     assert "noise" in done.err
     (tmp_path / "mine.py").write_text("def mean_size_cli(hidden):\n    return hidden.mean((1, 2))\n")
     changed = cli("measure", checkpoints / "gpt_neox", *SMALL, "--metrics", "mine.py:mean_size_cli", "--name", "m")
@@ -211,7 +211,7 @@ def test_same_random_weights_for_the_same_seed(cli, tmp_path):
         )
         for seed, name in (("0", "a"), ("0", "b"), ("1", "c"))
     ]
-    weights = [found["provenance"]["digests"]["weights"] for found in outs]
+    weights = [content["provenance"]["digests"]["weights"] for content in outs]
     assert weights[0] == weights[1] != weights[2]
     assert outs[0]["metrics"] == outs[1]["metrics"]
 
@@ -222,10 +222,10 @@ def test_every_named_architecture(cli, tmp_path, kind):
     folder = save_tiny(kind, tmp_path / kind)
     done = cli("measure", folder, "--length", "12", "--samples", "2", "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["provenance"]["model"]["type"] == kind
-    values = found["metrics"]["token_similarity"]["values"]
-    assert len(values) == found["provenance"]["model"]["layers"] + 1
+    content = json.loads(done.out)
+    assert content["provenance"]["model"]["type"] == kind
+    values = content["metrics"]["token_similarity"]["values"]
+    assert len(values) == content["provenance"]["model"]["layers"] + 1
     assert all(value is not None for row in values for value in row)
 
 
@@ -238,9 +238,9 @@ def test_text_task_with_a_tokenizer(cli, shared, tmp_path):
     asked = ("--task", "text", "--text", text, "--tokenizer", tokenizer, "--length", "32", "--samples", "2")
     done = cli("measure", "config:c.json", *asked, "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert len(found["provenance"]["kept"]) == 2
-    assert "".join(found["provenance"]["kept"][0]["tokens"]).strip() in text.read_text(encoding="utf-8")
+    content = json.loads(done.out)
+    assert len(content["provenance"]["kept"]) == 2
+    assert "".join(content["provenance"]["kept"][0]["tokens"]).strip() in text.read_text(encoding="utf-8")
     (tmp_path / "p.jsonl").write_text('{"prompt": "one two three four"}\n{"prompt": "five six seven"}\n')
     own = cli("measure", "config:c.json", "--task", "p.jsonl", "--tokenizer", tokenizer, "--length", "32", "--json")
     assert json.loads(own.out)["provenance"]["lengths"][0] > json.loads(own.out)["provenance"]["lengths"][1]

@@ -33,10 +33,10 @@ def test_tables_fit(cli, checkpoints, monkeypatch, width):
 
 def test_json_and_repair(cli, checkpoints, tmp_path):
     done = cli("memory", checkpoints / "mamba2", *SMALL, "--name", "m", "--json")
-    found = json.loads(done.out)
-    assert found["run"] == "runs/m"
-    assert found["metrics"]["range_cumulative"]["axes"] == ["threshold"]
-    assert found["metrics"]["sharpness/state"]["shape"] == [4, 3]
+    content = json.loads(done.out)
+    assert content["run"] == "runs/m"
+    assert content["metrics"]["range_cumulative"]["axes"] == ["threshold"]
+    assert content["metrics"]["sharpness/state"]["shape"] == [4, 3]
     for name in ("result.safetensors", "shards/batch-000000-3.safetensors"):
         file = tmp_path / "runs" / "m" / name
         whole = file.read_bytes()

@@ -35,12 +35,12 @@ def test_two_models_get_a_heat_map_each_and_stand_side_by_side(cli, needle_check
 def test_json_is_one_object_per_model(cli, needle_checkpoints):
     done = cli("needle", needle_checkpoints / "gpt_neox", *SMALL, "--json", "--name", "mine")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["task"] == "needle"
-    assert found["metrics"]["answer_correct"]["axes"] == ["length", "position", "sample"]
-    assert found["metrics"]["logprob"]["shape"] == [1, 2, 2, 3]
+    content = json.loads(done.out)
+    assert content["task"] == "needle"
+    assert content["metrics"]["answer_correct"]["axes"] == ["length", "position", "sample"]
+    assert content["metrics"]["logprob"]["shape"] == [1, 2, 2, 3]
     again = cli("needle", needle_checkpoints / "gpt_neox", *SMALL, "--json", "--name", "mine")
-    assert json.loads(again.out) == found
+    assert json.loads(again.out) == content
     assert cli("export", "runs/mine", "--to", "npz").code == 0
 
 
@@ -107,10 +107,10 @@ def test_figure_2_with_models_of_ones_own(cli, needle_checkpoints, tmp_path):
     assert not (tmp_path / "runs").exists()
     done = cli(*asked, *named, "--json", "--name", "figure")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert [line["holds"] for line in found["provenance"]["lines"]] == [None, None, None]
-    assert found["metrics"]["Mistral-7B/answer_correct"]["shape"] == [1, 3, 2]
-    assert found["config"]["recipe"] == "recency-fig2"
+    content = json.loads(done.out)
+    assert [line["holds"] for line in content["provenance"]["lines"]] == [None, None, None]
+    assert content["metrics"]["Mistral-7B/answer_correct"]["shape"] == [1, 3, 2]
+    assert content["config"]["recipe"] == "recency-fig2"
     wrong = cli(*asked, *named, "--task", "kvpr")
     assert wrong.code == 2
     assert "recency-fig2 without --task; got kvpr" in wrong.err

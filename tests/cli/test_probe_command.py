@@ -48,13 +48,13 @@ def test_probe_prints_a_table_and_stores_the_run(cli, readers, tmp_path):
 def test_several_models_read_the_same_text_and_json_is_all(cli, readers):
     done = cli("probe", readers / "gpt_neox", readers / "mamba2", *QUICK, "--json")
     assert done.code == 0, done.err
-    found = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
-    assert [entry["provenance"]["model"]["type"] for entry in found] == ["gpt_neox", "mamba2"]
-    for entry in found:
+    rows = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
+    assert [entry["provenance"]["model"]["type"] for entry in rows] == ["gpt_neox", "mamba2"]
+    for entry in rows:
         assert set(entry) == {"run", "model", "task", "metrics", "findings", "provenance"}
         assert entry["metrics"]["probe_accuracy"]["axes"] == ["state", "seed"]
         assert entry["metrics"]["probe_accuracy"]["shape"] == [5, 2]
-    assert len({entry["provenance"]["digests"]["prompts"] for entry in found}) == 1
+    assert len({entry["provenance"]["digests"]["prompts"] for entry in rows}) == 1
 
 
 def test_several_models_side_by_side(cli, readers):
@@ -119,19 +119,19 @@ def test_diagnose_prints_one_page_and_the_same_as_json(cli, readers, tmp_path):
     for statement in stored.provenance["statements"]:
         assert " ".join(statement["text"].split()) in page
     again = cli("diagnose", readers / "mamba2", *asked, "--flow-samples", "6", "--allow-leak", "--name", "d", "--json")
-    found = json.loads(again.out, parse_constant=no_constant)
-    assert found["statements"] == stored.provenance["statements"]
-    assert found["thresholds"]["early_similarity"] == 0.8
-    assert found["runs"]["flow"]
-    assert found["runs"]["probe"]
+    content = json.loads(again.out, parse_constant=no_constant)
+    assert content["statements"] == stored.provenance["statements"]
+    assert content["thresholds"]["early_similarity"] == 0.8
+    assert content["runs"]["flow"]
+    assert content["runs"]["probe"]
 
 
 def test_diagnose_without_labels_claims_no_read_out(cli, readers):
     done = cli("diagnose", readers / "gpt_neox", "--task", "random", "--length", "40", "--flow-samples", "4", "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert {s["section"] for s in found["statements"]} <= {"flow", "signature"}
-    assert any("no labels" in text for text in found["not_measured"])
+    content = json.loads(done.out)
+    assert {s["section"] for s in content["statements"]} <= {"flow", "signature"}
+    assert any("no labels" in text for text in content["not_measured"])
 
 
 def test_diagnose_refuses_impossible_thresholds(cli, readers):

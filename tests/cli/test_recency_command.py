@@ -84,9 +84,9 @@ def test_a_ratio_that_cannot_be_fitted_is_refused_before_anything_runs(cli, chec
 def test_json_is_all_that_is_printed(cli, checkpoints):
     done = cli("recency", checkpoints / "mamba2", checkpoints / "gpt_neox", *ASKED, "--json")
     assert done.code == 0, done.err
-    found = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
-    assert [entry["provenance"]["model"]["type"] for entry in found] == ["mamba2", "gpt_neox"]
-    for entry in found:
+    rows = [json.loads(line, parse_constant=no_constant) for line in done.out.splitlines()]
+    assert [entry["provenance"]["model"]["type"] for entry in rows] == ["mamba2", "gpt_neox"]
+    for entry in rows:
         assert set(entry) == {"run", "model", "task", "metrics", "findings", "provenance"}
         assert entry["metrics"]["log_influence"]["axes"] == ["sample", "distance"]
         assert entry["metrics"]["log_influence"]["shape"] == [2, 24]
@@ -219,8 +219,8 @@ def test_a_dry_run_writes_nothing_and_scale_paper_wants_a_yes(cli, tmp_path, mon
     refused = cli("reproduce", "recency-fig7", "--scale", "paper")
     assert refused.code == 2
     assert "--yes to start at scale paper" in refused.err
-    told = cli("reproduce", "recency-fig1", "--dry-run", "--json")
-    assert set(json.loads(told.out)["runs"]) == {"Mamba-130M"}  # one random Mamba stands for both sizes
+    outcome = cli("reproduce", "recency-fig1", "--dry-run", "--json")
+    assert set(json.loads(outcome.out)["runs"]) == {"Mamba-130M"}  # one random Mamba stands for both sizes
     assert not list(tmp_path.iterdir())
 
 

@@ -75,10 +75,10 @@ def test_repair_is_bit_identical(cli, runs, victim):
         file.unlink()
     else:
         flip(file)
-    found = cli("verify", run)
-    assert found.code == 1
-    assert f"damaged: {file.relative_to(run)}" in found.out
-    assert "--repair" in found.err
+    outcome = cli("verify", run)
+    assert outcome.code == 1
+    assert f"damaged: {file.relative_to(run)}" in outcome.out
+    assert "--repair" in outcome.err
     done = cli("verify", run, "--repair")
     assert done.code == 0, done.err
     assert "repaired" in done.out
@@ -139,11 +139,11 @@ def test_export_of_what_cannot_be(cli, runs):
 def test_doctor(cli):
     done = cli("doctor", "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["cpu_dtypes"]["float32"] == "ok"
-    assert set(found["cpu_dtypes"]) == {"float32", "bfloat16", "float16", "float64"}
-    assert found["devices"][0]["device"] == "cpu"
-    assert set(found["fast_paths"]) == {"triton", "mamba_ssm", "causal_conv1d"}
+    content = json.loads(done.out)
+    assert content["cpu_dtypes"]["float32"] == "ok"
+    assert set(content["cpu_dtypes"]) == {"float32", "bfloat16", "float16", "float64"}
+    assert content["devices"][0]["device"] == "cpu"
+    assert set(content["fast_paths"]) == {"triton", "mamba_ssm", "causal_conv1d"}
     text = cli("doctor").out
     for word in ("torch", "dtype bfloat16", "fast path triton", "extra tables"):
         assert word in text

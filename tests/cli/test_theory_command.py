@@ -20,10 +20,10 @@ def test_verify_prints_a_table_that_fits(cli, monkeypatch, width):
 
 def test_verify_as_json_and_again_from_the_store(cli):
     first = cli("theory", "verify", "--samples", 2000, "--json")
-    found = json.loads(first.out)
-    assert found["run"] == "runs/theory-verify-2000"
+    content = json.loads(first.out)
+    assert content["run"] == "runs/theory-verify-2000"
     assert {"statement", "printed", "corrected", "simulation", "gap", "verdict"} <= set(
-        found["provenance"]["checks"][0]
+        content["provenance"]["checks"][0]
     )
     assert cli("theory", "verify", "--samples", 2000, "--json").out == first.out
     assert "theory-verify-2000" in cli("list", "runs").out
@@ -69,10 +69,10 @@ def test_apply_prints_the_linearisation_error_first(cli, checkpoints, monkeypatc
 
 def test_apply_as_json(cli, checkpoints):
     done = cli("theory", "apply", checkpoints / "mamba2", "--length", 8, "--samples", 2, "--json", "--name", "mine")
-    found = json.loads(done.out)
-    assert found["run"] == "runs/mine"
-    assert found["metrics"]["constants/rho"]["axes"] == ["layer"]
-    assert {"layer", "block", "name", "holds", "found"} == set(found["provenance"]["hypotheses"][0])
+    content = json.loads(done.out)
+    assert content["run"] == "runs/mine"
+    assert content["metrics"]["constants/rho"]["axes"] == ["layer"]
+    assert {"layer", "block", "name", "holds", "found"} == set(content["provenance"]["hypotheses"][0])
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_list(cli):
         row = next(line for line in done.out.splitlines() if line.split()[:1] == [name])
         assert row.split()[1] == f"{zoo.record(name)['parameters']:,}"
         assert row.split()[2:4] == ["6.500", "25.0%"]
-    told = json.loads(cli("zoo", "list", "--json").out)
-    assert [entry["spec"] for entry in told] == [f"zoo:{name}" for name in zoo.NAMES]
-    assert told[0]["retrieval_set"] == "kvpr-256"
+    content = json.loads(cli("zoo", "list", "--json").out)
+    assert [entry["spec"] for entry in content] == [f"zoo:{name}" for name in zoo.NAMES]
+    assert content[0]["retrieval_set"] == "kvpr-256"
 
 
 def test_card_and_path(cli, tiny):
@@ -166,29 +166,29 @@ def test_demo(cli, tmp_path):
     assert "missing from this zoo, so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
     words = " ".join(done.out.split())
     for name in THREE:
-        found = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
-        reach, twin = (found.mean(f"{side}half_reach") for side in ("", "twin/"))
-        share, other = (found.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
-        told = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
+        result = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
+        reach, twin = (result.mean(f"{side}half_reach") for side in ("", "twin/"))
+        share, other = (result.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
+        content = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
         random = f"with random weights (default) in the last {twin:.0f} tokens ({other:.0%} within the last 64)."
-        assert f"{told}, {random}" in words
+        assert f"{content}, {random}" in words
     assert "9/12 mamba2, probes for the answer" in done.err
     assert "12/12 hybrid, reach of tokens" in done.err
     assert "How far back tokens reach: kvpr, 256 tokens, 2 prompts" in done.out
     ours = load_result(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2")
     assert f"{ours.mean('token_similarity')[-1]:.2f} alike at the end" in " ".join(done.out.split())
     again = cli("demo", "--out", "d", "--json")
-    told = json.loads(again.out)
-    assert [entry["code"] for entry in told["findings"]] == [finding.code for finding in FINDINGS]
-    assert {entry["verdict"] for entry in told["findings"]} == {"open"}
-    assert told["findings"][0]["counts"] == "0 of 4 parts in 1 of 1 training"
-    assert [entry["branches"] is not None for entry in told["findings"]] == [True] * 5 + [False] * 3
-    assert len(told["runs"]) == 12
-    assert set(told["reach"]) == set(THREE)
-    assert told["reach"]["hybrid"]["half_within"] == reach
-    assert told["reach"]["hybrid"]["random"]["last_64"] == other
+    content = json.loads(again.out)
+    assert [entry["code"] for entry in content["findings"]] == [finding.code for finding in FINDINGS]
+    assert {entry["verdict"] for entry in content["findings"]} == {"open"}
+    assert content["findings"][0]["counts"] == "0 of 4 parts in 1 of 1 training"
+    assert [entry["branches"] is not None for entry in content["findings"]] == [True] * 5 + [False] * 3
+    assert len(content["runs"]) == 12
+    assert set(content["reach"]) == set(THREE)
+    assert content["reach"]["hybrid"]["half_within"] == reach
+    assert content["reach"]["hybrid"]["random"]["last_64"] == other
     assert "finished before" in again.err
-    page = tmp_path / told["page"]
+    page = tmp_path / content["page"]
     assert f"open {Path('d') / 'demo.html'} in a browser" in done.out
     written = page.read_text(encoding="utf-8")
     assert written.startswith("<!DOCTYPE html>")
@@ -208,10 +208,10 @@ def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     end = own["trained"]["kvpr/256"]["token_similarity"][-1]
     words = " ".join(cli("demo", "--out", "d").out.split())
     assert f"{end:.2f} to {end:.2f} alike at the end in 2 further trainings of 9 steps" in words
-    told = json.loads(cli("demo", "--out", "d", "--json").out)
-    assert [entry["seed"] for entry in told["further_trainings"]["mamba2"]["trainings"]] == [1, 2]
-    assert {part["seed"] for part in told["findings"][0]["parts"]} == {0, 1, 2}
-    assert "The same models, trained again" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    content = json.loads(cli("demo", "--out", "d", "--json").out)
+    assert [entry["seed"] for entry in content["further_trainings"]["mamba2"]["trainings"]] == [1, 2]
+    assert {part["seed"] for part in content["findings"][0]["parts"]} == {0, 1, 2}
+    assert "The same models, trained again" in (tmp_path / content["page"]).read_text(encoding="utf-8")
     monkeypatch.delenv(zoo.VARIABLE)  # a reader with the packaged zoo, whose trainings are not of these models
     done = cli("report", str(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2"), "--out", "page.html")
     assert done.code == 0, done.err

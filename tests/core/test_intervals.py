@@ -249,10 +249,10 @@ def test_the_stored_coverage_is_what_the_benchmark_finds():
     """A tenth of the trials: the standard error of a coverage of 90 % is half a point."""
     module, stored = benchmark()
     short = module.measure(4000)
-    for row, kept in zip(short["rows"], stored["rows"], strict=True):
-        assert (row["method"], row["values"]) == (kept["method"], kept["values"])
+    for row, stored_row in zip(short["rows"], stored["rows"], strict=True):
+        assert (row["method"], row["values"]) == (stored_row["method"], stored_row["values"])
         np.testing.assert_allclose(
-            np.array(row["coverage"], float), np.array(kept["coverage"], float), atol=0.03, err_msg=str(row)
+            np.array(row["coverage"], float), np.array(stored_row["coverage"], float), atol=0.03, err_msg=str(row)
         )
 
 

@@ -233,7 +233,7 @@ def test_yes_and_no_stay_numbers_in_a_table():
 
 def test_numbers_of_the_provenance_that_are_not_finite_are_null_too():
     provenance = {"cells": [{"mean": 0.5, "low": float("nan"), "high": np.float64("inf")}], "pair": (1.0, float("nan"))}
-    made = Result({"m": np.zeros(2)}, {"m": ("state",)}, provenance=provenance)
-    text = json.dumps(made.to_json(), allow_nan=False)
-    kept = json.loads(text)["provenance"]
-    assert kept == {"cells": [{"mean": 0.5, "low": None, "high": None}], "pair": [1.0, None]}
+    odd = Result({"m": np.zeros(2)}, {"m": ("state",)}, provenance=provenance)
+    text = json.dumps(odd.to_json(), allow_nan=False)
+    content = json.loads(text)["provenance"]
+    assert content == {"cells": [{"mean": 0.5, "low": None, "high": None}], "pair": [1.0, None]}

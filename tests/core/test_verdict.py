@@ -121,8 +121,8 @@ def test_power_is_that_of_the_rule(simulation):
 def test_wrong_words_are_rare(simulation, truth):
     draws = 400
     for trainings in (3, 4):
-        found = simulation.rates(truth, 4, trainings, draws=draws, seed=7)
-        assert found["wrong"] * draws <= stats.binom.ppf(0.999, draws, WRONG)
+        rates = simulation.rates(truth, 4, trainings, draws=draws, seed=7)
+        assert rates["wrong"] * draws <= stats.binom.ppf(0.999, draws, WRONG)
 
 
 def test_coins_are_open_and_what_is_true_holds(simulation):

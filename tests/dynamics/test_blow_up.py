@@ -24,21 +24,21 @@ def quadrature(x, mu, s_delta):
 
 
 def test_figure_5():
-    found = blow_up_time(**FIG5)
-    assert f"{found.time:.12f}" == "0.497240909911"
-    assert found.token == 5
-    assert found.upper_bound == pytest.approx(0.653446, abs=5e-7)
+    end = blow_up_time(**FIG5)
+    assert f"{end.time:.12f}" == "0.497240909911"
+    assert end.token == 5
+    assert end.upper_bound == pytest.approx(0.653446, abs=5e-7)
 
 
 def test_two_tokens():
-    found = blow_up_time([0.5, 1.5], mu=1, s_delta=1, a=1)
-    assert f"{found.time:.13f}" == "0.0919059677692"
-    assert found.token == 1
+    end = blow_up_time([0.5, 1.5], mu=1, s_delta=1, a=1)
+    assert f"{end.time:.13f}" == "0.0919059677692"
+    assert end.token == 1
 
 
 def test_one_token_by_quadrature():
-    found = blow_up_time([0.83], mu=0.76, s_delta=0.59, a=1.66)
-    assert f"{found.time:.12f}" == "0.808192406986"
+    end = blow_up_time([0.83], mu=0.76, s_delta=0.59, a=1.66)
+    assert f"{end.time:.12f}" == "0.808192406986"
     for x, mu, s_delta in (("0.83", "0.76", "0.59"), ("-0.2", "3", "-2"), ("1.5", "1e-3", "1e-4")):
         time = blow_up_time([float(x)], mu=float(mu), s_delta=float(s_delta), a=1.0).time
         sign = -1 if x.startswith("-") else 1
@@ -69,17 +69,17 @@ def test_eq_26_would_change_the_time_and_the_token():
 
 def test_a_token_carried_along_is_not_the_one_that_blows_up():
     """A token with S_Δ x < 0 behind the driving one grows in proportion to it; the driving one is named."""
-    found = blow_up_time([1.0, -5.0], mu=1, s_delta=1, a=1)
+    end = blow_up_time([1.0, -5.0], mu=1, s_delta=1, a=1)
     alone = blow_up_time([1.0], mu=1, s_delta=1, a=1)
-    assert found.token == 0
-    assert found.time == pytest.approx(alone.time, rel=1e-13)
+    assert end.token == 0
+    assert end.time == pytest.approx(alone.time, rel=1e-13)
 
 
 @pytest.mark.parametrize("case", [FIG3, FIG4], ids=["convergence", "slow"])
 def test_never(case):
-    found = blow_up_time(**case)
-    assert found.time == math.inf
-    assert found.token is None
+    end = blow_up_time(**case)
+    assert end.time == math.inf
+    assert end.token is None
 
 
 def test_spent_budget_is_an_error():
@@ -114,9 +114,9 @@ def test_broken_assumptions(change):
 
 def test_tokens_whose_time_is_beyond_float64_still_blow_up():
     """x = 1e-200: T is about 1e400. It is no slow divergence, and `never` would be wrong."""
-    found = classify([1e-200], mu=1, s_delta=1, a=1)
-    assert (found.scenario, found.theorem) == ("fast-divergence", "Theorem 4.4")
-    assert "float64" in found.evidence["blow_up_time_unknown"]
+    verdict = classify([1e-200], mu=1, s_delta=1, a=1)
+    assert (verdict.scenario, verdict.theorem) == ("fast-divergence", "Theorem 4.4")
+    assert "float64" in verdict.evidence["blow_up_time_unknown"]
     with pytest.raises(RepflowError, match="float64"):
         blow_up_time([1e-200], mu=1, s_delta=1, a=1)
     assert blow_up_time([-1e-200], mu=1, s_delta=1, a=1).time == math.inf
@@ -124,7 +124,7 @@ def test_tokens_whose_time_is_beyond_float64_still_blow_up():
 
 def test_a_token_that_is_carried_along_is_not_the_one():
     """S_Δ x_2 < 0: its step size dies out and it grows with token 1, larger than it, to the same time."""
-    found = blow_up_time([1.0, -5.0], mu=1, s_delta=1, a=0.1)
-    assert found.token == 0
-    assert found.time == pytest.approx(quadrature(1.0, 1, 1), rel=1e-12)
-    assert abs(simulate([1.0, -5.0], mu=1, s_delta=1, a=0.1, t=[found.time * (1 - 1e-9)]).tokens[0, 1]) > 1e3
+    end = blow_up_time([1.0, -5.0], mu=1, s_delta=1, a=0.1)
+    assert end.token == 0
+    assert end.time == pytest.approx(quadrature(1.0, 1, 1), rel=1e-12)
+    assert abs(simulate([1.0, -5.0], mu=1, s_delta=1, a=0.1, t=[end.time * (1 - 1e-9)]).tokens[0, 1]) > 1e3

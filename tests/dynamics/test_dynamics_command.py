@@ -54,10 +54,10 @@ def test_simulate_json_in_two_dimensions(cli, tmp_path):
     request = ["--x0", "0.1,1;0.15,1.5", "--mu", "1,0;0,-1", "--s-delta", "0,0;0,0", "--until", "1e6", "--no-picture"]
     done = cli("dynamics", "simulate", *request, "--json")
     assert done.exit_code == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["picture"] is None
-    assert told["provenance"]["classification"]["evidence"]["outcomes"] == ["to zero", "to zero"]
-    assert told["metrics"]["tokens"]["axes"] == ["time", "token", "dim"]
+    content = json.loads(done.stdout)
+    assert content["picture"] is None
+    assert content["provenance"]["classification"]["evidence"]["outcomes"] == ["to zero", "to zero"]
+    assert content["metrics"]["tokens"]["axes"] == ["time", "token", "dim"]
     assert not list((tmp_path / "runs").glob("*.html"))
 
 
@@ -85,9 +85,9 @@ def test_negative_decay_as_printed(cli):
     request = ["--x0", "-1.79,-0.34", "--mu", "-1.58", "--s-delta", "-0.17", "--a", "-1.08", "--until", "1"]
     done = cli("dynamics", "simulate", *request, "--paper-sign", "--json")
     assert done.exit_code == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["metrics"]["tokens"]["values"][-1][1] == pytest.approx(-0.032708, abs=5e-7)
-    assert [finding["code"] for finding in told["findings"]] == ["paper_sign"]
+    content = json.loads(done.stdout)
+    assert content["metrics"]["tokens"]["values"][-1][1] == pytest.approx(-0.032708, abs=5e-7)
+    assert [finding["code"] for finding in content["findings"]] == ["paper_sign"]
 
 
 def test_figure_3(cli, tmp_path):
@@ -96,38 +96,38 @@ def test_figure_3(cli, tmp_path):
     assert "loose" in done.stdout
     assert "8 statements: 8 hold, 0 do not hold, 0 open" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 110
-    found = lines_of(load_result(tmp_path / "runs/dynamics-fig3"))
-    assert found["√t |x_1|, t = 1e12"]["measured"] == pytest.approx(0.675684, abs=2e-6)
-    assert found["slope of x_4, a = -1.08"]["measured"] == pytest.approx(-4.7240, abs=1e-4)
+    lines = lines_of(load_result(tmp_path / "runs/dynamics-fig3"))
+    assert lines["√t |x_1|, t = 1e12"]["measured"] == pytest.approx(0.675684, abs=2e-6)
+    assert lines["slope of x_4, a = -1.08"]["measured"] == pytest.approx(-4.7240, abs=1e-4)
     assert (tmp_path / "runs/dynamics-fig3.html").stat().st_size > 1e6
 
 
 def test_figure_4_says_loose_and_not_met():
     result = run_figure("dynamics-fig4")
-    found = lines_of(result)
-    assert found["max S_Δ x_l(0)"]["verdict"].startswith("open: (12) not met")
-    assert found["x_10 / x_1, t = 1e200"]["verdict"].startswith("holds, loose")
-    assert found["x_1 / ln t, t = 1e200"]["measured"] == pytest.approx(1.469, abs=5e-4)
+    lines = lines_of(result)
+    assert lines["max S_Δ x_l(0)"]["verdict"].startswith("open: (12) not met")
+    assert lines["x_10 / x_1, t = 1e200"]["verdict"].startswith("holds, loose")
+    assert lines["x_1 / ln t, t = 1e200"]["measured"] == pytest.approx(1.469, abs=5e-4)
     assert set(result.provenance["panels"]) == {"slow-divergence", "slow-divergence as printed"}
 
 
 def test_figure_5_json(cli):
     done = cli("reproduce", "dynamics-fig5", "--json")
     assert done.exit_code == 0, done.stderr
-    told = json.loads(done.stdout)
-    found = {line["quantity"]: line for line in told["provenance"]["lines"]}
-    assert f"{found['blow-up time T']['measured']:.12f}" == "0.497240909911"
-    assert found["P_6,5 close to T"]["measured"] == 0
-    assert found["P_6,5 close to T"]["verdict"].startswith("does not hold")
-    assert told["picture"].endswith("dynamics-fig5.html")
+    content = json.loads(done.stdout)
+    by_quantity = {line["quantity"]: line for line in content["provenance"]["lines"]}
+    assert f"{by_quantity['blow-up time T']['measured']:.12f}" == "0.497240909911"
+    assert by_quantity["P_6,5 close to T"]["measured"] == 0
+    assert by_quantity["P_6,5 close to T"]["verdict"].startswith("does not hold")
+    assert content["picture"].endswith("dynamics-fig5.html")
 
 
 def test_figure_6_tells_what_each_token_does():
     result = run_figure("dynamics-fig6")
-    found = lines_of(result)
-    assert found["mixed: ‖x_1‖, t = 1e6"]["verdict"] == "does not hold: settles"
-    assert found["mixed: norm 1000 of x_4, t"]["measured"] == pytest.approx(0.10664, abs=5e-6)
-    assert found["positive: blow-up of x_3, t"]["measured"] == pytest.approx(0.112517, abs=5e-7)
+    lines = lines_of(result)
+    assert lines["mixed: ‖x_1‖, t = 1e6"]["verdict"] == "does not hold: settles"
+    assert lines["mixed: norm 1000 of x_4, t"]["measured"] == pytest.approx(0.10664, abs=5e-6)
+    assert lines["positive: blow-up of x_3, t"]["measured"] == pytest.approx(0.112517, abs=5e-7)
     assert all(line["verdict"] == "holds" for line in result.provenance["lines"] if "eigenvalue" in line["quantity"])
     figure = dynamics_figure(result)
     assert len(figure.data) == 3 * (4 + 1)
@@ -168,8 +168,8 @@ def test_apply_command(cli, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert "x'Mx" in done.stdout.replace("\n", " ")
     assert "prediction" in done.stdout
-    told = json.loads(cli("dynamics", "apply", "tiny", "--samples", 2, "--length", 8, "--json").stdout)
-    assert told["metrics"]["form_positive"]["shape"] == [3, 2]
+    content = json.loads(cli("dynamics", "apply", "tiny", "--samples", 2, "--length", 8, "--json").stdout)
+    assert content["metrics"]["form_positive"]["shape"] == [3, 2]
     assert cli("dynamics", "apply", "tiny", "--samples", 0).exit_code == 2
     assert cli("dynamics", "apply", "nowhere").exit_code == 2
 
@@ -192,7 +192,7 @@ def test_apply_table_says_where_norms_are_needed():
 
 
 def test_times_end_before_an_end():
-    made = times(5.0, 50, end=2.0)
-    assert made[0] == 0
-    assert 0 < 2.0 - made[-1] < 1e-8
-    assert (np.diff(made) > 0).all()
+    moments = times(5.0, 50, end=2.0)
+    assert moments[0] == 0
+    assert 0 < 2.0 - moments[-1] < 1e-8
+    assert (np.diff(moments) > 0).all()

@@ -82,22 +82,22 @@ def test_first_token_of_the_mixed_case_settles():
 def test_a_positive_eigenvalue_does_not_make_tokens_diverge():
     path = simulate_nd(**SADDLE, t=[1e12])
     assert np.sqrt(1e12) * np.exp(path.log_norms[0, 0]) == pytest.approx(0.85786, abs=5e-6)
-    found = classify_nd(SADDLE["io_matrix"], SADDLE["x0"], s_delta=SADDLE["s_delta"], a=1)
-    assert (found.verdict, found.heuristic) == ("divergence", True)
-    assert found.outcomes == ("to zero", "to zero")
-    assert found.evidence["conjecture_holds"] is False
-    assert found.signs.tolist() == [-1, -1]
+    verdict = classify_nd(SADDLE["io_matrix"], SADDLE["x0"], s_delta=SADDLE["s_delta"], a=1)
+    assert (verdict.verdict, verdict.heuristic) == ("divergence", True)
+    assert verdict.outcomes == ("to zero", "to zero")
+    assert verdict.evidence["conjecture_holds"] is False
+    assert verdict.signs.tolist() == [-1, -1]
 
 
 def test_negative_eigenvalues_do_not_make_tokens_converge():
     path = simulate_nd(**SPIRAL, t=[1, 10, 100, 1e3, 1e4])
     assert np.exp(path.log_norms[:, 1]) == pytest.approx([10.163, 216.60, 3814.1, 53241, 683402], rel=5e-5)
     assert np.exp(path.log_norms[-1, 0]) < 0.01
-    found = classify_nd(SPIRAL["io_matrix"], SPIRAL["x0"], s_delta=SPIRAL["s_delta"], a=1, until=1e3)
-    assert found.verdict == "convergence"
-    assert found.eigenvalues == pytest.approx([-1, -1])
-    assert found.outcomes == ("to zero", "grows")
-    assert found.evidence["conjecture_holds"] is False
+    verdict = classify_nd(SPIRAL["io_matrix"], SPIRAL["x0"], s_delta=SPIRAL["s_delta"], a=1, until=1e3)
+    assert verdict.verdict == "convergence"
+    assert verdict.eigenvalues == pytest.approx([-1, -1])
+    assert verdict.outcomes == ("to zero", "grows")
+    assert verdict.evidence["conjecture_holds"] is False
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -113,16 +113,16 @@ def test_single_tokens_near_the_negative_direction_converge(seed):
 def test_zeros_of_rank_deficiency_do_not_count():
     rng = np.random.default_rng(0)
     lower = rng.normal(size=(6, 2))
-    found = classify_nd(-lower @ lower.T, rng.normal(size=(3, 6)))
-    assert (found.verdict, found.zeros) == ("convergence", 4)
-    assert found.outcomes == ()
-    assert (found.forms < 0).all()
+    verdict = classify_nd(-lower @ lower.T, rng.normal(size=(3, 6)))
+    assert (verdict.verdict, verdict.zeros) == ("convergence", 4)
+    assert verdict.outcomes == ()
+    assert (verdict.forms < 0).all()
 
 
 def test_without_the_rest_it_only_guesses():
-    found = classify_nd([[0, 1], [-1, 0]], [[1.0, 2.0]])
-    assert (found.verdict, found.zeros) == ("undecided", 2)
-    assert "heuristic" in found.evidence["caution"]
+    verdict = classify_nd([[0, 1], [-1, 0]], [[1.0, 2.0]])
+    assert (verdict.verdict, verdict.zeros) == ("undecided", 2)
+    assert "heuristic" in verdict.evidence["caution"]
     with pytest.raises(ValueError, match="together"):
         classify_nd([[0, 1], [-1, 0]], [[1.0, 2.0]], a=1.0)
 

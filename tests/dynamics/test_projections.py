@@ -32,12 +32,12 @@ def mamba2():
 def test_signature_is_that_of_the_whole_matrix(state, width):
     rng = np.random.default_rng(state * 10 + width)
     s_c, s_b = rng.normal(size=(2, state, width))
-    found = signature(s_c, s_b)
+    signs = signature(s_c, s_b)
     values = np.linalg.eigvalsh((s_c.T @ s_b + s_b.T @ s_c) / 2)
     size = np.abs(values).max() * 1e-9
-    assert (found.negative, found.positive) == ((values < -size).sum(), (values > size).sum())
-    assert found.negative + found.zero + found.positive == width
-    assert (found.lowest, found.highest) == pytest.approx((values.min(), values.max()), abs=1e-9)
+    assert (signs.negative, signs.positive) == ((values < -size).sum(), (values > size).sum())
+    assert signs.negative + signs.zero + signs.positive == width
+    assert (signs.lowest, signs.highest) == pytest.approx((values.min(), values.max()), abs=1e-9)
 
 
 def test_definite_parametrisation_of_the_paper():
@@ -45,9 +45,9 @@ def test_definite_parametrisation_of_the_paper():
     rng = np.random.default_rng(0)
     lower = np.tril(rng.normal(size=(12, 4)))
     for sign in (-1, 1):
-        found = signature(lower.T, sign * np.diag(rng.uniform(0.5, 2, size=4)) @ lower.T)
-        assert (found.negative, found.zero, found.positive) == ((4, 8, 0) if sign < 0 else (0, 8, 4))
-        assert found.prediction == ("convergence" if sign < 0 else "divergence")
+        signs = signature(lower.T, sign * np.diag(rng.uniform(0.5, 2, size=4)) @ lower.T)
+        assert (signs.negative, signs.zero, signs.positive) == ((4, 8, 0) if sign < 0 else (0, 8, 4))
+        assert signs.prediction == ("convergence" if sign < 0 else "divergence")
 
 
 def test_mamba_1_reads_x_proj(mamba):

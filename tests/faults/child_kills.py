@@ -53,18 +53,18 @@ def kill_and_resume(work, runs, *, kills, midway, per_run, within):
     reference = contents(runs / "reference")
     shards = len(reference) - 2
     rng = random.Random("kills of children")
-    found = {"kills": 0, "midway": 0, "different": [], "shards": shards}
+    counts = {"kills": 0, "midway": 0, "different": [], "shards": shards}
     number = 0
-    while found["kills"] < kills or found["midway"] < midway:
+    while counts["kills"] < kills or counts["midway"] < midway:
         name, number = f"run{number}", number + 1
         for _ in range(per_run):
             if not killed_child(lambda name=name: work(name), rng.uniform(0, within * duration)):
                 break
-            found["kills"] += 1
+            counts["kills"] += 1
             manifest = runs / name / "manifest.jsonl"
             stored = manifest.read_bytes().count(b'"kind":"shard"') if manifest.exists() else 0
-            found["midway"] += 0 < stored < shards
+            counts["midway"] += 0 < stored < shards
         work(name)
         if contents(runs / name) != reference:
-            found["different"].append(name)
-    return found
+            counts["different"].append(name)
+    return counts

@@ -102,8 +102,8 @@ def header(change: Callable[[dict[str, Any]], Any]) -> Damage:
         raw = path.read_bytes()
         size = struct.unpack("<Q", raw[:8])[0]
         data = json.loads(raw[8 : 8 + size])
-        made = change(data)
-        text = json.dumps(data if made is None else made).encode()
+        changed = change(data)
+        text = json.dumps(data if changed is None else changed).encode()
         path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + size :])
 
     return damage

@@ -130,10 +130,10 @@ def fuzz_config(files: Files, folder: Path, rng: Random) -> None:
     """config.json."""
     raw = (files.folders[rng.choice(KINDS)] / "config.json").read_bytes()
     (folder / "config.json").write_bytes(_json_or_bytes(raw, rng))
-    found = read_config(find_source(folder), trust_remote_code=False)
+    config = read_config(find_source(folder), trust_remote_code=False)
     if rng.random() < BUILT:
         with runnable("m"):
-            count_weights(found)
+            count_weights(config)
 
 
 def fuzz_index(files: Files, folder: Path, rng: Random) -> None:
@@ -212,8 +212,8 @@ def fuzz_run(files: Files, folder: Path, rng: Random) -> None:
     name = rng.choice(("run.json", "manifest.jsonl", "manifest.jsonl", "result.json"))
     raw = (path / name).read_bytes()
     (path / name).write_bytes(_resealed(raw, name, rng) if rng.random() < 0.7 else mutate_bytes(raw, rng))
-    for read in (list_runs, verify, read_record, load_result):
-        _tried(read, folder if read is list_runs else path)
+    for reader in (list_runs, verify, read_record, load_result):
+        _tried(reader, folder if reader is list_runs else path)
     _tried(heal, path)
     _tried(load_result, path)
 
@@ -311,24 +311,24 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="this one alone, with its traceback")
-    given = parser.parse_args()
+    args = parser.parse_args()
     transformers.logging.set_verbosity(50)
     transformers.logging.disable_progress_bar()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGPROF, _hang)
-    numbers = range(given.cases) if given.case is None else [given.case]
+    numbers = range(args.cases) if args.case is None else [args.case]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="repflow-fuzz-") as base:
         files, guard = Files(Path(base)), Guard()
         for number in numbers:
             # a hang inside compiled code, where no signal handler of Python runs
             faulthandler.dump_traceback_later(20 * SECONDS, exit=True)
-            error = run_case(files, guard, given.seed, number)
+            error = run_case(files, guard, args.seed, number)
             if error is not None:
                 failed += 1
-                _report(error, given.seed, number, whole=given.case is not None)
+                _report(error, args.seed, number, whole=args.case is not None)
         faulthandler.cancel_dump_traceback_later()
-    print(f"{len(numbers)} cases with seed {given.seed}: {failed} failed")
+    print(f"{len(numbers)} cases with seed {args.seed}: {failed} failed")
     return 1 if failed else 0
 
 

@@ -23,16 +23,16 @@ def main(folder, kills):
     def work(name):
         return run(config, model=model, out=runs, name=name)
 
-    found = kill_and_resume(work, runs, kills=kills, midway=kills // 2, per_run=5, within=0.6)
-    found["cuts"] = 0
+    resume = kill_and_resume(work, runs, kills=kills, midway=kills // 2, per_run=5, within=0.6)
+    resume["cuts"] = 0
     manifest, reference = runs / "reference" / "manifest.jsonl", contents(runs / "reference")
     rng = random.Random("cuts")
     for _ in range(5):
         whole = manifest.read_bytes()
         manifest.write_bytes(whole[: rng.randrange(len(whole))])
         work("reference")
-        found["cuts"] += contents(runs / "reference") == reference
-    print(json.dumps(found))
+        resume["cuts"] += contents(runs / "reference") == reference
+    print(json.dumps(resume))
 
 
 if __name__ == "__main__":

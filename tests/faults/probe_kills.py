@@ -14,11 +14,11 @@ SAMPLES = 60
 def labelled():
     from repflow.tasks import Prompt, Prompts
 
-    made = []
+    rows = []
     for index in range(SAMPLES):
         rng = np.random.default_rng(index)
-        made.append(Prompt(tuple(rng.integers(0, 128, int(rng.integers(12, 20))).tolist()), label=index % 2))
-    return Prompts("kills", tuple(made), ("a", "b"))
+        rows.append(Prompt(tuple(rng.integers(0, 128, int(rng.integers(12, 20))).tolist()), label=index % 2))
+    return Prompts("kills", tuple(rows), ("a", "b"))
 
 
 def main(folder, kills):

@@ -120,10 +120,10 @@ def test_a_grid_does_not_read_a_cell_of_another_configuration(folder, tmp_path):
 def test_a_configuration_on_disk_is_that_of_the_loaded_model(model_type, tmp_path):
     """A grid compares the two; and loading must not change what is compared."""
     tiny_model(model_type).save_pretrained(tmp_path)
-    read = normalised(read_config(find_source(tmp_path), trust_remote_code=False))
-    assert read == normalised(load(tmp_path).network.config)
+    config = normalised(read_config(find_source(tmp_path), trust_remote_code=False))
+    assert config == normalised(load(tmp_path).network.config)
     again = normalised(tiny_config(model_type))
-    assert {key for key in read if again.get(key) != read[key]} <= {"tie_word_embeddings"}
+    assert {key for key in config if again.get(key) != config[key]} <= {"tie_word_embeddings"}
 
 
 def as_earlier(run, model):
@@ -153,9 +153,9 @@ def test_a_run_of_an_earlier_version_goes_on_and_says_what_was_compared(folder, 
         for line in (tmp_path / "run" / "manifest.jsonl").read_text().splitlines()
         if '"resumed"' in line
     ]
-    told = " ".join(event["data"]["changes"])
-    assert "digests.weights: stored by an earlier scheme (SHA-256 of all bytes), by which it is equal" in told
-    assert "identity: stored by a version that kept none" in told
+    text = " ".join(event["data"]["changes"])
+    assert "digests.weights: stored by an earlier scheme (SHA-256 of all bytes), by which it is equal" in text
+    assert "identity: stored by a version that kept none" in text
     changed = load(folder)
     with torch.no_grad():
         changed.network.get_input_embeddings().weight[0, 0] += 1

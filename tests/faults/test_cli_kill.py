@@ -140,11 +140,11 @@ def test_killed_children_of_a_warm_parent_resume_bit_identical(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["kills"] >= 100
-    assert found["midway"] >= 50
-    assert found["different"] == []
-    assert found["cuts"] == 5
+    content = json.loads(done.stdout)
+    assert content["kills"] >= 100
+    assert content["midway"] >= 50
+    assert content["different"] == []
+    assert content["cuts"] == 5
 
 
 def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference, finish_here):

@@ -49,7 +49,7 @@ def test_verify_and_list_name_the_link(run, tmp_path, name):
             verify(run)
     else:
         assert any("symbolic link" in damage.what for damage in verify(run))
-    assert [found.name for found in list_runs(tmp_path)] == ["run"]
+    assert [summary.name for summary in list_runs(tmp_path)] == ["run"]
 
 
 @pytest.mark.parametrize("name", ["result.json", "result.safetensors"])

@@ -20,7 +20,7 @@ def test_killed_probes_resume_bit_identical(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["kills"] >= KILLS
-    assert found["midway"] >= KILLS // 3
-    assert found["different"] == []
+    content = json.loads(done.stdout)
+    assert content["kills"] >= KILLS
+    assert content["midway"] >= KILLS // 3
+    assert content["different"] == []

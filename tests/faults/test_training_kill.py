@@ -20,8 +20,8 @@ def test_killed_trainings_resume_bit_identical(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["kills"] >= KILLS
-    assert found["midway"] >= KILLS // 2
-    assert found["different"] == []
-    assert len(set(found["steps"])) >= 3
+    content = json.loads(done.stdout)
+    assert content["kills"] >= KILLS
+    assert content["midway"] >= KILLS // 2
+    assert content["different"] == []
+    assert len(set(content["steps"])) >= 3

@@ -78,22 +78,22 @@ def main(folder, kills):
     duration = time.perf_counter() - start
     expected = outcome(folder / "reference")
     rng = random.Random("kills of trainings")
-    found = {"kills": 0, "midway": 0, "different": [], "steps": []}
+    counts = {"kills": 0, "midway": 0, "different": [], "steps": []}
     number = 0
-    while found["kills"] < kills or found["midway"] < kills // 2:
+    while counts["kills"] < kills or counts["midway"] < kills // 2:
         name, number = f"run{number}", number + 1
         for how in rng.sample(["time", "call", "step"], 3):
             seed = rng.random()
             if not killed_child(lambda at, name=name: work(name, at), how, random.Random(seed), duration):
                 break
-            found["kills"] += 1
-            found["steps"].append(stored_step(folder / name))
-            found["midway"] += 0 < found["steps"][-1] < STEPS
+            counts["kills"] += 1
+            counts["steps"].append(stored_step(folder / name))
+            counts["midway"] += 0 < counts["steps"][-1] < STEPS
         work(name)
         names = sorted(file.name for file in (folder / name).iterdir())
         if outcome(folder / name) != expected or names != [".training.lock", FINAL, "log.jsonl", "training.json"]:
-            found["different"].append(name)
-    print(json.dumps(found))
+            counts["different"].append(name)
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":

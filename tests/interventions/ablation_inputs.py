@@ -10,9 +10,11 @@ from repflow.models import Model
 
 def states(model: Model, ids: Tensor) -> Tensor:
     """(state, batch, token, width), the final norm's output last."""
-    kept: list[Tensor] = []
-    model.stream(ids, on_state=lambda _, hidden: kept.append(hidden.clone()), on_final_norm=lambda h: kept.append(h))
-    return torch.stack(kept)
+    all_states: list[Tensor] = []
+    model.stream(
+        ids, on_state=lambda _, hidden: all_states.append(hidden.clone()), on_final_norm=lambda h: all_states.append(h)
+    )
+    return torch.stack(all_states)
 
 
 def calls(model: Model, modules: list[nn.Module], ids: Tensor) -> list[tuple[tuple, dict[str, Any], Any]]:

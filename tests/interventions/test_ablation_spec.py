@@ -7,13 +7,13 @@ from repflow.interventions import ABLATIONS, parse_ablations
 
 
 def test_one_order_whatever_the_spelling():
-    for given in (
+    for spelling in (
         ["positions", "norm-affine"],
         "norm-affine,positions",
         ["positions+norm-affine"],
         "norm-affine, positions",
     ):
-        assert [str(a) for a in parse_ablations(given)] == ["norm-affine", "positions"]
+        assert [str(a) for a in parse_ablations(spelling)] == ["norm-affine", "positions"]
     assert parse_ablations([]) == ()
     assert [str(a) for a in parse_ablations(["attention-window:7", "norm:block"])] == [
         "norm:block",
@@ -45,8 +45,8 @@ def test_refused(given, message):
 
 
 def test_blocks_and_branches_have_one_spelling():
-    given = ["branch:2.ssm", "block:3,block:1", "branch:mlp"]
-    assert [str(a) for a in parse_ablations(given)] == ["block:1", "block:3", "branch:2.ssm", "branch:mlp"]
+    texts = ["branch:2.ssm", "block:3,block:1", "branch:mlp"]
+    assert [str(a) for a in parse_ablations(texts)] == ["block:1", "block:3", "branch:2.ssm", "branch:mlp"]
 
 
 def test_every_ablation_is_described():

@@ -22,9 +22,9 @@ OWN_WINDOW = {"recurrent_gemma": [8, 8], "gpt_neo": [None, 4, None, 4], "gemma2"
 
 def attention_modules(model):
     """The modules that hold the projections, with the blocks' own windows."""
-    found = [m for m in model.network.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "config")]
-    found = [m for m in found if any(hasattr(m, name) for name in ("v_proj", "c_attn", "query_key_value"))]
-    return list(zip(found, OWN_WINDOW.get(model.model_type, [None] * len(found)), strict=True))
+    modules = [m for m in model.network.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "config")]
+    modules = [m for m in modules if any(hasattr(m, name) for name in ("v_proj", "c_attn", "query_key_value"))]
+    return list(zip(modules, OWN_WINDOW.get(model.model_type, [None] * len(modules)), strict=True))
 
 
 def values_of(module, hidden):
@@ -126,7 +126,7 @@ def test_the_model_itself_stays_as_it_is(model, ids, name):
     assert model.ablations == ()
     assert model.network.config._attn_implementation == implementation
     assert (ablated.tokenizer, ablated.init, ablated.spec) == (model.tokenizer, model.init, model.spec)
-    assert any(found.code == "ablated" and found.message.startswith(name) for found in ablated.findings)
+    assert any(finding.code == "ablated" and finding.message.startswith(name) for finding in ablated.findings)
 
 
 @pytest.mark.parametrize("model", ["gpt2"], indirect=True)
@@ -149,13 +149,13 @@ def test_a_twin_of_an_ablated_model_is_whole(model, ids):
 def test_the_window_holds_with_a_cache(model, ids):
     """Greedy answers token by token equal those of whole passes."""
     network = ablate(model, "attention-window:3").network
-    made = network.generate(ids[:1], max_new_tokens=6, do_sample=False, eos_token_id=VOCAB + 1)
+    generated_ids = network.generate(ids[:1], max_new_tokens=6, do_sample=False, eos_token_id=VOCAB + 1)
     whole = ids[:1]
     for _ in range(6):
         with torch.no_grad():
             logits = network(input_ids=whole, use_cache=False).logits[:, -1]
         whole = torch.cat([whole, logits.argmax(-1, keepdim=True)], 1)
-    assert torch.equal(made, whole)
+    assert torch.equal(generated_ids, whole)
 
 
 @pytest.mark.parametrize("model", ["mamba", "mamba2", "rwkv", "xlstm"], indirect=True)

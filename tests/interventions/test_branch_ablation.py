@@ -51,11 +51,11 @@ def test_a_branch_taken_out_leaves_the_others(model, ids):
 
 @pytest.mark.parametrize("model", ["bamba"], indirect=True)
 def test_a_kind_is_taken_out_of_all_blocks(model, ids):
-    found = [i + 1 for i, kind in enumerate(model.layer_kinds) if kind == "attention"]
-    one_by_one = ablate(model, [f"branch:{number}.attention" for number in found])
+    values = [i + 1 for i, kind in enumerate(model.layer_kinds) if kind == "attention"]
+    one_by_one = ablate(model, [f"branch:{number}.attention" for number in values])
     assert torch.equal(states(ablate(model, "branch:attention"), ids), states(one_by_one, ids))
     finding = next(f for f in ablate(model, "branch:attention").findings if f.code == "ablated")
-    assert f"{len(found)} changed (block {found[0]} attention" in finding.message
+    assert f"{len(values)} changed (block {values[0]} attention" in finding.message
 
 
 @pytest.mark.parametrize("model", ["bamba"], indirect=True)

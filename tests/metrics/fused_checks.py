@@ -168,15 +168,15 @@ def check_several_states_in_one_call():
     states = list(states_of(12, torch.float16, count=11, width=48))
     lengths = torch.tensor([5, 3], dtype=torch.int32)
     weights, signs, others = column_inputs(12, 2, 5, states=11)
-    given = product_inputs(12, 48, 5, states=11)
+    inputs = product_inputs(12, 48, 5, states=11)
     sums, energy = fused.column_sums(states, weights, signs, others, lengths)
-    products = fused.token_products(states, *given, lengths)
+    products = fused.token_products(states, *inputs, lengths)
     for i, state in enumerate(states):
         at = slice(i, i + 1)
         alone = fused.column_sums([state], weights[at], signs, others[at], lengths)
         same(sums[i], alone[0][0], f"sums {i}", rtol=0, atol=0)
         same(energy[i], alone[1][0], f"energy {i}", rtol=0, atol=0)
-        apart = fused.token_products([state], *(g[at] for g in given), lengths)
+        apart = fused.token_products([state], *(g[at] for g in inputs), lengths)
         for name, a, b in zip(products._fields, products, apart, strict=True):
             same(a[i], b[0], f"{name} {i}", rtol=0, atol=0)
 
@@ -247,7 +247,7 @@ def check_sums_over_depth_of_mixed_dtypes():
 def check_column_sums_and_products_of_mixed_dtypes():
     lengths = torch.tensor([5, 3], dtype=torch.int32)
     weights, signs, others = column_inputs(21, 2, 5, states=6)
-    given = product_inputs(21, 48, 5, states=6)
+    inputs = product_inputs(21, 48, 5, states=6)
     real = torch.arange(5) < lengths[:, None]
     for name, kinds in MIXTURES.items():
         mixed, wide = mixed_states(kinds, 21)
@@ -255,10 +255,10 @@ def check_column_sums_and_products_of_mixed_dtypes():
         want = reduce.column_sums(list(wide), weights.double(), signs.double(), others, lengths)
         for a, b, field in zip(got, want, ("sums", "energy"), strict=True):
             same(a.double(), b, f"{field}, {name}", rtol=1e-5, atol=1e-5 * float(b.abs().max()))
-        made = fused.token_products(mixed, *given, lengths)
-        *vectors, seen = given
+        products = fused.token_products(mixed, *inputs, lengths)
+        *vectors, seen = inputs
         exact = reduce.token_products(list(wide), *(v.double() for v in vectors), seen, lengths)
-        for field, a, b in zip(made._fields, made, exact, strict=True):
+        for field, a, b in zip(products._fields, products, exact, strict=True):
             if field == "last":
                 a, b = (torch.where(real, x, 0) for x in (a, b))
             same(a.double(), b, f"{field}, {name}", rtol=1e-4, atol=1e-5 * float(b.abs().max()))
@@ -303,15 +303,15 @@ def check_what_the_kernels_do_not_take():
 
 def outcomes():
     """Run every check."""
-    found = {}
+    errors = {}
     for name, check in list(globals().items()):
         if name.startswith("check_"):
             try:
                 check()
-                found[name] = None
+                errors[name] = None
             except Exception:  # noqa: BLE001  every failure is reported by the test of that name
-                found[name] = traceback.format_exc(limit=-3)
-    return found
+                errors[name] = traceback.format_exc(limit=-3)
+    return errors
 
 
 if __name__ == "__main__":

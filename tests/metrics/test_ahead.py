@@ -30,9 +30,9 @@ def every_key(meter, batch, width):
 @pytest.mark.parametrize("kinds", [(HALF, HALF, HALF), (HALF, FULL, HALF), (FULL, FULL, FULL)])
 def test_a_shorter_meter_launches_the_same_kernels(states, group, kinds):
     batch = Batch(2, 48, *kinds)
-    found = launches(FlowMeter(states, 48, group=group), batch, 64)
-    assert {launch.key for launch in found} == every_key(FlowMeter(states, 48, group=group), batch, 64)
-    assert len(found) == len({launch.key for launch in found})
+    launched = launches(FlowMeter(states, 48, group=group), batch, 64)
+    assert {launch.key for launch in launched} == every_key(FlowMeter(states, 48, group=group), batch, 64)
+    assert len(launched) == len({launch.key for launch in launched})
 
 
 def test_a_first_call_on_a_bfloat16_model_needs_ten_kernels():

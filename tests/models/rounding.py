@@ -31,9 +31,9 @@ def nudged(network, seed):
 
 def states_of(model, ids):
     """Every state and the final norm's output."""
-    found = []
-    model.stream(ids, on_state=lambda _, hidden: found.append(hidden.clone()), on_final_norm=found.append)
-    return found
+    states = []
+    model.stream(ids, on_state=lambda _, hidden: states.append(hidden.clone()), on_final_norm=states.append)
+    return states
 
 
 def worst(actual, expected):

@@ -15,23 +15,23 @@ KINDS = ["gpt2", "gpt_neo", "gpt_neox", "llama", "recurrent_gemma", "bamba", "za
 
 
 def collect(model, ids):
-    found = {}
-    with attention_weights(model, lambda layer, weights: found.setdefault(layer, weights)):
+    by_layer = {}
+    with attention_weights(model, lambda layer, weights: by_layer.setdefault(layer, weights)):
         model.stream(ids, on_state=lambda *_: None)
-    return found
+    return by_layer
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_transformers_own(kind, ids):
     model = load(tiny_model(kind))
     before = model.network.config._attn_implementation
-    found = collect(model, ids)
+    states = collect(model, ids)
     assert model.network.config._attn_implementation == before
-    assert list(found) == attention_layers(model)
+    assert list(states) == attention_layers(model)
     network = tiny_model(kind)
     network.set_attn_implementation("eager")
     theirs = network(ids, output_attentions=True, use_cache=False).attentions
-    for ours, want in zip(found.values(), [part for part in theirs if part is not None], strict=True):
+    for ours, want in zip(states.values(), [part for part in theirs if part is not None], strict=True):
         torch.testing.assert_close(ours, want, rtol=1e-5, atol=1e-6)
         assert not ours.triu(1).any()
         torch.testing.assert_close(ours.sum(-1), torch.ones_like(ours[..., 0]))
@@ -59,8 +59,8 @@ def test_weights_make_the_layers_output(kind, ids):
 
 def test_own_attention_of_a_stack():
     model = load(stack(["softmax_attention", "s6", "softmax_attention"]))
-    found = collect(model, stack_ids())
-    assert {layer: tuple(w.shape) for layer, w in found.items()} == {0: (3, 4, 20, 20), 2: (3, 4, 20, 20)}
+    states = collect(model, stack_ids())
+    assert {layer: tuple(w.shape) for layer, w in states.items()} == {0: (3, 4, 20, 20), 2: (3, 4, 20, 20)}
 
 
 def test_a_changed_attention_stays_changed(ids):

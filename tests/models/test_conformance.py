@@ -171,9 +171,9 @@ def test_hooks_are_removed_even_after_an_error(model, ids):
 
 @pytest.mark.parametrize("model", ["gpt_neox", "mamba2"], indirect=True)
 def test_a_callback_cannot_change_the_run(model, ids):
-    kept = []
-    model.stream(ids, on_state=lambda i, h: torch.zeros_like(h), on_final_norm=kept.append)
-    assert torch.equal(kept[0], collect(model, ids)[1])
+    normed = []
+    model.stream(ids, on_state=lambda i, h: torch.zeros_like(h), on_final_norm=normed.append)
+    assert torch.equal(normed[0], collect(model, ids)[1])
 
 
 def test_rwkv_is_straightened_after_it_was_rescaled(ids):

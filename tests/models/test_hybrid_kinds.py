@@ -109,8 +109,8 @@ def test_ablating_attention_takes_out_attention_alone(model_type):
     model, ids = load(tiny_model(model_type)), torch.arange(24).reshape(2, 12)
     ablated = ablate(model, "branch:attention")
     blocks = [i + 1 for i, kind in enumerate(KINDS[model_type]) if "attention" in kind]
-    found = next(f for f in ablated.findings if f.code == "ablated")
-    assert f"{len(blocks)} changed (block {blocks[0]} attention" in found.message
+    first = next(f for f in ablated.findings if f.code == "ablated")
+    assert f"{len(blocks)} changed (block {blocks[0]} attention" in first.message
     assert all(value.any() for value in outputs(model, attends, ids))
     added = _added(ablated, ids)
     for block, kind in enumerate(KINDS[model_type]):

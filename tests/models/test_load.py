@@ -34,9 +34,9 @@ def offline(monkeypatch):
 
 def last_state(model: Model) -> torch.Tensor:
     ids = torch.arange(12).reshape(2, 6)
-    kept = []
-    model.stream(ids, on_state=lambda i, h: kept.append(h.clone()))
-    return kept[-1]
+    hidden = []
+    model.stream(ids, on_state=lambda i, h: hidden.append(h.clone()))
+    return hidden[-1]
 
 
 @pytest.mark.parametrize("model_type", NAMED + UNLISTED)

@@ -118,10 +118,10 @@ def test_states_overwritten_by_the_next_block_are_copied():
     assert model.reading.overwrites
     ids = torch.arange(8)[None]
     for kind in ("residual", "branch"):
-        kept, expected = [], []
-        model.stream(ids, kind=kind, on_state=lambda i, h, kept=kept: kept.append(h))
-        load(tiny_model("gpt_neox")).stream(ids, kind=kind, on_state=lambda i, h, kept=expected: kept.append(h))
-        assert all(torch.equal(a, b) for a, b in zip(kept, expected, strict=True))
+        states, expected = [], []
+        model.stream(ids, kind=kind, on_state=lambda i, h, states=states: states.append(h))
+        load(tiny_model("gpt_neox")).stream(ids, kind=kind, on_state=lambda i, h, states=expected: states.append(h))
+        assert all(torch.equal(a, b) for a, b in zip(states, expected, strict=True))
 
 
 def test_a_model_that_sees_the_future_is_refused():

@@ -48,9 +48,9 @@ def test_gpt2_files(tmp_path):
 
 
 def test_an_object_is_taken_as_it_is(words):
-    given = PreTrainedTokenizerFast(tokenizer_object=words)
-    model = load(tiny_model("gpt2"), tokenizer=given)
-    assert model.tokenizer is given
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    model = load(tiny_model("gpt2"), tokenizer=tokenizer)
+    assert model.tokenizer is tokenizer
     assert model.bos_token_id == 1, "from the configuration"
 
 

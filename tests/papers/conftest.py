@@ -12,10 +12,10 @@ def texts():
     from repflow.papers.values import FLOW, SUMMARY_1, SUMMARY_2
 
     root = Path(os.environ.get("REPFLOW_SHARED", Path(__file__).parents[2].parent / "shared")) / "seeds"
-    found = {
+    by_name = {
         name: sorted(root.glob(f"{number}_*"))
         for name, number in ((FLOW, "000"), (SUMMARY_1, "001"), (SUMMARY_2, "002"))
     }
-    if not all(found.values()):
+    if not all(by_name.values()):
         pytest.skip(f"no texts of the papers at {root}")
-    return {name: files[0].read_text(encoding="utf-8").split("\n") for name, files in found.items()}
+    return {name: files[0].read_text(encoding="utf-8").split("\n") for name, files in by_name.items()}

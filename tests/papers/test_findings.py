@@ -65,8 +65,8 @@ def seeded(reading, seed, prompts=0):
         last = one.last_accuracy - (2 * by if key.endswith("/512") else by)
         return replace(one, last_accuracy=last, drop=one.drop * (1 + by))
 
-    made = {name: {key: flow(key, one) for key, one in getattr(reading, name).items()} for name in FLOWS}
-    return replace(reading, seed=seed, **made, probes={key: read(key, one) for key, one in reading.probes.items()})
+    by_name = {name: {key: flow(key, one) for key, one in getattr(reading, name).items()} for name in FLOWS}
+    return replace(reading, seed=seed, **by_name, probes={key: read(key, one) for key, one in reading.probes.items()})
 
 
 def transformer(seed=0, prompts=0, **changes):
@@ -80,12 +80,12 @@ def transformer(seed=0, prompts=0, **changes):
     )
     random = Flow([0.0, 0.4, 0.6, 0.7, 0.8, 0.8, 0.9, 0.9, 0.9], [0.9] * 8, 0.3, 1.0)
     long = replace(flow, smoothness=0.31)
-    made = Reading(
+    reading = Reading(
         "gpt-neox", "TBM", "gpt_neox", seed, 8, 4_000_000,
         {PLACE: flow, "kvpr/512": long}, {f"xavier/{PLACE}": random},
         {f"index/{PLACE}": probe(), "index/kvpr/512": probe(0.5, 0.35)}, data="d",
     )  # fmt: skip
-    return seeded(replace(made, **changes), seed, prompts)
+    return seeded(replace(reading, **changes), seed, prompts)
 
 
 def ssm(seed=0, prompts=0, **changes):
@@ -99,13 +99,13 @@ def ssm(seed=0, prompts=0, **changes):
     )
     random = Flow([0.05] * 17, [0.95] * 16, 0.2, 2.0)
     long = replace(flow, stability=1.9)
-    made = Reading(
+    reading = Reading(
         "mamba2", "SSM", "mamba2", seed, 16, 4_000_000,
         {PLACE: flow, "kvpr/512": long}, {f"xavier/{PLACE}": random},
         {f"index/{PLACE}": probe(0.7, 0.6, 0.05, 0.15), "index/kvpr/512": probe(0.5, 0.4, 0.05, 0.15)},
         data="d",
     )  # fmt: skip
-    return seeded(replace(made, **changes), seed, prompts)
+    return seeded(replace(reading, **changes), seed, prompts)
 
 
 def pair(*seeds, prompts=0):
@@ -142,9 +142,9 @@ def test_fewer_seeds_leave_everything_open(seeds):
     for entry in judge(pair(*seeds, prompts=8), place=PLACE):
         assert entry.verdict == "open", entry
         assert entry.judgement.power == 0
-    told = found(pair(*seeds, prompts=8), "F 3.2.1")
-    assert f"(so in {len(seeds)} of {len(seeds)}; {len(seeds)} seed" in told.reason
-    assert all(clause.holds for clause in told.clauses)  # each training by itself
+    verdict = found(pair(*seeds, prompts=8), "F 3.2.1")
+    assert f"(so in {len(seeds)} of {len(seeds)}; {len(seeds)} seed" in verdict.reason
+    assert all(clause.holds for clause in verdict.clauses)  # each training by itself
 
 
 def test_two_trainings_of_one_seed_count_as_one():
@@ -207,14 +207,14 @@ def test_margins_without_a_spread_between_seeds_show_nothing():
 
 def coin_readings(rng):
     """Four trainings of three seeds whose margins to F 3.2.1's four parts are tossed around zero."""
-    made = []
+    readings = []
     for seed, steps in ((0, 8000), (0, 2000), (1, 2000), (2, 2000)):
         first, second, third, fourth = 0.03 * rng.standard_normal(4)
         steady, early = 0.9 + first, 0.9 + first - 0.05 - third
         tbm = trained(transformer(seed), layer_cosine=[steady] * 7 + [steady - 0.1 - second])
         other = trained(ssm(seed), layer_cosine=[early] * 12 + [early + 0.05 + fourth] * 4)
-        made += [replace(reading, steps=steps) for reading in (tbm, other)]
-    return made
+        readings += [replace(reading, steps=steps) for reading in (tbm, other)]
+    return readings
 
 
 def test_coins_are_hardly_ever_decided():
@@ -350,13 +350,13 @@ def test_branches_are_judged_beside_the_stream_and_named():
 # ---------------------------------------------------------------- F 3.3.2
 def many(smoothness, stability, matched=None):
     """Three Transformers and three state-space models of one training with these Sm and St."""
-    made = []
+    readings = []
     for at, (sm, st) in enumerate(zip(smoothness, stability, strict=True)):
         base = transformer(1) if at < 3 else ssm(1)
         change = {"smoothness": sm, "stability": st, "matched_smoothness": sm, "matched_stability": st}
         change |= {"matched_smoothness": matched[at]} if matched else {}
-        made.append(trained(replace(base, model=f"m{at}"), **change))
-    return made
+        readings.append(trained(replace(base, model=f"m{at}"), **change))
+    return readings
 
 
 def test_families_that_part_in_smoothness_contradict_by_both_conventions():
@@ -577,8 +577,8 @@ def measured(model="zoo:gpt-neox", init="trained", states="residual", **config):
         "token_similarity": ("state", "sample"), "layer_cosine": ("layer", "sample", "token"),
         "smoothness": ("sample",), "stability": ("sample",), "cka_pooled": ("state", "state"),
     }  # fmt: skip
-    told = {"model": model, "task": "kvpr", "length": 256, "states": states, "init": init, **config}
-    return Result(arrays, axes, told, {"model": about})
+    fields = {"model": model, "task": "kvpr", "length": 256, "states": states, "init": init, **config}
+    return Result(arrays, axes, fields, {"model": about})
 
 
 def probed(model="zoo:gpt-neox"):
@@ -610,10 +610,10 @@ def test_runs_are_read_by_model_weights_and_place():
     assert flow.layer_cosine == pytest.approx([0.7, 0.5])  # the padded token is left out
     assert (flow.smoothness, flow.stability) == (1.5, 4.0)
     assert list(first.random) == [f"xavier/{PLACE}"]
-    found = first.probes[f"index/{PLACE}"]
-    assert found.accuracy == pytest.approx([0.3, 0.8, 0.5])
-    assert (found.peak, found.drop_low, found.decodable) == (1, 0.1, True)
-    assert found.corrected_last == pytest.approx(1 / 3)
+    index_probe = first.probes[f"index/{PLACE}"]
+    assert index_probe.accuracy == pytest.approx([0.3, 0.8, 0.5])
+    assert (index_probe.peak, index_probe.drop_low, index_probe.decodable) == (1, 0.1, True)
+    assert index_probe.corrected_last == pytest.approx(1 / 3)
 
 
 def test_runs_that_say_nothing_to_the_findings_are_left_aside():
@@ -635,11 +635,11 @@ def test_readings_survive_json():
 def test_merging_adds_seeds_and_what_was_not_measured_here():
     own = trained(transformer(0, probes={}), smoothness=9.0)
     stranger = replace(ssm(1), model="elsewhere")
-    made = merge([own], [transformer(0), transformer(1), stranger])
-    assert [(reading.model, reading.seed) for reading in made] == [("gpt-neox", 0), ("gpt-neox", 1)]
-    assert made[0].trained[PLACE].smoothness == 9.0  # ours wins
-    assert "kvpr/512" in made[0].trained
-    assert f"index/{PLACE}" in made[0].probes
+    merged = merge([own], [transformer(0), transformer(1), stranger])
+    assert [(reading.model, reading.seed) for reading in merged] == [("gpt-neox", 0), ("gpt-neox", 1)]
+    assert merged[0].trained[PLACE].smoothness == 9.0  # ours wins
+    assert "kvpr/512" in merged[0].trained
+    assert f"index/{PLACE}" in merged[0].probes
     unknown = replace(own, seed=None)
     assert merge([unknown], [transformer(0)]) == [unknown]
 
@@ -664,10 +664,10 @@ def test_a_training_is_told_by_the_steps_that_were_done():
     """`tools.zoo.make train --seconds` stops before the requested steps."""
     digests = {"prose.npy": "1", "valid.npy": "2"}
     record = {"config": {"seed": 3, "steps": 400}, "steps": 50, "data": {"digests": digests}}
-    found = training_of(record)
-    assert found[:2] == (3, 50)
-    assert found == training_of(record | {"data": {"digests": dict(reversed(digests.items()))}})
-    assert found != training_of(record | {"data": {"digests": digests | {"prose.npy": "3"}}})
+    training = training_of(record)
+    assert training[:2] == (3, 50)
+    assert training == training_of(record | {"data": {"digests": dict(reversed(digests.items()))}})
+    assert training != training_of(record | {"data": {"digests": digests | {"prose.npy": "3"}}})
     assert training_of({}) == Training(None, None)
 
 
@@ -682,9 +682,9 @@ def test_a_training_of_other_length_is_another_one():
     """A short training of the same seed is asked by itself: its curves are never joined with those of the long one."""
     own = transformer(0, steps=8000, trained={PLACE: transformer().trained[PLACE]}, probes={})
     short = transformer(0, steps=2000)
-    made = merge([own], [short])
-    assert made == [own, short]
-    assert [clause.training for clause in judge(made, place=PLACE)[0].clauses[::4]] == [
+    merged = merge([own], [short])
+    assert merged == [own, short]
+    assert [clause.training for clause in judge(merged, place=PLACE)[0].clauses[::4]] == [
         Training(0, 8000, "d"),
         Training(0, 2000, "d"),
     ]

@@ -13,7 +13,7 @@ SECTIONS = {"Multi-Document": "mdqa", "Key-Value": "kvpr"}
 
 def parsed_tables(lines):
     """{(table, task, model, length): the numbers of the cell as strings} from the tab-separated rows of the text."""
-    found, task, table = {}, "mean", 1
+    values, task, table = {}, "mean", 1
     for line in lines:
         if line.startswith("Table 1:"):
             table = 2
@@ -24,8 +24,8 @@ def parsed_tables(lines):
         if model in papers.MODELS and len(cells) == 12:
             for column, length in enumerate(papers.LENGTHS):
                 numbers = NUMBER.findall(" ".join(cells[3 * column : 3 * column + 3]))
-                found[table, task, model, length] = numbers
-    return found
+                values[table, task, model, length] = numbers
+    return values
 
 
 @pytest.mark.shared
@@ -81,7 +81,7 @@ def test_no_percentage_of_the_results_is_left_out(texts):
     """Every percentage in the paper's sections on results is in the words of a quote of its line."""
     lines = texts[papers.FLOW]
     first, last = (next(i for i, line in enumerate(lines) if line.startswith(t)) for t in ("3.2 Token", "4 Theor"))
-    found = 0
+    count = 0
     for number in range(first + 1, last + 1):
         line = lines[number - 1]
         quoted = {
@@ -89,21 +89,21 @@ def test_no_percentage_of_the_results_is_left_out(texts):
         }
         printed = set() if "\t" in line or line.startswith("Table") else set(PERCENT.findall(line))
         assert printed <= quoted, (number, printed - quoted)
-        found += len(printed)
-    assert found > 25
+        count += len(printed)
+    assert count > 25
 
 
 @pytest.mark.shared
 def test_no_percentage_of_the_summaries_is_left_out(texts):
     """The same for the summaries, wherever in them a number is told; the second one has none."""
-    told = {
+    by_name = {
         name: {p for line in texts[name] for p in PERCENT.findall(line)}
         for name in (papers.SUMMARY_1, papers.SUMMARY_2)
     }
-    kept = [*papers.QUOTES, *papers.SIGNATURES.values()]
-    quoted = {p for q in kept if q.source == papers.SUMMARY_1 for p in PERCENT.findall(q.words)}
-    assert told[papers.SUMMARY_1] == quoted
-    assert not told[papers.SUMMARY_2]
+    quotes = [*papers.QUOTES, *papers.SIGNATURES.values()]
+    quoted = {p for q in quotes if q.source == papers.SUMMARY_1 for p in PERCENT.findall(q.words)}
+    assert by_name[papers.SUMMARY_1] == quoted
+    assert not by_name[papers.SUMMARY_2]
 
 
 def test_lookups():

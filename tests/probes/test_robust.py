@@ -118,11 +118,11 @@ def test_lbfgs_solves_problems_of_very_different_shape():
 
     start = torch.zeros(6, 8, dtype=torch.float64)
     active = torch.tensor([True] * 5 + [False])
-    found = minimise(bowls, start, active=active, tolerance=1e-9)
-    assert found.rounds < 200
-    np.testing.assert_allclose(found.point[:5], goal[:5], atol=1e-6)
-    assert (found.point[5] == 0).all()
-    assert found.gradient[:5].max() <= 1e-9
+    minimum = minimise(bowls, start, active=active, tolerance=1e-9)
+    assert minimum.rounds < 200
+    np.testing.assert_allclose(minimum.point[:5], goal[:5], atol=1e-6)
+    assert (minimum.point[5] == 0).all()
+    assert minimum.gradient[:5].max() <= 1e-9
 
 
 def test_lbfgs_shortens_steps_that_overshoot():
@@ -130,17 +130,17 @@ def test_lbfgs_shortens_steps_that_overshoot():
         return torch.cosh(10 * point).sum(-1), 10 * torch.sinh(10 * point)
 
     start = torch.tensor([[0.7, -0.5], [0.01, 0.02]], dtype=torch.float64)
-    found = minimise(walls, start, active=torch.tensor([True, True]), tolerance=1e-8)
-    assert found.point.abs().max() < 1e-8
+    minimum = minimise(walls, start, active=torch.tensor([True, True]), tolerance=1e-8)
+    assert minimum.point.abs().max() < 1e-8
 
 
 def test_lbfgs_stops_where_the_dtype_ends():
     start = torch.full((1, 50), 3.0)
-    found = minimise(
+    minimum = minimise(
         lambda x, active: (1e4 + x.square().sum(-1), 2 * x), start, active=torch.tensor([True]), tolerance=0.0
     )
-    assert found.rounds <= 300
-    assert found.point.abs().max() < 0.1
+    assert minimum.rounds <= 300
+    assert minimum.point.abs().max() < 0.1
 
 
 def hard_features(samples=60, width=64, classes=4, seed=0):

@@ -27,53 +27,53 @@ def prompts(seed=0):
 
 
 def verdicts(given):
-    return {found.name: found for found in sentinels(**given)}
+    return {sentinel.name: sentinel for sentinel in sentinels(**given)}
 
 
 def test_no_leak_no_alarm():
-    alarms = [found.name for seed in range(5) for found in verdicts(prompts(seed)).values() if found.leaks]
+    alarms = [sentinel.name for seed in range(5) for sentinel in verdicts(prompts(seed)).values() if sentinel.leaks]
     assert alarms == []
 
 
 @pytest.mark.parametrize("leak", ["features0", "lengths", "counts", "token_bags"])
 def test_each_sentinel_finds_its_leak(leak):
-    given = prompts()
-    labels = given["labels"]
+    inputs = prompts()
+    labels = inputs["labels"]
     if leak == "features0":
-        given[leak][:, 0] += labels
+        inputs[leak][:, 0] += labels
     elif leak == "token_bags":
-        given[leak] = [np.append(bag, 1000 + label) for bag, label in zip(given[leak], labels, strict=True)]
+        inputs[leak] = [np.append(bag, 1000 + label) for bag, label in zip(inputs[leak], labels, strict=True)]
     else:
         # not monotonic in the label: a straight line through the size alone would miss it
-        given[leak] = given[leak] + np.array([30, 0, 20, 10])[labels]
-    found = verdicts(given)
+        inputs[leak] = inputs[leak] + np.array([30, 0, 20, 10])[labels]
+    by_name = verdicts(inputs)
     name = {"features0": "state 0 at the last token", "token_bags": "bag of tokens"}.get(leak, "length and counts")
-    assert {key for key, one in found.items() if one.leaks} == {name}
-    assert found[name].accuracy > 0.4
+    assert {key for key, one in by_name.items() if one.leaks} == {name}
+    assert by_name[name].accuracy > 0.4
 
 
 def test_chance_and_error_of_the_verdict():
-    found = verdicts(prompts())["length and counts"]
-    assert found.chance == 0.25
+    sentinel = verdicts(prompts())["length and counts"]
+    assert sentinel.chance == 0.25
     times = np.bincount(np.concatenate([s.test for s in prompts()["splits"]]))
     effective = times.sum() ** 2 / (times**2).sum()
-    assert found.error == pytest.approx(np.sqrt(0.25 * 0.75 / effective))
+    assert sentinel.error == pytest.approx(np.sqrt(0.25 * 0.75 / effective))
     one = prompts() | {"splits": prompts()["splits"][:1]}
     assert verdicts(one)["length and counts"].error == pytest.approx(np.sqrt(0.25 * 0.75 / 120))
 
 
 def test_unbalanced_labels_alone_are_no_leak():
-    given = prompts()
-    given["labels"] = np.where(np.random.default_rng(0).random(SAMPLES) < 0.8, 0, given["labels"])
-    given["splits"] = [three_way_split(given["labels"], seed=k) for k in range(2)]
-    assert not any(found.leaks for found in sentinels(**given))
+    inputs = prompts()
+    inputs["labels"] = np.where(np.random.default_rng(0).random(SAMPLES) < 0.8, 0, inputs["labels"])
+    inputs["splits"] = [three_way_split(inputs["labels"], seed=k) for k in range(2)]
+    assert not any(sentinel.leaks for sentinel in sentinels(**inputs))
 
 
 def test_missing_inputs_are_left_out():
-    given = prompts() | {"features0": None, "token_bags": None, "counts": None}
-    assert [found.name for found in sentinels(**given)] == ["length and counts"]
+    value = prompts() | {"features0": None, "token_bags": None, "counts": None}
+    assert [sentinel.name for sentinel in sentinels(**value)] == ["length and counts"]
     tensor = prompts() | {"features0": torch.randn(SAMPLES, 3), "lengths": None, "counts": None, "token_bags": None}
-    assert [found.name for found in sentinels(**tensor)] == ["state 0 at the last token"]
+    assert [sentinel.name for sentinel in sentinels(**tensor)] == ["state 0 at the last token"]
 
 
 def test_sizes_get_a_column_per_value_or_quantile():
@@ -108,9 +108,9 @@ def test_wrong_input_is_taught():
 @pytest.mark.parametrize(("samples", "blind", "leaks"), [(10, True, False), (40, True, False), (75, False, True)])
 def test_a_leak_in_few_prompts_is_found_or_the_check_says_that_it_is_blind(samples, blind, leaks):
     labels = np.arange(samples) % 2
-    [found] = sentinels(None, 100 + 50 * labels, None, None, labels, random_splits(samples, 1))
-    assert found.accuracy == 1.0
-    assert (found.blind, found.leaks) == (blind, leaks)
+    [sentinel] = sentinels(None, 100 + 50 * labels, None, None, labels, random_splits(samples, 1))
+    assert sentinel.accuracy == 1.0
+    assert (sentinel.blind, sentinel.leaks) == (blind, leaks)
 
 
 def test_prompts_of_a_group_with_one_label_count_once():
@@ -146,5 +146,5 @@ def test_luck_with_few_groups_is_no_leak():
     split = Split(order[:150], order[150:200], order[200:])
     lengths = 100 + labels
     assert sentinels(None, lengths, None, None, labels, [split])[0].leaks
-    [found] = sentinels(None, lengths, None, None, labels, [split], groups=groups)
-    assert (found.accuracy, found.leaks, found.blind) == (1.0, False, True)
+    [sentinel] = sentinels(None, lengths, None, None, labels, [split], groups=groups)
+    assert (sentinel.accuracy, sentinel.leaks, sentinel.blind) == (1.0, False, True)

@@ -151,17 +151,20 @@ def test_the_compact_form_is_the_two_loop_recursion():
     root = torch.randn(size, size, generator=generator, dtype=torch.float64)
     curvature = root @ root.T / size + 0.1 * torch.eye(size, dtype=torch.float64)
     history = _History(torch.zeros(3, size, dtype=torch.float64))
-    kept = [[], [], []]
+    by_problem = [[], [], []]
     for turn in range(2 * HISTORY + 3):
         step = torch.randn(3, size, generator=generator, dtype=torch.float64)
         chosen = torch.tensor([True, turn % 3 != 1, False])
         history.add(chosen, step, step @ curvature)
         for problem, took in enumerate(chosen.tolist()):
-            kept[problem] = [*kept[problem], (turn, step[problem], curvature @ step[problem]) if took else None]
+            by_problem[problem] = [
+                *by_problem[problem],
+                (turn, step[problem], curvature @ step[problem]) if took else None,
+            ]
         gradient = torch.randn(3, size, generator=generator, dtype=torch.float64)
         got = history.direction(gradient)
         for problem in range(3):
-            pairs = [pair for pair in kept[problem][-HISTORY:] if pair is not None]
+            pairs = [pair for pair in by_problem[problem][-HISTORY:] if pair is not None]
             steps, changes = [p[1] for p in pairs], [p[2] for p in pairs]
             scale = (steps[-1] @ changes[-1]) / changes[-1].square().sum() if pairs else 1.0
             want = two_loops(steps, changes, gradient[problem], scale)

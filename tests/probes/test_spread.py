@@ -25,8 +25,8 @@ def test_interval_over_prompts_covers_the_truth(seeds):
     covered = 0
     for trial in range(300):
         right = readings([0.7, 0.6], seeds, 200, seed=trial, shared=0.7).astype(float)
-        found = spread([part[:1] - part[1:] for part in right], [alone(200)] * seeds)
-        low, high = found.over_prompts()
+        gap = spread([part[:1] - part[1:] for part in right], [alone(200)] * seeds)
+        low, high = gap.over_prompts()
         covered += low[0] <= 0.1 <= high[0]
     assert 0.92 <= covered / 300 <= 0.985
 
@@ -51,9 +51,9 @@ def test_groups_count_as_one():
 def test_one_seed_of_differences_is_bonett_and_price():
     """With one seed and prompts one by one the error is theirs; the quantile is Student's, a little wider."""
     first, second = readings([0.8, 0.6], 1, 400)[0].astype(float)
-    found = spread([(first - second)[None]], [alone(400)])
+    gap = spread([(first - second)[None]], [alone(400)])
     known = paired_proportion_interval(first, second)
-    low, high = found.over_prompts()
+    low, high = gap.over_prompts()
     np.testing.assert_allclose([low[0], high[0]], [known.low, known.high], atol=1e-3)
     assert high[0] - low[0] > known.high - known.low
 
@@ -68,24 +68,24 @@ def test_resplits_get_the_corrected_resampled_t():
     splits = random_splits(100, 5)
     right = readings([0.7], 5, 100).astype(float)
     values = [right[k][:, split.test] for k, split in enumerate(splits)]
-    found = spread(values, splits, made_up=SHARE)
-    assert found.refits == pytest.approx(20 / 60)
+    numbers = spread(values, splits, made_up=SHARE)
+    assert numbers.refits == pytest.approx(20 / 60)
     known = corrected_resampled_t([part.mean() for part in values], train=60, test=20)
-    low, high = found.over_refits()
+    low, high = numbers.over_refits()
     assert low[0] == pytest.approx(float(known.low))
     assert high[0] == pytest.approx(min(1.0, float(known.high)))
-    wide = found.interval()
-    assert wide[0][0] <= min(low[0], found.over_prompts()[0][0])
-    assert wide[1][0] >= max(high[0], found.over_prompts()[1][0])
+    wide = numbers.interval()
+    assert wide[0][0] <= min(low[0], numbers.over_prompts()[0][0])
+    assert wide[1][0] >= max(high[0], numbers.over_prompts()[1][0])
 
 
 def test_seeds_with_prompts_of_their_own_get_student():
     splits = [moved(split, 100 * k) for k, split in enumerate(random_splits(100, 4))]
     values = [readings([0.7], 1, 20, seed=k)[0].astype(float) for k in range(4)]
-    found = spread(values, splits, made_up=SHARE)
-    assert found.refits == 0
+    numbers = spread(values, splits, made_up=SHARE)
+    assert numbers.refits == 0
     known = student_interval([part.mean() for part in values])
-    np.testing.assert_allclose(found.over_refits()[0], known.low)
+    np.testing.assert_allclose(numbers.over_refits()[0], known.low)
 
 
 @pytest.mark.parametrize("splits", [random_splits(100, 1), random_splits(100, 2), [random_splits(100, 1)[0]] * 5])
@@ -106,8 +106,8 @@ def test_intervals_cover_refits_where_those_over_test_prompts_do_not():
         splits = random_splits(60, 5, seed=trial)
         fit = fit_probes(ArrayFeatures(x), y, splits, n_classes=2, recipe="robust", penalties=(0.1,))
         rows = [right.astype(float) for right in fit.correct_test]
-        found = spread([part[1:] - part[:-1] for part in rows], splits)
-        for ends, one in ((found.interval(), 1), (found.over_prompts(), 0)):
+        steps = spread([part[1:] - part[:-1] for part in rows], splits)
+        for ends, one in ((steps.interval(), 1), (steps.over_prompts(), 0)):
             inside = ((ends[0] <= 0) & (ends[1] >= 0)).sum()
             refits, prompts = (refits + inside, prompts) if one else (refits, prompts + inside)
         total += 20
@@ -117,6 +117,6 @@ def test_intervals_cover_refits_where_those_over_test_prompts_do_not():
 
 def test_intervals_over_prompts_are_widened_for_all_blocks():
     """Six intervals of 95 % together: Student's quantile of 1 - 0.05 / 12, which is 2.638 for very many prompts."""
-    found = spread([readings([0.5], 1, 100_000)[0].astype(float)], [alone(100_000)], made_up=SHARE)
-    one, six = (float(np.subtract(*found.interval(comparisons=count)[::-1])[0]) for count in (1, 6))
+    numbers = spread([readings([0.5], 1, 100_000)[0].astype(float)], [alone(100_000)], made_up=SHARE)
+    one, six = (float(np.subtract(*numbers.interval(comparisons=count)[::-1])[0]) for count in (1, 6))
     assert six / one == pytest.approx(2.638 / 1.960, abs=1e-3)

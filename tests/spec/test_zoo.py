@@ -143,8 +143,8 @@ def test_the_numbers_of_a_card_by_hand(shipped, name):
     """The same from the other side: read out of the text and held against the files."""
     text, evaluation = zoo.card(name), zoo.record(name, "evaluation")
     rows = re.findall(r"^\| (\S+) \| (\d+) \| (\d+) of (\d+) \|", text, re.MULTILINE)
-    told = {key: (int(longest), int(right), int(of)) for key, longest, right, of in rows}
-    assert told == {k: (e["tokens"], e["exact"], e["of"]) for k, e in evaluation["retrieval"].items()}
+    by_key = {key: (int(longest), int(right), int(of)) for key, longest, right, of in rows}
+    assert by_key == {k: (e["tokens"], e["exact"], e["of"]) for k, e in evaluation["retrieval"].items()}
     prose = float(re.search(r"Prose: ([\d.]+) nats", text)[1])
     assert prose == pytest.approx(evaluation["prose"]["nats_per_token"], abs=5e-4)
     probes = zoo.record(name, "probe").get("labels", {})
@@ -178,14 +178,14 @@ def test_the_wheel_takes_models_and_records_along(shipped):
 
 def _wheel_files(distribution):
     with contextlib.chdir(ROOT):
-        made = distribution({"script_name": "pyproject.toml"})
-        made.parse_config_files(["pyproject.toml"])
-        made.include_package_data = False  # for a list of files in git it would write an egg-info folder
-        step = made.get_command_obj("build_py")
+        dist = distribution({"script_name": "pyproject.toml"})
+        dist.parse_config_files(["pyproject.toml"])
+        dist.include_package_data = False  # for a list of files in git it would write an egg-info folder
+        step = dist.get_command_obj("build_py")
         step.ensure_finalized()
-        found = [Path(*package.split("."), file) for package, _, _, files in step._get_data_files() for file in files]
+        paths = [Path(*package.split("."), file) for package, _, _, files in step._get_data_files() for file in files]
         modules = [Path(path).relative_to("src") for _, _, path in step.find_all_modules()]
-    return {str(path) for path in [*found, *modules]}
+    return {str(path) for path in [*paths, *modules]}
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
@@ -196,14 +196,14 @@ def test_logits_are_those_of_another_machine(shipped, name):
 
     import repflow
 
-    told = json.loads((Path(__file__).parent / "zoo_logits.json").read_text(encoding="utf-8"))
-    rng = np.random.default_rng(told["ids"]["seed"])
-    ids = torch.from_numpy(rng.integers(0, told["ids"]["below"], told["ids"]["shape"]))
+    content = json.loads((Path(__file__).parent / "zoo_logits.json").read_text(encoding="utf-8"))
+    rng = np.random.default_rng(content["ids"]["seed"])
+    ids = torch.from_numpy(rng.integers(0, content["ids"]["below"], content["ids"]["shape"]))
     with torch.inference_mode():
         logits = repflow.load(f"zoo:{name}", device="cpu").network(input_ids=ids, use_cache=False).logits
-    sample = logits[:, :: told["every token"], :: told["every word"]].float().numpy().ravel()
+    sample = logits[:, :: content["every token"], :: content["every word"]].float().numpy().ravel()
     assert np.abs(sample).max() > 5  # not a comparison of zeros
-    assert np.abs(sample - np.asarray(told["logits"][name])).max() <= 1e-4
+    assert np.abs(sample - np.asarray(content["logits"][name])).max() <= 1e-4
 
 
 def test_further_trainings_are_those_of_the_study(shipped):

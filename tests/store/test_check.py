@@ -42,14 +42,14 @@ def test_every_kind_of_damage_is_named(folder):
     (folder / "result.safetensors").unlink()
     (folder / "run.json").write_text("{}")
     size = len((folder / "shards" / "s2.safetensors").read_bytes())
-    found = verify(folder)
-    assert found == [
+    damages = verify(folder)
+    assert damages == [
         Damage("run.json", "content does not match its checksum"),
         Damage("shards/s0.safetensors", "missing", "s0"),
         Damage("shards/s1.safetensors", f"5 bytes instead of {size}", "s1"),
         Damage("result.safetensors", "missing"),
     ]
-    assert str(found[1]) == "shards/s0.safetensors: missing"
+    assert str(damages[1]) == "shards/s0.safetensors: missing"
     assert damaged_shards(folder) == ["s0", "s1"]
 
 
@@ -73,8 +73,8 @@ def test_run_json_and_the_first_line_rebuild_each_other(folder, tmp_path):
     heal(folder)
     assert (folder / "run.json").read_bytes() == original
 
-    kept = lines(folder)
-    write_lines(folder, [kept[0].replace(b"length", b"lengtH"), *kept[1:]])
+    stored_lines = lines(folder)
+    write_lines(folder, [stored_lines[0].replace(b"length", b"lengtH"), *stored_lines[1:]])
     assert [damage.file for damage in verify(folder)] == ["manifest.jsonl"]
     heal(folder)
     assert verify(folder) == []
@@ -83,20 +83,20 @@ def test_run_json_and_the_first_line_rebuild_each_other(folder, tmp_path):
 
 
 def test_both_copies_damaged_cannot_be_repaired(folder):
-    kept = lines(folder)
-    write_lines(folder, [kept[0].replace(b"length", b"lengtH"), *kept[1:]])
+    stored_lines = lines(folder)
+    write_lines(folder, [stored_lines[0].replace(b"length", b"lengtH"), *stored_lines[1:]])
     (folder / "run.json").write_text("{}")
     with pytest.raises(DamagedRunError, match="cannot be repaired: delete the folder"):
         heal(folder)
 
 
 def test_a_damaged_middle_line_is_reported_not_cut(folder, tmp_path):
-    kept = lines(folder)
-    kept[3] = kept[3].replace(b'"bytes":', b'"bytez":')
-    write_lines(folder, kept)
+    stored_lines = lines(folder)
+    stored_lines[3] = stored_lines[3].replace(b'"bytes":', b'"bytez":')
+    write_lines(folder, stored_lines)
     with pytest.raises(DamagedRunError, match=r"manifest.jsonl: line 4 does not match its checksum.*--repair"):
         open_run(tmp_path)
-    assert lines(folder) == kept
+    assert lines(folder) == stored_lines
     assert heal(folder) == [Damage("manifest.jsonl", "line 4 does not match its checksum")]
     with open_run(tmp_path) as run:
         assert run.shards() == ["s0", "s2"]
@@ -104,8 +104,8 @@ def test_a_damaged_middle_line_is_reported_not_cut(folder, tmp_path):
 
 
 def test_a_lost_plan_takes_what_followed_it_along(folder, tmp_path):
-    kept = lines(folder)
-    write_lines(folder, [kept[0], kept[1].replace(b"3", b"4"), *kept[2:]])
+    stored_lines = lines(folder)
+    write_lines(folder, [stored_lines[0], stored_lines[1].replace(b"3", b"4"), *stored_lines[2:]])
     heal(folder)
     with open_run(tmp_path) as run:
         assert run.events("plan") == []
@@ -114,15 +114,15 @@ def test_a_lost_plan_takes_what_followed_it_along(folder, tmp_path):
 
 @pytest.mark.parametrize(("change", "left"), [("join", ["s1", "s2"]), ("split", ["s1", "s2"]), ("drop", [])])
 def test_joined_split_and_missing_lines(folder, tmp_path, change, left):
-    kept = lines(folder)
+    stored_lines = lines(folder)
     if change == "join":  # the newline between s0 and s1 flips: both are lost
-        kept[2] = kept[2][:-1] + b"\x0b"
+        stored_lines[2] = stored_lines[2][:-1] + b"\x0b"
         left = ["s2"]
     elif change == "split":
-        kept[2] = kept[2].replace(b'"bytes"', b'"byt\ns"')
+        stored_lines[2] = stored_lines[2].replace(b'"bytes"', b'"byt\ns"')
     else:  # nothing tells what the missing line was
-        del kept[2]
-    write_lines(folder, kept)
+        del stored_lines[2]
+    write_lines(folder, stored_lines)
     assert {damage.file for damage in verify(folder)} == {"manifest.jsonl"}
     heal(folder)
     assert verify(folder) == []

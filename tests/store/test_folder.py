@@ -78,25 +78,25 @@ def test_nan_payload_and_infinities_survive(tmp_path):
 
 
 def test_a_result_comes_back_with_everything(tmp_path):
-    made = Result(
+    whole = Result(
         {"m": np.arange(6.0).reshape(2, 3), "final_norm/m": np.ones((1, 3), np.float32)},
         {"m": ("state", "sample"), "final_norm/m": ("state", "sample")},
         {"length": 512},
         {"token_strings": [["a", "é", "\ud800", "</script>"]], "ratio": float("nan"), "n": np.int64(3)},
         [Finding("sink", 3, "one token"), Finding("slow", None, "a path")],
     )
-    made.band("m")
+    whole.band("m")
     with open_run(tmp_path) as run:
-        run.finish(made)
+        run.finish(whole)
         assert run.finished
     back = load_result(str(tmp_path / "run"))
     assert list(back) == ["m", "final_norm/m"]
-    assert back.axes == made.axes
-    assert back.config == made.config
+    assert back.axes == whole.axes
+    assert back.config == whole.config
     assert back.provenance == {"token_strings": [["a", "é", "\ud800", "</script>"]], "ratio": None, "n": 3}
-    assert back.findings == made.findings
+    assert back.findings == whole.findings
     for part in ("mean", "low", "high"):
-        assert np.array_equal(getattr(back.bands["m"], part), getattr(made.bands["m"], part))
+        assert np.array_equal(getattr(back.bands["m"], part), getattr(whole.bands["m"], part))
 
 
 def test_result_json_is_strict_and_spells_out_small_arrays(tmp_path):

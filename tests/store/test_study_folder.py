@@ -57,28 +57,28 @@ def test_a_study_is_one_line_of_the_list(study):
 
 
 def test_cells_are_loaded_side_by_side(study):
-    found = load_result(study)
+    result = load_result(study)
     one, two = load_result(study / "a"), load_result(study / "b")
-    assert found.axes["token_similarity"] == ("cell", "state", "sample")
-    assert found["token_similarity"].shape == (2, 5, 3)
-    np.testing.assert_array_equal(found["token_similarity"][0, :3, :2], one["token_similarity"])
-    np.testing.assert_array_equal(found["token_similarity"][1], two["token_similarity"])
-    assert np.isnan(found["token_similarity"][0, 3:]).all()
-    assert np.isnan(found["token_similarity"][0, :, 2:]).all()
-    np.testing.assert_array_equal(found.bands["token_similarity"].low[0, :3], one.bands["token_similarity"].low)
-    np.testing.assert_allclose(found.mean("token_similarity")[0, :3], one.mean("token_similarity"))
-    assert found.config == {"task": "random"}
-    assert [cell["config"]["length"] for cell in found.provenance["cells"]] == [8, 16]
-    assert found.findings == [Finding("sink_tokens", 1, "a: two")]
-    assert found.provenance["study"] == "depth"
+    assert result.axes["token_similarity"] == ("cell", "state", "sample")
+    assert result["token_similarity"].shape == (2, 5, 3)
+    np.testing.assert_array_equal(result["token_similarity"][0, :3, :2], one["token_similarity"])
+    np.testing.assert_array_equal(result["token_similarity"][1], two["token_similarity"])
+    assert np.isnan(result["token_similarity"][0, 3:]).all()
+    assert np.isnan(result["token_similarity"][0, :, 2:]).all()
+    np.testing.assert_array_equal(result.bands["token_similarity"].low[0, :3], one.bands["token_similarity"].low)
+    np.testing.assert_allclose(result.mean("token_similarity")[0, :3], one.mean("token_similarity"))
+    assert result.config == {"task": "random"}
+    assert [cell["config"]["length"] for cell in result.provenance["cells"]] == [8, 16]
+    assert result.findings == [Finding("sink_tokens", 1, "a: two")]
+    assert result.provenance["study"] == "depth"
 
 
 def test_what_has_no_result_is_a_finding(study):
     stored(study, "c", 2, finish=False)
     (study / "d.json").write_text("{}")
-    found = load_result(study)
-    assert len(found.provenance["cells"]) == 2
-    (missing,) = [f for f in found.findings if f.code == "cells_missing"]
+    result = load_result(study)
+    assert len(result.provenance["cells"]) == 2
+    (missing,) = [f for f in result.findings if f.code == "cells_missing"]
     assert missing.message == "2 of 4 cells have no result: c, d"
 
 
@@ -135,7 +135,7 @@ def test_no_two_cells_need_the_same_metrics(tmp_path):
                 {"smoothness": ("sample",), "other": ("state", "state")},
             )
         )
-    found = load_result(tmp_path / "depth")
-    assert np.isnan(found["token_similarity"][1]).all()
-    np.testing.assert_array_equal(found["token_similarity"][0], result["token_similarity"])
-    assert found["smoothness"].tolist() == [[0.5, 0.5], [1.0, 1.0]]
+    summary = load_result(tmp_path / "depth")
+    assert np.isnan(summary["token_similarity"][1]).all()
+    np.testing.assert_array_equal(summary["token_similarity"][0], result["token_similarity"])
+    assert summary["smoothness"].tolist() == [[0.5, 0.5], [1.0, 1.0]]

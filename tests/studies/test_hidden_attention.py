@@ -21,10 +21,10 @@ SCANS = ["mamba", "falcon_mamba", "mamba2", "bamba", "zamba", "zamba2", "falcon_
 
 def scans(model, ids):
     """Arguments of each layer's scans."""
-    found = {}
-    with ssm_quantities(model, lambda layer, q: found.setdefault(layer, []).append(q.call)):
+    calls = {}
+    with ssm_quantities(model, lambda layer, q: calls.setdefault(layer, []).append(q.call)):
         model.stream(ids, on_state=lambda *_: None)
-    return found
+    return calls
 
 
 @pytest.mark.parametrize("kind", SCANS)
@@ -251,7 +251,7 @@ def test_what_is_no_index_is_refused(given):
 
 
 def test_indices_are_one_or_several():
-    assert [_indices(given, "head") for given in (2, np.int64(2), [1, 2], range(2), np.arange(2))] == [
+    assert [_indices(entry, "head") for entry in (2, np.int64(2), [1, 2], range(2), np.arange(2))] == [
         [2], [2], [1, 2], [0, 1], [0, 1],
     ]  # fmt: skip
 

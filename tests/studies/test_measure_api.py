@@ -40,10 +40,10 @@ def test_a_text_texts_ids_and_tensors_are_the_same_prompts():
     text = TEXTS[0]
     ids = list(text_prompts([text], Encoder(loaded.tokenizer))[0].ids)
     want = repflow.measure(loaded, [text])
-    for given in (text, (text,), [ids], (tuple(ids),), torch.tensor([ids]), np.array([ids]), [torch.tensor(ids)]):
-        got = repflow.measure(loaded, given)
+    for inputs in (text, (text,), [ids], (tuple(ids),), torch.tensor([ids]), np.array([ids]), [torch.tensor(ids)]):
+        got = repflow.measure(loaded, inputs)
         for name in want:
-            np.testing.assert_array_equal(got[name], want[name], err_msg=f"{name} of {type(given)}")
+            np.testing.assert_array_equal(got[name], want[name], err_msg=f"{name} of {type(inputs)}")
         assert got.provenance["digests"]["prompts"] == want.provenance["digests"]["prompts"]
     assert want.config["task"] == "text"
     assert repflow.measure(loaded, [ids]).config["task"] == "ids"
@@ -208,10 +208,10 @@ def test_a_stored_run_is_the_run_in_memory_bit_for_bit(tmp_path, options):
     memory = repflow.measure(loaded, TEXTS, **options)
     stored = repflow.measure(loaded, TEXTS, out=tmp_path, name="r", **options)
     same(stored, memory)
-    read = load_result(tmp_path / "r")
-    same(read, memory)
-    assert read.config == memory.config
-    assert read.provenance == stored.provenance
+    result = load_result(tmp_path / "r")
+    same(result, memory)
+    assert result.config == memory.config
+    assert result.provenance == stored.provenance
     same(repflow.measure(loaded, TEXTS, out=tmp_path, name="r", **options), memory)  # finished: read, not run
 
 
@@ -260,8 +260,8 @@ def test_another_request_under_the_same_name_is_refused(tmp_path):
 
 def test_given_prompts_do_not_take_the_name_of_a_task(tmp_path):
     loaded = model("gpt2", words_tokenizer)
-    for given, options in (("random", {"length": 4, "samples": 2}), ([[1, 2, 3, 4]], {}), (["the old mill and"], {})):
-        repflow.measure(loaded, given, out=tmp_path, **options)
+    for inputs, options in (("random", {"length": 4, "samples": 2}), ([[1, 2, 3, 4]], {}), (["the old mill and"], {})):
+        repflow.measure(loaded, inputs, out=tmp_path, **options)
     assert sorted(path.name[: -len("-12345678")] for path in tmp_path.iterdir()) == [
         "live-gpt2-ids-4",
         "live-gpt2-random-4",
@@ -330,10 +330,10 @@ def test_digests_are_the_same_with_and_without_a_run_folder(tmp_path):
 
     network = tiny_model("gpt_neox")
     ids = [[3, 4, 5, 6, 7], [8, 9, 10, 11]]
-    kept, stored = repflow.measure(network, ids), repflow.measure(network, ids, out=tmp_path)
-    assert kept.provenance["digests"] == stored.provenance["digests"]
-    assert list(kept.provenance["digests"]) == ["weights", "prompts"]
-    assert kept.provenance["digests"]["weights"] == load(network).digest()
+    result, stored = repflow.measure(network, ids), repflow.measure(network, ids, out=tmp_path)
+    assert result.provenance["digests"] == stored.provenance["digests"]
+    assert list(result.provenance["digests"]) == ["weights", "prompts"]
+    assert result.provenance["digests"]["weights"] == load(network).digest()
 
 
 def test_a_token_that_repeats_is_decoded_once_in_a_prompt():

@@ -12,17 +12,17 @@ from tests.studies.compare.inputs import TEXTS, model, network, save, words_toke
 
 def test_ragged_texts():
     loaded = model("gpt2", words_tokenizer)
-    found = repflow.states(loaded, TEXTS)
+    states = repflow.states(loaded, TEXTS)
     lengths = [len(loaded.tokenizer(text)["input_ids"]) for text in TEXTS]
-    assert isinstance(found, States)
-    assert found.hidden.shape == (5, 3, max(lengths), 32)
-    assert found.mask.dtype == torch.bool
-    assert found.mask.sum(1).tolist() == lengths
-    assert bool((found.mask[:, :-1] >= found.mask[:, 1:]).all()), "padding on the right"
-    assert [len(row) for row in found.tokens] == lengths
-    assert found.tokens[0] == TEXTS[0].split()
+    assert isinstance(states, States)
+    assert states.hidden.shape == (5, 3, max(lengths), 32)
+    assert states.mask.dtype == torch.bool
+    assert states.mask.sum(1).tolist() == lengths
+    assert bool((states.mask[:, :-1] >= states.mask[:, 1:]).all()), "padding on the right"
+    assert [len(row) for row in states.tokens] == lengths
+    assert states.tokens[0] == TEXTS[0].split()
     alone = repflow.states(loaded, TEXTS[0])
-    torch.testing.assert_close(alone.hidden[:, 0], found.hidden[:, 0, : lengths[0]], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone.hidden[:, 0], states.hidden[:, 0, : lengths[0]], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ def library(tmp_path_factory):
 def test_pairs_fill_the_length_and_one_more_would_not_fit(which, length, samples, seed, format):
     encoder = ENCODERS[which]
     task = make_task("kvpr", TaskOptions(format=format))
-    made = task.prompts(encoder, length=length, samples=samples, seed=seed)
-    assert list(made.lengths) == lengths(made, encoder)
-    assert max(made.lengths) <= length
-    assert len({prompt.items for prompt in made}) == 1
-    assert {len(re.findall('": "', prompt.text)) for prompt in made} == {made[0].items}
-    more = make_task("kvpr", TaskOptions(format=format, items=made[0].items + 1))
-    with pytest.raises(InputError, match=f"{made[0].items + 1} pairs within {length} tokens"):
+    prompts = task.prompts(encoder, length=length, samples=samples, seed=seed)
+    assert list(prompts.lengths) == lengths(prompts, encoder)
+    assert max(prompts.lengths) <= length
+    assert len({prompt.items for prompt in prompts}) == 1
+    assert {len(re.findall('": "', prompt.text)) for prompt in prompts} == {prompts[0].items}
+    more = make_task("kvpr", TaskOptions(format=format, items=prompts[0].items + 1))
+    with pytest.raises(InputError, match=f"{prompts[0].items + 1} pairs within {length} tokens"):
         more.prompts(encoder, length=length, samples=samples, seed=seed)
 
 
@@ -64,12 +64,12 @@ def test_pairs_fill_the_length_and_one_more_would_not_fit(which, length, samples
 def test_documents_fill_the_length(library, which, length, samples, seed, distractors):
     encoder = ENCODERS[which]
     options = {"documents": library, "distractors": distractors}
-    made = make_task("mdqa", TaskOptions(**options)).prompts(encoder, length=length, samples=samples, seed=seed)
-    assert list(made.lengths) == lengths(made, encoder)
-    assert max(made.lengths) <= length
-    assert len({prompt.items for prompt in made}) == 1
-    assert {len(re.findall(r"^Document \[", prompt.text, re.M)) for prompt in made} == {made[0].items}
-    more = TaskOptions(**options, items=made[0].items + 1)
+    prompts = make_task("mdqa", TaskOptions(**options)).prompts(encoder, length=length, samples=samples, seed=seed)
+    assert list(prompts.lengths) == lengths(prompts, encoder)
+    assert max(prompts.lengths) <= length
+    assert len({prompt.items for prompt in prompts}) == 1
+    assert {len(re.findall(r"^Document \[", prompt.text, re.M)) for prompt in prompts} == {prompts[0].items}
+    more = TaskOptions(**options, items=prompts[0].items + 1)
     with pytest.raises(InputError, match=r"documents within|at most"):
         make_task("mdqa", more).prompts(encoder, length=length, samples=samples, seed=seed)
 
@@ -80,8 +80,8 @@ def test_only_one_distractor_is_cut_and_at_a_word(library):
     encoder = bytes_encoder()
     cut_somewhere = set()
     for length in range(500, 900, 23):
-        made = make_task("mdqa", TaskOptions(documents=library)).prompts(encoder, length=length, samples=6, seed=1)
-        for prompt in made:
+        prompts = make_task("mdqa", TaskOptions(documents=library)).prompts(encoder, length=length, samples=6, seed=1)
+        for prompt in prompts:
             documents = re.findall(r"^Document \[\d+\]\(Title: (.*?)\) (.*)$", prompt.text, re.M)
             cut = [place for place, (title, text) in enumerate(documents) if text != whole[title]]
             assert len(cut) <= 1
@@ -113,8 +113,8 @@ def test_a_length_that_cannot_hold_two_items():
 
 
 def test_fixed_items():
-    made = make_task("kvpr", TaskOptions(items=3)).prompts(bytes_encoder(), length=4000, samples=5, seed=0)
-    assert {prompt.items for prompt in made} == {3}
+    prompts = make_task("kvpr", TaskOptions(items=3)).prompts(bytes_encoder(), length=4000, samples=5, seed=0)
+    assert {prompt.items for prompt in prompts} == {3}
     with pytest.raises(InputError, match="items of at least 2; got 1"):
         make_task("kvpr", TaskOptions(items=1)).prompts(bytes_encoder(), length=4000, samples=5, seed=0)
     with pytest.raises(InputError, match=r"90 pairs within 500 tokens; got \d+ in prompt 0; pass length=\d+ or more"):
@@ -123,8 +123,10 @@ def test_fixed_items():
 
 def test_a_library_too_small(tmp_path):
     file = write_library(tmp_path / "small.jsonl", count=3)
-    made = make_task("mdqa", TaskOptions(documents=str(file))).prompts(bytes_encoder(), length=4000, samples=6, seed=0)
-    assert made[0].items == 3
+    prompts = make_task("mdqa", TaskOptions(documents=str(file))).prompts(
+        bytes_encoder(), length=4000, samples=6, seed=0
+    )
+    assert prompts[0].items == 3
     with pytest.raises(InputError, match="at most 3 documents, which is all there are for prompt 0; got items=4"):
         options = TaskOptions(documents=str(file), items=4)
         make_task("mdqa", options).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
@@ -153,8 +155,8 @@ def test_a_later_sample_that_does_not_fit_lowers_the_number_for_all(items, monke
     length = first.lengths[0]  # just enough for the first sample, and so too short for some other
     monkeypatch.setattr(fit, "FIRST", 0)
     assert make_task("kvpr").prompts(encoder, length=length, samples=1, seed=0)[0].items == items
-    made = make_task("kvpr").prompts(encoder, length=length, samples=90, seed=0)
-    assert {prompt.items for prompt in made} == {items - 1}
-    assert max(made.lengths) <= length
+    prompts = make_task("kvpr").prompts(encoder, length=length, samples=90, seed=0)
+    assert {prompt.items for prompt in prompts} == {items - 1}
+    assert max(prompts.lengths) <= length
     monkeypatch.setattr(fit, "FIRST", 1000)
-    assert tuple(make_task("kvpr").prompts(encoder, length=length, samples=90, seed=0)) == tuple(made)
+    assert tuple(make_task("kvpr").prompts(encoder, length=length, samples=90, seed=0)) == tuple(prompts)

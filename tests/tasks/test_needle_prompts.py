@@ -141,8 +141,8 @@ def test_candidates_are_written_as_they_follow_the_prompt(made):
 
 def test_no_blank_before_an_answer_where_the_prompt_ends_with_one():
     needle = made_needles(1, 0)[0]
-    found = candidate_ids(Encoder(needle_tokenizer()), "<|assistant|>\n", needle)
-    assert needle_tokenizer().decode(found[0]) == needle.planted
+    ids = candidate_ids(Encoder(needle_tokenizer()), "<|assistant|>\n", needle)
+    assert needle_tokenizer().decode(ids[0]) == needle.planted
 
 
 def test_several_tokenizers_get_the_same_text_within_their_lengths():

@@ -22,31 +22,31 @@ def read(tmp_path, *entries, length=8, samples=99, name="own.jsonl"):
 
 def test_labels_become_classes(tmp_path):
     rows = [{"prompt": "a b", "label": "red"}, {"prompt": "c d", "label": "blue"}, {"prompt": "e f", "label": "red"}]
-    made = read(tmp_path, *rows)
-    assert made.classes == ("blue", "red")
-    assert [prompt.label for prompt in made] == [1, 0, 1]
+    prompts = read(tmp_path, *rows)
+    assert prompts.classes == ("blue", "red")
+    assert [prompt.label for prompt in prompts] == [1, 0, 1]
     numbers = read(tmp_path, *({"prompt": "a b", "label": n} for n in (10, 9, 10)))
     assert numbers.classes == ("9", "10"), "numbers in the order of numbers"
     assert [prompt.label for prompt in numbers] == [1, 0, 1]
 
 
 def test_every_field(tmp_path):
-    made = read(
+    prompts = read(
         tmp_path,
         {"prompt": "a b", "label": 0, "group": "g", "position": 0.25, "answers": ["x", "y"], "key": "k", "other": 1},
         {"prompt": "c d", "label": 1, "group": 7, "position": 1, "answer": "z"},
         {"prompt": "c d", "label": 1},
     )
-    assert (made[0].group, made[0].position, made[0].answers, made[0].key) == ("g", 0.25, ("x", "y"), "k")
-    assert (made[1].group, made[1].position, made[1].answers, made[1].key) == ("7", 1.0, ("z",), None)
-    assert (made[2].group, made[2].position, made[2].answers) == (None, None, ())
+    assert (prompts[0].group, prompts[0].position, prompts[0].answers, prompts[0].key) == ("g", 0.25, ("x", "y"), "k")
+    assert (prompts[1].group, prompts[1].position, prompts[1].answers, prompts[1].key) == ("7", 1.0, ("z",), None)
+    assert (prompts[2].group, prompts[2].position, prompts[2].answers) == (None, None, ())
 
 
 def test_without_labels(tmp_path):
-    made = read(tmp_path, {"prompt": "a b c"}, {"prompt": "d"}, length=2)
-    assert made.classes == ()
-    assert [prompt.label for prompt in made] == [None, None]
-    assert made.lengths == (2, 1), "cut, since there is nothing to lose"
+    prompts = read(tmp_path, {"prompt": "a b c"}, {"prompt": "d"}, length=2)
+    assert prompts.classes == ()
+    assert [prompt.label for prompt in prompts] == [None, None]
+    assert prompts.lengths == (2, 1), "cut, since there is nothing to lose"
 
 
 def test_gzipped(tmp_path):
@@ -82,6 +82,6 @@ def test_chat_template(tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text(json.dumps({"prompt": "say it", "label": 1}) + "\n")
     encoder = Encoder(bytes_tokenizer(chat=CHAT))
-    made = make_task(file, TaskOptions(chat_template=True)).prompts(encoder, length=90, samples=1, seed=0)
-    assert made[0].text == "<s><user>say it</user><assistant>"
+    prompts = make_task(file, TaskOptions(chat_template=True)).prompts(encoder, length=90, samples=1, seed=0)
+    assert prompts[0].text == "<s><user>say it</user><assistant>"
     assert jsonl_prompts(file, encoder, length=90, samples=1)[0].text == "say it"

@@ -126,9 +126,9 @@ def test_ranking_is_bm25():
     for number in range(12):
         query = article(0, number)[1].text
         scores = okapi(passages, query)
-        found = ranking.best(query, 60)
-        assert number in found[:5], "the gold passage is among the best"
-        assert [round(scores[i], 4) for i in found] == sorted((round(s, 4) for s in scores), reverse=True)
+        best = ranking.best(query, 60)
+        assert number in best[:5], "the gold passage is among the best"
+        assert [round(scores[i], 4) for i in best] == sorted((round(s, 4) for s in scores), reverse=True)
 
 
 def test_ties_and_unknown_words_go_by_number():
@@ -143,9 +143,9 @@ def test_hard_distractors_are_those_that_rank_best(tmp_path):
     question = library.question(3)
     texts = [plain(f"{p.title}\n{p.text}") for p in library.passages]
     scores = okapi(texts, question.text)
-    found = library.distractors(3, 5)
+    numbers = library.distractors(3, 5)
     others = sorted((-round(scores[i], 4), i) for i in range(len(texts)) if i != question.passage)
-    assert found == [i for _, i in others[:5]]
+    assert numbers == [i for _, i in others[:5]]
     random = FileLibrary(file, 0, "random")
     assert random.distractors(3, 5) != random.distractors(3 + len(random.questions), 5), "each prompt has its own"
     assert set(random.distractors(3, 99)) == set(range(len(texts))) - {question.passage}
@@ -183,17 +183,17 @@ def test_without_the_package(tmp_path, monkeypatch):
 
 
 def test_articles_are_many_and_different():
-    made = [article(1, i) for i in range(3000)]
-    assert len({question.text for _, question in made}) == 3000
-    assert len({passage.title for passage, _ in made}) == 3000
-    assert len({passage.text for passage, _ in made}) == 3000
-    for passage, question in made:
+    articles = [article(1, i) for i in range(3000)]
+    assert len({question.text for _, question in articles}) == 3000
+    assert len({passage.title for passage, _ in articles}) == 3000
+    assert len({passage.text for passage, _ in articles}) == 3000
+    for passage, question in articles:
         assert plain(question.answers[0]) in plain(passage.text)
         assert "{" not in passage.text + question.text
-    words = [len(passage.text.split()) for passage, _ in made]
+    words = [len(passage.text.split()) for passage, _ in articles]
     assert min(words) > 70
     assert max(words) < 110
-    starts = Counter(" ".join(question.text.split()[:2]) for _, question in made)
+    starts = Counter(" ".join(question.text.split()[:2]) for _, question in articles)
     assert len(starts) > 25
     assert max(starts.values()) < 900
 
@@ -215,11 +215,11 @@ def test_articles_depend_on_seed_and_number_alone():
 def test_distractors_of_the_encyclopedia_are_of_the_same_kind():
     library = FactLibrary(0, "bm25")
     for sample in (0, 3, SHELF + 1):
-        found = library.distractors(sample, 8)
-        assert sample not in found
-        assert all(number // SHELF == sample // SHELF for number in found)
+        numbers = library.distractors(sample, 8)
+        assert sample not in numbers
+        assert all(number // SHELF == sample // SHELF for number in numbers)
         asked = set(library.question(sample).text.split()) - {"the", "of", "was"}
-        shared = [len(asked & set(plain(library.passage(number).text).split())) for number in found]
+        shared = [len(asked & set(plain(library.passage(number).text).split())) for number in numbers]
         others = [
             len(asked & set(plain(library.passage(n).text).split()))
             for n in FactLibrary(0, "random").distractors(sample, 60)
@@ -236,9 +236,9 @@ def test_natural_questions(shared_data):
     assert first.answers == ("Wilhelm Conrad Röntgen",)
     assert library.passages[first.passage].title == "List of Nobel laureates in Physics"
     options = TaskOptions(documents=str(file))
-    made = make_task("mdqa", options).prompts(bytes_encoder(), length=4000, samples=20, seed=0)
-    assert made[0].items > 5
-    assert max(made.lengths) <= 4000
+    prompts = make_task("mdqa", options).prompts(bytes_encoder(), length=4000, samples=20, seed=0)
+    assert prompts[0].items > 5
+    assert max(prompts.lengths) <= 4000
 
 
 def test_a_line_whose_contexts_mark_no_gold_passage_is_refused(tmp_path):

@@ -59,11 +59,11 @@ def test_random_ids_are_uniform_over_the_whole_vocabulary():
 @pytest.mark.parametrize("bos", ["model", "always", "never"])
 @pytest.mark.parametrize("adds", [True, False])
 def test_first_token_of_random_prompts(bos, adds):
-    made = random_prompts(40, length=9, samples=3, tokenizer=ADDING if adds else PLAIN, bos=bos, bos_id=BOS)
+    prompts = random_prompts(40, length=9, samples=3, tokenizer=ADDING if adds else PLAIN, bos=bos, bos_id=BOS)
     begins = bos == "always" or (bos == "model" and adds)
     bare = random_prompts(40, length=9 - begins, samples=3)
-    assert made.lengths == (9, 9, 9), "the first token counts"
-    for prompt, alone in zip(made, bare, strict=True):
+    assert prompts.lengths == (9, 9, 9), "the first token counts"
+    for prompt, alone in zip(prompts, bare, strict=True):
         assert prompt.begins == begins
         assert prompt.ids == ((BOS,) if begins else ()) + alone.ids
         assert prompt.tokens == tuple(WORDS[i] for i in prompt.ids)
@@ -122,10 +122,10 @@ def test_negative_seed_is_refused():
 
 
 def test_given_ids_are_taken_as_they_are():
-    made = id_prompts([[3, 1, 2], [BOS, 4]], 10, bos_id=BOS)
-    assert ids_of(made) == [(3, 1, 2), (BOS, 4)]
-    assert [p.begins for p in made] == [False, True]
-    assert made[0].tokens == ("3", "1", "2")
+    prompts = id_prompts([[3, 1, 2], [BOS, 4]], 10, bos_id=BOS)
+    assert ids_of(prompts) == [(3, 1, 2), (BOS, 4)]
+    assert [p.begins for p in prompts] == [False, True]
+    assert prompts[0].tokens == ("3", "1", "2")
     assert id_prompts([[3, 4]], 10, tokenizer=PLAIN)[0].tokens == ("a", "b")
     for rows in (torch.tensor([[3, 1], [2, 0]]), np.array([[3, 1], [2, 0]]), [torch.tensor([3, 1]), np.array([2, 0])]):
         assert ids_of(id_prompts(rows, 10)) == [(3, 1), (2, 0)]
@@ -171,10 +171,10 @@ def test_digest_sees_ids_alone():
 
 
 def test_prompts_are_a_sequence():
-    made = random_prompts(9, length=4, samples=3)
-    assert len(made) == 3
-    assert made[-1] == list(made)[2]
-    assert made[:2] == tuple(made)[:2]
+    prompts = random_prompts(9, length=4, samples=3)
+    assert len(prompts) == 3
+    assert prompts[-1] == list(prompts)[2]
+    assert prompts[:2] == tuple(prompts)[:2]
     assert TASKS == ("text", "random", "kvpr", "mdqa")
 
 

@@ -31,10 +31,10 @@ SETTINGS = [
 
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_every_row_is_what_the_definition_says(options):
-    setting, made = drawn(**options)
+    setting, batch = drawn(**options)
     half, pairs = setting.vocabulary // 2, setting.pairs
     for ids, positions, targets, numbers, distances in zip(
-        *(part.tolist() for part in (made.ids, made.positions, made.targets, made.pairs, made.distances)),
+        *(part.tolist() for part in (batch.ids, batch.positions, batch.targets, batch.pairs, batch.distances)),
         strict=True,
     ):
         assert len(ids) == setting.length
@@ -59,32 +59,32 @@ def test_every_row_is_what_the_definition_says(options):
 
 
 def test_every_row_is_a_new_one_and_a_seed_gives_the_same():
-    _, made = drawn(rows=200)
-    assert len({tuple(row) for row in made.ids.tolist()}) == 200
-    assert torch.equal(made.ids, drawn(rows=200)[1].ids)
-    assert not torch.equal(made.ids, drawn(rows=200, seed=1)[1].ids)
+    _, batch = drawn(rows=200)
+    assert len({tuple(row) for row in batch.ids.tolist()}) == 200
+    assert torch.equal(batch.ids, drawn(rows=200)[1].ids)
+    assert not torch.equal(batch.ids, drawn(rows=200, seed=1)[1].ids)
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0, 2.0])
 def test_places_follow_the_power_law_without_replacement(power):
     """First places of 3 pairs among 4, against the chances of drawing key after key without replacement."""
     rows = 40_000
-    _, made = drawn(rows=rows, length=14, pairs=3, power=power)
+    _, batch = drawn(rows=rows, length=14, pairs=3, power=power)
     weight = np.arange(1, 5.0) ** (power - 1)
-    found = np.zeros((4, 4, 4))
-    np.add.at(found, tuple(((made.positions - 6) // 2).numpy().T), 1)
+    values = np.zeros((4, 4, 4))
+    np.add.at(values, tuple(((batch.positions - 6) // 2).numpy().T), 1)
     for order in itertools.permutations(range(4), 3):
         chance, left = 1.0, weight.sum()
         for place in order:
             chance, left = chance * weight[place] / left, left - weight[place]
         spread = (chance * (1 - chance) / rows) ** 0.5
-        assert abs(found[order] / rows - chance) < 5 * spread
+        assert abs(values[order] / rows - chance) < 5 * spread
 
 
 def test_keys_and_values_are_uniform_over_their_halves():
-    _, made = drawn(rows=20_000, length=8, pairs=2, vocabulary=10)
-    keys = torch.bincount(made.ids[:, 0], minlength=10)
-    values = torch.bincount(made.ids[:, 3], minlength=10)
+    _, batch = drawn(rows=20_000, length=8, pairs=2, vocabulary=10)
+    keys = torch.bincount(batch.ids[:, 0], minlength=10)
+    values = torch.bincount(batch.ids[:, 3], minlength=10)
     assert keys.nonzero().flatten().tolist() == [1, 2, 3, 4]
     assert values.nonzero().flatten().tolist() == [5, 6, 7, 8, 9]
     assert float((keys[1:5] / 20_000 - 1 / 4).abs().max()) < 5 * (0.25 * 0.75 / 20_000) ** 0.5
@@ -92,10 +92,10 @@ def test_keys_and_values_are_uniform_over_their_halves():
 
 
 def test_rows_from_elsewhere_are_read_as_they_were_made():
-    setting, made = drawn()
-    again = read_rows(made.ids, made.positions, setting.pairs)
-    assert torch.equal(again.targets, made.targets)
-    assert torch.equal(again.distances, made.distances)
+    setting, batch = drawn()
+    again = read_rows(batch.ids, batch.positions, setting.pairs)
+    assert torch.equal(again.targets, batch.targets)
+    assert torch.equal(again.distances, batch.distances)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_rows_that_cannot_be_made_are_refused(options, message):
 
 
 def test_prompts_end_with_the_query_of_the_gold_pair():
-    made = recall_prompts(64, length=32, samples=16, seed=3)
-    assert made.classes == tuple(map(str, range(8)))
-    assert sorted(prompt.label for prompt in made) == sorted(2 * list(range(8)))
-    for prompt in made:
+    prompts = recall_prompts(64, length=32, samples=16, seed=3)
+    assert prompts.classes == tuple(map(str, range(8)))
+    assert sorted(prompt.label for prompt in prompts) == sorted(2 * list(range(8)))
+    for prompt in prompts:
         assert prompt.items == 8
         assert prompt.ids[-1] == prompt.ids[2 * prompt.label] == int(prompt.key)
         assert prompt.position == prompt.label / 7
@@ -153,9 +153,9 @@ def test_a_prompt_depends_on_the_seed_and_its_number_alone():
 
 
 def test_prompts_take_an_index_and_bins():
-    made = recall_prompts(64, length=32, samples=8, pairs=6, classes=2)
-    assert made.classes == ("0-0.5", "0.5-1")
-    assert sorted(prompt.label for prompt in made) == [0] * 4 + [1] * 4
+    prompts = recall_prompts(64, length=32, samples=8, pairs=6, classes=2)
+    assert prompts.classes == ("0-0.5", "0.5-1")
+    assert sorted(prompt.label for prompt in prompts) == [0] * 4 + [1] * 4
     fixed = recall_prompts(64, length=32, samples=4, pairs=6, index=2)
     assert {prompt.label for prompt in fixed} == {2}
     with pytest.raises(InputError, match="an index from 0 to 5"):

@@ -30,8 +30,8 @@ def make(task="kvpr", *, length=700, samples=12, seed=0, encoder=ENCODER, **opti
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**40), index=st.none() | st.integers(0, 2), format=st.sampled_from(["liu2024", "paper"]))
 def test_the_gold_pair_is_at_the_index(seed, index, format):
-    made = make(seed=seed, index=index, format=format)
-    for prompt in made:
+    prompts = make(seed=seed, index=index, format=format)
+    for prompt in prompts:
         pairs = re.findall(r'"([^"]*)": "([^"]*)"', prompt.text)
         place = prompt.label
         assert pairs[place] == (prompt.key, prompt.answers[0])
@@ -41,19 +41,19 @@ def test_the_gold_pair_is_at_the_index(seed, index, format):
         assert index is None or place == index
         assert all(UUID4.fullmatch(word) for pair in pairs for word in pair)
         assert len({key for key, _ in pairs}) == len(pairs)
-    assert made.classes == tuple(map(str, range(made[0].items)))
-    assert len({prompt.group for prompt in made}) == len(made)
+    assert prompts.classes == tuple(map(str, range(prompts[0].items)))
+    assert len({prompt.group for prompt in prompts}) == len(prompts)
 
 
 def check_documents(made, index):
     for prompt in made:
-        found = DOCUMENT.findall(prompt.text)
-        assert [int(number) for number, _, _ in found] == list(range(1, prompt.items + 1))
-        holds = [any(a.casefold() in f"{t} {x}".casefold() for a in prompt.answers) for _, t, x in found]
+        matches = DOCUMENT.findall(prompt.text)
+        assert [int(number) for number, _, _ in matches] == list(range(1, prompt.items + 1))
+        holds = [any(a.casefold() in f"{t} {x}".casefold() for a in prompt.answers) for _, t, x in matches]
         assert holds.index(True) == prompt.label
         assert sum(holds) == 1, "no other document holds an answer"
         assert prompt.text.endswith(f"\n\nQuestion: {prompt.key}\nAnswer:")
-        assert len({title for _, title, _ in found}) == prompt.items
+        assert len({title for _, title, _ in matches}) == prompt.items
         assert index is None or prompt.label == index
         assert prompt.position == prompt.label / (prompt.items - 1)
 
@@ -62,8 +62,8 @@ def check_documents(made, index):
 @given(seed=st.integers(0, 2**40), distractors=st.sampled_from(["bm25", "random"]), index=st.none() | st.integers(0, 2))
 def test_the_gold_document_is_at_the_index(tmp_path_factory, seed, distractors, index):
     file = write_library(tmp_path_factory.mktemp("l") / "towns.jsonl", count=25)
-    made = make("mdqa", length=1200, samples=4, seed=seed, distractors=distractors, index=index, documents=str(file))
-    check_documents(made, index)
+    prompts = make("mdqa", length=1200, samples=4, seed=seed, distractors=distractors, index=index, documents=str(file))
+    check_documents(prompts, index)
 
 
 @pytest.mark.parametrize("index", [None, 1])
@@ -91,21 +91,21 @@ def test_labels_are_balanced(seed, items, rounds, classes):
 
 
 def test_labels_of_a_run_are_balanced_and_not_in_order():
-    made = make(length=900, samples=60)
-    counts = Counter(prompt.label for prompt in made)
+    prompts = make(length=900, samples=60)
+    counts = Counter(prompt.label for prompt in prompts)
     assert max(counts.values()) - min(counts.values()) <= 1
-    items = made[0].items
-    first, second = ([p.label for p in made][at : at + items] for at in (0, items))
+    items = prompts[0].items
+    first, second = ([p.label for p in prompts][at : at + items] for at in (0, items))
     assert sorted(first) == sorted(second) == list(range(items))
     assert first != second
     assert first != sorted(first)
 
 
 def test_classes_are_relative_positions():
-    made = make(length=900, samples=40, classes=2)
-    assert made.classes == ("0-0.5", "0.5-1")
-    assert Counter(prompt.label for prompt in made) == {0: 20, 1: 20}
-    for prompt in made:
+    prompts = make(length=900, samples=40, classes=2)
+    assert prompts.classes == ("0-0.5", "0.5-1")
+    assert Counter(prompt.label for prompt in prompts) == {0: 20, 1: 20}
+    for prompt in prompts:
         place = round(prompt.position * (prompt.items - 1))
         assert prompt.label == (place * 2) // prompt.items
     lengths = [make(length=length, samples=10, classes=3) for length in (500, 1000)]
@@ -119,11 +119,11 @@ def test_the_bins_of_a_class_hold_every_index():
 
 
 def test_label_answer():
-    made = make(samples=40, label="answer")
-    assert made.classes == tuple("0123456789abcdef")
-    assert all(made.classes[prompt.label] == prompt.answers[0][0] for prompt in made)
+    prompts = make(samples=40, label="answer")
+    assert prompts.classes == tuple("0123456789abcdef")
+    assert all(prompts.classes[prompt.label] == prompt.answers[0][0] for prompt in prompts)
     same = make(samples=40)
-    assert [p.ids for p in same] == [p.ids for p in made], "the label does not change what is read"
+    assert [p.ids for p in same] == [p.ids for p in prompts], "the label does not change what is read"
     questions = make("mdqa", length=900, samples=30, label="answer")
     assert questions.classes == tuple(sorted({p.answers[0][0].lower() for p in questions}))
     assert all(questions.classes[p.label] == p.answers[0][0].lower() for p in questions)
@@ -131,10 +131,10 @@ def test_label_answer():
 
 @pytest.mark.parametrize("task", ["kvpr", "mdqa"])
 def test_seeds_and_samples_differ(task):
-    made = [make(task, length=900, samples=4, seed=seed) for seed in (0, 1)]
-    assert len({prompt.text for prompts in made for prompt in prompts}) == 8
-    assert made[0].digest() == make(task, length=900, samples=4, seed=0).digest() != made[1].digest()
-    assert made[0].task == task
+    by_seed = [make(task, length=900, samples=4, seed=seed) for seed in (0, 1)]
+    assert len({prompt.text for prompts in by_seed for prompt in prompts}) == 8
+    assert by_seed[0].digest() == make(task, length=900, samples=4, seed=0).digest() != by_seed[1].digest()
+    assert by_seed[0].task == task
 
 
 CODE = """
@@ -152,18 +152,18 @@ print(state.hexdigest())
 
 
 def test_the_same_in_every_process_and_under_every_hash_seed():
-    found = set()
+    names = set()
     for seed in ("1", "12345"):
         env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
-        found.add(done.stdout)
+        names.add(done.stdout)
     state = hashlib.sha256()
     for task in ("kvpr", "mdqa"):
         for distractors in ("bm25", "random"):
             for p in make(task, length=900, samples=6, seed=5, distractors=distractors):
                 fields = (p.text, p.label, p.answers, p.group, p.position, p.key, p.items)
                 state.update(repr(fields).encode())
-    assert found == {state.hexdigest() + "\n"}
+    assert names == {state.hexdigest() + "\n"}
 
 
 def test_draws_come_from_the_raw_stream():
@@ -211,8 +211,8 @@ def test_a_length_that_is_none(text):
 
 
 def matched(task, match, encoders, **options):
-    made = make_task(task, TaskOptions(**options))
-    return matched_prompts(made, encoders, length=800, samples=5, seed=0, match=match)
+    own_task = make_task(task, TaskOptions(**options))
+    return matched_prompts(own_task, encoders, length=800, samples=5, seed=0, match=match)
 
 
 @pytest.mark.parametrize("task", ["kvpr", "mdqa"])
@@ -255,24 +255,24 @@ class Counting:
 def test_a_task_of_ones_own_is_matched_by_its_text():
     encoders = [bytes_encoder(), words_encoder()]
     assert isinstance(Counting(), Task)
-    made = matched_prompts(Counting(), encoders, length=50, samples=3, seed=4)
-    assert [[p.text for p in prompts] for prompts in made] == [["4 0 ", "4 1 ", "4 2 "]] * 2
+    matched_sets = matched_prompts(Counting(), encoders, length=50, samples=3, seed=4)
+    assert [[p.text for p in prompts] for prompts in matched_sets] == [["4 0 ", "4 1 ", "4 2 "]] * 2
     with pytest.raises(InputError, match="the same text for all models; got texts of the task counting that depend on"):
         matched_prompts(Counting(own=True), encoders, length=50, samples=3, seed=4)
 
 
 def test_chat_template():
     encoder = Encoder(bytes_tokenizer(chat=CHAT, bos=True))
-    made = make(encoder=encoder, chat_template=True, samples=5)
+    prompts = make(encoder=encoder, chat_template=True, samples=5)
     plain = make(encoder=encoder, samples=5)
-    for prompt in made:
+    for prompt in prompts:
         assert prompt.text.startswith("<s><user>Extract the value")
         assert prompt.text.endswith("\nCorresponding value:</user><assistant>")
         assert prompt.begins
         assert prompt.ids.count(encoder.prefix[0]) == 1, "the template wrote the first token; none is added"
         assert encoder.tokenizer.decode(prompt.ids) == prompt.text
-    assert max(made.lengths) <= 700
-    assert made[0].items <= plain[0].items
+    assert max(prompts.lengths) <= 700
+    assert prompts[0].items <= plain[0].items
     with pytest.raises(InputError, match="a tokenizer with a chat template for chat_template=True; got one without"):
         make(chat_template=True)
 

@@ -53,9 +53,9 @@ def test_no_length_is_advised_that_the_model_cannot_take():
 
 
 def without_unknown():
-    made = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_text_that_a_tokenizer_without_an_unknown_token_cannot_write_is_taught():
@@ -86,16 +86,16 @@ def test_a_file_whose_answers_stand_in_no_passage_is_refused(tmp_path):
 
 def test_prompts_without_their_answer_are_counted(tmp_path):
     task = make_task("mdqa", library(tmp_path, told=range(8)))
-    (found,) = task.prompts(Encoder(word_tokenizer()), length=300, samples=12, seed=0).findings
-    assert found.code == "answer_not_in_document"
-    assert found.message.startswith("in 4 of 12 prompts the gold document contains none of the answers")
+    (finding,) = task.prompts(Encoder(word_tokenizer()), length=300, samples=12, seed=0).findings
+    assert finding.code == "answer_not_in_document"
+    assert finding.message.startswith("in 4 of 12 prompts the gold document contains none of the answers")
     whole = make_task("mdqa", library(tmp_path, told=range(12)))
     assert whole.prompts(Encoder(word_tokenizer()), length=300, samples=12, seed=0).findings == ()
 
 
 def test_ids_left_out_are_never_drawn_and_the_others_stay_even():
-    made = random_prompts(7, length=500, samples=4, without=[0, 3])
-    drawn = [i for prompt in made for i in prompt.ids]
+    prompts = random_prompts(7, length=500, samples=4, without=[0, 3])
+    drawn = [i for prompt in prompts for i in prompt.ids]
     assert set(drawn) == {1, 2, 4, 5, 6}
     assert min(drawn.count(i) for i in set(drawn)) > 300
     with pytest.raises(InputError, match="token ids to draw from"):

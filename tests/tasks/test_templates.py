@@ -81,8 +81,8 @@ def test_multi_document_template():
 
 @pytest.mark.parametrize("format", ["liu2024", "paper"])
 def test_the_task_uses_the_template(format):
-    made = make_task("kvpr", TaskOptions(format=format)).prompts(bytes_encoder(), length=600, samples=4, seed=3)
-    for prompt in made:
+    prompts = make_task("kvpr", TaskOptions(format=format)).prompts(bytes_encoder(), length=600, samples=4, seed=3)
+    for prompt in prompts:
         pairs = re.findall(r'"([0-9a-f-]{36})": "([0-9a-f-]{36})"', prompt.text)
         assert len(pairs) == prompt.items
         assert prompt.text == key_value_text(pairs, prompt.label, format)
@@ -90,14 +90,14 @@ def test_the_task_uses_the_template(format):
 
 def test_the_first_prompt_of_seed_0_stays_as_it_is():
     """Everything a study measured depends on this string; a change of it is a change of every number."""
-    made = make_task("kvpr", TaskOptions(items=2, index=0)).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
-    assert made[0].text.splitlines()[3:5] == [
+    prompts = make_task("kvpr", TaskOptions(items=2, index=0)).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
+    assert prompts[0].text.splitlines()[3:5] == [
         '{"2516ac85-e2eb-45e3-8cdb-31fe6899a08e": "bee98d4d-f84f-48cd-8699-8b3aec16def4",',
         ' "52eb2ae4-3367-410f-926e-381087c1843c": "5d463640-690f-4ec9-ac85-d6406a331400"}',
     ]
-    made = make_task("mdqa", TaskOptions(items=2, index=1)).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
-    assert made[0].key == "what is sold every autumn at the market of fendewick"
-    assert "\nDocument [2](Title: Fendewick) " in made[0].text
+    prompts = make_task("mdqa", TaskOptions(items=2, index=1)).prompts(bytes_encoder(), length=4000, samples=1, seed=0)
+    assert prompts[0].key == "what is sold every autumn at the market of fendewick"
+    assert "\nDocument [2](Title: Fendewick) " in prompts[0].text
 
 
 def test_unknown_format():

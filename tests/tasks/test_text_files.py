@@ -46,11 +46,11 @@ def test_windows_are_exact_and_spread_and_stay_in_their_file(tmp_path_factory, l
         with pytest.raises(InputError, match=f"text for {samples} windows of {length} tokens; got {in_all}"):
             file_prompts(files, encoder, length=length, samples=samples)
         return
-    made = file_prompts(files, encoder, length=length, samples=samples)
-    assert made.task == "text"
-    assert made.lengths == (length,) * samples
-    assert all(prompt.begins == adds and (prompt.ids[0] == BOS) == adds for prompt in made)
-    rows = words_of(made)
+    prompts = file_prompts(files, encoder, length=length, samples=samples)
+    assert prompts.task == "text"
+    assert prompts.lengths == (length,) * samples
+    assert all(prompt.begins == adds and (prompt.ids[0] == BOS) == adds for prompt in prompts)
+    rows = words_of(prompts)
     assert all(row == list(range(row[0], row[0] + size)) for row in rows), "whole, in order"
     assert all((row[0] < 50) == (row[-1] < 50) for row in rows), "never across two files"
     starts = [row[0] for row in rows]
@@ -61,17 +61,17 @@ def test_windows_are_exact_and_spread_and_stay_in_their_file(tmp_path_factory, l
 
 
 def test_windows_are_spread_over_all_files(two_files):
-    made = file_prompts(two_files, PLAIN, length=10, samples=5)
-    assert [row[0] for row in words_of(made)] == [0, 20, 40, 60, 80]
-    assert made[1].text == numbers(20, 30)
-    assert made[1].ids == tuple(WORDS.index(str(i)) for i in range(20, 30))
+    prompts = file_prompts(two_files, PLAIN, length=10, samples=5)
+    assert [row[0] for row in words_of(prompts)] == [0, 20, 40, 60, 80]
+    assert prompts[1].text == numbers(20, 30)
+    assert prompts[1].ids == tuple(WORDS.index(str(i)) for i in range(20, 30))
 
 
 def test_a_short_file_is_left_out_and_too_little_text_refused(tmp_path, two_files):
     short = tmp_path / "short.txt"
     short.write_text("1 2 3")
-    made = file_prompts([short, *two_files], PLAIN, length=10, samples=10)
-    assert words_of(made)[0][0] == 0
+    prompts = file_prompts([short, *two_files], PLAIN, length=10, samples=10)
+    assert words_of(prompts)[0][0] == 0
     with pytest.raises(InputError, match=r"text for 11 windows of 10 tokens; got 10 \(longest file: 50 tokens\)"):
         file_prompts([short, *two_files], PLAIN, length=10, samples=11)
     with pytest.raises(InputError, match=r"got 0 \(longest file: 3 tokens\); pass more text, a smaller length"):
@@ -93,12 +93,12 @@ def test_unreadable_text(tmp_path, content, text):
     file = tmp_path / "t.txt"
     if content is not None:
         file.write_bytes(content)
-    for read in (
+    for read_file in (
         lambda: file_prompts([file], PLAIN, length=4, samples=1),
         lambda: jsonl_prompts(file, PLAIN, length=4, samples=1),
     ):
         with pytest.raises(InputError, match=text):
-            read()
+            read_file()
 
 
 def test_a_folder_is_not_a_file(tmp_path):
@@ -118,9 +118,9 @@ def test_byte_order_mark_is_not_text(tmp_path):
 def test_json_lines(tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": text}) for text in ("a b c", "d e", "f g h i")) + "\n\n")
-    made = jsonl_prompts(file, ADDING, length=3, samples=None)
-    assert made.task == "own.jsonl"
-    assert made.lengths == (3, 3, 3), "cut with the first token counted"
+    prompts = jsonl_prompts(file, ADDING, length=3, samples=None)
+    assert prompts.task == "own.jsonl"
+    assert prompts.lengths == (3, 3, 3), "cut with the first token counted"
     assert jsonl_prompts(file, PLAIN, length=None, samples=2).lengths == (3, 2)
     assert jsonl_prompts(file, PLAIN, length=512, samples=8).lengths == (3, 2, 4)
 

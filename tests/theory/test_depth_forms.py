@@ -14,16 +14,16 @@ def test_bounds_hold_on_random_paths_and_value_is_the_metric(states):
     rng = np.random.default_rng(states)
     for _ in range(50):
         hidden = rng.standard_normal((states, 4, 3)).cumsum(0)
-        found = theory.poincare_bounds(hidden)
-        assert found.lower <= found.value * (1 + 1e-12)
-        assert found.value <= found.upper * (1 + 1e-12)
+        bounds = theory.poincare_bounds(hidden)
+        assert bounds.lower <= bounds.value * (1 + 1e-12)
+        assert bounds.value <= bounds.upper * (1 + 1e-12)
         expected = metrics.depth_stability(torch.tensor(hidden)).item()
-        assert found.value == pytest.approx(expected, rel=1e-12)
+        assert bounds.value == pytest.approx(expected, rel=1e-12)
         energy = metrics.path_energy(torch.tensor(hidden)).item()
         theta, size = math.pi / (2 * states), 4 * hidden[0].size
-        assert found.upper == pytest.approx(energy / (size * states * math.sin(theta) ** 2), rel=1e-12)
+        assert bounds.upper == pytest.approx(energy / (size * states * math.sin(theta) ** 2), rel=1e-12)
         printed = theory.poincare_bounds(hidden, form="printed")
-        assert printed.upper == pytest.approx(states * found.upper, rel=1e-12)
+        assert printed.upper == pytest.approx(states * bounds.upper, rel=1e-12)
         assert printed.lower == 0
 
 
@@ -55,10 +55,10 @@ def test_path_energy_does_not_order_stability():
     zigzag, straight = (np.concatenate([[0.0], s]).cumsum()[:, None, None] for s in (steps, np.ones(10)))
     values = [theory.poincare_bounds(path).value for path in (zigzag, straight)]
     assert values == pytest.approx([0.3719, 10.0], abs=1e-4)
-    found = theory.depth_ordering(15, 10, n_layers=10)
-    assert found.path_ordered is True
-    assert found.stability_guaranteed is False
-    assert found.needed_ratio == pytest.approx(48.4, abs=0.05)
+    ordering = theory.depth_ordering(15, 10, n_layers=10)
+    assert ordering.path_ordered is True
+    assert ordering.stability_guaranteed is False
+    assert ordering.needed_ratio == pytest.approx(48.4, abs=0.05)
     assert theory.depth_ordering(15, 10, n_layers=10, form="printed").stability_guaranteed is True
 
 
@@ -77,12 +77,12 @@ def test_needed_ratio_suffices():
 
 def test_uncorrelated_increments():
     energy = [1.0, 3.0, 0.5, 2.0]
-    found = theory.simulate("expected_depth_stability", energy, n=3, d=2, samples=60_000, seed=4)
-    assert abs(found.gap) < 4 * found.standard_error / found.estimate
-    assert found.standard_error < 0.005 * found.estimate
+    simulation = theory.simulate("expected_depth_stability", energy, n=3, d=2, samples=60_000, seed=4)
+    assert abs(simulation.gap) < 4 * simulation.standard_error / simulation.estimate
+    assert simulation.standard_error < 0.005 * simulation.estimate
     # Assumption 8 then orders St_L²: it is increasing in every increment
     more = theory.expected_depth_stability([1.1, 3.0, 0.5, 2.0], n=3, d=2)
-    assert more > found.closed_form
+    assert more > simulation.closed_form
     assert theory.expected_depth_stability([4.0], n=2, d=1) == pytest.approx(0.5)  # ‖Δ‖²/(4nd)
 
 

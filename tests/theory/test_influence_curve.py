@@ -138,11 +138,11 @@ def test_ragged_prompts_leave_out_what_they_lack():
 def test_shares_and_half_reach_by_their_definitions(seed):
     influence = np.random.default_rng(seed).exponential(size=(4, 100))
     shares = recent_share(np.log(influence))
-    for row, found in zip(influence, shares, strict=True):
-        np.testing.assert_allclose(found[:3], [row[:w].sum() / row.sum() for w in (1, 16, 64)])
-        assert np.isnan(found[3])  # 100 tokens say nothing of 256
-    for row, found in zip(influence, half_reach(np.log(influence)), strict=True):
-        assert next(k for k in range(1, 101) if row[:k].sum() >= row.sum() / 2) == found
+    for row, value in zip(influence, shares, strict=True):
+        np.testing.assert_allclose(value[:3], [row[:w].sum() / row.sum() for w in (1, 16, 64)])
+        assert np.isnan(value[3])  # 100 tokens say nothing of 256
+    for row, value in zip(influence, half_reach(np.log(influence)), strict=True):
+        assert next(k for k in range(1, 101) if row[:k].sum() >= row.sum() / 2) == value
 
 
 def test_share_of_a_curve_that_is_zero_far_away():
@@ -227,8 +227,8 @@ def test_prompts_of_other_levels_and_lengths_are_no_decay():
     fit = exponential_fit(curves)
     rows, places = np.nonzero(np.isfinite(curves[:, 1:]))
     design = np.column_stack([places + 1.0, np.eye(5)[rows]])
-    found = np.linalg.lstsq(design, curves[rows, places + 1], rcond=None)[0]
-    np.testing.assert_allclose([fit.kappa, fit.intercept], [-found[0], found[1:].mean()], rtol=1e-9)
+    solution = np.linalg.lstsq(design, curves[rows, places + 1], rcond=None)[0]
+    np.testing.assert_allclose([fit.kappa, fit.intercept], [-solution[0], solution[1:].mean()], rtol=1e-9)
     assert fit.kappa == pytest.approx(0.02, abs=2e-3)
     assert fit.kappa_low < fit.kappa < fit.kappa_high < 0.03
     assert exponential_fit(np.nanmean(curves, axis=0)).kappa > 0.08
@@ -256,7 +256,7 @@ def test_paired_ratio_compares_the_same_prompts():
     line = -0.1 * np.arange(30.0)
     a, b = np.stack([line, line + 5, line - 2]), np.stack([0.5 * line, 0.5 * line + 5, 0.5 * line - 2])
     b[1, 10:] = np.nan  # zero influence, or a prompt that ends, in one model
-    found = ratio_fit(a, b, paired=True)
-    np.testing.assert_allclose(found.log_ratio, 0.5 * line, atol=1e-12)
-    assert found.fit.kappa == pytest.approx(0.05)
-    assert found.fit.kappa_low == pytest.approx(found.fit.kappa_high)
+    fit = ratio_fit(a, b, paired=True)
+    np.testing.assert_allclose(fit.log_ratio, 0.5 * line, atol=1e-12)
+    assert fit.fit.kappa == pytest.approx(0.05)
+    assert fit.fit.kappa_low == pytest.approx(fit.fit.kappa_high)

@@ -70,9 +70,9 @@ def test_trace_and_mean_by_their_definition(case):
 @pytest.mark.parametrize("lags", [1, 3])
 def test_trace_and_mean_are_those_of_a_simulation(lags):
     w = mamba_weights(2, n=5, lags=lags)
-    found = theory.simulate("mamba_trace", **w, sigma2=0.8, samples=100_000, seed=1)
-    assert abs(found.gap) < 4 * found.standard_error / found.estimate
-    assert found.standard_error < 0.01 * found.estimate
+    simulation = theory.simulate("mamba_trace", **w, sigma2=0.8, samples=100_000, seed=1)
+    assert abs(simulation.gap) < 4 * simulation.standard_error / simulation.estimate
+    assert simulation.standard_error < 0.01 * simulation.estimate
     mean = theory.simulate("mamba_mean", **w, sigma2=0.8, samples=100_000, seed=2)
     np.testing.assert_allclose(mean.closed_form, mean.estimate, atol=float(5 * mean.standard_error.max()))
 
@@ -108,8 +108,10 @@ def test_selection_changes_the_order_in_sigma():
     rng = np.random.default_rng(5)
     args = [rng.standard_normal(shape) / 2 for shape in ((3, 4), (3, 4), (4, 5), (4, 5))]
     options = {"n": 4, "step": 0.7, "decay": 0.8}
-    found = theory.simulate("selective_mamba_mean", *args, sigma2=1.0, samples=200_000, **options)
-    np.testing.assert_allclose(found.closed_form, found.estimate, atol=float(5 * found.standard_error.max()))
+    simulation = theory.simulate("selective_mamba_mean", *args, sigma2=1.0, samples=200_000, **options)
+    np.testing.assert_allclose(
+        simulation.closed_form, simulation.estimate, atol=float(5 * simulation.standard_error.max())
+    )
     small, large = (theory.selective_mamba_mean(*args, sigma2=s2, **options) for s2 in (0.1, 0.2))
     np.testing.assert_allclose(large, 4 * small, rtol=1e-12)
     with pytest.raises(ValueError, match="form='corrected'"):
@@ -119,8 +121,8 @@ def test_selection_changes_the_order_in_sigma():
 @pytest.mark.parametrize("sigma", [0.1, 1.0])
 def test_true_silu_is_far_from_its_linearisation(sigma):
     w = mamba_weights(6, n=3, lags=1)
-    found = theory.simulate("mamba_trace", **w, sigma2=sigma**2, samples=40_000, activation="silu")
-    assert found.gap < (-0.1 if sigma == 1.0 else 0.05)
+    simulation = theory.simulate("mamba_trace", **w, sigma2=sigma**2, samples=40_000, activation="silu")
+    assert simulation.gap < (-0.1 if sigma == 1.0 else 0.05)
 
 
 def test_channels_give_what_the_dense_form_gives():
@@ -222,15 +224,15 @@ def test_counter_example_of_theorem_5():
 
 
 def test_worked_values_of_theorem_5():
-    found = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=0.5)
-    assert found.q(1) == 73.75
-    assert found.q(10) == 11049.25
-    np.testing.assert_allclose(found.q(np.array([1, 10])), [73.75, 11049.25])
-    assert found.sigma2_max == pytest.approx(15.169707421783029, rel=1e-14)
-    assert found.guaranteed is None
-    assert found.n_star is None
-    assert found._fields == ("q", "sigma2_max", "guaranteed", "n_star")
-    at_root = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=found.sigma2_max)
+    ordering = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=0.5)
+    assert ordering.q(1) == 73.75
+    assert ordering.q(10) == 11049.25
+    np.testing.assert_allclose(ordering.q(np.array([1, 10])), [73.75, 11049.25])
+    assert ordering.sigma2_max == pytest.approx(15.169707421783029, rel=1e-14)
+    assert ordering.guaranteed is None
+    assert ordering.n_star is None
+    assert ordering._fields == ("q", "sigma2_max", "guaranteed", "n_star")
+    at_root = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=ordering.sigma2_max)
     assert at_root.q(1) == pytest.approx(0, abs=1e-9)
 
 
@@ -249,9 +251,9 @@ def test_guarantee_holds_up_to_its_threshold():
 
 
 def test_printed_ordering_claims_all_n():
-    found = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=0.5, form="printed")
-    assert found.guaranteed is True
-    assert found.n_star == math.inf
+    ordering = theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=0.5, form="printed")
+    assert ordering.guaranteed is True
+    assert ordering.n_star == math.inf
     with pytest.warns(theory.HypothesisWarning, match="σ² < σ²_max"):
         assert theory.stability_ordering(0.5, 2, 8, 3, 1.5, sigma2=20, form="printed").guaranteed is False
 
@@ -274,10 +276,10 @@ def test_constants_need_contractivity(rho):
 
 
 def test_constants():
-    found = theory.mamba_constants(0.5, 2, 3, 0.5, 1.5)
+    constants = theory.mamba_constants(0.5, 2, 3, 0.5, 1.5)
     scale = (2 * 3 * 0.5 * 1.5) ** 2
-    assert found == pytest.approx((scale, scale * (1 + 4 / 3), scale * (2 + 4 / 3)))
-    assert found._fields == ("alpha_M", "beta_M", "beta_prime")
+    assert constants == pytest.approx((scale, scale * (1 + 4 / 3), scale * (2 + 4 / 3)))
+    assert constants._fields == ("alpha_M", "beta_M", "beta_prime")
     with pytest.raises(ValueError, match="c ≥ 0"):
         theory.mamba_constants(0.5, -2, 3, 0.5, 1.5)
     with pytest.raises(ValueError, match="sigma2 > 0"):

@@ -19,12 +19,12 @@ def test_moments_are_unbiased_and_errors_are_right():
     def draw(rng, k):
         return 5 + rng.standard_normal((k, 3)) * np.array([1.0, 2.0, 3.0])
 
-    found = [sample_moments(draw, samples=500, seed=seed, chunk=8) for seed in range(200)]
-    traces = np.array([f.trace for f in found])
+    moments = [sample_moments(draw, samples=500, seed=seed, chunk=8) for seed in range(200)]
+    traces = np.array([f.trace for f in moments])
     assert traces.mean() == pytest.approx(14, abs=4 * traces.std() / np.sqrt(200))
-    assert np.mean([f.trace_error for f in found]) == pytest.approx(traces.std(), rel=0.2)
-    means = np.array([f.mean for f in found])
-    np.testing.assert_allclose(np.mean([f.mean_error for f in found], axis=0), means.std(0), rtol=0.2)
+    assert np.mean([f.trace_error for f in moments]) == pytest.approx(traces.std(), rel=0.2)
+    means = np.array([f.mean for f in moments])
+    np.testing.assert_allclose(np.mean([f.mean_error for f in moments], axis=0), means.std(0), rtol=0.2)
 
 
 def test_same_seed_same_number_and_chunks_bound_the_draws():
@@ -47,16 +47,16 @@ def test_fields():
 
 
 def test_gelu_twin():
-    found = theory.simulate("gelu_moments", 0.3, 0.64, samples=50_000)
-    assert abs(found.closed_form - found.estimate) < 5 * found.standard_error
+    simulation = theory.simulate("gelu_moments", 0.3, 0.64, samples=50_000)
+    assert abs(simulation.closed_form - simulation.estimate) < 5 * simulation.standard_error
 
 
 def test_gap_of_the_printed_form():
     w = mamba_weights(1)
-    found = theory.simulate("mamba_mean", **w, sigma2=1.0, samples=2000, form="printed")
-    assert found.closed_form.shape == (4,)
-    assert found.estimate.shape == (6, 4)
-    assert found.gap > 0.5
+    simulation = theory.simulate("mamba_mean", **w, sigma2=1.0, samples=2000, form="printed")
+    assert simulation.closed_form.shape == (4,)
+    assert simulation.estimate.shape == (6, 4)
+    assert simulation.gap > 0.5
 
 
 def test_unknown_names_and_bad_requests():
@@ -81,11 +81,11 @@ def test_hypotheses_are_collected_without_a_warning():
     w = transformer_weights(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = theory.hypotheses(
+        hypotheses = theory.hypotheses(
             "transformer_trace", w["W1"], w["W2"], w["W_V"], sigma2=0.5, n=3, attention="causal", form="printed"
         )
-    assert found.failed == ("uniform attention over all n tokens", "W_V W_Vᵀ = I")
-    assert str(found).startswith("hypotheses not met: uniform attention")
+    assert hypotheses.failed == ("uniform attention over all n tokens", "W_V W_Vᵀ = I")
+    assert str(hypotheses).startswith("hypotheses not met: uniform attention")
 
 
 def test_warnings_point_at_the_line_of_the_user(tmp_path):

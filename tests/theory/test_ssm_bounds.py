@@ -12,8 +12,8 @@ from repflow.theory.statements.state_space import influence_ratio, lemma_broken
 
 
 def test_worked_influence():
-    found = theory.lti_influence([0.9, 0.5, 0.2], [1, -2, 0.5], [0.3, 1, 2], range(6))
-    np.testing.assert_allclose(found, [0.7, 0.53, 0.217, 0.0233, 0.07343, 0.114967], rtol=1e-9)
+    influence = theory.lti_influence([0.9, 0.5, 0.2], [1, -2, 0.5], [0.3, 1, 2], range(6))
+    np.testing.assert_allclose(influence, [0.7, 0.53, 0.217, 0.0233, 0.07343, 0.114967], rtol=1e-9)
 
 
 def test_influence_is_the_gradient_of_the_recurrence():
@@ -27,8 +27,8 @@ def test_influence_is_the_gradient_of_the_recurrence():
 
 
 def test_influence_of_several_states_is_not_monotone():
-    found = theory.lti_influence([0.9, 0.8], [1, 1], [1, -1.2], range(8))
-    np.testing.assert_allclose(found, [0.2, 0.06, 0.042, 0.115, 0.165, 0.197, 0.217, 0.227], atol=6e-4)
+    influence = theory.lti_influence([0.9, 0.8], [1, 1], [1, -1.2], range(8))
+    np.testing.assert_allclose(influence, [0.2, 0.06, 0.042, 0.115, 0.165, 0.197, 0.217, 0.227], atol=6e-4)
     for a, c in ((0.9, 1.0), (0.8, -1.2)):
         assert (np.diff(theory.lti_influence([a], [1], [c], range(8))) < 0).all()
 
@@ -130,14 +130,14 @@ def test_random_systems_keep_the_corrected_bound():
         t, n = rng.integers(2, 8), rng.integers(1, 4)
         decay, b = rng.uniform(0, 1, (t, n)), rng.standard_normal((t, n)) + rng.normal()
         step = (1 - decay.max(1)) * rng.uniform(0, 1, t)
-        found = theory.memory_contraction(decay, step, b)
-        assert found.lhs <= found.rhs + 1e-12
-        assert found.hypotheses.all_hold
+        contraction = theory.memory_contraction(decay, step, b)
+        assert contraction.lhs <= contraction.rhs + 1e-12
+        assert contraction.hypotheses.all_hold
         states = [np.zeros(n)]
         for i in range(t):
             states.append(decay[i] * states[-1] + step[i] * b[i])
         pairs = [np.abs(p - q).max() for p in states[1:] for q in states[1:]]
-        assert found.lhs == pytest.approx(max(pairs), rel=1e-12)
+        assert contraction.lhs == pytest.approx(max(pairs), rel=1e-12)
         equal = theory.memory_contraction(decay[:, :1], 1 - decay[:, 0], b[:, :1], form="printed")
         broken += equal.lhs > equal.rhs + 1e-12
     assert broken > 20
@@ -146,18 +146,20 @@ def test_random_systems_keep_the_corrected_bound():
 def test_without_the_hypothesis_the_bound_fails_and_the_state_is_named():
     b = np.ones((20, 1))
     b[1] = -1
-    found = theory.memory_contraction(np.full((20, 1), 0.9), np.ones(20), b)
-    assert found.lhs == pytest.approx(8.584, abs=5e-4)
-    assert found.rhs == pytest.approx(1.730, abs=5e-4)
-    assert found.hypotheses.failed == ("A + Δ ≤ 1",)
-    assert "1 of 1 states: state 0" in str(found.hypotheses)
+    contraction = theory.memory_contraction(np.full((20, 1), 0.9), np.ones(20), b)
+    assert contraction.lhs == pytest.approx(8.584, abs=5e-4)
+    assert contraction.rhs == pytest.approx(1.730, abs=5e-4)
+    assert contraction.hypotheses.failed == ("A + Δ ≤ 1",)
+    assert "1 of 1 states: state 0" in str(contraction.hypotheses)
 
 
 @pytest.mark.parametrize(("rate", "largest"), [(2, 0.796812), (3, 0.940480), (4, 0.980173), (16, 0.99999989)])
 def test_mamba_meets_the_hypothesis_up_to_a_step(rate, largest):
     for step, holds in ((largest - 2e-6 if rate < 16 else 0.9999998, True), (largest + 2e-6, False)):
-        found = theory.memory_contraction(np.full((3, 1), math.exp(-rate * step)), np.full(3, step), [[1.0], [-1], [0]])
-        assert found.hypotheses.all_hold is holds
+        contraction = theory.memory_contraction(
+            np.full((3, 1), math.exp(-rate * step)), np.full(3, step), [[1.0], [-1], [0]]
+        )
+        assert contraction.hypotheses.all_hold is holds
     first = theory.memory_contraction(np.full((3, 1), math.exp(-1e-3)), np.full(3, 1e-3), [[1.0], [-1], [0]])
     assert first.hypotheses.failed == ("A + Δ ≤ 1",)  # the first state of the standard init never meets it
 

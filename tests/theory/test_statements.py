@@ -24,15 +24,15 @@ def draw(sigma2):
 
 
 def checks(session):
-    made = form_check(session, "Toy theorem", "σ² = 4", "the square is missing", "second_moment", 4.0)
-    return [made, bound_check(1, "Toy lemma", "x² ≥ 0", 0, 0, 10, "")]
+    check = form_check(session, "Toy theorem", "σ² = 4", "the square is missing", "second_moment", 4.0)
+    return [check, bound_check(1, "Toy lemma", "x² ≥ 0", 0, 0, 10, "")]
 
 
 @pytest.fixture
 def toy(monkeypatch):
     module = ModuleType("toy")
     module.CHECKS, module.FORMS = {"toy": checks}, {"second_moment": second_moment}
-    module.TWINS = {"second_moment": Twin(draw, lambda found: (float(found.mean), float(found.mean_error)))}
+    module.TWINS = {"second_moment": Twin(draw, lambda moments: (float(moments.mean), float(moments.mean_error)))}
     monkeypatch.setattr(statements, "MODULES", (*statements.MODULES, module))
     statements.register()
     yield

@@ -29,9 +29,9 @@ def linear_trace_by_matrices(w, sigma2, n, *, causal):
 def test_linear_forms_are_exact(causal, n):
     w = transformer_weights(1)
     kind = "causal" if causal else "uniform"
-    found = theory.transformer_trace(w["W1"], w["W2"], w["W_V"], sigma2=0.7, n=n, attention=kind)
-    assert isinstance(found, float)
-    assert found == pytest.approx(linear_trace_by_matrices(w, 0.7, n, causal=causal), rel=1e-12)
+    trace = theory.transformer_trace(w["W1"], w["W2"], w["W_V"], sigma2=0.7, n=n, attention=kind)
+    assert isinstance(trace, float)
+    assert trace == pytest.approx(linear_trace_by_matrices(w, 0.7, n, causal=causal), rel=1e-12)
 
 
 def test_printed_trace_is_equation_12():
@@ -40,14 +40,14 @@ def test_printed_trace_is_equation_12():
     t1 = np.eye(5) + t2
     expected = 0.3 * (np.trace(t1 @ t1.T) + 4 * np.trace(t2 @ t2.T) + 2 * np.trace(t1 @ w["W_V"] @ t2.T))
     with pytest.warns(theory.HypothesisWarning, match="W_V W_Vᵀ = I"):
-        found = theory.transformer_trace(w["W1"], w["W2"], w["W_V"], sigma2=0.3, n=4, form="printed")
-    assert found == pytest.approx(expected, rel=1e-12)
+        trace = theory.transformer_trace(w["W1"], w["W2"], w["W_V"], sigma2=0.3, n=4, form="printed")
+    assert trace == pytest.approx(expected, rel=1e-12)
     for attention in ("causal", "softmax"):
         with pytest.warns(theory.HypothesisWarning, match="uniform attention"):
             again = theory.transformer_trace(
                 w["W1"], w["W2"], w["W_V"], sigma2=0.3, n=4, attention=attention, activation="gelu", form="printed"
             )
-        assert again == found
+        assert again == trace
 
 
 def test_printed_trace_is_right_under_its_own_hypotheses():
@@ -71,9 +71,9 @@ def test_printed_trace_is_right_under_its_own_hypotheses():
 def test_corrected_trace_is_that_of_a_simulation(kwargs, samples):
     w = transformer_weights(4)
     kwargs = {"b1": w["b1"], "W_Q": w["W_Q"], "W_K": w["W_K"], **kwargs}
-    found = theory.simulate("transformer_trace", w["W1"], w["W2"], w["W_V"], samples=samples, seed=3, **kwargs)
-    assert found.standard_error < 0.005 * found.estimate
-    assert abs(found.gap) < 0.01 + 2 * found.standard_error / found.estimate
+    simulation = theory.simulate("transformer_trace", w["W1"], w["W2"], w["W_V"], samples=samples, seed=3, **kwargs)
+    assert simulation.standard_error < 0.005 * simulation.estimate
+    assert abs(simulation.gap) < 0.01 + 2 * simulation.standard_error / simulation.estimate
 
 
 def test_softmax_reduces_to_uniform_without_queries():
@@ -99,11 +99,11 @@ def test_mean_field_by_quadrature_in_one_dimension(inner):
     expected = n * s2 * p**2 + (both * (2 * p * x * (own * seen - other**2 * centred) + (other * centred) ** 2)).sum()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # n is small
-        found = theory.transformer_trace(
+        trace = theory.transformer_trace(
             [[1.0]], [[inner]], [[v]], sigma2=s2, n=n, attention="softmax", W_Q=[[b]], W_K=[[1.0]]
         )
     assert t2 + s2 * g * b == pytest.approx(p)
-    assert found == pytest.approx(expected, rel=1e-9)
+    assert trace == pytest.approx(expected, rel=1e-9)
 
 
 def test_attention_keeps_a_share_of_its_own_token_for_any_n():
@@ -112,21 +112,21 @@ def test_attention_keeps_a_share_of_its_own_token_for_any_n():
     zero = np.zeros((5, 7))
     b = w["W_Q"].T @ w["W_K"] / math.sqrt(5)
     n, s2 = 10**6, 0.4
-    found = theory.transformer_trace(
+    trace = theory.transformer_trace(
         zero.T, zero, w["W_V"], sigma2=s2, n=n, attention="softmax", W_Q=w["W_Q"], W_K=w["W_K"]
     )
-    assert found / n == pytest.approx(s2**3 * ((w["W_V"] @ b.T) ** 2).sum(), rel=1e-3)
+    assert trace / n == pytest.approx(s2**3 * ((w["W_V"] @ b.T) ** 2).sum(), rel=1e-3)
 
 
 def test_variance_of_logits_does_not_fall_with_their_width():
     """Eq. 37 and 38: Var(q·k/√d_k) is σ⁴, not σ⁴/√d_k, for entries of variance 1/d."""
     rng = np.random.default_rng(0)
-    s2, found = 0.64, []
+    s2, variances = 0.64, []
     for d in (16, 64):
         wq, wk = (rng.standard_normal((200, d, d)) / math.sqrt(d) for _ in range(2))
         q, k = (np.einsum("bij,bkj->bki", m, math.sqrt(s2) * rng.standard_normal((200, 50, d))) for m in (wq, wk))
-        found.append(float(((q * k).sum(-1) / math.sqrt(d)).var()))
-    assert found == pytest.approx([s2**2, s2**2], rel=0.1)
+        variances.append(float(((q * k).sum(-1) / math.sqrt(d)).var()))
+    assert variances == pytest.approx([s2**2, s2**2], rel=0.1)
 
 
 def test_small_n_warns_in_mean_field_and_infinite_moments_are_refused():
@@ -142,9 +142,11 @@ def test_small_n_warns_in_mean_field_and_infinite_moments_are_refused():
 def test_mean_is_that_of_a_simulation(sigma):
     w = transformer_weights(8)
     args = (w["W1"], w["W2"], w["b1"], np.linspace(-1, 1, 5))
-    found = theory.simulate("transformer_mean", *args, sigma2=sigma**2, W_V=w["W_V"], n=4, samples=40_000)
-    assert found.estimate.shape == (5,)
-    np.testing.assert_allclose(found.closed_form, found.estimate, atol=float(5 * found.standard_error.max()))
+    simulation = theory.simulate("transformer_mean", *args, sigma2=sigma**2, W_V=w["W_V"], n=4, samples=40_000)
+    assert simulation.estimate.shape == (5,)
+    np.testing.assert_allclose(
+        simulation.closed_form, simulation.estimate, atol=float(5 * simulation.standard_error.max())
+    )
     with pytest.warns(theory.HypothesisWarning):
         printed = theory.transformer_mean(*args, sigma2=sigma**2, W_V=w["W_V"], n=4, form="printed")
     np.testing.assert_allclose(printed, 0.5 * w["W2"] @ w["b1"] + np.linspace(-1, 1, 5), rtol=1e-14)
@@ -153,8 +155,10 @@ def test_mean_is_that_of_a_simulation(sigma):
 def test_printed_mean_is_off_even_at_small_sigma():
     w = transformer_weights(9)
     args = (w["W1"], w["W2"], w["b1"], np.zeros(5))
-    found = theory.simulate("transformer_mean", *args, sigma2=0.0025, W_V=w["W_V"], n=4, samples=4000, form="printed")
-    assert found.gap > 0.05
+    simulation = theory.simulate(
+        "transformer_mean", *args, sigma2=0.0025, W_V=w["W_V"], n=4, samples=4000, form="printed"
+    )
+    assert simulation.gap > 0.05
 
 
 def test_constants_give_the_energy():
@@ -172,8 +176,8 @@ def test_constants_give_the_energy():
 def test_lists_and_tensors_give_the_same_float():
     w = transformer_weights(11)
     kinds = [np.asarray, lambda a: a.tolist(), torch.tensor, lambda a: torch.tensor(a, requires_grad=True)]
-    found = {theory.transformer_trace(*(k(w[n]) for n in ("W1", "W2", "W_V")), sigma2=1, n=3) for k in kinds}
-    assert len(found) == 1
+    traces = {theory.transformer_trace(*(k(w[n]) for n in ("W1", "W2", "W_V")), sigma2=1, n=3) for k in kinds}
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("pair", [("softmax", "gelu"), ("causal", "gelu")])

@@ -66,15 +66,15 @@ def check_mamba2():
 
 
 def main():
-    found = {}
+    errors = {}
     for name, check in list(globals().items()):
         if name.startswith("check_m"):
             try:
                 check()
-                found[name] = None
+                errors[name] = None
             except Exception:  # noqa: BLE001  reported by the test
-                found[name] = traceback.format_exc()
-    json.dump(found, sys.stdout)
+                errors[name] = traceback.format_exc()
+    json.dump(errors, sys.stdout)
 
 
 if __name__ == "__main__":

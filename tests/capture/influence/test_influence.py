@@ -39,10 +39,10 @@ def test_exact_rows_are_torchs_jacobian(kind):
     ours = influence_squares(model(kind, "float64"), IDS, None, at=[10, 6])[FINAL]
     for row, at in enumerate((10, 6)):
         theirs = jacobian_norms(tiny_model(kind).double(), IDS[row], at)
-        found = np.sqrt(ours.mean[0, row])
+        norms = np.sqrt(ours.mean[0, row])
         # transformers computes norms and its own scans in float32 whatever the dtype
-        np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-4 * theirs.max())
-        assert (found[at + 1 :] == 0).all()
+        np.testing.assert_allclose(norms, theirs, rtol=1e-3, atol=1e-4 * theirs.max())
+        assert (norms[at + 1 :] == 0).all()
     assert (ours.variance == 0).all()
 
 
@@ -98,9 +98,9 @@ def test_a_linear_s4d_stack_has_the_closed_form_of_the_theory():
     network = linear_s4d(2)
     loaded = load(network, dtype="float64")
     ids = torch.randint(3, 64, (1, 40), generator=torch.Generator().manual_seed(1))
-    found = influence_squares(loaded, ids, None, at=[39], targets=(FINAL, 1))
+    by_target = influence_squares(loaded, ids, None, at=[39], targets=(FINAL, 1))
     lags = np.arange(1, 40)
-    for block, squares in ((0, found[1].mean[0, 0]), (1, found[FINAL].mean[2, 0])):
+    for block, squares in ((0, by_target[1].mean[0, 0]), (1, by_target[FINAL].mean[2, 0])):
         theirs = np.sqrt((channel_influence(network.model.blocks[block], lags) ** 2).sum(0))
         np.testing.assert_allclose(np.sqrt(squares[:39][::-1]), theirs, rtol=1e-9)
     kernels = [block.mixer.kernel.kernel(40).detach().numpy() for block in network.model.blocks]
@@ -108,13 +108,13 @@ def test_a_linear_s4d_stack_has_the_closed_form_of_the_theory():
         kernel[:, 0] += 1  # the residual stream
     whole = np.stack([np.convolve(a, b)[:40] for a, b in zip(*kernels, strict=True)])
     np.testing.assert_allclose(
-        np.sqrt(found[FINAL].mean[0, 0][::-1]), np.sqrt((whole**2).sum(0)), rtol=1e-9, atol=1e-12
+        np.sqrt(by_target[FINAL].mean[0, 0][::-1]), np.sqrt((whole**2).sum(0)), rtol=1e-9, atol=1e-12
     )
 
 
 def test_influence_between_depths_is_the_jacobian_of_the_blocks_between():
     network = tiny_model("gpt_neox").double()
-    found = influence_squares(model("gpt_neox", "float64"), IDS[:1], None, at=[8], targets=(3, FINAL))
+    squares = influence_squares(model("gpt_neox", "float64"), IDS[:1], None, at=[8], targets=(3, FINAL))
     states = network.base_model(IDS[:1], output_hidden_states=True).hidden_states
     positions = torch.arange(IDS.shape[1])[None]
     turned = network.base_model.rotary_emb(states[0], positions)
@@ -130,20 +130,20 @@ def test_influence_between_depths_is_the_jacobian_of_the_blocks_between():
             lambda hidden, source=source: between(hidden, source, 3)[0, 8], states[source].detach()
         )
         np.testing.assert_allclose(
-            np.sqrt(found[3].mean[1 + source, 0]), rows[:, 0].norm(dim=(0, 2)).numpy(), rtol=1e-9, atol=1e-12
+            np.sqrt(squares[3].mean[1 + source, 0]), rows[:, 0].norm(dim=(0, 2)).numpy(), rtol=1e-9, atol=1e-12
         )
     own = np.zeros(IDS.shape[1])
     own[8] = np.sqrt(network.config.hidden_size)
-    np.testing.assert_allclose(np.sqrt(found[3].mean[4, 0]), own)  # a state on itself is the identity
-    assert (found[3].mean[5:] == 0).all()
-    np.testing.assert_allclose(found[FINAL].mean[0], found[FINAL].mean[1])  # the embedding is state 0 here
+    np.testing.assert_allclose(np.sqrt(squares[3].mean[4, 0]), own)  # a state on itself is the identity
+    assert (squares[3].mean[5:] == 0).all()
+    np.testing.assert_allclose(squares[FINAL].mean[0], squares[FINAL].mean[1])  # the embedding is state 0 here
 
 
 def test_probes_estimate_the_exact_norm_and_their_error():
     loaded = model("mamba", "float64")
     exact = influence_squares(loaded, IDS, None, at=[10, 10])[FINAL].mean[0]
-    found = influence_squares(loaded, IDS, None, at=[10, 10], probes=150, seed=1)[FINAL]
-    z = (found.mean[0] - exact) / np.sqrt(found.variance)
+    estimate = influence_squares(loaded, IDS, None, at=[10, 10], probes=150, seed=1)[FINAL]
+    z = (estimate.mean[0] - exact) / np.sqrt(estimate.variance)
     assert np.abs(z).max() < 5
     assert 0.2 < (z**2).mean() < 5
     few = influence_squares(loaded, IDS, None, at=[10, 10], probes=8)[FINAL]
@@ -161,26 +161,26 @@ def test_the_gradient_of_a_sum_behind_a_layer_norm_is_nothing():
 
 
 def test_probes_of_a_prompt_do_not_depend_on_who_runs_beside_it():
-    made, loaded = prompts((7, 21, 2, 13)), model("bamba", "float64")
+    inputs, loaded = prompts((7, 21, 2, 13)), model("bamba", "float64")
     options = InfluenceOptions(probes=4, decays=False, targets=(FINAL, 2))
     runs = [
-        run_influence(loaded, made, InfluenceOptions(**vars(options) | {"batch_size": size}), MemorySink())
+        run_influence(loaded, inputs, InfluenceOptions(**vars(options) | {"batch_size": size}), MemorySink())
         for size in (1, 4)
     ]
     for sample in range(4):
-        assert runs[0][sample]["mean"].shape == (2, 6, made.lengths[sample])
+        assert runs[0][sample]["mean"].shape == (2, 6, inputs.lengths[sample])
         for name in ("mean", "variance"):
             np.testing.assert_allclose(runs[0][sample][name], runs[1][sample][name], rtol=1e-4, atol=1e-9)
     assert rademacher(0, 1, 2, 64).tolist() != rademacher(0, 2, 1, 64).tolist()
 
 
 def test_distances_count_back_from_t():
-    made, loaded = prompts((9,)), model("gpt_neo", "float64")
-    whole = influence_squares(loaded, torch.tensor([made.samples[0].ids]), None, at=[4])[FINAL].mean[0, 0]
-    record = run_influence(loaded, made, InfluenceOptions(at=4, probes=None, decays=False), MemorySink())[0]
+    inputs, loaded = prompts((9,)), model("gpt_neo", "float64")
+    whole = influence_squares(loaded, torch.tensor([inputs.samples[0].ids]), None, at=[4])[FINAL].mean[0, 0]
+    record = run_influence(loaded, inputs, InfluenceOptions(at=4, probes=None, decays=False), MemorySink())[0]
     np.testing.assert_allclose(record["mean"][0, 0], whole[:5][::-1])
     assert record["future"][0] == 0
-    last = run_influence(loaded, made, InfluenceOptions(at=-1, probes=None, decays=False), MemorySink())[0]
+    last = run_influence(loaded, inputs, InfluenceOptions(at=-1, probes=None, decays=False), MemorySink())[0]
     assert np.isnan(last["future"][0])
 
 
@@ -202,7 +202,7 @@ def test_checkpointing_changes_no_number_and_leaves_nothing_behind(kind):
 def test_out_of_memory_halves_batches_then_recomputes_blocks(monkeypatch):
     from repflow.capture.influence import batches as influence_run
 
-    made, tried = prompts((5, 5, 5)), []
+    inputs, tried = prompts((5, 5, 5)), []
     real = influence_run.influence_squares
 
     def limited(given, ids, mask, **options):
@@ -213,22 +213,22 @@ def test_out_of_memory_halves_batches_then_recomputes_blocks(monkeypatch):
 
     monkeypatch.setattr(influence_run, "influence_squares", limited)
     options = InfluenceOptions(probes=2, decays=False)
-    found = run_influence(model("gpt_neox"), made, options, MemorySink())
-    assert sorted(found) == [0, 1, 2]
+    influence = run_influence(model("gpt_neox"), inputs, options, MemorySink())
+    assert sorted(influence) == [0, 1, 2]
     assert tried[:3] == [(3, False), (1, False), (1, True)]
     monkeypatch.setattr(influence_run, "influence_squares", lambda *_, **__: (_ for _ in ()).throw(MemoryError("no")))
     with pytest.raises(OutOfMemoryError, match=r"room for one prompt.*use shorter prompts"):
-        run_influence(model("gpt_neox"), made, options, MemorySink())
+        run_influence(model("gpt_neox"), inputs, options, MemorySink())
 
 
 def test_batches_follow_the_memory_that_activations_take(monkeypatch):
     from repflow.capture.influence import batches as influence_run
 
-    loaded, made = model("gpt_neox"), prompts((20, 20, 20, 20))
-    assert len(make_influence_plan(loaded, made, InfluenceOptions()).batches) == 1
+    loaded, inputs = model("gpt_neox"), prompts((20, 20, 20, 20))
+    assert len(make_influence_plan(loaded, inputs, InfluenceOptions()).batches) == 1
     monkeypatch.setitem(influence_run.MEMORY, "cpu", 2 * influence_run.kept_bytes(loaded, 20))
-    assert make_influence_plan(loaded, made, InfluenceOptions()).batches == ((0, 1), (2, 3))
-    assert len(make_influence_plan(loaded, made, InfluenceOptions(batch_size=1)).batches) == 4
+    assert make_influence_plan(loaded, inputs, InfluenceOptions()).batches == ((0, 1), (2, 3))
+    assert len(make_influence_plan(loaded, inputs, InfluenceOptions(batch_size=1)).batches) == 4
     assert not influence_run.needs_checkpointing(loaded, 20)
     monkeypatch.setitem(influence_run.LONE, "cpu", 100)
     assert influence_run.needs_checkpointing(loaded, 20)
@@ -251,11 +251,11 @@ def test_t_out_of_range_is_refused():
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_gradients_pass_the_check_and_are_zero_behind_t(kind):
-    found = check_gradients(model(kind), IDS[0])
-    assert found.difference < 0.02
-    assert found.future == 0
-    assert found.causal
-    assert found.at == 5
+    gradients = check_gradients(model(kind), IDS[0])
+    assert gradients.difference < 0.02
+    assert gradients.future == 0
+    assert gradients.causal
+    assert gradients.at == 5
 
 
 def test_the_check_is_three_passes_however_many_probes(monkeypatch):
@@ -369,9 +369,9 @@ def test_a_model_that_looks_ahead_is_found():
         return y + 0.5 * torch.roll(y, -1, dims=1)
 
     loaded.network.gpt_neox.layers[0].register_forward_hook(ahead)
-    found = check_gradients(loaded, IDS[0])
-    assert found.future > 0.01
-    assert not found.causal
+    gradients = check_gradients(loaded, IDS[0])
+    assert gradients.future > 0.01
+    assert not gradients.causal
 
 
 def test_nan_weights_are_refused():
@@ -388,8 +388,8 @@ def test_nan_weights_are_refused():
 @pytest.mark.parametrize("kind", ["mamba", "mamba2", "bamba", "rwkv", "recurrent_gemma"])
 def test_largest_decay_is_that_of_every_token_channel_and_state(kind):
     loaded, ends = model(kind), [11, 7]
-    found = largest_decays(loaded, IDS, None, ends)
-    seen = np.full(found.largest.shape, np.nan)
+    decays = largest_decays(loaded, IDS, None, ends)
+    seen = np.full(decays.largest.shape, np.nan)
 
     def on_layer(layer, quantities):
         decay = quantities.decay().abs().expand(2, -1, -1, -1)
@@ -397,11 +397,11 @@ def test_largest_decay_is_that_of_every_token_channel_and_state(kind):
 
     with ssm_quantities(loaded, on_layer):
         loaded.stream(IDS, on_state=lambda *_: None)
-    np.testing.assert_allclose(found.largest, seen, rtol=1e-6)
-    np.testing.assert_allclose(np.exp(-found.kappa), seen, rtol=1e-6)
-    assert np.isfinite(found.kappa).any()
+    np.testing.assert_allclose(decays.largest, seen, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(-decays.kappa), seen, rtol=1e-6)
+    assert np.isfinite(decays.kappa).any()
     if kind == "bamba":
-        assert np.isnan(found.kappa[[1, 3]]).all()  # attention layers
+        assert np.isnan(decays.kappa[[1, 3]]).all()  # attention layers
 
 
 def test_kappa_below_the_rounding_of_the_decay():
@@ -410,9 +410,9 @@ def test_kappa_below_the_rounding_of_the_decay():
         for block in network.backbone.layers:
             block.mixer.dt_proj.weight.zero_()
             block.mixer.dt_proj.bias.fill_(-18.0)
-    found = largest_decays(load(network), IDS, None, [11, 11])
+    decays = largest_decays(load(network), IDS, None, [11, 11])
     # softplus(−18) times the slowest rate, which is 1 at initialisation; float32 would round exp(−κ) to 1
-    np.testing.assert_allclose(found.kappa, np.log1p(np.exp(-18.0)), rtol=1e-5)
+    np.testing.assert_allclose(decays.kappa, np.log1p(np.exp(-18.0)), rtol=1e-5)
 
 
 def test_kappa_of_own_mixers_is_not_rounded_either():
@@ -421,8 +421,8 @@ def test_kappa_of_own_mixers_is_not_rounded_either():
         for name, parameter in network.named_parameters():
             if "dt_proj" in name:
                 parameter.fill_(-18.0) if name.endswith("bias") else parameter.zero_()
-    found = largest_decays(load(network), IDS, None, [11, 11])
-    np.testing.assert_allclose(found.kappa, np.log1p(np.exp(-18.0)), rtol=1e-5)
+    decays = largest_decays(load(network), IDS, None, [11, 11])
+    np.testing.assert_allclose(decays.kappa, np.log1p(np.exp(-18.0)), rtol=1e-5)
 
 
 def test_the_first_tokens_decay_is_no_part_of_the_bound():
@@ -454,10 +454,10 @@ def test_eight_probes_cover_with_students_quantile(rank, most):
         jacobian = (left @ right).double()
         x = torch.zeros(1, tokens, 24, dtype=torch.float64, requires_grad=True)
         y = torch.einsum("tio,bto->bi", jacobian, x)[:, None].expand(1, tokens, width)  # read at one token
-        found = _accumulate(y, [x], _directions(y, [0], 8, seed, [0]), 1, exact=False)
+        estimate = _accumulate(y, [x], _directions(y, [0], 8, seed, [0]), 1, exact=False)
         exact = jacobian.square().sum((1, 2)).numpy()
-        error = np.sqrt(found.variance[0]) / (2 * found.mean[0, 0])  # of ln influence, as recency stores it
-        away = 0.5 * np.abs(np.log(found.mean[0, 0] / exact)) / error
+        error = np.sqrt(estimate.variance[0]) / (2 * estimate.mean[0, 0])  # of ln influence, as recency stores it
+        away = 0.5 * np.abs(np.log(estimate.mean[0, 0] / exact)) / error
         beyond.append([(away > limit).mean() for limit in (1.959964, float(student_quantile(7)))])
     normal, student = np.mean(beyond, axis=0)
     assert normal > 0.08

@@ -27,11 +27,11 @@ def test_cut_at_every_byte_opens_with_the_last_whole_line(run, monkeypatch):
             assert len(opened.shards()) == min(max(lines - 2, 0), 6)
             assert len(opened.events("plan")) == (lines >= 2)
             assert opened.finished == (size == len(whole))
-        kept = (run / MANIFEST).read_bytes()
+        data = (run / MANIFEST).read_bytes()
         # The first line holds the time, so a first line that was cut comes back with another.
-        assert kept.count(b"\n") == max(lines, 1)
-        assert kept.endswith(b"\n")
-        assert lines == 0 or whole.startswith(kept)
+        assert data.count(b"\n") == max(lines, 1)
+        assert data.endswith(b"\n")
+        assert lines == 0 or whole.startswith(data)
     (run / MANIFEST).write_bytes(whole)
 
 

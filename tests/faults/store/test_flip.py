@@ -35,9 +35,9 @@ def test_two_hundred_flips_are_found_and_named(run):
         path = files[i % len(files)]
         intact = path.read_bytes()
         flip(path, rng)
-        found = verify(run)
+        damages = verify(run)
         path.write_bytes(intact)
-        assert {damage.file for damage in found} == {str(path.relative_to(run))}
+        assert {damage.file for damage in damages} == {str(path.relative_to(run))}
     assert verify(run) == []
 
 

@@ -42,9 +42,9 @@ def fresh(model_type, scan="auto"):
 
 
 def states(model, kind, ids=IDS):
-    found, normed = [], []
-    model.stream(ids, kind=kind, on_state=lambda _, h: found.append(h.clone()), on_final_norm=normed.append)
-    return [*found, *normed]
+    hidden, normed = [], []
+    model.stream(ids, kind=kind, on_state=lambda _, h: hidden.append(h.clone()), on_final_norm=normed.append)
+    return [*hidden, *normed]
 
 
 def same(got, want, limit=1e-4):

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.numeric
 
 
 def states_of(model, ids):
-    found = []
-    model.stream(ids, on_state=lambda _, state: found.append(state.clone()))
-    return torch.stack(found)
+    hidden = []
+    model.stream(ids, on_state=lambda _, state: hidden.append(state.clone()))
+    return torch.stack(hidden)
 
 
 @pytest.mark.parametrize("model_type", S6 + SSD)

@@ -102,8 +102,8 @@ def test_changed_code_is_seen_and_named(change, part):
     before = fingerprint(load(copy.deepcopy(network)))
     model = load(network)
     change(model.network)
-    found = {key for key, *_ in function_differences(before, fingerprint(model))}
-    assert found == {part}
+    keys = {key for key, *_ in function_differences(before, fingerprint(model))}
+    assert keys == {part}
 
 
 def test_the_record_of_scans_is_left_alone():
@@ -116,8 +116,8 @@ def test_what_is_not_finite_is_null_and_equal_to_itself():
     network = copy.deepcopy(tiny_model("gpt2"))
     with torch.no_grad():
         network.base_model.h[1].mlp.c_fc.weight[0, 0] = float("nan")
-    found = fingerprint(load(network))
-    assert [row[2] is None for row in found["parts"]] == [False, False, True, False, False, False]
-    assert function_differences(found, found) == []
+    record = fingerprint(load(network))
+    assert [row[2] is None for row in record["parts"]] == [False, False, True, False, False, False]
+    assert function_differences(record, record) == []
     sound = fingerprint(load(copy.deepcopy(tiny_model("gpt2"))))
-    assert {key for key, *_ in function_differences(found, sound)} == {"function.block 2"}
+    assert {key for key, *_ in function_differences(record, sound)} == {"function.block 2"}

@@ -96,10 +96,10 @@ def test_a_tokenizer_belongs_to_the_call(network):
 
 
 def test_nothing_is_kept_of_a_model_that_went():
-    made = tiny_model("gpt_neox")
-    load(made)
-    gone = weakref.ref(made)
-    del made
+    model = tiny_model("gpt_neox")
+    load(model)
+    gone = weakref.ref(model)
+    del model
     gc.collect()
     assert gone() is None
 

@@ -45,6 +45,6 @@ def test_random_prompts_never_hold_the_zero_row():
     model = load(AutoModelForCausalLM.from_config(config).eval())
     assert not model.network.get_input_embeddings().weight[5].any()
     result = repflow.measure(model, "random", length=24, samples=3)
-    assert not {5} & {i for kept in result.provenance["kept"] for i in kept["ids"]}
+    assert not {5} & {i for sample in result.provenance["kept"] for i in sample["ids"]}
     assert np.isfinite(result["token_similarity"]).all()
     assert np.isfinite(result["layer_cosine"]).all()

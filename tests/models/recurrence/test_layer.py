@@ -56,11 +56,11 @@ def hash_free(name):
 def loop(matrix_parts, x):
     """y_t by the plainest loop, for one unit: parts A, e, c (token, state)."""
     A, e, c = matrix_parts
-    h, found = torch.zeros(A.shape[-1], dtype=torch.complex128), []
+    h, outputs = torch.zeros(A.shape[-1], dtype=torch.complex128), []
     for t in range(len(x)):
         h = A[t] * h + e[t] * x[t]
-        found.append((c[t] * h).sum().real)
-    return torch.stack(found)
+        outputs.append((c[t] * h).sum().real)
+    return torch.stack(outputs)
 
 
 def test_every_recurrent_family_is_tried():
@@ -72,12 +72,12 @@ def test_every_recurrent_family_is_tried():
 def test_readout_of_own_mixers(name):
     """What the states give, read out by the mixer itself, is the mixer's output."""
     mixer, x = made(name)
-    found = mixer_recurrence(mixer, x)
+    recurrence = mixer_recurrence(mixer, x)
     if name == "rwkv4":  # its mean has the bonus in already
         r = torch.sigmoid(mixer.receptance(torch.lerp(shifted(x), x, mixer.time_mix_receptance)))
-        torch.testing.assert_close(mixer.output(r * found.output()), mixer(x), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(mixer.output(r * recurrence.output()), mixer(x), rtol=1e-9, atol=1e-11)
         return
-    torch.testing.assert_close(mixer.readout(found.output(), x), mixer(x), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(mixer.readout(recurrence.output(), x), mixer(x), rtol=1e-9, atol=1e-11)
 
 
 def shifted(x):
@@ -88,20 +88,20 @@ def shifted(x):
 @torch.no_grad()
 def test_transition_is_the_mixers(name):
     mixer, x = made(name)
-    found = mixer_recurrence(mixer, x)
+    recurrence = mixer_recurrence(mixer, x)
     want = mixer.transition(x)
     full = torch.broadcast_shapes(*(part.shape for part in want))
-    for ours, theirs, part in zip(found.transition(), want, want._fields, strict=True):
+    for ours, theirs, part in zip(recurrence.transition(), want, want._fields, strict=True):
         ours, theirs = ours.expand(full), theirs.expand(full)
         later = slice(1, None) if part == "A" and name == "rg_lru" else slice(None)  # 0 at the first token, or anything
         torch.testing.assert_close(ours[:, later], theirs[:, later], rtol=1e-12, atol=1e-14)
-    pieces = [found.transition(slice(i, i + 2)) for i in range(0, 9, 2)]
+    pieces = [recurrence.transition(slice(i, i + 2)) for i in range(0, 9, 2)]
     for index, part in enumerate(want):
         whole = torch.cat([p[index].expand(*([-1] * 1), min(2, 9 - 2 * i), -1, -1) for i, p in enumerate(pieces)], 1)
         if not (name == "rg_lru" and index == 0):
             torch.testing.assert_close(whole, part.expand_as(whole))
-    decay = want.A.abs().expand(*full[:3], -1)[:, :, :: found.dim]
-    ours = found.log_decay().exp().expand_as(decay)
+    decay = want.A.abs().expand(*full[:3], -1)[:, :, :: recurrence.dim]
+    ours = recurrence.log_decay().exp().expand_as(decay)
     torch.testing.assert_close(ours[:, 1:], decay[:, 1:].to(ours.dtype), rtol=1e-12, atol=1e-14)
 
 
@@ -109,18 +109,18 @@ def test_transition_is_the_mixers(name):
 @torch.no_grad()
 def test_matrix_makes_the_output_of_inputs(name):
     mixer, x = made(name)
-    found = mixer_recurrence(mixer, x)
-    assert found.units * found.dim == found.mixed().shape[-1]
-    units = torch.arange(found.units)
-    want = torch.unflatten(found.mixed(), 2, (found.units, found.dim))
+    recurrence = mixer_recurrence(mixer, x)
+    assert recurrence.units * recurrence.dim == recurrence.mixed().shape[-1]
+    units = torch.arange(recurrence.units)
+    want = torch.unflatten(recurrence.mixed(), 2, (recurrence.units, recurrence.dim))
     for sample in range(2):
-        P = found.matrix(units, sample)
+        P = recurrence.matrix(units, sample)
         assert P.dtype == torch.float64
         assert not P.triu(1).any()
-        y = torch.einsum("uts,sud->tud", P, found.inputs(units)[sample])
+        y = torch.einsum("uts,sud->tud", P, recurrence.inputs(units)[sample])
         torch.testing.assert_close(y, want[sample], rtol=1e-9, atol=1e-11)
     some = units.flip(0)[:2]
-    torch.testing.assert_close(found.matrix(some, 1), found.matrix(units, 1)[some])
+    torch.testing.assert_close(recurrence.matrix(some, 1), recurrence.matrix(units, 1)[some])
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if name not in ("rwkv4", "rg_lru")])
@@ -128,14 +128,14 @@ def test_matrix_makes_the_output_of_inputs(name):
 def test_own_mixers_keep_nothing_of_tokens_times_channels_times_states(name):
     """No tensor that the recurrence holds is as large as the states of all tokens."""
     mixer, x = made(name)
-    found = mixer_recurrence(mixer, x)
-    shape = torch.broadcast_shapes(*(part.shape for part in found.transition()))
+    recurrence = mixer_recurrence(mixer, x)
+    shape = torch.broadcast_shapes(*(part.shape for part in recurrence.transition()))
     assert shape[3] > 1
-    kept = [value for value in vars(found).values() if isinstance(value, torch.Tensor)]
-    if getattr(found, "call", None) is not None:
-        kept += [part for part in vars(found.call).values() if isinstance(part, torch.Tensor)]
-    assert kept
-    assert max(part.numel() for part in kept) < shape.numel()
+    values = [value for value in vars(recurrence).values() if isinstance(value, torch.Tensor)]
+    if getattr(recurrence, "call", None) is not None:
+        values += [part for part in vars(recurrence.call).values() if isinstance(part, torch.Tensor)]
+    assert values
+    assert max(part.numel() for part in values) < shape.numel()
 
 
 class Strange(Mixer):
@@ -151,50 +151,50 @@ class Strange(Mixer):
 @torch.no_grad()
 def test_a_mixer_of_ones_own_has_a_map_of_what_tokens_give():
     x = torch.randn(2, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = mixer_recurrence(Strange(3), x)
-    P = found.matrix(torch.arange(3), 1)
+    recurrence = mixer_recurrence(Strange(3), x)
+    P = recurrence.matrix(torch.arange(3), 1)
     gap = (torch.arange(7)[:, None] - torch.arange(7)).clamp(min=0)
     want = x[1].T[:, :, None] * x[1].T.square()[:, None] * (0.5**gap + 2 * 0.25**gap).double().tril()
     torch.testing.assert_close(P, want)
-    torch.testing.assert_close(P.sum(-1).T, found.mixed()[1])
-    assert (found.inputs(torch.arange(3)) == 1).all()
+    torch.testing.assert_close(P.sum(-1).T, recurrence.mixed()[1])
+    assert (recurrence.inputs(torch.arange(3)) == 1).all()
 
 
 @pytest.mark.parametrize("name", ["s6", "ssd", "rg_lru", "gla", "s4d"])
 @torch.no_grad()
 def test_matrix_against_a_loop(name):
     mixer, x = made(name)
-    found = mixer_recurrence(mixer, x)
+    recurrence = mixer_recurrence(mixer, x)
     unit = torch.tensor([1])
-    A, e, c, inputs, _ = found.operator(unit)
+    A, e, c, inputs, _ = recurrence.operator(unit)
     parts = [part.expand(2 if part.shape[0] > 1 else 1, 9, 1, -1)[0, :, 0].to(torch.complex128) for part in (A, e, c)]
     want = loop(parts, inputs[0, :, 0, 0])
-    torch.testing.assert_close(found.matrix(unit, 0)[0] @ inputs[0, :, 0, 0].double(), want)
+    torch.testing.assert_close(recurrence.matrix(unit, 0)[0] @ inputs[0, :, 0, 0].double(), want)
 
 
 def test_softmax_rows_of_rwkv_by_hand():
     """Two tokens: row 2 weighs e^{k_1} against e^{u + k_2}, without decay; row 3 decays k_1 once."""
     k = torch.tensor([[[0.5], [-1.0], [2.0]]])
-    found = RwkvRecurrence(torch.tensor([0.7]), torch.tensor([0.3]), k, torch.tensor([[[1.0], [2.0], [4.0]]]))
-    P = found.matrix(torch.tensor([0]), 0)[0]
+    recurrence = RwkvRecurrence(torch.tensor([0.7]), torch.tensor([0.3]), k, torch.tensor([[[1.0], [2.0], [4.0]]]))
+    P = recurrence.matrix(torch.tensor([0]), 0)[0]
     row = [math.exp(0.5 - 0.7), math.exp(-1.0), math.exp(2.3)]
     assert P[1].tolist() == pytest.approx([math.exp(0.5) / (math.exp(0.5) + math.exp(-0.7)), P[1, 1].item(), 0])
     assert P[2].tolist() == pytest.approx([w / sum(row) for w in row])
-    A = found.log_decay().exp().flatten()
+    A = recurrence.log_decay().exp().flatten()
     den = [math.exp(0.5), math.exp(0.5 - 0.7) + math.exp(-1.0)]
     assert A[:2].tolist() == pytest.approx([0, math.exp(-0.7) * den[0] / den[1]])
-    assert torch.equal(found.met(), torch.ones(1, 3))
+    assert torch.equal(recurrence.met(), torch.ones(1, 3))
 
 
 def watch(model, ids, take, hooks=()):
     """Quantities of a pass, and the tensors that hooks keep."""
     handles = [module.register_forward_hook(hook) for module, hook in hooks]
-    found = []
-    with ssm_quantities(model, lambda layer, q: found.append(take(q))):
+    values = []
+    with ssm_quantities(model, lambda layer, q: values.append(take(q))):
         model.stream(ids, on_state=lambda *_: None)
     for handle in handles:
         handle.remove()
-    return found
+    return values
 
 
 def test_rwkv_against_its_own_layer(ids):

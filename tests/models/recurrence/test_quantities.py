@@ -15,11 +15,11 @@ from tests.models.tiny_configs import tiny_model
 
 
 def collect(model, ids, take):
-    found = []
-    with ssm_quantities(model, lambda layer, q: found.append((layer, q.part, take(q)))):
+    rows = []
+    with ssm_quantities(model, lambda layer, q: rows.append((layer, q.part, take(q)))):
         model.stream(ids, on_state=lambda *_: None)
     assert not any(layer.watchers for layer in model.scans.layers)
-    return found
+    return rows
 
 
 def scan_alone(call):
@@ -80,8 +80,8 @@ def test_initial_state_goes_in():
     initial = torch.randn(1, 2, 2, 4, dtype=torch.float64)
     parts = [x, torch.rand(1, 3, 2).double(), -torch.rand(2).double(), torch.randn(1, 3, 1, 4).double()]
     names = ("hidden_states", "dt", "A", "B", "C")
-    given = dict(zip(names, [*parts, parts[3]], strict=True)) | {"chunk_size": 2, "initial_states": initial}
-    call = layer_scan.read_call("ssd", scan_function("mamba2", "mamba2_chunk_scan"), (), given)
+    value = dict(zip(names, [*parts, parts[3]], strict=True)) | {"chunk_size": 2, "initial_states": initial}
+    call = layer_scan.read_call("ssd", scan_function("mamba2", "mamba2_chunk_scan"), (), value)
     ours = of_call(layer_scan.LayerScan("ssd", 0, "auto"), call).output()
     want = ssd_scan(*parts, parts[3], initial=initial, path="reference").flatten(2)
     torch.testing.assert_close(ours, want)
@@ -91,11 +91,11 @@ def test_own_mixers():
     mixers = torch.nn.ModuleList([build("s6", 8), build("gla", 8)])
     fastpath.install(mixers, list(mixers))
     model = type("Stack", (), {"scans": fastpath.install(mixers, list(mixers)), "blocks": list(mixers)})()
-    x, found = torch.randn(2, 5, 8), []
-    with ssm_quantities(model, lambda layer, q: found.append((layer, q.kind, q.output()))):
+    x, rows = torch.randn(2, 5, 8), []
+    with ssm_quantities(model, lambda layer, q: rows.append((layer, q.kind, q.output()))):
         outputs = [mixer(x) for mixer in mixers]
-    assert [(layer, kind) for layer, kind, _ in found] == [(0, "own"), (1, "own")]
-    for mixer, (_, _, y), want in zip(mixers, found, outputs, strict=True):
+    assert [(layer, kind) for layer, kind, _ in rows] == [(0, "own"), (1, "own")]
+    for mixer, (_, _, y), want in zip(mixers, rows, outputs, strict=True):
         torch.testing.assert_close(mixer.readout(y, x), want, rtol=1e-4, atol=1e-6)
 
 

@@ -63,9 +63,9 @@ def test_saved_loaded_and_measured(options, tmp_path):
         expected = network.model(ids(), output_hidden_states=True).hidden_states
     assert worst(collect(model, ids())[0], expected) < 1e-5
     assert repflow.measure(model, ids())["token_similarity"].shape == (3, 3)
-    made = twin(model, "xavier", seed=1)
-    assert isinstance(made.network, StackForSequenceClassification)
-    assert made.network.score.out_features == 5
+    twin_model = twin(model, "xavier", seed=1)
+    assert isinstance(twin_model.network, StackForSequenceClassification)
+    assert twin_model.network.score.out_features == 5
 
 
 def test_learns_a_class():
@@ -84,9 +84,9 @@ def test_learns_a_class():
 
 def test_one_configuration_for_two_models(tmp_path):
     config = StackConfig(mixers=[entry("ssd")], hidden_size=16, vocab_size=64, num_labels=5)
-    for made in (StackForSequenceClassification(config), StackForCausalLM(config)):
-        made.save_pretrained(tmp_path / type(made).__name__)
-        assert type(load(tmp_path / type(made).__name__).network) is type(made)
+    for network in (StackForSequenceClassification(config), StackForCausalLM(config)):
+        network.save_pretrained(tmp_path / type(network).__name__)
+        assert type(load(tmp_path / type(network).__name__).network) is type(network)
     assert config.task == "language"
 
 

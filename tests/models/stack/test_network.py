@@ -171,9 +171,9 @@ def test_configuration_alone_and_init_schemes(init, tmp_path):
 def test_random_twin_of_a_loaded_stack(tmp_path):
     stack(HYBRID).save_pretrained(tmp_path)
     model = load(tmp_path)
-    made = twin(model, "default", seed=3)
-    assert made.layer_kinds == model.layer_kinds
-    assert made.digest() == twin(model, "default", seed=3).digest() != model.digest()
+    twin_model = twin(model, "default", seed=3)
+    assert twin_model.layer_kinds == model.layer_kinds
+    assert twin_model.digest() == twin(model, "default", seed=3).digest() != model.digest()
 
 
 def copied(theirs, config):
@@ -228,8 +228,8 @@ def test_generate_says_what_forward_passes_say():
     with torch.no_grad():
         for _ in range(6):
             grown = torch.cat([grown, network(grown).logits[:, -1:].argmax(-1)], dim=1)
-        made = network.generate(ids(batch=2, tokens=7), max_new_tokens=6, do_sample=False)
-    assert torch.equal(made, grown)
+        generated_ids = network.generate(ids(batch=2, tokens=7), max_new_tokens=6, do_sample=False)
+    assert torch.equal(generated_ids, grown)
     assert keeps_state(load(network, tokenizer=None), ids(2, 7))
 
 

@@ -19,9 +19,9 @@ SIZES = (1, 7, 8, 9, 4097, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 8, 3 * BLOCK
 def run():
     data = torch.randint(0, 256, (5 * BLOCK,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     parts = [data[:size] for size in SIZES] + [data[3:100], data[8:77]]  # at an odd address, at a whole one
-    found, expected = on_gpu(parts), on_cpu([part.numpy() for part in parts])
+    sums, expected = on_gpu(parts), on_cpu([part.numpy() for part in parts])
     names = [*map(str, SIZES), "odd address", "offset"]
-    return {n: None if np.array_equal(a, b) else f"{a} for {b}" for n, a, b in zip(names, found, expected, strict=True)}
+    return {n: None if np.array_equal(a, b) else f"{a} for {b}" for n, a, b in zip(names, sums, expected, strict=True)}
 
 
 def compiled():
@@ -32,8 +32,8 @@ def compiled():
     pointers = dict.fromkeys(("starts", "sizes", "keys", "sums"), "*i64")
     constants = {"WORDS": WORDS, "STEP": 1024}
     source = ASTSource(block_kernel, signature=pointers | dict.fromkeys(constants, "constexpr"), constexprs=constants)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
-    return {"sm_90": None if made.asm["cubin"] else "no code"}
+    binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    return {"sm_90": None if binary.asm["cubin"] else "no code"}
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ def counted(build, monkeypatch):
 
         monkeypatch.setattr(torch.Tensor, name, counting)
     torch.manual_seed(0)
-    made = build()
+    network = build()
     monkeypatch.undo()
-    return made, sum(drawn)
+    return network, sum(drawn)
 
 
 @pytest.mark.parametrize("model_type", CONFIGS)
@@ -98,16 +98,16 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("how", ["scaled", "in part", "a view"])
 def test_what_is_read_after_its_draw_is_built_in_the_ordinary_way(how):
     assert build_once(lambda: Odd(how)) is None
-    made = build_once(lambda: Odd("plainly"))
-    assert all(0 < float(p.detach().std()) < 0.2 and p.isfinite().all() for p in made.parameters())
+    network = build_once(lambda: Odd("plainly"))
+    assert all(0 < float(p.detach().std()) < 0.2 and p.isfinite().all() for p in network.parameters())
 
 
 def test_the_cpus_weights_are_those_of_an_ordinary_construction():
     """Every documented number of a random twin rests on it."""
     torch.manual_seed(7)
     usual = AutoModelForCausalLM.from_config(tiny_config("gpt_neox"), dtype=torch.float32)
-    made = random_model(tiny_config("gpt_neox"), "default", seed=7)
-    assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), made.parameters(), strict=True))
+    network = random_model(tiny_config("gpt_neox"), "default", seed=7)
+    assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), network.parameters(), strict=True))
     model = load(usual, init="default", seed=7)
     assert model.drawn_on == "cpu"
     assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), model.network.parameters(), strict=True))
@@ -117,15 +117,15 @@ def test_the_cpus_weights_are_those_of_an_ordinary_construction():
 def test_who_draws(monkeypatch):
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     memory = 4 * sum(p.numel() for p in random_model(tiny_config("llama"), "default", seed=0).parameters())
-    kept = {"bytes": 2 * memory}
+    card = {"bytes": 2 * memory}
     monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: type("Card", (), {"total_memory": kept["bytes"]})
+        torch.cuda, "get_device_properties", lambda _: type("Card", (), {"total_memory": card["bytes"]})
     )
     assert drawing_device(tiny_config("llama"), cpu) == cpu
     assert drawing_device(tiny_config("llama"), gpu) == gpu
     assert drawing_device(tiny_config("llama"), gpu, trust_remote_code=True) == cpu
     assert drawing_device(AutoConfig.for_model("repflow_stack", mixers="s6", hidden_size=8), gpu) == cpu
-    kept["bytes"] -= 1
+    card["bytes"] -= 1
     assert drawing_device(tiny_config("llama"), gpu) == cpu, "float32 would take more than half of it"
 
 

@@ -29,7 +29,7 @@ def of(*tensors, also="", names="abcdefgh"):
 
 def plain_sums(data):
     """The definition, in Python's own integers."""
-    found = []
+    rows = []
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
         first = second = 0
@@ -39,8 +39,8 @@ def plain_sums(data):
             x = a * word & MASK
             mixed = x ^ (x >> 32)
             first, second = first + b * mixed & MASK, second + c * mixed & MASK
-        found.append([first, second])
-    return np.array(found, np.uint64).reshape(-1, 2)
+        rows.append([first, second])
+    return np.array(rows, np.uint64).reshape(-1, 2)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000, BLOCK - 3, BLOCK, BLOCK + 1, 2 * BLOCK + 4])
@@ -129,12 +129,12 @@ def test_every_dtype_and_layout(dtype):
 
 def test_threads_give_the_same(monkeypatch):
     weights = torch.randn(700 * BLOCK // 4 + 3)  # three tasks
-    found = set()
+    names = set()
     for threads in (1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        found.add(of(weights))
-    assert len(found) == 1
-    assert found.pop().endswith(f":{SCHEME}")
+        names.add(of(weights))
+    assert len(names) == 1
+    assert names.pop().endswith(f":{SCHEME}")
 
 
 def test_the_digest_stays_what_it_is():

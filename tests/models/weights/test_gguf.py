@@ -59,11 +59,11 @@ def test_same_states(tmp_path):
     network = tiny_model("qwen2")
     model = load(write(network, tmp_path / "tiny.gguf"))
     assert (model.name, model.n_layers, model.dtype) == ("tiny", 4, torch.float32)
-    kept, expected = [], []
+    hidden, expected = [], []
     ids = torch.arange(10)[None]
-    model.stream(ids, on_state=lambda i, h: kept.append(h))
+    model.stream(ids, on_state=lambda i, h: hidden.append(h))
     load(network).stream(ids, on_state=lambda i, h: expected.append(h))
-    for a, b in zip(kept, expected, strict=True):
+    for a, b in zip(hidden, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert load(tmp_path / "tiny.gguf", init="default").init == "default"
 

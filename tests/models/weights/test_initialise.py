@@ -113,8 +113,8 @@ def test_schemes_of_one_seed_are_independent_draws():
     of = groups("bamba")
     drawn = []
     for init in inits:
-        found = parameters("bamba", init, seed=3)
-        drawn.append(torch.cat([(p / p.std()).flatten() for name, p in found.items() if of[name] in REDRAWN]))
+        weights = parameters("bamba", init, seed=3)
+        drawn.append(torch.cat([(p / p.std()).flatten() for name, p in weights.items() if of[name] in REDRAWN]))
     correlation = torch.corrcoef(torch.stack(drawn)) - torch.eye(len(inits))
     assert float(correlation.abs().max()) < 4 / math.sqrt(drawn[0].numel())
     noise = [parameters("bamba", f"{init}+norms:0.1")["model.final_layernorm.weight"] for init in ("default", "xavier")]
@@ -138,11 +138,11 @@ def test_the_seed_of_a_draw_is_fixed():
 @pytest.mark.parametrize("group", [*REDRAWN, "norms", "biases", "recurrence"])
 def test_switches_of_groups(group):
     of, before = groups("bamba"), parameters("bamba", "default")
-    kept = group in REDRAWN
-    after = parameters("bamba", f"gaussian+keep-{group}" if kept else f"default+{group}:0.1")
+    mask = group in REDRAWN
+    after = parameters("bamba", f"gaussian+keep-{group}" if mask else f"default+{group}:0.1")
     changed = {of[name] for name in after if not torch.equal(after[name], before[name])}
-    assert changed == (set(REDRAWN) - {group} if kept else {group})
-    if not kept:
+    assert changed == (set(REDRAWN) - {group} if mask else {group})
+    if not mask:
         noise = torch.cat([(after[name] - before[name]).flatten() for name in after if of[name] == group])
         assert float(noise.std()) == pytest.approx(0.1, rel=0.25)
 
@@ -154,8 +154,8 @@ def test_residual_factor_scales_what_every_branch_adds(model_type):
     one, two = load(whole), load(quarter)
     ids = torch.randint(0, 128, (2, 12), generator=torch.Generator().manual_seed(5))
     first, second = ([] for _ in range(2))
-    for model, kept in ((one, first), (two, second)):
-        model.stream(ids, on_state=lambda _, hidden, kept=kept: kept.append(hidden.clone()))
+    for model, states in ((one, first), (two, second)):
+        model.stream(ids, on_state=lambda _, hidden, states=states: states.append(hidden.clone()))
     for kind in ("attention", "ssm", "recurrent", "conv", "mlp"):
         if 0 not in one.sublayers(f"branch:{kind}"):
             continue
@@ -172,12 +172,12 @@ def _halves(parts):
 
 
 def _added(model, part, ids):
-    kept = []
-    handle = part.module.register_forward_hook(lambda _, __, output: kept.append(output))
+    outputs = []
+    handle = part.module.register_forward_hook(lambda _, __, output: outputs.append(output))
     with torch.no_grad():
         model.network(input_ids=ids, use_cache=False)
     handle.remove()
-    return kept[0][0] if isinstance(kept[0], tuple) else kept[0]
+    return outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_residual_by_depth_is_gpt2s_rule():
     assert torch.allclose(scaled["backbone.layers.0.mixer.out_proj.weight"],
                           plain["backbone.layers.0.mixer.out_proj.weight"] / 2)  # fmt: skip
     off = load(random_model(tiny_config("llama"), "xavier+residual:0", seed=0))
-    kept = []
-    off.stream(torch.arange(5)[None], on_state=lambda _, hidden: kept.append(hidden.clone()))
-    assert all(torch.equal(hidden, kept[0]) for hidden in kept)
+    states = []
+    off.stream(torch.arange(5)[None], on_state=lambda _, hidden: states.append(hidden.clone()))
+    assert all(torch.equal(hidden, states[0]) for hidden in states)
 
 
 def test_residual_behind_a_norm_is_refused():
@@ -263,13 +263,18 @@ def test_numbers_with_an_exponent():
 def test_a_twin_keeps_everything_but_the_weights():
     original = load(tiny_model("gpt2"), tokenizer=None)
     original.tokenizer = object()
-    made = twin(original, "xavier:2", seed=3)
-    assert made.tokenizer is original.tokenizer
-    assert (made.spec, made.name, made.dtype, made.init) == (original.spec, original.name, original.dtype, "xavier:2")
-    assert made.digest() != original.digest() != twin(original, "xavier:2", seed=4).digest()
-    before, after = original.network.config.to_dict(), made.network.config.to_dict()
+    twin_model = twin(original, "xavier:2", seed=3)
+    assert twin_model.tokenizer is original.tokenizer
+    assert (twin_model.spec, twin_model.name, twin_model.dtype, twin_model.init) == (
+        original.spec,
+        original.name,
+        original.dtype,
+        "xavier:2",
+    )
+    assert twin_model.digest() != original.digest() != twin(original, "xavier:2", seed=4).digest()
+    before, after = original.network.config.to_dict(), twin_model.network.config.to_dict()
     assert {key for key in before if before[key] != after[key]} <= {"dtype"}
-    shapes = [{n: p.shape for n, p in model.network.named_parameters()} for model in (original, made)]
+    shapes = [{n: p.shape for n, p in model.network.named_parameters()} for model in (original, twin_model)]
     assert shapes[0] == shapes[1]
     with pytest.raises(InputError, match="a random scheme for a twin"):
         twin(original, "trained")

@@ -15,8 +15,8 @@ def poisoned(model_type, block, value, whole=False):
     network = tiny_model(model_type)
     blocks = load(tiny_model(model_type)).n_layers
     clean = load(network)
-    name, found = [(n, p) for n, p in clean.blocks[block].named_parameters() if p.ndim >= 2][-1]
-    whole_name = next(n for n, p in clean.network.named_parameters() if p is found)
+    name, weight = [(n, p) for n, p in clean.blocks[block].named_parameters() if p.ndim >= 2][-1]
+    whole_name = next(n for n, p in clean.network.named_parameters() if p is weight)
     parameter = dict(network.named_parameters())[whole_name]  # a few of RWKV's are not shared with a loaded model
     with torch.no_grad():
         if whole:
@@ -28,9 +28,9 @@ def poisoned(model_type, block, value, whole=False):
 
 def states_of(model, kind="residual"):
     ids = torch.randint(0, 128, (2, 12), generator=torch.Generator().manual_seed(3))
-    kept, normed = [], []
-    model.stream(ids, kind=kind, on_state=lambda i, h: kept.append(h.clone()), on_final_norm=normed.append)
-    return kept, normed[0]
+    hidden, normed = [], []
+    model.stream(ids, kind=kind, on_state=lambda i, h: hidden.append(h.clone()), on_final_norm=normed.append)
+    return hidden, normed[0]
 
 
 @pytest.mark.parametrize("model_type", NAMED)

@@ -72,12 +72,12 @@ def network(kind, *, vocab=400, seed=0):
             setattr(config, name, 256)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = AutoModelForCausalLM.from_config(config).eval()
+        built = AutoModelForCausalLM.from_config(config).eval()
         with torch.no_grad():
-            for name, parameter in made.named_parameters():
+            for name, parameter in built.named_parameters():
                 if parameter.ndim >= 2 and "embed" not in name:
                     parameter.mul_(4)
-    return made
+    return built
 
 
 @functools.cache

@@ -35,9 +35,9 @@ def rows_of_pair(sample):
     text = TEXTS[sample]
     prompts_a, prompts_b = (text_prompts([text], Encoder(m.tokenizer)) for m in (a, b))
     ids = prompts_a[0].ids
-    read = [a.tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
+    texts = [a.tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
     words = text.split()
-    rows = [read.index(" ".join(words[: i + 1])) for i in range(len(words))]
+    rows = [texts.index(" ".join(words[: i + 1])) for i in range(len(words))]
     return states(a, prompts_a, 0)[:, rows], states(b, prompts_b, 0)
 
 
@@ -248,8 +248,8 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
 
 def test_a_run_stored_before_batches_were_an_option_is_read(tmp_path):
     a, b = model("gpt2", bytes_tokenizer), model("mamba", words_tokenizer)
-    made = compare(a, b, TEXTS, out=tmp_path, name="run")
-    assert "batch_size" not in made.config
+    result = compare(a, b, TEXTS, out=tmp_path, name="run")
+    assert "batch_size" not in result.config
     with pytest.raises(InputError, match="batch_size of at least 1"):
         compare(a, b, TEXTS, batch_size=0)
 

@@ -92,9 +92,9 @@ def test_distance_to_the_last(folder, result):
 
 
 def test_equal_weights_are_a_finding(result):
-    found = [finding for finding in result.findings if finding.code == "equal_weights"]
-    assert len(found) == 1
-    assert "checkpoint-200 and checkpoint-1000 have equal weights" in found[0].message
+    findings = [finding for finding in result.findings if finding.code == "equal_weights"]
+    assert len(findings) == 1
+    assert "checkpoint-200 and checkpoint-1000 have equal weights" in findings[0].message
     np.testing.assert_array_equal(result["token_similarity"][1], result["token_similarity"][2])
 
 

@@ -33,11 +33,11 @@ def probe(accuracy, peak, drop, *, classes=10, tied=(), width=0.02, shown=None, 
     shown = peak < last and drop[1] > 0 if shown is None else shown
     counts = Counts(600, 200, 200, seeds=5, vary="split", covers_refits=covers)
     tied = tuple(sorted({peak, *tied}))
-    read = ReadOut(
+    read_out = ReadOut(
         "index", classes, chance, peak, peaks, last, tied, top, accuracy[-1], Number(*drop), shown, counts
     )  # fmt: skip
     facts = {"accuracy_band": Band(accuracy, accuracy - width, accuracy + width), **facts}
-    return ProbeEvidence(accuracy, read, "robust", facts)
+    return ProbeEvidence(accuracy, read_out, "robust", facts)
 
 
 def found(statements, code, basis=None):

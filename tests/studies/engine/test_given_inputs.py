@@ -201,10 +201,10 @@ def test_functions_whose_axes_are_not_known_teach_register_metric(function, mess
 def test_unknown_tokens_are_a_finding():
     loaded = model("gpt2", words_tokenizer)
     strange = ["qwe rty uio pas dfg hjk lzx cvb nmq the", TEXTS[0]]
-    found = [f for f in repflow.measure(loaded, strange).findings if f.code == "unknown_tokens"]
-    assert len(found) == 1
-    assert "% of the tokens are '[UNK]'" in found[0].message
-    assert "(90% in sample 0)" in found[0].message
+    unknown = [f for f in repflow.measure(loaded, strange).findings if f.code == "unknown_tokens"]
+    assert len(unknown) == 1
+    assert "% of the tokens are '[UNK]'" in unknown[0].message
+    assert "(90% in sample 0)" in unknown[0].message
     assert any(f.code == "unknown_tokens" for f in repflow.influence(loaded, strange).findings)
     for texts, tokenizer in ((TEXTS[2:], words_tokenizer), (strange, bytes_tokenizer)):
         result = repflow.measure(model("gpt2", tokenizer), texts)

@@ -309,10 +309,10 @@ def test_a_cell_that_another_process_runs_is_left_for_later(tmp_path):
         return SimpleNamespace(cell=cell, error=RunLockedError("held") if locked else None)
 
     with RunFolder.open(tmp_path, "held", config={}, provenance={}):
-        found = list(grid_run.free_first(["a", "b", "held", "c"], attempt, lambda cell: tmp_path / cell))
-    assert [outcome.cell for outcome in found] == ["a", "b", "held", "c"]
+        rows = list(grid_run.free_first(["a", "b", "held", "c"], attempt, lambda cell: tmp_path / cell))
+    assert [outcome.cell for outcome in rows] == ["a", "b", "held", "c"]
     assert asked == ["a", "b", "held", "c", "b", "held"]
-    assert isinstance(found[2].error, RunLockedError)
+    assert isinstance(rows[2].error, RunLockedError)
 
 
 SMALL = {

@@ -77,8 +77,8 @@ def test_a_grid_of_probes_runs_and_is_read_as_one(tmp_path, monkeypatch):
     (line,) = list_runs("runs")
     assert (line.cells, line.finished) == (2, True)
     again = CliRunner().invoke(app, ["run", "find.toml", "--json"])
-    found = [json.loads(text) for text in again.stdout.splitlines()]
-    assert [entry["status"] for entry in found] == ["finished"] * 2
+    rows = [json.loads(text) for text in again.stdout.splitlines()]
+    assert [entry["status"] for entry in rows] == ["finished"] * 2
     checked = CliRunner().invoke(app, ["verify", "runs/find"])
     assert checked.stdout.splitlines()[-1] == "2 of 2 runs in runs/find are sound"
     exported = CliRunner().invoke(app, ["export", "runs/find", "--to", "csv"])

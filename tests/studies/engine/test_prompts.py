@@ -59,10 +59,10 @@ def test_measure_knows_the_tasks():
         assert sorted(facts["labels"]) == [0, 1]
         assert facts["items"] > 2
         assert max(result.provenance["lengths"]) <= 1000
-        made = make_task(task, TaskOptions(classes=2))
+        own_task = make_task(task, TaskOptions(classes=2))
         from repflow.tasks import Encoder
 
-        own = made.prompts(Encoder(loaded.tokenizer), length=1000, samples=2, seed=0)
+        own = own_task.prompts(Encoder(loaded.tokenizer), length=1000, samples=2, seed=0)
         assert result.provenance["lengths"] == list(own.lengths)
         assert facts["labels"] == [prompt.label for prompt in own]
 
@@ -145,12 +145,12 @@ def test_several_models_read_the_same_text(place):
         config = MeasureConfig(task=task, length=1400, samples=4)
         config.match_with = matched_models(["words", "bytes"], config)
         assert config.match_with == ["bytes", "words"]
-        made = [make_prompts(config, model("mamba", t)) for t in (bytes_tokenizer, words_tokenizer)]
-        assert [p.text for p in made[0]] == [p.text for p in made[1]]
-        assert made[0].classes == made[1].classes
-        assert max(made[0].lengths) <= 1400
+        prompts = [make_prompts(config, model("mamba", t)) for t in (bytes_tokenizer, words_tokenizer)]
+        assert [p.text for p in prompts[0]] == [p.text for p in prompts[1]]
+        assert prompts[0].classes == prompts[1].classes
+        assert max(prompts[0].lengths) <= 1400
         alone = make_prompts(MeasureConfig(task=task, length=1400, samples=4), model("mamba", words_tokenizer))
-        assert alone[0].items > made[1][0].items
+        assert alone[0].items > prompts[1][0].items
     assert matched_models(["a", "b"], base) == [], "random ids need no match"
     assert matched_models(["a", "b"], MeasureConfig(task="kvpr", match="tokens")) == []
 
@@ -160,9 +160,9 @@ def test_models_on_the_command_line_are_matched(place):
     done = run(*common, "--metrics", "token_similarity", "--json")
     assert done.exit_code == 2, "mute has no tokenizer"
     assert "mute: expected a model with a tokenizer for text; got none" in done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [entry["model"] for entry in found] == ["bytes", "words"]
-    items = {entry["provenance"]["task"]["items"] for entry in found}
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [entry["model"] for entry in rows] == ["bytes", "words"]
+    items = {entry["provenance"]["task"]["items"] for entry in rows}
     assert len(items) == 1
     stored = load_result(*Path("runs").glob("bytes-kvpr-500-grid4-*"))
     assert stored.config["match_with"] == ["bytes", "mute", "words"]
@@ -216,9 +216,9 @@ def test_a_grid_runs_on_the_same_text(place):
     (place / "s.toml").write_text("[study]\n" + "\n".join(lines))
     done = run("run", "s.toml", "--json")
     assert done.exit_code == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     by_task = {}
-    for entry in found:
+    for entry in rows:
         by_task.setdefault(entry["task"], set()).add(entry["provenance"]["task"]["items"])
     assert sorted(by_task) == ["kvpr", "mdqa"]
     assert all(len(items) == 1 for items in by_task.values())

@@ -93,8 +93,8 @@ def test_a_resume_with_another_setting_is_a_finding_of_the_result(folder):
     with RunFolder.reopen("runs/run") as run:
         run.discard_shard(run.shards()[-1], "as after a kill")
         run.discard_result("as after a kill")
-    found = json.loads(command("measure", *options).stdout)["findings"]
-    assert [finding["message"] for finding in found if finding["code"] == "resumed"] == [
+    findings = json.loads(command("measure", *options).stdout)["findings"]
+    assert [finding["message"] for finding in findings if finding["code"] == "resumed"] == [
         "resumed with scan: stored 'reference', now 'auto'"
     ]
 

@@ -78,8 +78,8 @@ class _Read(Continuation):
             yield self._logits([row[: end + 1] for row in tokens.tolist()])
 
     def greedy(self, tokens, end=None):
-        made = [[] for _ in self.rows]
+        rows = [[] for _ in self.rows]
         for _ in range(tokens):
-            best = self._logits(made).argmax(-1).tolist()
-            made = [[*row, token] for row, token in zip(made, best, strict=True)]
-        return torch.tensor(made)
+            best = self._logits(rows).argmax(-1).tolist()
+            rows = [[*row, token] for row, token in zip(rows, best, strict=True)]
+        return torch.tensor(rows)

@@ -44,7 +44,7 @@ def told(text, samples=8, seed=0):
 
 
 def test_a_reader_that_finds_every_needle_scores_all(model, planted):
-    planted(lambda text: (found := told(text)[0]) and found.planted)
+    planted(lambda text: (hit := told(text)[0]) and hit.planted)
     result = needle(model, **{**SMALL, "samples": 8})
     assert result["answer_correct"].shape == (2, 3, 8)
     for name in ("answer_correct", "first", "gain_first", "rank"):
@@ -78,21 +78,21 @@ def test_a_reader_of_the_second_half_has_a_recency_bias(model, planted):
     expected = [np.polyfit(depth[:, k], score[:, k], 1)[0] for k in range(6)]
     assert result["slope/answer_correct"][0] == pytest.approx(expected)
     assert result["slope_all/answer_correct"] == pytest.approx(expected)
-    found = {finding.code: finding.message for finding in result.findings}
-    assert "near the end are found better" in found["recency_bias"]
+    by_code = {finding.code: finding.message for finding in result.findings}
+    assert "near the end are found better" in by_code["recency_bias"]
     band = result.bands["slope_all/answer_correct"]
     assert 0 < band.low <= band.mean <= band.high
 
 
 def test_a_reader_of_both_ends_loses_the_middle(model, planted):
-    planted(lambda text: (found := told(text))[0] and (found[0].planted if abs(found[1] - 0.5) > 0.3 else None))
+    planted(lambda text: (place := told(text))[0] and (place[0].planted if abs(place[1] - 0.5) > 0.3 else None))
     result = needle(model, lengths=[160], positions=[0, 0.5, 1], samples=6)
     assert (result["ends/answer_correct"] == 1).all()
     assert "lost_in_the_middle" in {finding.code for finding in result.findings}
 
 
 def test_a_reader_of_the_first_half_has_a_primacy_bias(model, planted):
-    planted(lambda text: (found := told(text))[0] and (found[0].planted if found[1] < 0.3 else None))
+    planted(lambda text: (place := told(text))[0] and (place[0].planted if place[1] < 0.3 else None))
     result = needle(model, lengths=[160], positions=[0, 0.5, 1], samples=6)
     assert "primacy_bias" in {finding.code for finding in result.findings}
 
@@ -111,14 +111,14 @@ def test_scores_are_those_of_plain_forward_passes(kind):
     model, tokenizer = needle_model(kind, dtype="float64"), needle_tokenizer()
     options = {"lengths": ["112"], "positions": ["0", "1"], "samples": 2, "answer_tokens": 6, "candidates": 3}
     result = needle(model, **options)
-    made = make_needle_prompts(NeedleConfig(**options), model)
-    kept = {"rwkv": "whole"}.get(kind, "from the model's state")  # transformers' state of RWKV says something else
-    assert result.provenance["reads"] == kept
+    prompts = make_needle_prompts(NeedleConfig(**options), model)
+    way = {"rwkv": "whole"}.get(kind, "from the model's state")  # transformers' state of RWKV says something else
+    assert result.provenance["reads"] == way
     with torch.inference_mode():
         for prompt, where in enumerate(np.ndindex(1, 2, 2)):
-            entry, ids = made.needles[where[2]], made.prompts[prompt].ids
+            entry, ids = prompts.needles[where[2]], prompts.prompts[prompt].ids
             words = [
-                whole_word_oracle(model.network, tokenizer, ids, made.prompts[prompt].text, word)
+                whole_word_oracle(model.network, tokenizer, ids, prompts.prompts[prompt].text, word)
                 for word in entry.candidates
             ]
             assert result["logprob"][where] == pytest.approx(words, abs=1e-5)
@@ -145,11 +145,11 @@ def test_a_stack_is_read_from_its_state_or_whole_where_that_does_not_agree(kept,
     result = needle(loaded, lengths=[112], positions=[0, 1], samples=2, candidates=3, answer_tokens=3)
     assert result.provenance["reads"] == ("from the model's state" if kept else "whole")
     assert ("no_cache" in {finding.code for finding in result.findings}) is not kept
-    made = make_needle_prompts(NeedleConfig(lengths=["112"], positions=["0", "1"], samples=2, candidates=3), loaded)
+    prompts = make_needle_prompts(NeedleConfig(lengths=["112"], positions=["0", "1"], samples=2, candidates=3), loaded)
     with torch.inference_mode():
         words = [
-            whole_word_oracle(loaded.network, needle_tokenizer(), made.prompts[0].ids, made.prompts[0].text, word)
-            for word in made.needles[0].candidates
+            whole_word_oracle(loaded.network, needle_tokenizer(), prompts.prompts[0].ids, prompts.prompts[0].text, word)
+            for word in prompts.needles[0].candidates
         ]
     assert result["logprob"][0, 0, 0] == pytest.approx(words, abs=1e-9)
 

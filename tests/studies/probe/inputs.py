@@ -28,10 +28,10 @@ def tokenizer():
     draws = (Draw(0, 99, i) for i in range(200))
     text = ["Extract the value corresponding to the specified key in the JSON object below. JSON data: Key: "] * 300
     text += ["".join(f"{d.below(16):x}" for _ in range(40)) for d in draws]
-    made = ByteLevelBPETokenizer()
-    made.train_from_iterator(text, vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False)
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(text, vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made._tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
+        tokenizer_object=trained._tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
     )
 
 
@@ -60,15 +60,15 @@ class PlantedTask:
 
 
 def planted_prompts(samples=240, seed=0, per_group=1, words=CLASSES):
-    made = []
+    rows = []
     for index in range(samples):
         rng = np.random.default_rng([seed, index])
         a, b = rng.integers(0, 32, 2)
         fill = rng.integers(64, 128, int(rng.integers(6, 12)))
         ids = (int(a) + 3, int(b) + 3, *fill.tolist(), 2)
         group = f"{seed}:{index // per_group}"
-        made.append(Prompt(ids, label=int(a + b) % words, group=group, key=f"{int(a) % 16:x}"))
-    return Prompts("planted", tuple(made), tuple(map(str, range(words))))
+        rows.append(Prompt(ids, label=int(a + b) % words, group=group, key=f"{int(a) % 16:x}"))
+    return Prompts("planted", tuple(rows), tuple(map(str, range(words))))
 
 
 class PlantedModel(Model):

@@ -19,8 +19,10 @@ ANSWER = "7f666c61-0000"
 
 def asked(lengths, answers):
     rng = np.random.default_rng(0)
-    made = [Prompt(tuple(rng.integers(5, 500, n).tolist()), answers=a) for n, a in zip(lengths, answers, strict=True)]
-    return Prompts("t", tuple(made))
+    prompts = [
+        Prompt(tuple(rng.integers(5, 500, n).tolist()), answers=a) for n, a in zip(lengths, answers, strict=True)
+    ]
+    return Prompts("t", tuple(prompts))
 
 
 def table(prompts, **options):

@@ -35,12 +35,14 @@ def assert_together(splits, key):
 
 @pytest.mark.parametrize("group", [None, "own"])
 def test_equal_prompts_never_part(group):
-    made = twice(planted_prompts(60), group=None, key=None)
+    changed_copy = twice(planted_prompts(60), group=None, key=None)
     if group == "own":  # each line a group of its own, as a running number gives
-        made = replace(made, samples=tuple(replace(p, group=str(i)) for i, p in enumerate(made)))
-    splits = make_splits(ProbeConfig(seeds=3), given_seed_prompts(made, 3), PlantedModel())
+        changed_copy = replace(
+            changed_copy, samples=tuple(replace(p, group=str(i)) for i, p in enumerate(changed_copy))
+        )
+    splits = make_splits(ProbeConfig(seeds=3), given_seed_prompts(changed_copy, 3), PlantedModel())
     assert splits.repeated == 60
-    assert_together(splits.splits, lambda row: made[int(row)].ids)
+    assert_together(splits.splits, lambda row: changed_copy[int(row)].ids)
     assert splits.groups == [*range(60), *range(60)]
 
 
@@ -58,9 +60,9 @@ def test_repeated_prompts_of_a_file_are_counted(tmp_path):
 
 
 def test_keys_stand_in_for_groups_that_are_not_given():
-    made = [Prompt((i, 1), key=f"k{i % 30}", label=i % 2) for i in range(60)]
-    splits = make_splits(ProbeConfig(), given_seed_prompts(Prompts("t", tuple(made)), 5), PlantedModel())
-    assert_together(splits.splits, lambda row: made[int(row)].key)
+    prompts = [Prompt((i, 1), key=f"k{i % 30}", label=i % 2) for i in range(60)]
+    splits = make_splits(ProbeConfig(), given_seed_prompts(Prompts("t", tuple(prompts)), 5), PlantedModel())
+    assert_together(splits.splits, lambda row: prompts[int(row)].key)
     grouped = Groups()
     grouped.add(Prompts("t", (Prompt((1,), key="k", group="a"), Prompt((2,), key="k", group="b"))))
     assert grouped.parts() == [[0, 1]]
@@ -84,25 +86,25 @@ def answer_classes(counts):
 
 
 def test_classes_too_small_to_split_are_one_class():
-    made = answer_classes([20, 20, 2, 1, 1])
+    classes = answer_classes([20, 20, 2, 1, 1])
     with pytest.raises(InputError, match="in at least 3 groups"):
-        three_way_split([p.label for p in made], seed=0)
-    found = given_seed_prompts(made, 2, join=True)
-    assert found.classes == ("a", "b", "other")
-    assert np.bincount([p.label for p in found.part(0)]).tolist() == [20, 20, 4]
-    assert [f.message for f in found.findings] == [
+        three_way_split([p.label for p in classes], seed=0)
+    prompts = given_seed_prompts(classes, 2, join=True)
+    assert prompts.classes == ("a", "b", "other")
+    assert np.bincount([p.label for p in prompts.part(0)]).tolist() == [20, 20, 4]
+    assert [f.message for f in prompts.findings] == [
         "4 prompts of 3 classes in fewer than 3 groups are one class 'other': c, d, e"
     ]
-    three_way_split([p.label for p in found.part(0)], seed=0)
-    assert given_seed_prompts(made, 2).classes == made.classes  # only where it was asked for
+    three_way_split([p.label for p in prompts.part(0)], seed=0)
+    assert given_seed_prompts(classes, 2).classes == classes.classes  # only where it was asked for
 
 
 def test_classes_too_small_even_together_are_left_out():
-    found = given_seed_prompts(answer_classes([20, 1, 20]), 2, join=True)
-    assert found.classes == ("a", "c")
-    assert found.samples == [40] == [len(found.part(0))]
-    assert np.bincount([p.label for p in found.part(0)]).tolist() == [20, 20]
-    assert [f.message for f in found.findings] == ["1 prompts of 1 classes in fewer than 3 groups were left out: b"]
+    prompts = given_seed_prompts(answer_classes([20, 1, 20]), 2, join=True)
+    assert prompts.classes == ("a", "c")
+    assert prompts.samples == [40] == [len(prompts.part(0))]
+    assert np.bincount([p.label for p in prompts.part(0)]).tolist() == [20, 20]
+    assert [f.message for f in prompts.findings] == ["1 prompts of 1 classes in fewer than 3 groups were left out: b"]
 
 
 def test_a_class_that_is_small_for_one_seed_is_joined_for_all():
@@ -120,7 +122,7 @@ def test_answer_label_of_questions_runs():
 
 def test_control_maps_the_first_content_word():
     keys = ["who was the king of spain", "Who is the queen of spain", "which king", "king", "the of"]
-    made = Prompts("t", tuple(Prompt((i,), key=key) for i, key in enumerate(keys)))
-    king, queen, *others, whole = key_tokens(made, reader("mamba2"))
+    prompts = Prompts("t", tuple(Prompt((i,), key=key) for i, key in enumerate(keys)))
+    king, queen, *others, whole = key_tokens(prompts, reader("mamba2"))
     assert others == [king, king]
     assert len({king, queen, whole}) == 3

@@ -24,8 +24,8 @@ class BrokenModel(PlantedModel):
         self.first_bad = first_bad
 
     def _made(self, ids, lengths, label, state):
-        made = super()._made(ids, lengths, label, state)
-        return made * torch.nan if state >= self.first_bad else made
+        values = super()._made(ids, lengths, label, state)
+        return values * torch.nan if state >= self.first_bad else values
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def test_a_broken_embedding_is_a_finding_and_every_number_is_nan(lost, recwarn):
         assert np.isnan(lost[name]).all(), name
     about = lost.provenance["probe"]
     assert (about["peak_accuracy"], about["tied"], about["intermediate_beats_final"]) == (None, [], False)
-    (found,) = [f for f in lost.findings if f.code == "nonfinite_state"]
-    assert found.message.startswith("5 of 5 states, the first of them state 0, are not finite")
+    (finding,) = [f for f in lost.findings if f.code == "nonfinite_state"]
+    assert finding.message.startswith("5 of 5 states, the first of them state 0, are not finite")
     assert [s["name"] for s in lost.provenance["sentinels"]] == ["length and counts", "bag of tokens"]
     json.dumps(lost.to_json(), allow_nan=False)
     assert summary_lines(lost) == ["no state is finite, so nothing could be probed"]
@@ -79,25 +79,25 @@ def test_tables_print_a_dash(late, lost):
 
 
 def test_diagnosis_measures_what_is_finite_and_claims_no_loss():
-    found = repflow.diagnose(BrokenModel(3, label_at=1, alike_at=1), PlantedTask(), **QUICK_DIAGNOSIS)
-    codes = {s["code"] for s in found.provenance["statements"]}
+    result = repflow.diagnose(BrokenModel(3, label_at=1, alike_at=1), PlantedTask(), **QUICK_DIAGNOSIS)
+    codes = {s["code"] for s in result.provenance["statements"]}
     assert {"homogenise", "decodable", "best_state"} <= codes
     assert not codes & {"peak_to_last", "intermediate", "late_similarity", "final_norm"}
-    early = [s for s in found.provenance["statements"] if s["code"] == "early_similarity"]
+    early = [s for s in result.provenance["statements"] if s["code"] == "early_similarity"]
     assert early  # states 1 and 2 of 4 are finite
-    missing = " ".join(found.provenance["not_measured"])
+    missing = " ".join(result.provenance["not_measured"])
     assert "flow at states 3 to 4, which are not finite" in missing
     assert "the last state, which is not finite, so no loss" in missing
-    assert "nan" not in " ".join(s["text"] for s in found.provenance["statements"])
+    assert "nan" not in " ".join(s["text"] for s in result.provenance["statements"])
 
 
 QUICK_DIAGNOSIS = {k: v for k, v in QUICK.items() if k != "recipes"} | {"flow_samples": 8}
 
 
 def test_diagnosis_of_a_model_without_any_finite_state_says_so():
-    found = repflow.diagnose(BrokenModel(0), PlantedTask(), **QUICK_DIAGNOSIS)
-    assert found.provenance["statements"] == []
-    missing = " ".join(found.provenance["not_measured"])
+    result = repflow.diagnose(BrokenModel(0), PlantedTask(), **QUICK_DIAGNOSIS)
+    assert result.provenance["statements"] == []
+    missing = " ".join(result.provenance["not_measured"])
     assert "no finite token similarity" in missing
     assert "what can be decoded (no state is finite)" in missing
 
@@ -105,9 +105,9 @@ def test_diagnosis_of_a_model_without_any_finite_state_says_so():
 def test_flow_evidence_keeps_the_states_before_the_first_that_is_nan():
     similarity = np.full((6, 4), np.nan)
     similarity[:4] = np.arange(4)[:, None] / 10
-    made = Result({"token_similarity": similarity}, {"token_similarity": ("state", "sample")})
-    found = FlowEvidence.of(made)
-    assert (found.states, found.all_states, found.partial) == (4, 6, True)
+    result = Result({"token_similarity": similarity}, {"token_similarity": ("state", "sample")})
+    evidence = FlowEvidence.of(result)
+    assert (evidence.states, evidence.all_states, evidence.partial) == (4, 6, True)
     whole = FlowEvidence.of(Result({"token_similarity": similarity[:4]}, {"token_similarity": ("state", "sample")}))
     assert (whole.states, whole.partial) == (4, False)
 
@@ -123,12 +123,12 @@ def test_lens_keeps_the_place_of_a_prompt_without_an_answer():
     from repflow.tasks import Prompts
     from tests.studies.probe.inputs import reader
 
-    made = planted_prompts(120, words=2)
-    answered = [replace(p, answers=("a",) if i % 3 else (), text="Key:") for i, p in enumerate(made)]
-    prompts = Prompts("own", tuple(answered), made.classes)
-    found = repflow.probe(reader("gpt_neox"), prompts, **QUICK | {"lens": 7}, controls=[], allow_leak=True)
-    assert found["lens_rank"].shape == (5, 7)
+    plain = planted_prompts(120, words=2)
+    answered = [replace(p, answers=("a",) if i % 3 else (), text="Key:") for i, p in enumerate(plain)]
+    prompts = Prompts("own", tuple(answered), plain.classes)
+    result = repflow.probe(reader("gpt_neox"), prompts, **QUICK | {"lens": 7}, controls=[], allow_leak=True)
+    assert result["lens_rank"].shape == (5, 7)
     without = np.arange(7) % 3 == 0
-    assert np.isnan(found["lens_rank"][:, without]).all()
-    assert np.isfinite(found["lens_rank"][:, ~without]).all()
-    assert np.isnan(found["lens_logprob"][:, without]).all()
+    assert np.isnan(result["lens_rank"][:, without]).all()
+    assert np.isfinite(result["lens_rank"][:, ~without]).all()
+    assert np.isnan(result["lens_logprob"][:, without]).all()

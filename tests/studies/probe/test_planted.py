@@ -65,13 +65,13 @@ def test_blocks_that_write_and_remove_the_label_are_claimed(planted):
 
 def test_one_seed_claims_no_loss():
     """The same label, the same accuracies: but nothing says how far they move with other training prompts."""
-    found = repflow.probe(PlantedModel(label_at=2), planted_prompts(240), **{**QUICK, "seeds": 1}, recipes=["robust"])
-    about = found.provenance["probe"]
-    assert found.bands["probe_drop"].low > 0.2
+    result = repflow.probe(PlantedModel(label_at=2), planted_prompts(240), **{**QUICK, "seeds": 1}, recipes=["robust"])
+    about = result.provenance["probe"]
+    assert result.bands["probe_drop"].low > 0.2
     assert about["intermediate_beats_final"] is False
     assert "no interval covers refitting" in about["read_out"]["statement"]
-    assert not found["probe_step_claim"].any()
-    assert [f.code for f in found.findings if f.code == "no_refits"]
+    assert not result["probe_step_claim"].any()
+    assert [f.code for f in result.findings if f.code == "no_refits"]
 
 
 def test_fixed_epochs_are_no_finding_where_the_robust_recipe_is_reported(planted):
@@ -80,8 +80,8 @@ def test_fixed_epochs_are_no_finding_where_the_robust_recipe_is_reported(planted
     assert not planted["probe/paper/converged"].all()
     assert not [f for f in planted.findings if f.code == "unconverged"]
     paper = repflow.probe(PlantedModel(), planted_prompts(240), **{**QUICK, "seeds": 1}, recipes=["paper"], controls=[])
-    (found,) = [f.message for f in paper.findings if f.code == "unconverged"]
-    assert found.startswith("recipe paper ended after its 150 epochs, short of a minimum, at ")
+    (message,) = [f.message for f in paper.findings if f.code == "unconverged"]
+    assert message.startswith("recipe paper ended after its 150 epochs, short of a minimum, at ")
 
 
 def test_controls_tell_task_from_capacity(planted):
@@ -118,34 +118,34 @@ def test_keys_that_all_begin_alike_give_no_control():
 
     from repflow.tasks import Prompts
 
-    made = planted_prompts(120)
-    same = Prompts("same", tuple(replace(p, key="0") for p in made), made.classes)
-    found = repflow.probe(PlantedModel(), same, **QUICK, recipes=["robust"], controls=["task"])
-    assert "probe_selectivity" not in found
-    assert [f.code for f in found.findings if "control" in f.code] == ["no_control"]
+    prompts = planted_prompts(120)
+    same = Prompts("same", tuple(replace(p, key="0") for p in prompts), prompts.classes)
+    result = repflow.probe(PlantedModel(), same, **QUICK, recipes=["robust"], controls=["task"])
+    assert "probe_selectivity" not in result
+    assert [f.code for f in result.findings if "control" in f.code] == ["no_control"]
 
 
 @pytest.mark.parametrize("label_at", [1, 4])
 def test_wherever_it_is_put(label_at):
     model = PlantedModel(label_at=label_at, alike_at=3)
-    found = repflow.probe(model, PlantedTask(), **QUICK, controls="none", recipes=["robust"])
-    assert found.provenance["probe"]["peak"] == label_at
-    assert found.provenance["probe"]["intermediate_beats_final"] is (label_at < 4)
-    assert "probe_capacity" not in found
+    result = repflow.probe(model, PlantedTask(), **QUICK, controls="none", recipes=["robust"])
+    assert result.provenance["probe"]["peak"] == label_at
+    assert result.provenance["probe"]["intermediate_beats_final"] is (label_at < 4)
+    assert "probe_capacity" not in result
 
 
 def test_nothing_to_find_is_not_found():
-    found = repflow.probe(PlantedModel(strength=0.0), PlantedTask(), **QUICK, controls="none")
-    about = found.provenance["probe"]
+    result = repflow.probe(PlantedModel(strength=0.0), PlantedTask(), **QUICK, controls="none")
+    about = result.provenance["probe"]
     assert about["intermediate_beats_final"] is False
     assert 4 in about["tied"]
-    assert found.bands["probe_accuracy"].low[about["peak"]] <= float(found["probe_chance"])
-    assert not [f for f in found.findings if f.code == "intermediate_beats_final"]
+    assert result.bands["probe_accuracy"].low[about["peak"]] <= float(result["probe_chance"])
+    assert not [f for f in result.findings if f.code == "intermediate_beats_final"]
 
 
 def test_diagnosis_of_the_planted_model():
-    found = repflow.diagnose(PlantedModel(label_at=2, alike_at=1), PlantedTask(), **QUICK, flow_samples=12)
-    said = {(s["code"], s["basis"]): s for s in found.provenance["statements"]}
+    result = repflow.diagnose(PlantedModel(label_at=2, alike_at=1), PlantedTask(), **QUICK, flow_samples=12)
+    said = {(s["code"], s["basis"]): s for s in result.provenance["statements"]}
     assert said["homogenise", "measured"]["numbers"]["state"] == 1
     assert said["homogenise", "measured"]["holds"] is True
     assert said["recover", "measured"]["holds"] is True
@@ -157,7 +157,7 @@ def test_diagnosis_of_the_planted_model():
     assert said["best_state", "measured"]["numbers"]["tied"] == []
     assert said["intermediate", "measured"]["holds"] is True
     assert said["peak_to_last", "judged"]["holds"] is True
-    assert any("twin" in text for text in found.provenance["not_measured"])
+    assert any("twin" in text for text in result.provenance["not_measured"])
 
 
 def test_mean_and_other_positions():
@@ -193,18 +193,18 @@ def test_twin_of_a_planted_model_holds_nothing(monkeypatch):
     import repflow.studies.probe.steps as study
 
     monkeypatch.setattr(study, "_load_twin", lambda *_: PlantedModel(strength=0.0))
-    found = repflow.probe(PlantedModel(), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none")
-    band = found.bands["twin/probe_accuracy"]
-    assert found["twin/probe_accuracy"].shape == (5, 3)
-    assert (band.low <= float(found["probe_chance"])).all()
-    assert found.bands["probe_accuracy"].low[2] > band.high.max()
-    assert found["twin/probe_valid_accuracy"].shape == (5, 3)
-    peaks = found["twin/probe_valid_accuracy"].argmax(0)  # chosen on validation, by seed
-    twin = found["twin/probe_accuracy"][peaks, [0, 1, 2]].mean()
-    assert float(found["twin/probe_peak_accuracy"]) == pytest.approx(twin)
-    assert float(found["twin/probe_gain"]) == pytest.approx(float(found["probe_peak_accuracy"]) - twin)
-    gain = found.bands["twin/probe_gain"]
-    assert 0.3 < gain.low < float(found["twin/probe_gain"]) < gain.high
+    result = repflow.probe(PlantedModel(), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none")
+    band = result.bands["twin/probe_accuracy"]
+    assert result["twin/probe_accuracy"].shape == (5, 3)
+    assert (band.low <= float(result["probe_chance"])).all()
+    assert result.bands["probe_accuracy"].low[2] > band.high.max()
+    assert result["twin/probe_valid_accuracy"].shape == (5, 3)
+    peaks = result["twin/probe_valid_accuracy"].argmax(0)  # chosen on validation, by seed
+    twin = result["twin/probe_accuracy"][peaks, [0, 1, 2]].mean()
+    assert float(result["twin/probe_peak_accuracy"]) == pytest.approx(twin)
+    assert float(result["twin/probe_gain"]) == pytest.approx(float(result["probe_peak_accuracy"]) - twin)
+    gain = result.bands["twin/probe_gain"]
+    assert 0.3 < gain.low < float(result["twin/probe_gain"]) < gain.high
 
 
 def test_a_model_is_no_better_than_itself():
@@ -216,10 +216,10 @@ def test_a_model_is_no_better_than_itself():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe_study, "_load_twin", lambda *_: PlantedModel(strength=1.5))
-        found = repflow.probe(
+        result = repflow.probe(
             PlantedModel(strength=1.5), PlantedTask(), **QUICK, twin="default", recipes=["robust"], controls="none"
         )
-    gain = found.bands["twin/probe_gain"]
+    gain = result.bands["twin/probe_gain"]
     assert float(gain.mean) == 0.0
     assert -0.05 < float(gain.low) < 0 < float(gain.high) < 0.05
 
@@ -229,8 +229,8 @@ def leaky(**change):
 
     from repflow.tasks import Prompts
 
-    made = planted_prompts(240)
-    return Prompts("leaky", tuple(replace(p, **{k: v(p) for k, v in change.items()}) for p in made), made.classes)
+    prompts = planted_prompts(240)
+    return Prompts("leaky", tuple(replace(p, **{k: v(p) for k, v in change.items()}) for p in prompts), prompts.classes)
 
 
 @pytest.mark.parametrize(
@@ -244,18 +244,18 @@ def test_leaks_stop_the_run_by_name_and_leave_nothing(name, change, tmp_path):
     with pytest.raises(LeakError, match=f"got a leak: {name} reads the label with accuracy .*; fix the prompts"):
         repflow.probe(PlantedModel(), leaky(**change), **QUICK, out=tmp_path, name="leaky")
     assert not list(tmp_path.iterdir())
-    found = repflow.probe(
+    result = repflow.probe(
         PlantedModel(), leaky(**change), **QUICK, out=tmp_path, name="leaky", allow_leak=True, controls="none"
     )
-    assert [f.code for f in found.findings].count("leak") == 1
-    assert [s["name"] for s in found.provenance["sentinels"] if s["leaks"]] == [name]
-    assert "allow_leak" not in found.config
+    assert [f.code for f in result.findings].count("leak") == 1
+    assert [s["name"] for s in result.provenance["sentinels"] if s["leaks"]] == [name]
+    assert "allow_leak" not in result.config
 
 
 def test_last_token_that_tells_the_label_is_a_leak():
     """State 0 of a real model: the embedding of the last token."""
     from tests.studies.probe.inputs import reader
 
-    made = leaky(ids=lambda p: (*p.ids[:-1], 40 + p.label))
+    leak = leaky(ids=lambda p: (*p.ids[:-1], 40 + p.label))
     with pytest.raises(LeakError, match="state 0 at the last token reads the label"):
-        repflow.probe(reader("mamba2"), made, **QUICK)
+        repflow.probe(reader("mamba2"), leak, **QUICK)

@@ -69,15 +69,15 @@ def test_accuracy_is_that_of_a_plain_fit_on_the_states():
     """The features, labels and splits that reach the probes are the prompts' own: one state by hand."""
     from repflow.probes import ArrayFeatures, fit_probes, three_way_split
 
-    model, made = PlantedModel(), planted_prompts(120)
-    result = repflow.probe(model, made, **{**SMALL, "seeds": 2})
+    model, prompts = PlantedModel(), planted_prompts(120)
+    result = repflow.probe(model, prompts, **{**SMALL, "seeds": 2})
     rows = []
-    for prompt in made:
+    for prompt in prompts:
         states = repflow.states(model, [list(prompt.ids)]).hidden
         rows.append(states[:, 0, -1])
     features = np.stack([np.stack([row[s].numpy() for row in rows]) for s in range(5)])
-    labels = np.array([p.label for p in made])
-    groups = [p.group for p in made]
+    labels = np.array([p.label for p in prompts])
+    groups = [p.group for p in prompts]
     splits = [three_way_split(labels, groups, seed=seed) for seed in (0, 1)]
     fit = fit_probes(ArrayFeatures(features), labels, splits, n_classes=4, recipe="robust", seeds=[0, 1])
     np.testing.assert_allclose(result["probe_accuracy"], fit.accuracy_test, atol=1e-12)
@@ -94,8 +94,8 @@ class Stopped(Exception):
 
 def test_stopped_at_any_shard_the_run_resumes_bit_identical(tmp_path, monkeypatch):
     """Features, fits, controls, twin, sweep, lens and answers, each cut off once."""
-    made = planted_prompts(30)
-    made = Prompts("cut", tuple(replace(p, answers=("7f",)) for p in made), made.classes)
+    prompts = planted_prompts(30)
+    prompts = Prompts("cut", tuple(replace(p, answers=("7f",)) for p in prompts), prompts.classes)
     asked = {
         "seeds": 2,
         "batch_size": 8,
@@ -107,7 +107,7 @@ def test_stopped_at_any_shard_the_run_resumes_bit_identical(tmp_path, monkeypatc
     }
     asked |= {"allow_leak": True, "epochs": 5}
     model = reader("mamba2")
-    reference = repflow.probe(model, made, **asked, out=tmp_path, name="whole")
+    reference = repflow.probe(model, prompts, **asked, out=tmp_path, name="whole")
     expected = contents(tmp_path / "whole")
     own = RunFolder.write_shard
     for at in (0, 6, len(expected) - 5):
@@ -121,19 +121,19 @@ def test_stopped_at_any_shard_the_run_resumes_bit_identical(tmp_path, monkeypatc
 
         monkeypatch.setattr(RunFolder, "write_shard", write)
         with pytest.raises(Stopped):
-            repflow.probe(model, made, **asked, out=tmp_path, name=f"cut{at}")
+            repflow.probe(model, prompts, **asked, out=tmp_path, name=f"cut{at}")
         monkeypatch.setattr(RunFolder, "write_shard", own)
-        again = repflow.probe(model, made, **asked, out=tmp_path, name=f"cut{at}")
+        again = repflow.probe(model, prompts, **asked, out=tmp_path, name=f"cut{at}")
         assert contents(tmp_path / f"cut{at}") == expected
         assert set(again) == set(reference)
     assert verify(tmp_path / "whole") == []
 
 
 def test_finished_run_is_read_not_computed_again(tmp_path, monkeypatch):
-    made = planted_prompts(60)
-    first = repflow.probe(PlantedModel(), made, **SMALL, out=tmp_path, name="n")
+    prompts = planted_prompts(60)
+    first = repflow.probe(PlantedModel(), prompts, **SMALL, out=tmp_path, name="n")
     monkeypatch.setattr(PlantedModel, "stream", lambda *_, **__: pytest.fail("ran again"))
-    second = repflow.probe(PlantedModel(), made, **SMALL, out=tmp_path, name="n")
+    second = repflow.probe(PlantedModel(), prompts, **SMALL, out=tmp_path, name="n")
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
     assert load_result(tmp_path / "n").bands["probe_drop"].low == first.bands["probe_drop"].low
@@ -142,14 +142,14 @@ def test_finished_run_is_read_not_computed_again(tmp_path, monkeypatch):
 def test_in_memory_stored_and_spilled_results_are_equal(tmp_path, monkeypatch):
     import repflow.studies.probe.study as study
 
-    made = planted_prompts(60)
-    kept = repflow.probe(PlantedModel(), made, **SMALL)
-    stored = repflow.probe(PlantedModel(), made, **SMALL, out=tmp_path)
+    prompts = planted_prompts(60)
+    result = repflow.probe(PlantedModel(), prompts, **SMALL)
+    stored = repflow.probe(PlantedModel(), prompts, **SMALL, out=tmp_path)
     monkeypatch.setattr(study, "IN_MEMORY", 0)
-    spilled = repflow.probe(PlantedModel(), made, **SMALL)
-    for name in kept:
-        np.testing.assert_array_equal(kept[name], stored[name])
-        np.testing.assert_array_equal(kept[name], spilled[name])
+    spilled = repflow.probe(PlantedModel(), prompts, **SMALL)
+    for name in result:
+        np.testing.assert_array_equal(result[name], stored[name])
+        np.testing.assert_array_equal(result[name], spilled[name])
 
 
 def test_what_a_seed_redraws():
@@ -208,14 +208,14 @@ def test_branches_are_counted_as_blocks_from_1():
     """A branch belongs to a block; entry 0 is block 1, as in every other table."""
     model = reader("gpt_neox")
     asked = {**KVPR, "answers": 0, "lens": 0, "seeds": 1, "recipes": ["robust"], "controls": ["none"]}
-    found = repflow.probe(model, "kvpr", **asked, states="branch")
-    read = ReadOut.of(found)
-    blocks = len(found["probe_accuracy"])
-    assert read.blocks == tuple(range(1, blocks + 1))
-    assert found.provenance["probe"]["read_out"]["last"] == blocks
+    result = repflow.probe(model, "kvpr", **asked, states="branch")
+    read_out = ReadOut.of(result)
+    blocks = len(result["probe_accuracy"])
+    assert read_out.blocks == tuple(range(1, blocks + 1))
+    assert result.provenance["probe"]["read_out"]["last"] == blocks
     page = io.StringIO()
     console = Console(width=200, file=page)
-    for part in view(found):
+    for part in view(result):
         console.print(part)
     text = page.getvalue()
     first = [line.split()[0].rstrip("*=") for line in text.splitlines() if line.strip()]
@@ -225,13 +225,13 @@ def test_branches_are_counted_as_blocks_from_1():
 
 
 def test_seeds_that_vary_the_initialisation_share_prompts_and_split():
-    made = planted_prompts(120)
+    prompts = planted_prompts(120)
     asked = {**SMALL, "recipes": ["robust", "paper"]}
-    result = repflow.probe(PlantedModel(strength=1.0), made, **asked, seeds_vary="init")
+    result = repflow.probe(PlantedModel(strength=1.0), prompts, **asked, seeds_vary="init")
     robust = result["probe/robust/accuracy"]
     np.testing.assert_array_equal(robust[:, 0], robust[:, 1])  # convex and the same rows: the seed changes nothing
     assert (result["probe/paper/loss"][:, 0] != result["probe/paper/loss"][:, 1]).any()
-    free = repflow.probe(PlantedModel(strength=1.0), made, **asked)
+    free = repflow.probe(PlantedModel(strength=1.0), prompts, **asked)
     assert (free["probe/robust/accuracy"][:, 0] != free["probe/robust/accuracy"][:, 1]).any()
 
 
@@ -253,10 +253,10 @@ def test_seeds_with_unlike_items_get_as_many_as_fit_all(monkeypatch):
 
     monkeypatch.setattr(module, "make_prompts", make)
     config = ProbeConfig(task="kvpr", length=400, samples=12, seeds=2, seeds_vary="all")
-    found = seed_prompts(config, reader("mamba2"))
+    prompts = seed_prompts(config, reader("mamba2"))
     assert asked[-1] == 3
-    assert {found.part(n)[0].items for n in range(2)} == {3}
-    assert found.classes == ("0", "1", "2")
+    assert {prompts.part(n)[0].items for n in range(2)} == {3}
+    assert prompts.classes == ("0", "1", "2")
 
 
 def test_own_file_shares_its_prompts_over_seeds(tmp_path):

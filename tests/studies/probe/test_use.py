@@ -58,14 +58,14 @@ class Told:
 
 def test_every_phase_is_told_and_a_finished_run_shows_no_bar(tmp_path):
     config = ProbeConfig(task="kvpr", twin="default", seeds_vary="all", **{**KVPR, "samples": 30}, allow_leak=True)
-    told = Told()
-    probe.run(config, model=reader("mamba2"), out=tmp_path, name="n", progress=told)
+    progress = Told()
+    probe.run(config, model=reader("mamba2"), out=tmp_path, name="n", progress=progress)
     wanted = ["making prompts", "checking for leaks", "reading states", "fitting probes, paper, prompts 1 of 2"]
     wanted += ["fitting the control task, ", "fitting shuffled labels", "logit lens", "greedy answers"]
     wanted += ["loading the twin", "reading the twin's states", "fitting the twin's probes, ", "intervals"]
-    places = [next(i for i, text in enumerate(told.phases) if text.startswith(start)) for start in wanted]
+    places = [next(i for i, text in enumerate(progress.phases) if text.startswith(start)) for start in wanted]
     assert places == sorted(places)
-    assert told.batches[-1] == (120, 120)
+    assert progress.batches[-1] == (120, 120)
     again = Told()
     probe.run(config, model=reader("mamba2"), out=tmp_path, name="n", progress=again)
     assert again.phases[-1] == "finished before, reading the stored result"
@@ -87,24 +87,24 @@ def test_features_are_dropped_once_the_run_is_finished(tmp_path):
     assert verify(tmp_path / "n") == []
     assert list_runs(tmp_path)[0].finished
     assert (tmp_path / "n" / "result.json").read_bytes() == result
-    found = probe.run(config, model=reader("mamba2"), out=tmp_path, name="n")  # reads, does not run again
-    np.testing.assert_array_equal(found["probe_accuracy"], first["probe_accuracy"])
+    again = probe.run(config, model=reader("mamba2"), out=tmp_path, name="n")  # reads, does not run again
+    np.testing.assert_array_equal(again["probe_accuracy"], first["probe_accuracy"])
     assert not sorted(shards.glob("model-*batch*"))
 
 
 def test_steps_across_blocks_are_paired(tmp_path):
-    found = repflow.probe(
+    result = repflow.probe(
         PlantedModel(label_at=2), planted_prompts(300), seeds=3, answers=0, lens=0, recipes=["robust"]
     )
-    band = found.bands["probe_step"]
+    band = result.bands["probe_step"]
     # below chance counts as chance: nothing can be lost there
-    over = np.maximum(found["probe_accuracy"].mean(1), float(found["probe_chance"]))
-    np.testing.assert_allclose(found["probe_step"], np.diff(over), atol=1e-12)
-    assert found.axes["probe_step"] == ("layer",)
+    over = np.maximum(result["probe_accuracy"].mean(1), float(result["probe_chance"]))
+    np.testing.assert_allclose(result["probe_step"], np.diff(over), atol=1e-12)
+    assert result.axes["probe_step"] == ("layer",)
     assert band.low[1] > 0.3  # block 2 puts the label there
     assert band.high[2] < -0.3  # block 3 takes it away
-    assert (band.low <= found["probe_step"]).all()
-    assert (found["probe_step"] <= band.high).all()
+    assert (band.low <= result["probe_step"]).all()
+    assert (result["probe_step"] <= band.high).all()
 
 
 QUICK = {"samples": 240, "seeds": 3, "answers": 0, "lens": 0, "recipes": ["robust"]}
@@ -123,23 +123,23 @@ def runs(tmp_path_factory):
 def test_diagnosis_of_runs_that_are_there_names_the_blocks(runs, tmp_path):
     config = DiagnoseConfig(flow_run=str(runs / "flow"), probe_run=str(runs / "probe"))
     diagnose.check_request(config)
-    found = diagnose.run(config, out=tmp_path)
+    result = diagnose.run(config, out=tmp_path)
     (name,) = [entry.name for entry in tmp_path.iterdir()]
     assert name == diagnose.run_name(config)
-    said = {(s["code"], s["numbers"].get("block")): s for s in found.provenance["statements"]}
+    said = {(s["code"], s["numbers"].get("block")): s for s in result.provenance["statements"]}
     assert said["gained_in_block", 2]["numbers"]["after"] > 0.8
     assert said["lost_in_block", 3]["numbers"]["change"]["high"] < 0
-    assert [step["verdict"] for step in found.provenance["blocks"]] == ["", "gained", "lost", ""]
-    assert found.provenance["runs"] == {"flow": str(runs / "flow"), "probe": str(runs / "probe")}
-    page = diagnosis_text(found, 80)
+    assert [step["verdict"] for step in result.provenance["blocks"]] == ["", "gained", "lost", ""]
+    assert result.provenance["runs"] == {"flow": str(runs / "flow"), "probe": str(runs / "probe")}
+    page = diagnosis_text(result, 80)
     assert max(map(len, page.splitlines())) <= 80
     assert "Lost in block 3 (attention): accuracy" in " ".join(page.split())
-    change = found.provenance["blocks"][2]["change"]
+    change = result.provenance["blocks"][2]["change"]
     assert f"{change['value']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]   lost" in page
     assert "on 6 of 12 prompts" in " ".join(page.split())
     assert "recipe robust" in " ".join(page.split())
-    json.dumps(diagnosis_json(found), allow_nan=False)
-    assert load_result(tmp_path / name).provenance["blocks"] == found.provenance["blocks"]
+    json.dumps(diagnosis_json(result), allow_nan=False)
+    assert load_result(tmp_path / name).provenance["blocks"] == result.provenance["blocks"]
     assert verify(tmp_path / name) == []
 
 
@@ -153,9 +153,9 @@ def test_one_run_alone_claims_only_its_part(runs):
 
 def test_what_is_missing_is_measured(runs, tmp_path):
     config = DiagnoseConfig(task="planted", flow_run=str(runs / "flow"), samples=240, seeds=1, answers=0, lens=0)
-    found = diagnose.run(config, model=PlantedModel(label_at=2), task=PlantedTask(), out=tmp_path, name="d")
+    result = diagnose.run(config, model=PlantedModel(label_at=2), task=PlantedTask(), out=tmp_path, name="d")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["d", "d-probe"]
-    assert found.provenance["runs"] == {"flow": str(runs / "flow"), "probe": "d-probe"}
+    assert result.provenance["runs"] == {"flow": str(runs / "flow"), "probe": "d-probe"}
 
 
 def test_runs_of_other_kinds_and_models_are_refused(runs, tmp_path):
@@ -174,15 +174,15 @@ def test_runs_of_other_kinds_and_models_are_refused(runs, tmp_path):
 def test_other_prompts_are_a_finding(runs, tmp_path):
     model = PlantedModel(label_at=2)
     repflow.measure(model, "random", length=16, samples=4, out=tmp_path, name="flow")
-    found = diagnose.run(DiagnoseConfig(flow_run=str(tmp_path / "flow"), probe_run=str(runs / "probe")))
-    (finding,) = [f for f in found.findings if f.code == "different_prompts"]
+    result = diagnose.run(DiagnoseConfig(flow_run=str(tmp_path / "flow"), probe_run=str(runs / "probe")))
+    (finding,) = [f for f in result.findings if f.code == "different_prompts"]
     assert finding.message.startswith("the flow is from random at 16 tokens, the probe from planted")
 
 
 def test_luck_is_not_called_a_loss(runs):
     """Without a label in the states no block gains or loses it, whatever single intervals say."""
-    found = repflow.probe(PlantedModel(label_at=99), planted_prompts(240), **{**QUICK, "seeds": 3})
-    evidence = diagnose.ProbeEvidence.of(found)
+    result = repflow.probe(PlantedModel(label_at=99), planted_prompts(240), **{**QUICK, "seeds": 3})
+    evidence = diagnose.ProbeEvidence.of(result)
     steps = block_steps(None, evidence)
     assert [step.verdict for step in steps] == [""] * 4
     (said,) = block_statements(steps, evidence)

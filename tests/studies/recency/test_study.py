@@ -99,13 +99,13 @@ def test_a_single_linear_state_decays_as_the_theorem_says():
     with torch.no_grad():  # one real state of decay exp(−Δ/2) in every channel
         block.mixer.kernel.A_imag.zero_()
         block.mixer.kernel.log_dt.fill_(-1.0)
-    found = repflow.influence(repflow.load(network, dtype="float64"), IDS)
-    said, kappa = found.provenance["recency"]["fit"], 0.5 * np.exp(-1)
+    measured = repflow.influence(repflow.load(network, dtype="float64"), IDS)
+    said, kappa = measured.provenance["recency"]["fit"], 0.5 * np.exp(-1)
     assert said["kappa"] == pytest.approx(kappa, rel=1e-6)
     assert said["r2"] == pytest.approx(1)
-    np.testing.assert_allclose(found["theorem_kappa"], kappa, rtol=1e-6)
-    assert codes(found)["loose_bound"].endswith("so the bound is sharp")
-    assert codes(found)["exponential_fit"].endswith("an exponential")
+    np.testing.assert_allclose(measured["theorem_kappa"], kappa, rtol=1e-6)
+    assert codes(measured)["loose_bound"].endswith("so the bound is sharp")
+    assert codes(measured)["exponential_fit"].endswith("an exponential")
 
 
 def test_a_polarized_stack_is_promised_no_decay_and_not_one_below_zero():
@@ -113,12 +113,12 @@ def test_a_polarized_stack_is_promised_no_decay_and_not_one_below_zero():
     torch.manual_seed(0)
     mixers = [{"name": "s6", "state": 5, "polarize": "both"}]
     polarized = StackForCausalLM(StackConfig(mixers=mixers, hidden_size=16, vocab_size=64)).eval()
-    found = repflow.influence(polarized, IDS)
-    said = codes(found)["loose_bound"]
+    measured = repflow.influence(polarized, IDS)
+    said = codes(measured)["loose_bound"]
     assert said == "Theorem 3.1 allows κ ≥ 0 (layer 1 has the largest A, 1): no decay is promised"
-    assert not np.signbit(found["theorem_kappa"]).any()
-    found.arrays["theorem_kappa"] = -np.abs(found["theorem_kappa"])  # as stored by an older version
-    shown = "\n".join(str(cell) for table in view(found)[1:3] for cell in cells(table))
+    assert not np.signbit(measured["theorem_kappa"]).any()
+    measured.arrays["theorem_kappa"] = -np.abs(measured["theorem_kappa"])  # as stored by an older version
+    shown = "\n".join(str(cell) for table in view(measured)[1:3] for cell in cells(table))
     assert "0" in shown.splitlines()
     assert "-0" not in shown.splitlines()
 
@@ -130,20 +130,20 @@ def cells(table):
 
 def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(mamba):
     """The demo printed "half-life 163 tokens [159, 167]" of two prompts at R² = .115."""
-    found = repflow.influence(mamba, IDS[:2], twin="default")
-    fit = found.provenance["recency"]["fit"]
+    measured = repflow.influence(mamba, IDS[:2], twin="default")
+    fit = measured.provenance["recency"]["fit"]
     assert fit["kappa_low"] is fit["kappa_high"] is fit["half_life"] is None
     assert not fit["exponential"]
-    said = codes(found)["exponential_fit"]
+    said = codes(measured)["exponential_fit"]
     assert f"R² {fit['r2']:.3f}" in said
     assert "half-life" not in said.replace("it has no half-life", "")
     assert "the decay is not exponential" in said
-    assert f"half of the influence comes from the last {found.mean('half_reach'):.0f} tokens" in said
-    tables = view(found)[:2]
+    assert f"half of the influence comes from the last {measured.mean('half_reach'):.0f} tokens" in said
+    tables = view(measured)[:2]
     assert sum("no interval below 3 prompts" in table.caption for table in tables) == 1
     assert not any("nan" in str(cell) for table in tables for cell in cells(table))
     assert all("95 %" not in table.columns and "half-life" not in table.columns for table in tables)
-    assert "R²" in reach_table([found]).columns[:4]
+    assert "R²" in reach_table([measured]).columns[:4]
 
 
 def test_a_half_life_of_a_bad_fit_stored_by_an_older_version_is_not_shown(result):
@@ -162,41 +162,41 @@ def test_a_half_life_of_a_bad_fit_stored_by_an_older_version_is_not_shown(result
 
 def test_wide_models_take_probes_and_say_their_error():
     wide = stack(["ssd", "softmax_attention"], hidden_size=80)
-    found = repflow.influence(wide, IDS[:2, :20])
-    assert found.provenance["recency"]["probes"] == 8
-    assert (found["log_influence_error"] > 0).all()
+    measured = repflow.influence(wide, IDS[:2, :20])
+    assert measured.provenance["recency"]["probes"] == 8
+    assert (measured["log_influence_error"] > 0).all()
     exact = repflow.influence(wide, IDS[:2, :20], probes=0)
     assert exact.provenance["recency"]["exact"]
-    z = (found["log_influence"] - exact["log_influence"]) / found["log_influence_error"]
+    z = (measured["log_influence"] - exact["log_influence"]) / measured["log_influence_error"]
     assert np.median(np.abs(z)) < 2
-    assert np.median(np.abs(np.expm1(found["log_influence"] - exact["log_influence"]))) < 0.2
-    table = curve_table(found)
-    half = 2.364624 * found.mean("log_influence_error")[0]  # Student's quantile at 7 degrees of freedom
+    assert np.median(np.abs(np.expm1(measured["log_influence"] - exact["log_influence"]))) < 0.2
+    table = curve_table(measured)
+    half = 2.364624 * measured.mean("log_influence_error")[0]  # Student's quantile at 7 degrees of freedom
     assert f"{half:.3f}" in [str(cell) for cell in cells(table)]
     assert "95 % half width that the probes leave" in table.caption
 
 
 def test_an_earlier_token_shows_that_the_future_is_zero():
-    found = repflow.influence(tiny_model("gpt_neo"), [[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5]], at=3)
-    assert found["log_influence"].shape == (2, 4)
-    assert (found["future_influence"] == 0).all()
+    measured = repflow.influence(tiny_model("gpt_neo"), [[3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5]], at=3)
+    assert measured["log_influence"].shape == (2, 4)
+    assert (measured["future_influence"] == 0).all()
 
 
 def test_ragged_prompts_are_nan_where_they_end():
-    found = repflow.influence(tiny_model("gpt_neox"), [list(range(3, 30)), list(range(3, 15))])
-    assert found["log_influence"].shape == (2, 27)
-    assert np.isfinite(found["log_influence"][1, :12]).all()
-    assert np.isnan(found["log_influence"][1, 12:]).all()
-    assert np.isfinite(found["recent_share"][0, 1])
-    assert np.isnan(found["recent_share"][1, 1])
+    measured = repflow.influence(tiny_model("gpt_neox"), [list(range(3, 30)), list(range(3, 15))])
+    assert measured["log_influence"].shape == (2, 27)
+    assert np.isfinite(measured["log_influence"][1, :12]).all()
+    assert np.isnan(measured["log_influence"][1, 12:]).all()
+    assert np.isfinite(measured["recent_share"][0, 1])
+    assert np.isnan(measured["recent_share"][1, 1])
 
 
 def test_influence_that_is_zero_is_left_out_and_said():
     # windows of 4 in one layer: nothing beyond distance 3 in a stack of one local attention layer
-    found = repflow.influence(tiny_model("gpt_neox"), IDS[:, :12], ablate=["attention-window:3"], to=[1])
-    assert np.isnan(found["log_influence"][:, 3:]).all()
-    assert "influences are zero" in codes(found)["underflow"]
-    assert found["half_reach"].max() <= 3
+    measured = repflow.influence(tiny_model("gpt_neox"), IDS[:, :12], ablate=["attention-window:3"], to=[1])
+    assert np.isnan(measured["log_influence"][:, 3:]).all()
+    assert "influences are zero" in codes(measured)["underflow"]
+    assert measured["half_reach"].max() <= 3
 
 
 def test_influence_that_is_not_finite_is_said(mamba, monkeypatch):
@@ -205,9 +205,9 @@ def test_influence_that_is_not_finite_is_said(mamba, monkeypatch):
     norms = influence.gradient_norms
 
     def broken(gradient):
-        found = norms(gradient)
-        found[..., 1] = np.nan
-        return found
+        values = norms(gradient)
+        values[..., 1] = np.nan
+        return values
 
     monkeypatch.setattr(influence, "gradient_norms", broken)
     result = repflow.influence(mamba, IDS[:1, :12], probes=2)
@@ -219,10 +219,10 @@ def test_layers_that_hide_their_decay_leave_the_curve_standing():
     model = repflow.load(tiny_model("mamba"))
     for layer in model.scans.layers:
         layer.readable = False
-    found = repflow.influence(model, IDS[:1, :12])
-    assert np.isfinite(found["log_influence"]).all()
-    assert "theorem_kappa" not in found
-    assert "install transformers 5.22" in codes(found)["hidden_transition"]
+    measured = repflow.influence(model, IDS[:1, :12])
+    assert np.isfinite(measured["log_influence"]).all()
+    assert "theorem_kappa" not in measured
+    assert "install transformers 5.22" in codes(measured)["hidden_transition"]
 
 
 def test_ratio_of_two_models(result):
@@ -251,8 +251,8 @@ def test_ratio_of_a_model_to_itself(result):
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, mamba):
-    given = {"length": np.int64(12), "samples": np.int64(2), "fit_last": np.int32(9)}
-    stored = repflow.influence(mamba, "random", **given, out=tmp_path, name="n")
+    options = {"length": np.int64(12), "samples": np.int64(2), "fit_last": np.int32(9)}
+    stored = repflow.influence(mamba, "random", **options, out=tmp_path, name="n")
     assert stored.config["samples"] == 2
     assert load_result(tmp_path / "n").config["fit_last"] == 9
 
@@ -286,10 +286,10 @@ def test_a_run_that_was_cut_goes_on(tmp_path, mamba, monkeypatch):
     config = RecencyConfig(probes=2, batch_size=1, length=12, samples=3)
     with pytest.raises(KeyboardInterrupt):
         run(config, model=mamba, out=tmp_path, name="n")
-    found = run(config, model=mamba, out=tmp_path, name="n")
+    resumed = run(config, model=mamba, out=tmp_path, name="n")
     assert [list(sample) for sample in calls] == [[0], [1], [2], [2]]
     whole = run(config, model=mamba)
-    np.testing.assert_array_equal(found["log_influence"], whole["log_influence"])
+    np.testing.assert_array_equal(resumed["log_influence"], whole["log_influence"])
 
 
 def test_tasks_texts_and_names(mamba):

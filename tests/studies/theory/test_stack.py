@@ -106,26 +106,26 @@ def test_channels_of_every_kind_of_stack_are_its_mixer(options):
         out = channel_output(channels, entered) + skip * entered
         out = out if getattr(block.mixer, "norm", None) is not None else out * gate / (1 + torch.exp(-gate))
         np.testing.assert_allclose(out, caught[index], rtol=1e-6, atol=1e-9)
-    found = theory_apply.run(theory_apply.ApplyConfig(length=8, samples=2), model=model)
-    assert np.isfinite(found["predicted"]).all()
+    result = theory_apply.run(theory_apply.ApplyConfig(length=8, samples=2), model=model)
+    assert np.isfinite(result["predicted"]).all()
 
 
 def test_a_polarized_stack_has_no_contraction():
     options = {"name": "s6", "state": 5, "polarize": "one"}
     model = repflow.load(StackForCausalLM(StackConfig([options] * 2, hidden_size=16, vocab_size=64)))
-    found = theory_apply.run(theory_apply.ApplyConfig(length=8, samples=2), model=model)
-    assert (found["constants/rho"] == 1).all()
-    assert np.isinf(found["bound"]).all()
-    assert "‖A_t‖₂ ≤ ρ < 1" in theory_apply.failing(found.provenance["hypotheses"])
+    result = theory_apply.run(theory_apply.ApplyConfig(length=8, samples=2), model=model)
+    assert (result["constants/rho"] == 1).all()
+    assert np.isinf(result["bound"]).all()
+    assert "‖A_t‖₂ ≤ ρ < 1" in theory_apply.failing(result.provenance["hypotheses"])
 
 
 def test_signs_of_a_constrained_stack_are_read():
     options = {"name": "s6", "state": 4, "eigenvalues": "negative"}
     model = repflow.load(StackForCausalLM(StackConfig([options] * 2, hidden_size=16, vocab_size=64)))
-    found = dynamics_apply.run(dynamics_apply.ApplyConfig(length=8, samples=3), model=model)
-    assert found["negative"].tolist() == [4, 4]
-    assert found["positive"].tolist() == [0, 0]
-    assert (found["form_positive"] == 0).all()
+    result = dynamics_apply.run(dynamics_apply.ApplyConfig(length=8, samples=3), model=model)
+    assert result["negative"].tolist() == [4, 4]
+    assert result["positive"].tolist() == [0, 0]
+    assert (result["form_positive"] == 0).all()
 
 
 @pytest.mark.parametrize("mixers", [["s6", "softmax_attention"], ["gla", "gla"]])
@@ -143,5 +143,5 @@ def test_a_hybrid_stack_is_read_where_it_is_mamba():
     from tests.models.stack.inputs import stack
 
     model = repflow.load(stack(["s6", "softmax_attention", "ssd"]))
-    found = dynamics_apply.run(dynamics_apply.ApplyConfig(length=8, samples=3), model=model)
-    assert found.provenance["ssm_layers"] == [0, 2]
+    result = dynamics_apply.run(dynamics_apply.ApplyConfig(length=8, samples=3), model=model)
+    assert result.provenance["ssm_layers"] == [0, 2]

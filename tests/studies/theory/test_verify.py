@@ -57,12 +57,12 @@ def test_table_1_disagrees_with_the_theorems(result):
 
 
 def test_a_cut_run_goes_on_with_the_next_group(tmp_path, monkeypatch, result):
-    made = []
+    groups_run = []
     original = theory_verify._checks
 
     def cut(group, config, progress):
-        made.append(group)
-        if group == "mamba" and len(made) == 3:
+        groups_run.append(group)
+        if group == "mamba" and len(groups_run) == 3:
             raise KeyboardInterrupt
         return original(group, config, progress)
 
@@ -70,19 +70,19 @@ def test_a_cut_run_goes_on_with_the_next_group(tmp_path, monkeypatch, result):
     with pytest.raises(KeyboardInterrupt):
         run(SMALL, out=tmp_path)
     whole = run(SMALL, out=tmp_path)
-    assert made == ["attention", "transformer", "mamba", *list(theory_verify.groups())[2:]]
+    assert groups_run == ["attention", "transformer", "mamba", *list(theory_verify.groups())[2:]]
     assert whole.provenance["checks"] == result.provenance["checks"]
     stored = load_result(tmp_path / run_name(SMALL))
     np.testing.assert_array_equal(stored["simulation"], result["simulation"])
     assert run(SMALL, out=tmp_path).provenance["checks"] == result.provenance["checks"]
-    assert len(made) == 3 + 6
+    assert len(groups_run) == 3 + 6
 
 
 def test_a_wrong_closed_form_is_caught(monkeypatch):
     right = theory.mamba_trace
     monkeypatch.setitem(FORMS, "mamba_trace", lambda *a, **k: 1.2 * right(*a, **k))
-    found = theory_verify._checks("mamba", VerifyConfig(samples=20_000), None)
-    wrong = [c for c in found if c.statement == "Theorem 4"]
+    checks = theory_verify._checks("mamba", VerifyConfig(samples=20_000), None)
+    wrong = [c for c in checks if c.statement == "Theorem 4"]
     assert wrong
     assert not any(c.passes for c in wrong)
     assert all(c.verdict == "corrected form off by more than 1 %" for c in wrong)

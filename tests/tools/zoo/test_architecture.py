@@ -24,23 +24,23 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    made = tmp_path_factory.mktemp("study")
+    folder = tmp_path_factory.mktemp("study")
     parts = [part for part in (ROOT / "LICENSE").read_text(encoding="utf-8").split("\n\n") if part.strip()]
     for name, chosen in (("train", parts[:-6]), ("valid", parts[-6:])):
-        (made / f"{name}.txt.xz").write_bytes(lzma.compress("\n<|endoftext|>\n".join(chosen).encode()))
+        (folder / f"{name}.txt.xz").write_bytes(lzma.compress("\n<|endoftext|>\n".join(chosen).encode()))
     options = ["--vocabulary", "1024", "--length", "176", "--articles", "12", "--samples", "4"]
-    assert train_zoo.main(["prepare", "--corpus", str(made), "--out", str(made / "data"), *options]) == 0
-    return made / "data"
+    assert train_zoo.main(["prepare", "--corpus", str(folder), "--out", str(folder / "data"), *options]) == 0
+    return folder / "data"
 
 
 @pytest.fixture(scope="module")
 def cells(data, tmp_path_factory):
-    made = tmp_path_factory.mktemp("cells")
-    asked = ["run", "--data", str(data), "--to", str(made), "--size", "tiny", "--steps", "2", "--batch", "4"]
+    folder = tmp_path_factory.mktemp("cells")
+    asked = ["run", "--data", str(data), "--to", str(folder), "--size", "tiny", "--steps", "2", "--batch", "4"]
     few = [*asked, "--seeds", "0", "1", "--prompts", "0", "--limit", "2", "--device", "cpu"]
     chosen = ["gpt-neox", "gpt-neox-frozen-norms", "mamba2-narrow"]
     assert main([*few, "--variants", *chosen]) == 0
-    return made, [*few, "--variants", *chosen]
+    return folder, [*few, "--variants", *chosen]
 
 
 def tiny(name):
@@ -88,14 +88,14 @@ def test_cells_hold_what_the_table_needs_and_are_not_made_twice(cells):
     assert len(before) == 6
     assert main(asked) == 0
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-    told = json.loads((folder / "gpt-neox_1.json").read_text())
-    assert told["record"]["config"]["seed"] == 1
-    last = told["record"]["flow"][-1]["prose"]["token_similarity"]
-    made = table(read_cells(folder))
-    assert "| gpt-neox | none | 2 | prose |" in made
+    content = json.loads((folder / "gpt-neox_1.json").read_text())
+    assert content["record"]["config"]["seed"] == 1
+    last = content["record"]["flow"][-1]["prose"]["token_similarity"]
+    text = table(read_cells(folder))
+    assert "| gpt-neox | none | 2 | prose |" in text
     other = json.loads((folder / "gpt-neox_0.json").read_text())["record"]["flow"][-1]["prose"]["token_similarity"]
-    assert interval([last[-1], other[-1]]) in made
-    assert "hybrid" not in made
+    assert interval([last[-1], other[-1]]) in text
+    assert "hybrid" not in text
 
 
 def test_frozen_norms_stay_and_others_move(cells):
@@ -131,22 +131,22 @@ def cell(variant, seed, similarity, exact=0, nats=2.0, answer=None):
     """A cell of known numbers, as a summary keeps it."""
     flow = {task: dict.fromkeys(CURVES, similarity) for task in ("prose", "kvpr")}
     record = {"parameters": 7, "steps": 9, "tokens": 90, "device_name": "none"}
-    made = {
+    entry = {
         "variant": variant, "factor": "none", "seed": seed,
         "record": {**record, "flow": [{"step": 0} | flow, {"step": 9} | flow]},
         "evaluation": {"retrieval": {"kvpr-512": {"exact": exact, "of": 10}}, "prose": {"nats_per_token": nats}},
     }  # fmt: skip
     if answer is not None:
         probes = {f"{label}/kvpr/256": {"accuracy": [0.5, answer]} for label in ("answer", "index")}
-        made["reading"] = {"probes": probes}
-    return made
+        entry["reading"] = {"probes": probes}
+    return entry
 
 
 def put(folder, *cells):
     """A folder of cells."""
     folder.mkdir(exist_ok=True)
-    for made in cells:
-        (folder / f"{made['variant']}_{made['seed']}.json").write_text(json.dumps(made))
+    for entry in cells:
+        (folder / f"{entry['variant']}_{entry['seed']}.json").write_text(json.dumps(entry))
     return folder
 
 
@@ -203,16 +203,16 @@ def test_no_cells_are_told_and_leave_the_file(step, kind, tmp_path, capsys):
 
 def without(path):
     """A cell that lacks an entry, or has another there."""
-    made = cell("mamba2", 0, [0.1, 0.2, 0.3], answer=0.5)
+    whole = cell("mamba2", 0, [0.1, 0.2, 0.3], answer=0.5)
     place, changed, value = path.partition("=")
     *above, last = place.split("/")
-    inner = made
+    inner = whole
     for key in above:
         inner = inner[key]
     del inner[last]
     if changed:
         inner[last] = json.loads(value)
-    return json.dumps(made)
+    return json.dumps(whole)
 
 
 LACKING = (
@@ -320,13 +320,13 @@ CONFIG = {"seed": 0, "steps": 9, "size": "4m", "batches": {"batch": 5}}
 
 def full(variant, seed, **changed):
     """A cell as `run` writes it, with other settings where they are given."""
-    made = cell(variant, seed, [0.1, 0.2, 0.3], answer=0.5) | {"prompts": changed.pop("prompts", 60)}
-    made["evaluation"]["retrieval"]["kvpr-512"]["of"] = changed.pop("of", 10)
-    made["record"]["data"] = {"digests": {"prose.npy": changed.pop("digest", "a")}}
+    value = cell(variant, seed, [0.1, 0.2, 0.3], answer=0.5) | {"prompts": changed.pop("prompts", 60)}
+    value["evaluation"]["retrieval"]["kvpr-512"]["of"] = changed.pop("of", 10)
+    value["record"]["data"] = {"digests": {"prose.npy": changed.pop("digest", "a")}}
     batches = {"batch": changed.pop("batch", 5)}
-    made["record"]["config"] = CONFIG | {"batches": batches, "size": changed.pop("size", "4m")}
-    made["record"] |= changed
-    return made
+    value["record"]["config"] = CONFIG | {"batches": batches, "size": changed.pop("size", "4m")}
+    value["record"] |= changed
+    return value
 
 
 @pytest.mark.parametrize(

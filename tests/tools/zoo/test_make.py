@@ -47,15 +47,15 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("zoo")
+    corpus = tmp_path_factory.mktemp("zoo")
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     parts = [part for part in text.split("\n\n") if part.strip()]
     for name, chosen in (("train", parts[:-6]), ("valid", parts[-6:])):
-        (made / f"{name}.txt.xz").write_bytes(lzma.compress(f"\n{END}\n".join(chosen).encode()))
+        (corpus / f"{name}.txt.xz").write_bytes(lzma.compress(f"\n{END}\n".join(chosen).encode()))
     options = ["--vocabulary", "1024", "--length", "176", "--articles", "12", "--samples", "6"]
     options += ["--licence", "the licence's text=Apache-2.0"]
-    assert main(["prepare", "--corpus", str(made), "--out", str(made / "data"), *options]) == 0
-    return made / "data"
+    assert main(["prepare", "--corpus", str(corpus), "--out", str(corpus / "data"), *options]) == 0
+    return corpus / "data"
 
 
 @pytest.fixture(scope="module")
@@ -128,21 +128,21 @@ def test_kvpr_ids_are_the_tasks_text_with_its_answer(data, tokenizer, items, que
     assert ids.shape == (3, data.template.size(items, questions))
     for row, role in zip(ids, roles, strict=True):
         text = tokenizer.decode(row.tolist(), skip_special_tokens=False)
-        found = UUID.findall(text)
-        asked = found[2 * items :]
-        given = list(zip(found[: 2 * items : 2], found[1 : 2 * items : 2], strict=True))
-        gold = [[key for key, _ in given].index(key) for key in asked[::2]]
-        assert asked[1::2] == [given[place][1] for place in gold]
+        matches = UUID.findall(text)
+        asked = matches[2 * items :]
+        rows = list(zip(matches[: 2 * items : 2], matches[1 : 2 * items : 2], strict=True))
+        gold = [[key for key, _ in rows].index(key) for key in asked[::2]]
+        assert asked[1::2] == [rows[place][1] for place in gold]
         assert len(set(gold)) == questions
-        expected = key_value_text(given, gold[0]) + asked[1]
+        expected = key_value_text(rows, gold[0]) + asked[1]
         for place in gold[1:]:
-            expected += f'\n\nKey: "{given[place][0]}"\nCorresponding value:{given[place][1]}'
+            expected += f'\n\nKey: "{rows[place][0]}"\nCorresponding value:{rows[place][1]}'
         assert text == expected + END
         assert tokenizer.encode(expected).ids == row[:-1].tolist()
-        told = [tokenizer.decode([token]) for token in row[role == ANSWER][:-1]]
-        assert "".join(told) == "".join(asked[1::2])
-        assert "".join(tokenizer.decode([token]) for token in row[role == FREE]) == "".join(found[: 2 * items])
-        assert all(uuid.UUID(entry).version == 4 for entry in found)
+        answers = [tokenizer.decode([token]) for token in row[role == ANSWER][:-1]]
+        assert "".join(answers) == "".join(asked[1::2])
+        assert "".join(tokenizer.decode([token]) for token in row[role == FREE]) == "".join(matches[: 2 * items])
+        assert all(uuid.UUID(entry).version == 4 for entry in matches)
 
 
 def test_every_pair_is_asked_for_about_equally_often(data):
@@ -197,20 +197,20 @@ def test_batches_depend_on_seed_and_number_alone(data):
 
 
 def test_a_batch_is_half_prose_and_weighs_answers(data):
-    made = draw_chunk(data, BatchConfig(batch=6, chunk=3, answer_weight=7.0), 0)
-    assert made.ids.shape == (3, 6, data.window)
+    chunk = draw_chunk(data, BatchConfig(batch=6, chunk=3, answer_weight=7.0), 0)
+    assert chunk.ids.shape == (3, 6, data.window)
     whole = data.prose.tobytes()
-    assert all(row.tobytes() in whole for row in made.ids[:, :3].reshape(9, -1))
-    assert (made.weights[:, :3] == 1).all()
-    assert set(np.unique(made.weights[:, 3:])) == {0.0, 1.0, 7.0}
-    assert ((made.weights[:, 3:] == 7).sum(-1) >= 21).all()
+    assert all(row.tobytes() in whole for row in chunk.ids[:, :3].reshape(9, -1))
+    assert (chunk.weights[:, :3] == 1).all()
+    assert set(np.unique(chunk.weights[:, 3:])) == {0.0, 1.0, 7.0}
+    assert ((chunk.weights[:, 3:] == 7).sum(-1) >= 21).all()
 
 
 def test_numbered_documents_come_where_they_fit(data, tokenizer):
     parts, bounds = cut_articles(tokenizer, 7, 6)
     wide = replace(data, facts_of=data.facts_of | {"window": 1100}, facts=read_facts(tokenizer, parts, bounds))
-    made = draw_chunk(wide, BatchConfig(batch=8, chunk=1, mdqa=0.5), 0)
-    texts = [tokenizer.decode(row.tolist()) for row in made.ids[0]]
+    chunk = draw_chunk(wide, BatchConfig(batch=8, chunk=1, mdqa=0.5), 0)
+    texts = [tokenizer.decode(row.tolist()) for row in chunk.ids[0]]
     assert [text.startswith("Extract") for text in texts[4:]] == [True, True, False, False]
     assert all(text.startswith("Write a high-quality") for text in texts[6:])
 
@@ -384,9 +384,9 @@ def test_a_training_has_the_bits_of_the_plain_loop(name, config, data):
 def test_batches_of_a_training_are_those_of_their_steps(data):
     with closing(ZooBatches(data, BatchConfig(batch=4, chunk=3, seed=2), 9, CPU)) as source:
         for step in (0, 1, 5, 6, 2, 8):
-            made = draw_chunk(data, source.config, step // 3)
-            assert np.array_equal(source.batch(step).inputs.numpy(), made.ids[step % 3])
-            assert np.array_equal(source.batch(step).weights.numpy(), made.weights[step % 3])
+            chunk = draw_chunk(data, source.config, step // 3)
+            assert np.array_equal(source.batch(step).inputs.numpy(), chunk.ids[step % 3])
+            assert np.array_equal(source.batch(step).weights.numpy(), chunk.weights[step % 3])
         assert source.facts()["seed"] == 2
 
 
@@ -463,13 +463,13 @@ def test_the_card_holds_what_was_measured_and_nothing_else(trained, config, fold
         InputError, match=r"expected evaluation.json in .*; got none; run `tools.zoo.make` train and evaluate"
     ):
         write_card(out, folder)
-    made = evaluate(out, folder, device="cpu")
-    bits = made["prose"]["nats_per_token"] / np.log(2) * len(data.valid) / data.facts_of["valid_bytes"]
-    assert made["prose"]["bits_per_byte"] == pytest.approx(bits)
+    evaluation = evaluate(out, folder, device="cpu")
+    bits = evaluation["prose"]["nats_per_token"] / np.log(2) * len(data.valid) / data.facts_of["valid_bytes"]
+    assert evaluation["prose"]["bits_per_byte"] == pytest.approx(bits)
     text = write_card(out, folder)
     assert f"{trained['parameters']:,} parameters" in text
-    assert f"{made['prose']['nats_per_token']:.3f} nats" in text
-    assert f"| kvpr-176 | {made['retrieval']['kvpr-176']['tokens']} | 0 of 6 | 0.0% |" in text
+    assert f"{evaluation['prose']['nats_per_token']:.3f} nats" in text
+    assert f"| kvpr-176 | {evaluation['retrieval']['kvpr-176']['tokens']} | 0 of 6 | 0.0% |" in text
     assert "2 are prose" in text
     assert "2 key-value pairs and 0 numbered documents" in text
     assert "Linear probes" not in text
@@ -485,8 +485,8 @@ def test_new_weights_take_what_was_measured_of_the_old_ones_with_them(config, tm
     for name in ("evaluation.json", "probe.json", "README.md", "tokenizer.json"):
         (out / name).write_text("{}")
     train(replace(config, out=str(out), steps=1), say=lambda _: None)
-    kept = ["config.json", "model.safetensors", "tokenizer.json", "training.json"]
-    assert sorted(file.name for file in out.iterdir()) == kept
+    names = ["config.json", "model.safetensors", "tokenizer.json", "training.json"]
+    assert sorted(file.name for file in out.iterdir()) == names
 
 
 def test_the_card_needs_the_tokenizer(trained, config, tmp_path):
@@ -500,8 +500,8 @@ def test_the_card_needs_the_tokenizer(trained, config, tmp_path):
 
 
 def test_a_card_names_the_licences_that_were_told(data):
-    told = {"the licence's text": "Apache-2.0", "made-up facts and key-value pairs": "generated by repflow"}
-    assert data.facts_of["licences"] == told
+    licences = {"the licence's text": "Apache-2.0", "made-up facts and key-value pairs": "generated by repflow"}
+    assert data.facts_of["licences"] == licences
 
 
 def test_a_wrong_request_ends_with_code_2(tmp_path, capsys):

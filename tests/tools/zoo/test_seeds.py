@@ -21,10 +21,10 @@ def trainings(tmp_path_factory):
     """GPT-NeoX of two seeds and Mamba-2 of one."""
     folder = tmp_path_factory.mktemp("seeds")
     data = make_data(folder / "raw")
-    made = [folder / "seed1" / "gpt-neox", folder / "seed2" / "gpt-neox", folder / "seed1" / "mamba2"]
-    for place, seed in zip(made, (1, 2, 1), strict=True):
+    places = [folder / "seed1" / "gpt-neox", folder / "seed2" / "gpt-neox", folder / "seed1" / "mamba2"]
+    for place, seed in zip(places, (1, 2, 1), strict=True):
         make_model(place.name, data, place, seed=seed)
-    return [str(place) for place in made]
+    return [str(place) for place in places]
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,8 @@ def test_the_file_is_written_once_per_model_and_seed(trainings, tmp_path, monkey
     reading = measure_training(trainings[0], samples=40, device="cpu")
 
     def quick(folder, **options):  # what a training gives is tested above; here its place in the file
-        told = zoo.record_in(Path(folder))
-        return replace(reading, model=told["name"], seed=told["config"]["seed"])
+        record = zoo.record_in(Path(folder))
+        return replace(reading, model=record["name"], seed=record["config"]["seed"])
 
     monkeypatch.setattr("tools.zoo.seeds.measure_training", quick)
     out = tmp_path / zoo.SEEDS
@@ -73,8 +73,8 @@ def test_the_file_is_written_once_per_model_and_seed(trainings, tmp_path, monkey
     known = known_readings()
     assert [entry.to_json() for entry in known] == stored["readings"]
     own = [Reading.from_json({**entry.to_json(), "seed": 0}) for entry in known if entry.training[:2] == (1, 0)]
-    found = judge(merge(own, known), place="kvpr/256")[0]
-    assert {clause.training.seed for clause in found.clauses} == {0, 1, 2}
+    finding = judge(merge(own, known), place="kvpr/256")[0]
+    assert {clause.training.seed for clause in finding.clauses} == {0, 1, 2}
 
 
 def test_random_twins_are_drawn_from_the_trainings_seed(trainings):
@@ -116,13 +116,13 @@ def test_the_cards_probes_are_those_of_the_command(trainings):
     from repflow.studies.probe.study import ProbeConfig, run
     from tools.zoo.probe import probe_model
 
-    made = probe_model(trainings[0], samples=40, seeds=1, length=200, device="cpu")
-    assert zoo.record_in(Path(trainings[0]), "probe") == made
+    model = probe_model(trainings[0], samples=40, seeds=1, length=200, device="cpu")
+    assert zoo.record_in(Path(trainings[0]), "probe") == model
     for label in ("answer", "index"):
         config = ProbeConfig(
             model=trainings[0], length=200, samples=40, seeds=1, label=label, recipes=["robust"], controls=["none"],
             answers=0, lens=0,
         )  # fmt: skip
         result = run(config)
-        assert made["labels"][label]["accuracy"] == result["probe_accuracy"].mean(-1).tolist()
-        assert made["labels"][label]["chance"] == float(result["probe_chance"])
+        assert model["labels"][label]["accuracy"] == result["probe_accuracy"].mean(-1).tolist()
+        assert model["labels"][label]["chance"] == float(result["probe_chance"])

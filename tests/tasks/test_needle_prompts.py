@@ -40,19 +40,19 @@ def made():
 def test_kinds_are_sound(kind):
     assert len(kind.values) >= 8
     assert clashing(kind.values) is None
-    assert kind.told.rstrip(".").endswith("{value}")
+    assert kind.statement.rstrip(".").endswith("{value}")
     for subject, true in kind.facts.items():
-        question = kind.asked.format(subject=subject)
+        question = kind.question.format(subject=subject)
         assert not stands(true, question)
         assert sum(not stands(value, question) for value in kind.values) >= 8
-        assert not any(stands(value, kind.told.format(subject=subject, value="")) for value in [true])
+        assert not any(stands(value, kind.statement.format(subject=subject, value="")) for value in [true])
 
 
 @pytest.mark.parametrize("name", sorted(PAPER))
 def test_the_papers_statements_are_among_ours(name):
     kind = next(kind for kind in KINDS if kind.name == name)
     possible = {
-        kind.told.format(subject=subject, value=value)
+        kind.statement.format(subject=subject, value=value)
         for subject, true in kind.facts.items()
         for value in kind.values
         if value != true

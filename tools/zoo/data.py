@@ -130,7 +130,7 @@ def prepare(config: DataConfig) -> dict[str, Any]:
     if not train or not valid:
         got = "no document of valid.txt.xz that train.txt.xz has not" if train else "an empty train.txt.xz"
         expected = f"documents to train on and others to test on in {config.corpus}"
-        raise InputError(teach(expected, got, "part them anew"))
+        raise InputError(teach(expected, got, "split them again"))
     licences = _licences(config.licences) | LICENCES
     make_folder(folder)
     tokenizer = train_tokenizer(_tokenizer_texts(train, config), config.vocabulary)

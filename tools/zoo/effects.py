@@ -24,7 +24,7 @@ CURVES = ("token_similarity", "token_similarity_excess")
 """Curves of a cell that its summary keeps."""
 PAIRS = (*((name, variant.base) for name, variant in VARIANTS.items() if name != variant.base),
          ("hybrid-mirror", "hybrid"))  # fmt: skip
-"""Variants and what they are held against."""
+"""Variants and what they are compared with."""
 
 
 def interval(values: Sequence[float]) -> str:
@@ -222,7 +222,7 @@ def _share(cell: dict[str, Any], name: str) -> float:
 
 
 def flow_differences(cells: list[dict[str, Any]]) -> str:
-    """Similarity between tokens of each variant less that of what it is held against, seed by seed."""
+    """Similarity between tokens of each variant less that of what it is compared with, seed by seed."""
     numbers: dict[str, Callable[[Sequence[float]], float]] = {
         "first block": lambda curve: curve[1],
         "last block": lambda curve: curve[-1],
@@ -240,7 +240,7 @@ def flow_differences(cells: list[dict[str, Any]]) -> str:
 
 
 def read_differences(cells: list[dict[str, Any]]) -> str:
-    """Retrieval, loss and probes of each variant less those of what it is held against, seed by seed."""
+    """Retrieval, loss and probes of each variant less those of what it is compared with, seed by seed."""
     return _difference_table(
         cells,
         {

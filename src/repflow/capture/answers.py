@@ -139,7 +139,7 @@ def logit_lens(model: Model, rows: Tensor, targets: Sequence[int]) -> tuple[np.n
 
     Args:
         model: with a head.
-        rows: one state (sample, width), in the dtype in which the model has it.
+        rows: one state (sample, width), in the model's dtype.
         targets: the token of each sample.
 
     Returns:

@@ -320,8 +320,8 @@ def keeps_state(
 
     transformers' caches of some architectures fail, or keep another state than the forward pass. In float32 and above
     log-probabilities are compared: of words, where there are any, and along the greedy answer. In half precision
-    rounding alone may change them at will (a random Mamba amplifies it from block to block), so every block is compared
-    by itself, on the input it had in the whole pass.
+    rounding alone may change them arbitrarily (a random Mamba amplifies it from block to block), so every block is
+    compared separately, on the input it had in the whole pass.
 
     Args:
         model: with a head.
@@ -357,7 +357,7 @@ def _near(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> bool:
 
 
 def blocks_agree(model: Model, ids: Tensor, *, steps: int = 2, tolerance: float = BRANCH_TOLERANCE) -> bool:
-    """Whether every block, given what it was given in a whole pass, makes of single tokens what it made there."""
+    """Whether every block, given the inputs of a whole pass one token at a time, gives the same outputs."""
     if ids.shape[1] <= steps:
         return False
     stream: list[tuple[Tensor, Tensor]] = []

@@ -68,7 +68,7 @@ def _zero_vectors(table: Table, lengths: Sequence[int]) -> list[Finding]:
 
 
 def _idle_blocks(table: Table, lengths: Sequence[int]) -> list[Finding]:
-    """Blocks that hand on what they were given: every norm stays, bit for bit, and every direction."""
+    """Blocks that pass on their input unchanged: every norm stays, bit for bit, and every direction."""
     if "token_norm" not in table or "layer_cosine" not in table:
         return []
     norms, cosines = table["token_norm"][1], table["layer_cosine"][1]

@@ -1,7 +1,7 @@
 """Forecast of memory: what a batch will take, compared with what is free, before the first prompt is read.
 
-An operating system hands out memory that it does not have and ends the process later; a batch that surely fails is
-better known at once. The forecast is rough, a factor of two either way, so it warns and refuses nothing.
+An operating system hands out memory that it does not have and ends the process later; it is better to know right
+away that a batch cannot fit. The forecast is rough, a factor of two either way, so it warns and refuses nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemoryWarning(UserWarning):
 
 
 def batch_bytes(model: Model, batch: int, token: int, group: int = 1) -> int:
-    """Rough bytes that a batch takes beside the weights: activations of one block, and the meters."""
+    """Rough bytes that a batch takes on top of the weights: activations of one block, and the meters."""
     config = text_config(model.network.config)
     inner = max(_inner(config), 2 * model.width)
     size = model.dtype.itemsize

@@ -26,7 +26,7 @@ from repflow.models.recurrence.layer import Recurrence
 from repflow.models.recurrence.quantities import recurrent_layers
 
 UNITS = 16
-"""Units of a layer that are looked at unless some are named, evenly spread."""
+"""Units of a layer that are read by default, evenly spread."""
 BLOCK = 2**25
 """Entries of the maps that exist at once while rows are reduced."""
 

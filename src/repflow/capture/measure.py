@@ -36,7 +36,7 @@ from repflow.tasks import Prompts, check_fit
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How to measure; what each means is said by the fields of `repflow.studies.measure.MeasureConfig`."""
+    """How to measure; `repflow.studies.measure.MeasureConfig` explains each field."""
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     kind: str = "residual"
@@ -164,7 +164,7 @@ def _center(model: Model, prompts: Prompts, options: MeasureOptions, sink: Sink)
 
 
 def _check_calibration(prompts: Prompts, calibration: Prompts) -> None:
-    """A mean that contains the measured prompts takes part of what is measured away."""
+    """A mean that contains the measured prompts would subtract part of what is measured."""
     shared = {prompt.ids for prompt in prompts} & {prompt.ids for prompt in calibration}
     if shared:
         raise InputError(
@@ -326,7 +326,7 @@ def _named(metrics: Sequence[str]) -> list[str]:
 
 
 def _check_metrics(names: Sequence[str], states: int, samples: int, options: MeasureOptions) -> None:
-    """Refuse a metric that cannot come out of this run."""
+    """Refuse a metric that this run cannot compute."""
     check_computed(names)
     for name in _named(names):
         facts = METRICS.get(name)

@@ -62,7 +62,7 @@ def make_plan(
         width: channels of a state.
         itemsize: bytes of one entry of a state.
         batch_size: samples per batch; None takes as many as BATCH_TOKENS holds.
-        meter_memory: bytes the meters may take beside the model; None means six states of one batch at twice their
+        meter_memory: bytes the meters may take on top of the model; None means six states of one batch at twice their
             precision, float32 at least.
         direction: whether the direction metrics are measured.
         grid: whether the metrics over matched depth are.

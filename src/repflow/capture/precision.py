@@ -32,7 +32,7 @@ SHARE = 800
 
 
 def beginnings(prompts: Prompts) -> Prompts:
-    """The run's prompts with the first two cut to their beginnings; the others are not looked at.
+    """The run's prompts with the first two cut to their beginnings; the others are ignored.
 
     >>> from repflow.tasks import id_prompts
     >>> beginnings(id_prompts([[1] * 300, [2] * 50, [3] * 300], 9)).lengths

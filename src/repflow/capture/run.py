@@ -20,7 +20,7 @@ from repflow.models import Model
 from repflow.tasks import Prompts
 
 Progress = Callable[[int, int, int], None]
-"""Called with samples done, samples in all, tokens done."""
+"""Called with samples done, samples in total, tokens done."""
 MeterFactory = Callable[[], Sequence[Meter]]
 Records = dict[int, list[Record]]
 """Per sample, one record for each meter."""
@@ -60,7 +60,7 @@ class Sink(BatchSink, Protocol):
         """What was said of them."""
 
     def announce(self, total: int, **facts: Any) -> None:
-        """Note how many prompts there are in all, for lists of runs."""
+        """Note how many prompts there are in total, for lists of runs."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class MemorySink:
         """Nothing to remember."""
 
     def has(self, name: str) -> bool:
-        """True when it is there."""
+        """True when it is stored."""
         return name in self.kept or name in self.arrays
 
     def write(self, name: str, records: Records) -> None:
@@ -104,7 +104,7 @@ class MemorySink:
         return self.said[name]
 
     def announce(self, total: int, **facts: Any) -> None:
-        """Nobody lists this process."""
+        """No listing shows this process."""
 
 
 def run_plan(

@@ -200,7 +200,7 @@ def _show_own(
 class ProgressLine:
     """What is done, how far it is and the time left, on stderr; a bar on a terminal, now and then a line elsewhere.
 
-    Call it as studies call their progress: samples done, samples in all, tokens done. `phase` names what is done now.
+    Call it as studies call their progress: samples done, samples in total, tokens done. `phase` names what is done now.
     """
 
     def __init__(self, label: str) -> None:

@@ -1,6 +1,6 @@
 """The command of a study that asks one thing of each model: models one after the other, each stored, then side by side.
 
-Options, help, built-in models where none is named, matching and tables all come from the study (`STUDY`) and from its
+Options, help, default models, matching and tables all come from the study (`STUDY`) and from its
 view in the terminal, so that a new study has a command as soon as the table of studies has its row. Annotations are not
 postponed in this module: those of the command depend on the study.
 """

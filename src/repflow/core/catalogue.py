@@ -75,7 +75,7 @@ class Metric:
 
 FLOW = "repflow.metrics.flow:FlowMeter"
 KEPT = "kept/"
-"""What the names of values begin with that are stored for the kept samples alone."""
+"""Prefix of values that are stored for the kept samples alone."""
 
 
 def _facts(

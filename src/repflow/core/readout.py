@@ -4,7 +4,7 @@ One statement, from one statistic: the terminal, findings, diagnosis, page and J
 imports torch.
 
 The loss is the accuracy at the state that validation chose minus that at the last state, on the same test prompts, an
-accuracy below chance counted as chance. It is said to be there where `intermediate_beats_final` is stored: the interval
+accuracy below chance counted as chance. It is claimed where `intermediate_beats_final` is stored: the interval
 covers refitting and lies above 0, and the loss survives probes fitted on half the training prompts.
 """
 

@@ -193,7 +193,7 @@ class Result(Mapping[str, np.ndarray]):
         return hook("plot")(self, name)
 
     def __repr__(self) -> str:
-        """Short enough for a prompt: what it is of, how much it holds.
+        """Short enough for a prompt: what was measured and how much it contains.
 
         >>> Result({"m": np.ones(2)}, {"m": ("state",)}, {"model": "gpt2", "task": "kvpr"})
         <Result of gpt2 on kvpr: 1 metric, such as m (state 2)>

@@ -24,8 +24,8 @@ from repflow.spec.ablation import Ablation
 def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[str]:
     """Take a block, or one kind of branch of one or all blocks, out of a copy of the network; returns what was.
 
-    A branch hands on zeros in place of what it adds. A block does so with all its branches where these are known to sum
-    to what it adds, else it hands on its input.
+    A branch adds zeros instead. A block does so with all its branches where these are known to sum
+    to what it adds, else it passes on its input.
 
     Raises:
         InputError: There is no such block, or it has no such branch.
@@ -85,7 +85,7 @@ def _zeros(_: nn.Module, __: Any, output: Any) -> Any:
 
 
 def _passing() -> tuple[Callable[..., None], Callable[..., Any]]:
-    """Hooks that let a block hand on its input, kept as it came: some blocks add to it in place."""
+    """Hooks that make a block return its input, saved before it runs: some blocks add to it in place."""
     entering: list[Tensor] = []
 
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ class Ahead:
     def wait(self, *launch: Any) -> bool:
         """Until the kernel of this launch is compiled; True when all are.
 
-        What went wrong with it goes wrong again in the launch itself, where it is said.
+        A failure repeats in the launch itself, where it is reported.
         """
         self._listed.wait()
         pending = self._pending.get(Launch(*launch).key)

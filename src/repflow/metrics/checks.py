@@ -1,4 +1,4 @@
-"""Checks of the tensors that come in from users; every message names the axes it expected."""
+"""Checks of tensors from users; every message names the axes it expected."""
 
 from __future__ import annotations
 

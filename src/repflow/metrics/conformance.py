@@ -23,7 +23,7 @@ DIFFERENCE, STEP = 1e-5, 1e-6
 """Tolerance and step of the finite difference."""
 STATES, TOKENS, WIDTH = 5, (9, 6, 8), 7
 KINDS = ("walk", "sink", "collapsed", "opposite", "tiny", "huge")
-"""States on which the range is looked at."""
+"""States on which the range is checked."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Meter(ABC):
 
     Attributes:
         deferrable: whether the next batch may start before `end` (with another meter), since nothing large is held.
-        restartable: whether a batch that failed in `end` may be begun again, with fresh meters.
+        restartable: whether a batch that failed in `end` may be restarted with fresh meters.
         free: settings that say how a record is made, not what is in it; they may differ between meters that merge.
     """
 

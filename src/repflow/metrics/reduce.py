@@ -75,7 +75,7 @@ class DepthSums:
             self.spread.view(-1)[part] = deviation.sqrt_().sum(-1)
 
     def release(self) -> None:
-        """Let the memory of mean and squares go; the per-token sums remain."""
+        """Free the memory of mean and squares; the per-token sums remain."""
         self.mean = self.squares = torch.empty(0)
 
 
@@ -237,7 +237,7 @@ def token_products(
         states: each (batch, token, width).
         tops: vectors whose product with each centred token is wanted (state, batch, top, width).
         probes: vectors whose products with the centred tokens are wanted as a table (state, batch, probe, width).
-        last: vector whose product with each token as it is is wanted (state, batch, width).
+        last: vector whose product with each raw token is wanted (state, batch, width).
         mean: what centring takes off the tokens (state, batch, width).
         others: tokens that count in the table (state, batch, token).
         lengths: real tokens of each sample.

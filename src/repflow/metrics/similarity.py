@@ -59,7 +59,7 @@ def token_similarity(
 
     Args:
         hidden: states.
-        center: mean per state (state, width) from *other* prompts, taken off first. The sample's own mean would force
+        center: mean per state (state, width) from *other* prompts, subtracted first. The sample's own mean would force
             the value to about -1/(n - 1), so it is not offered.
         mask: real tokens.
         drop: tokens to leave out, see `repflow.metrics.drop`.

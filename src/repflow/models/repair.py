@@ -70,7 +70,7 @@ def from_hidden_states(states: Sequence[Tensor] | Tensor, model_type: str) -> Re
 
 
 def check_type(model_type: str) -> None:
-    """Refuse a model type whose tuple nobody measured."""
+    """Refuse a model type whose tuple was not measured."""
     known = EMBEDDING_MISSING | LAST_BLOCK_MISSING
     if model_type not in known:
         hint = nearest(model_type, known)

@@ -1,4 +1,4 @@
-"""Memory of the machine and its GPUs: what there is in all, and what is free now.
+"""Memory of the machine and its GPUs: how much there is, and how much is free now.
 
 A process may get less than the machine has: a container's limit (cgroup) and the shell's (`ulimit -v`) count as well.
 """

@@ -127,7 +127,7 @@ FINDINGS: tuple[Finding, ...] = (
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a finding with what every training says to it.
+    """A part of a finding with the verdict of every training.
 
     Attributes:
         clauses: one of each training.

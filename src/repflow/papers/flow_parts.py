@@ -119,7 +119,7 @@ def _first_half(flow: Flow) -> float:
 
 
 def _highest(flow: Flow) -> float:
-    """Highest similarity of all states; NaN where one is, as numpy's maximum has it and Python's has not."""
+    """Highest similarity of all states; NaN where one is, as with numpy's maximum but not Python's."""
     return float(np.max(flow.token_similarity))
 
 

@@ -19,10 +19,10 @@ from repflow.probes.span import fits_span, span_bytes
 SHARE = 0.4
 """Working memory over the features' own: together they stay below 1.5 times the features."""
 CPU_GROUP = 32 * 2**20
-"""On a CPU larger groups bring nothing: small problems are joined up to here to save calls."""
+"""On a CPU larger groups gain nothing: small problems are joined up to here to save calls."""
 GPU_GROUP = 4 * 2**30
-"""On a GPU small problems are joined up to here, whatever their share of the features: each group pays for its launches
-anew, and a launch costs the same for one state as for all."""
+"""On a GPU small problems are joined up to here, whatever their share of the features: each group pays for its own
+launches, and a launch costs the same for one state as for all."""
 FREE_SHARE = 0.6
 """Of a GPU's free memory."""
 COPIES = {"paper": 6, "robust": 2 * HISTORY + 14}

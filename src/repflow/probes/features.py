@@ -16,7 +16,7 @@ class Features(Protocol):
     """The vectors a probe reads, state by state.
 
     Attributes:
-        n_states: States in all.
+        n_states: Number of states.
         n_samples: Rows of each state.
         width: Columns of each state.
     """

@@ -34,7 +34,7 @@ CHUNK_ROWS = {"cpu": 1024, "cuda": 8192}
 """Rows of a chunk: on a CPU its features and logits stay in the cache between the two products."""
 
 Progress = Callable[[int, int], None]
-"""Called with states done and states in all."""
+"""Called with states done and states in total."""
 
 
 @dataclass

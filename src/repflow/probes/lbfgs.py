@@ -57,7 +57,7 @@ class _History:
         self.rounds = 0
 
     def add(self, chosen: Tensor, step: Tensor, change: Tensor) -> None:
-        """Take in a step of the chosen problems."""
+        """Add a step of the chosen problems."""
         product = (step * change).sum(-1)
         size = change.square().sum(-1)
         chosen = chosen & (product > torch.finfo(step.dtype).eps * size)

@@ -73,7 +73,7 @@ def sentinels(
         labels: (sample,) or (seed, sample).
         splits: One per seed.
         n_classes: Classes of the label; the largest label + 1 if not given.
-        groups: (sample,) prompts of one group with one label count as one: who guesses one right guesses all.
+        groups: (sample,) prompts of one group with one label count as one: guessing one right means guessing all.
 
     >>> y = np.arange(60) % 3
     >>> part = np.arange(60) // 3 % 5

@@ -59,7 +59,7 @@ def three_way_split(
 
     Args:
         labels: (sample,) classes from 0.
-        groups: (sample,) rows of equal value never part; None makes each row its own group.
+        groups: (sample,) rows of equal value stay together; None makes each row its own group.
         seed: Of the draw.
         fractions: Shares of training, validation and test.
 

@@ -113,7 +113,7 @@ def check_place(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents durably; no matter if it is there."""
+    """Create a folder and its parents durably; it may exist already."""
     with naming_path(folder, 0):
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)

@@ -32,7 +32,7 @@ def export(source: Result | Path | str, to: str, out: Path | str) -> Path:
     band has its mean and band in rows of their own, named `mean/METRIC`, unless the band has the metric's own axes. For
     a study there are also columns for what differs between its cells, such as length, init and seed. `npz` keeps every
     array under its name; `netcdf` (version 3) maps names to letters, digits and underscores and keeps the original in
-    the attribute `repflow_name`. All but csv carry config, provenance and findings along, as JSON under `repflow`.
+    the attribute `repflow_name`. All but csv include config, provenance and findings, as JSON under `repflow`.
 
     Args:
         source: A result, or the folder of a finished run or of a study.

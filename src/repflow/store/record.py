@@ -1,4 +1,4 @@
-"""run.json: what a run was asked to do and with what; and when a later request is the same run."""
+"""run.json: what a run computes and what it runs with; and when a later request is the same run."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def check_same(stored: Record, request: Record, folder: Path, earlier: Earlier |
 
 
 def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Refuse files other than a run there was begun with, by some of its digests; nothing where no run is.
+    """Refuse files other than those the run there was started with, by some of its digests; does nothing without a run.
 
     Raises:
         ConfigChangedError: Names the first file that differs.

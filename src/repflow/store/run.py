@@ -47,8 +47,8 @@ class RunFolder:
 
     Attributes:
         path: The folder.
-        config: What the run was asked to do.
-        provenance: With what it was started first.
+        config: What the run computes.
+        provenance: What it was first started with.
         resumed_with: Differences in versions, threads or device between the first start and this one.
     """
 
@@ -173,7 +173,7 @@ class RunFolder:
             meta: JSON values kept in the manifest; `meta["samples"]` (a count or the ids) feeds `list_runs`.
 
         Raises:
-            InputError: A bad name or dtype, or the shard is there already.
+            InputError: A bad name or dtype, or the shard exists already.
             UnwritableError: No room or no permission; nothing was stored, the run can be resumed.
         """
         self._check_open()

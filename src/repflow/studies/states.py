@@ -105,7 +105,7 @@ def plain_rows(rows_or_texts: Any) -> Any:
 
 
 def _encoded_rows(encoding: Mapping[str, Any]) -> list[list[int]]:
-    """Ids of a BatchEncoding, or a dictionary like one; padding on either side is taken off."""
+    """Ids of a BatchEncoding, or a dictionary like one; padding on either side is removed."""
     if "input_ids" not in encoding:
         keys = ", ".join(map(str, encoding)) or "nothing"
         raise InputError(teach("token ids under 'input_ids'", f"a mapping with {keys}", "pass tokenizer(texts)"))

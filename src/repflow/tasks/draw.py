@@ -1,7 +1,7 @@
 """Random draws that are the same on every machine and under every version of numpy.
 
-numpy promises the raw stream of a bit generator for ever, but not what its Generator makes of it (`shuffle`, `choice`).
-So the few draws that tasks need are made from the raw stream here.
+numpy promises the raw stream of a bit generator for ever, but not what its Generator computes from it (`shuffle`,
+`choice`). So the few draws that tasks need are made from the raw stream here.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ class Draft:
         index: index of the gold item from 0.
         answers: strings that count as an answer.
         key: queried key or question.
-        group: prompts of one group never part in a split.
+        group: prompts of one group stay together in a split.
         loose: first and past-the-last character of a passage that may be cut at its end.
-        told: whether the gold item holds the answer.
+        answerable: whether the gold item holds the answer.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Draft:
     key: str
     group: str
     loose: tuple[int, int] | None = None
-    told: bool = True
+    answerable: bool = True
 
 
 @runtime_checkable
@@ -126,7 +126,7 @@ class Fitting:
         return count
 
     def _size(self, sample: int, items: int) -> float:
-        """Characters that cannot be cut: who has most of them most likely has too many tokens."""
+        """Characters that cannot be cut: the prompt with most of them most likely has too many tokens."""
         draft = self.drafts.draft(sample, items)
         if draft is None:
             return float("inf")

@@ -15,7 +15,7 @@ from repflow.tasks.ranking import Ranking
 
 ASKED, OTHERS = 20, 21  # purposes of a Draw
 REACH = 2048
-"""Passages that are looked at for the distractors of one prompt; more than any prompt of this kind holds."""
+"""Passages considered as distractors of one prompt; more than any prompt of this kind holds."""
 EXPECTED = "an object with 'question', 'answers', 'title' and 'text'"
 SHORT = 3
 BLANK = re.compile(r"\s+")
@@ -66,7 +66,7 @@ class Library(Protocol):
 
 
 def plain(text: str) -> str:
-    """Text as answers are looked for in it: case and blanks do not matter.
+    """Text normalised for the search for answers: case and blanks do not matter.
 
     >>> plain("Wilhelm  Conrad RÖNTGEN ")
     'wilhelm conrad röntgen'
@@ -75,7 +75,7 @@ def plain(text: str) -> str:
 
 
 def plain_passage(passage: Passage) -> str:
-    """A passage with its title, as answers are looked for in it."""
+    """A passage with its title, normalised for the search for answers."""
     return plain(f"{passage.title}\n{passage.text}")
 
 

@@ -29,7 +29,7 @@ class Prompt:
         begins: whether the first id is the beginning-of-sequence token.
         label: class a probe reads, a number into `Prompts.classes`.
         answers: any of these in the greedy answer counts as right; the first is the canonical one.
-        group: prompts of one group never part in a split, so that nothing is learnt by heart.
+        group: prompts of one group stay together in a split, so that nothing is memorised.
         position: relative position of the gold item, from 0 to 1.
         key: the queried key or question.
         items: pairs or documents in the prompt.

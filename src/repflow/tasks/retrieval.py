@@ -133,7 +133,7 @@ class RetrievalTask:
 
 def _untold(drafts: Sequence[Draft]) -> tuple[Finding, ...]:
     """Prompts that no reader could answer: a probe still reads the index, but the model's own answers say nothing."""
-    count = sum(not draft.told for draft in drafts)
+    count = sum(not draft.answerable for draft in drafts)
     if not count:
         return ()
     text = f"in {count} of {len(drafts)} prompts the gold document contains none of the answers"

@@ -24,14 +24,14 @@ class Check:
     Attributes:
         paper: 1 or 2.
         statement: theorem, lemma or proposition.
-        setting: under what it was looked at.
+        setting: conditions of the check.
         kind: `value` (a number and its simulation), `bound` (how often an inequality fails), `data` (against Table 1).
         printed: the paper's number; for a bound how many draws break it; None where the paper has none.
         corrected: the same of the form that holds.
         simulation: Monte-Carlo estimate; for a bound the number of draws; for data the measured ratio.
         error: standard error of the estimate; 0 where nothing is random.
         passes: whether the corrected form agrees with the simulation (for data: whether theory and data agree).
-        verdict: in words.
+        verdict: a sentence.
     """
 
     paper: int

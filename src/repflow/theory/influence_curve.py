@@ -121,7 +121,7 @@ def exponential_fit(curves: np.ndarray, *, first: int | None = None, last: int |
 
 
 def kappas(curves: np.ndarray, first: int, last: int) -> np.ndarray:
-    """κ of every curve over the same distances: (..., distance) → (...); NaN where too few are there.
+    """κ of every curve over the same distances: (..., distance) → (...); NaN where there are too few.
 
     >>> kappas(np.array([[0.0, -1, -2, -3], [0.0, -2, -4, -6]]), 1, 3)
     array([1., 2.])

@@ -10,7 +10,7 @@ import numpy as np
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Makes (sample, ...) of what is averaged."""
 Progress = Callable[[int, int], None]
-"""Called with samples done and samples in all."""
+"""Called with samples done and samples in total."""
 
 
 class Moments(NamedTuple):

@@ -71,7 +71,7 @@ def simulate(
         samples: draws.
         seed: of the draws.
         chunk: draws at a time; by default so that a chunk takes some 16 MiB. It is part of what a seed means.
-        progress: called with draws done and draws in all after each chunk.
+        progress: called with draws done and draws in total after each chunk.
         **kwargs: keywords of the function. `form` chooses the closed form it is set against. The Transformer's twins
             take every attention and activation (transformer_mean: attention="uniform", activation="gelu" unless
             given), the Mamba's take activation="silu" for the true SiLU.

@@ -1,4 +1,4 @@
-"""Influence over many prompts: batches that fit, records to a sink, out-of-memory met by smaller batches."""
+"""Influence over many prompts: batches that fit, records to a sink, out-of-memory handled by smaller batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONE = {"cpu": 8 << 30, "cuda": 40 << 30}
 
 @dataclass(frozen=True)
 class InfluenceOptions:
-    """How influence is measured; what each means is said by `repflow.studies.recency.config.RecencyConfig`.
+    """How influence is measured; `repflow.studies.recency.config.RecencyConfig` explains each field.
 
     Attributes:
         at: token t, from the end where negative.

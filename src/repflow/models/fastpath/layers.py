@@ -161,7 +161,7 @@ def _left_alone(layer: LayerScan, hidden: Tensor) -> str | None:
 
 
 def _unobserved(module: nn.Module) -> bool:
-    """Whether nobody would notice that a module is not called."""
+    """Whether skipping the call of a module has no visible effect."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     usual = type(module).__name__ == "MambaRMSNormGated" and "forward" not in module.__dict__
     return usual and not any(hooks) and not torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
 """Fingerprint of a model's function: what every part gives on fixed inputs, so that changed code shows.
 
-Weights and configuration do not say what the code makes of them. The logits of a fixed prompt alone would, but rounding
-grows through depth: a random Mamba's own bfloat16 pass is 86 % off its float32 pass after 16 blocks, and no tolerance
-would both let another machine pass and see anything. So one forward pass over 16 fixed token ids hands every block the
-same fixed states in place of its predecessor's, and what is kept is what each part makes of its own input: the
-embedding of the ids, what each block adds, and the last token's logits behind the last block. Rounding then grows
+Weights and configuration do not say what the code computes from them. The logits of a fixed prompt alone would, but
+rounding grows through depth: a random Mamba's own bfloat16 pass is 86 % off its float32 pass after 16 blocks, and no
+tolerance would both let another machine pass and see anything. So one forward pass over 16 fixed token ids hands every
+block the same fixed states in place of its predecessor's, and what is kept is what each part makes of its own input:
+the embedding of the ids, what each block adds, and the last token's logits behind the last block. Rounding then grows
 through one block only.
 
 Each part is kept as four projections s·v / √n on fixed signs s, with its size and its noise: how far it moves, root

@@ -189,7 +189,7 @@ def kept_shard(
         sink: where they are kept.
         name: of the arrays.
         make: makes them; it may fill `meta`, which is read after it.
-        meta: what is said of them.
+        meta: facts about them.
     """
     if not sink.has(name):
         sink.keep(name, make(), meta)

@@ -86,7 +86,7 @@ class Pair(Study[CompareConfig, Job[CompareConfig]]):
         return {"prompts_a": job.prompts.a.digest(), "prompts_b": job.prompts.b.digest()}
 
     def machine(self, job: Job[CompareConfig]) -> dict[str, Any]:
-        """With what both ran."""
+        """What both ran with."""
         from repflow.studies.engine.provenance import machine, model_facts
 
         a = job.models["a"]

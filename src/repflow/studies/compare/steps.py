@@ -146,7 +146,7 @@ class Steps(Study[CompareConfig, StepsJob]):
         return stored_config(job.config, job.prompts.task, len(job.prompts))
 
     def machine(self, job: StepsJob) -> dict[str, Any]:
-        """With what the last checkpoint ran."""
+        """What the last checkpoint ran with."""
         from repflow.studies.engine.provenance import machine, model_facts
 
         return {

@@ -2,7 +2,7 @@
 
 Every statement holds the numbers behind it. Published signatures are judged twice: as published, on raw point values,
 and as we judge, on excess similarity and chance-corrected points whose whole 95 % interval lies on one side. A linear
-probe shows that something can be decoded; it does not show that the model draws on it, so no statement says so.
+probe shows that something can be decoded; it does not show that the model uses it, so no statement says so.
 """
 
 from __future__ import annotations

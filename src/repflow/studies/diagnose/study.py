@@ -100,7 +100,7 @@ class DiagnoseConfig(
     late_depth: float = option(_limits.late_depth, "relative depth from which states are late")
 
     def __post_init__(self) -> None:
-        """Set the task's length where none is requested."""
+        """Set the task's length if it was not requested."""
         self.length = LENGTHS.get(self.task, LENGTH) if self.length is None else self.length
         self.samples = total_prompts(self.samples, self.train, self.test)
 
@@ -257,7 +257,7 @@ run_name = STUDY.run_name
 
 
 def _base_name(config: DiagnoseConfig) -> str:
-    """As of a probe, so that a quick try does not block the real run; of the runs where both are there."""
+    """As of a probe, so that a quick try does not block the real run; or like the runs where both are given."""
     limits = {entry.name for entry in fields(Thresholds)}
     if not config.model:
         first = Path(config.probe_run or config.flow_run or "").resolve().name
@@ -285,7 +285,7 @@ def run(
 
 
 def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
-    """Runs that are there already, refused where they are of another kind."""
+    """Existing runs, refused if they are of another kind."""
     from repflow.store import load_result
 
     runs: dict[str, Result | None] = {"flow": None, "probe": None}
@@ -331,7 +331,7 @@ def _digests(flow: Result | None, probe: Result | None) -> dict[str, Any]:
 
 
 def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thresholds | None = None) -> Result:
-    """Diagnosis of results that are there already, measured or read with `repflow.load_result`.
+    """Diagnosis of existing results, measured or read with `repflow.load_result`.
 
     Returns:
         A Result whose provenance holds `statements` and `not_measured`, with the curves they rest on.

@@ -148,7 +148,7 @@ def _classified(values: dict[str, Any], config: SimulateConfig) -> dict[str, Any
 
 
 def numpy_machine() -> dict[str, Any]:
-    """With what NumPy and SciPy work."""
+    """Versions of NumPy and SciPy."""
     from importlib import metadata
 
     from repflow.version import __version__

@@ -33,7 +33,7 @@ def check_study(study: BaseStudy[Any], config: Any, *, models: dict[str, Model] 
 
     Args:
         study: an object with `name`, `config`, `check`, `names` and `run`.
-        config: a request that it can meet.
+        config: a request that it can run.
         models: loaded models by label, instead of those that the config names.
 
     Raises:

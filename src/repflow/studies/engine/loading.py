@@ -45,7 +45,7 @@ def load_model(config: Any, tokenizer: Any = None) -> Model:
 
 
 def check_loading(config: Any) -> None:
-    """Refuse what no model could be loaded or run with; a field that the config lacks is not looked at."""
+    """Refuse what no model could be loaded or run with; a field that the config lacks is ignored."""
     for name in ("init", "init_b"):
         if (value := getattr(config, name, None)) is not None:
             parse_scheme(value)

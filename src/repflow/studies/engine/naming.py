@@ -1,6 +1,6 @@
 """Names of runs: what a reader looks for is spelt out, eight digits encode all other options.
 
-Two requests with different results never meet in one folder, and a quick try does not block the real run.
+Two requests with different results never share a folder, and a quick try does not block the real run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a study's run folder: one check, for every study, that the models are those it was begun with."""
+"""Opening a study's run folder: one check, for every study, that the models are those it was started with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_run(
         out: folder of runs.
         name: name of the run.
         config: what was requested.
-        provenance: with what it is done; `digests` holds `weights`, or `weights_LABEL` of several models.
+        provenance: what it runs with; `digests` holds `weights`, or `weights_LABEL` of several models.
         models: loaded models by their label, `model` for the only one.
         others: identities of models that are not loaded, by their label.
 
@@ -54,7 +54,7 @@ def keep_result(result: Result, out: str | Path, name: str, provenance: Mapping[
         result: with its config.
         out: folder of runs.
         name: name of the run.
-        provenance: with what it was made; `digests` says from what.
+        provenance: what it was computed with; `digests` identifies its inputs.
     """
     from repflow.store import RunFolder
 

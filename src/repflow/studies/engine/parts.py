@@ -250,7 +250,7 @@ class Prompting(FirstToken, Matching, Chat, Items, Classes, GoldIndex, Templates
 
 @dataclass
 class StateKind:
-    """Which states are looked at."""
+    """Which states are read."""
 
     states: str = option(
         "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"

@@ -11,7 +11,7 @@ STORED = "finished before, reading the stored result"
 def tell(progress: Any, text: str, done: int = 0, total: int | None = None) -> None:
     """Name the phase that begins, or how far it is.
 
-    A progress is a function of prompts done, prompts in all and tokens done; one that shows phases also has a method
+    A progress is a function of prompts done, prompts in total and tokens done; one that shows phases also has a method
     `phase(text, done, total)`, `total` None where the steps are not counted.
 
     >>> class Shown:

@@ -1,4 +1,4 @@
-"""With what a run was made: model, versions, device, threads. Part of every Result's provenance."""
+"""What a run was computed with: model, versions, device, threads. Part of every Result's provenance."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class RunSink:
         self.run = run
 
     def plan(self, fresh: Callable[[], Plan]) -> Plan:
-        """The plan of the first start, cut as it was cut then; or a fresh one, recorded before the first batch."""
+        """The plan of the first start, with the splits made then; or a fresh one, recorded before the first batch."""
         from repflow.capture import Plan
 
         stored = self.run.events("plan")
@@ -35,7 +35,7 @@ class RunSink:
         return plan
 
     def split(self, batch: int, size: int) -> None:
-        """Record a cut after out-of-memory."""
+        """Record a split after out-of-memory."""
         self.run.record("split", {"batch": batch, "size": size})
 
     def has(self, name: str) -> bool:
@@ -76,6 +76,6 @@ class RunSink:
         return self.run.shard_meta(name)
 
     def announce(self, total: int, **facts: Any) -> None:
-        """Note how many prompts there are in all, once."""
+        """Note how many prompts there are in total, once."""
         if not self.run.events("plan"):
             self.run.record("plan", {"samples": total, **facts})

@@ -44,8 +44,8 @@ class Job(Generic[C]):
         prompts: what they read; None for a study without prompts.
         total: prompts to be read, for the progress display.
         stored: the config as the run keeps it; see `Study.stored`.
-        provenance: with what the work is done, as the run keeps it from its start; see `describe`.
-        facts: what the result says beside it: models and prompts.
+        provenance: what the work runs with, stored when the run starts; see `describe`.
+        facts: what the result adds to it: models and prompts.
         digests: computes those of weights and prompts.
     """
 
@@ -232,7 +232,7 @@ class Study(BaseStudy[C], Generic[C, J]):
         return {} if job.prompts is None else {"prompts": job.prompts.digest()}
 
     def machine(self, job: J) -> dict[str, Any]:
-        """With what the work is done, as the run keeps it from its start."""
+        """What the work runs with, stored when the run starts."""
         from repflow.studies.engine.provenance import machine
 
         model = job.models.get(ONE)

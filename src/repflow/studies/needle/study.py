@@ -165,7 +165,7 @@ def _check_sizes(needles: Sequence[Needle], where: str = "") -> None:
 
 
 def _checked(needles: Any) -> list[Needle]:
-    """Needles given from Python, held to what a file of needles must meet."""
+    """Needles given from Python, checked like a file of needles."""
     from repflow.tasks.needle.needles import Needle, check_needle
 
     if not isinstance(needles, Sequence) or not needles or not all(isinstance(entry, Needle) for entry in needles):

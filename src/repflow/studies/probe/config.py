@@ -158,7 +158,7 @@ class ProbeConfig(
 
 
 def total_prompts(samples: int | None, train: int | None, test: int | None) -> int:
-    """Prompts in all: the training and the test ones; numbers that do not agree are refused.
+    """Number of prompts: the training and the test ones; numbers that do not agree are refused.
 
     >>> total_prompts(None, None, None), total_prompts(None, 800, 100), total_prompts(500, None, 100)
     (1000, 900, 500)

@@ -102,7 +102,7 @@ class TwinsConfig(
     Ablation,
     Spec,
 ):
-    """What to hold against each other; the fields are the command line's options and the `config` of the Result."""
+    """What to compare with each other; the fields are the command line's options and the `config` of the Result."""
 
     inits: list[str] = listed(
         f"random schemes, repeated or comma separated; default {', '.join(INITS)}", INITS, aliases=("--init",)

@@ -102,14 +102,15 @@ def article(seed: int, number: int) -> tuple[Passage, Question]:
         name = f"{draw.choose(GIVEN)} {name}"
     values = [value_of(fact.value, draw) for fact in kind.facts]
     lines = [
-        draw.choose(fact.told).format(name=name, value=value) for fact, value in zip(kind.facts, values, strict=True)
+        draw.choose(fact.sentences).format(name=name, value=value)
+        for fact, value in zip(kind.facts, values, strict=True)
     ]
     lead = draw.choose(kind.lead).format(name=name)
     rest = _filled(lead, lines, draw)
     sentences = [lead, *(rest[place] for place in draw.order(len(rest)))]
     number_asked = draw.below(len(kind.facts))
     passage = Passage(kind.title.format(name=name, person=name), " ".join(f"{_upper(s)}." for s in sentences))
-    question = draw.choose(kind.facts[number_asked].asked).format(name=name.lower())
+    question = draw.choose(kind.facts[number_asked].questions).format(name=name.lower())
     return passage, Question(question, (values[number_asked],), number, f"fact {number}")
 
 

@@ -46,13 +46,13 @@ class Fact(NamedTuple):
 
     Attributes:
         value: list of VALUES, or maker.
-        told: sentences without their full stop.
-        asked: questions, in lower case and without a mark, as Natural Questions has them.
+        sentences: without their full stop.
+        questions: in lower case and without a mark, as Natural Questions has them.
     """
 
     value: str
-    told: tuple[str, ...]
-    asked: tuple[str, ...]
+    sentences: tuple[str, ...]
+    questions: tuple[str, ...]
 
 
 class Kind(NamedTuple):

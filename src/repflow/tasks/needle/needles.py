@@ -128,10 +128,10 @@ def _ordered(seed: int, turn: int) -> Iterator[tuple[NeedleKind, str]]:
 
 
 def _needle(kind: NeedleKind, subject: str, draw: Draw, candidates: int) -> Needle:
-    true, question = kind.facts[subject], kind.asked.format(subject=subject)
+    true, question = kind.facts[subject], kind.question.format(subject=subject)
     values = [value for value in kind.values if value != true and not stands(value, question)]
     planted, *others = (values[place] for place in draw.order(len(values))[: candidates - 1])
-    statement = kind.told.format(subject=subject, value=planted)
+    statement = kind.statement.format(subject=subject, value=planted)
     return Needle(kind.name, statement[:1].upper() + statement[1:], question, planted, true, tuple(others))
 
 

@@ -15,15 +15,15 @@ class NeedleKind(NamedTuple):
 
     Attributes:
         name: short name.
-        told: statement with `{subject}` and, last, `{value}`.
-        asked: question with `{subject}`.
+        statement: text with `{subject}` and, last, `{value}`.
+        question: text with `{subject}`.
         facts: subject → true value.
         more: values that are true of no subject here, to be planted.
     """
 
     name: str
-    told: str
-    asked: str
+    statement: str
+    question: str
     facts: dict[str, str]
     more: tuple[str, ...] = ()
 

@@ -18,11 +18,16 @@ HEAD = """# Command line
 
 Written by `docs/make_commands.py` from the commands themselves.
 
+`repflow` alone shows five questions and the command for each; `repflow COMMAND --help` shows its usual options,
+`--help-all` every one. `repflow --install-completion` lets the shell complete commands, options, tasks, built-in models
+and folders. Colours are for terminals: there are none where output is piped or `NO_COLOR` is set.
+
 `MODEL` is `zoo:NAME`, a folder, a hub id with optional `@revision`, `config:FILE.json` or `FILE.gguf`; where none is
 given, built-in ones are used, and named on stderr. Lengths are written 300, 1K (which is 1,000) or 4K.
 
 `--out DIR` (default `./runs`) is a parent folder; each run is `DIR/NAME`. Each command prints where it wrote. Progress
-goes to stderr; `--json` prints one object per model on stdout and nothing else:
+goes to stderr; `--json`, which every command but `report` has, prints JSON on stdout and nothing else; for studies one
+object per model:
 `{run, model, task, metrics: {name: {axes, shape, values}}, findings: [{code, layer, message}], provenance}`.
 `repflow run --json` adds `cell`, `status` and `reason`. Exit codes: 0 done, 1 the work failed, 2 the request was wrong,
 130 interrupted, 143 terminated. `REPFLOW_DEBUG=1` shows tracebacks and the libraries' warnings.

@@ -1,9 +1,11 @@
 """Help, version and `import repflow` need no torch. How quick that makes them: benchmarks/help.py."""
 
 import json
+import os
 import subprocess
 import sys
 
+import pytest
 import typer
 
 HEAVY = ("torch", "transformers", "plotly", "pandas", "matplotlib")
@@ -24,7 +26,9 @@ def ask(words, group):
         ask([*words[:-1], name, "--help"], command)
 
 asked = {{"the import": loaded()}}
+ask([], None)
 ask(["--version"], None)
+ask(["measure", "--help-all"], None)
 ask(["--help"], typer.main.get_command(app))
 print(json.dumps(asked))
 """
@@ -98,11 +102,115 @@ def test_help_names_every_field_with_its_text(cli, monkeypatch):
     from repflow.studies.measure import MeasureConfig
 
     monkeypatch.setenv("COLUMNS", "400")
-    text = cli("measure", "--help").out
+    text = cli("measure", "--help-all").out
     for field in fields(MeasureConfig):
         if field.name != "model":
             assert f"--{field.name.replace('_', '-')}" in text
             assert field.metadata["help"] in text
+
+
+LINES = 45
+"""A screen: of 80 columns."""
+
+
+def test_help_of_every_command_fits_a_screen(cli, monkeypatch):
+    """measure's had 111 lines."""
+    from repflow.cli.main import app
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in ["", *words_of(typer.main.get_command(app))]:
+        printed = cli(*words.split(), "--help").out.splitlines()
+        assert len(printed) <= LINES, words
+        assert all(len(line) <= 80 for line in printed if not line.startswith("  repflow ")), words
+
+
+def test_rare_options_are_behind_help_all(cli):
+    short, whole = cli("measure", "--help").out, cli("measure", "--help-all").out
+    assert "--cka-pool" not in short
+    assert "--cka-pool" in whole
+    assert "--help-all" in short
+    assert "--task" in short
+    assert "What the model reads" in short
+    assert len(whole) > 1.5 * len(short)
+    assert cli("--help-all").out == cli("--help").out
+
+
+def test_a_command_of_few_options_shows_them_all(cli):
+    assert cli("verify", "--help").out == cli("verify", "--help-all").out
+    assert "--trust-remote-code" in cli("verify", "--help").out
+
+
+def test_a_name_that_begins_like_help_all_is_refused(cli):
+    assert cli("measure", "zoo:mamba", "--help-al").code == 2
+
+
+def test_repflow_alone_shows_the_five_questions(cli):
+    from repflow.cli.help import QUESTIONS
+
+    shown = cli()
+    assert shown.code == 0
+    assert len(QUESTIONS) == 5
+    assert all(question in shown.out and command in shown.out for question, command in QUESTIONS)
+
+
+def test_every_question_names_a_command():
+    from repflow.cli.help import QUESTIONS
+    from repflow.cli.main import app
+
+    known = {*words_of(typer.main.get_command(app))}
+    assert {command.split()[1] for _, command in QUESTIONS} <= known
+
+
+def test_every_command_has_json():
+    """The page is the one whose output is a file; zoo, theory and dynamics are groups."""
+    from repflow.cli.main import app
+
+    def lacking(group, before=""):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from lacking(command, f"{before}{name} ")
+            elif not any("--json" in parameter.opts for parameter in command.params):
+                yield f"{before}{name}"
+
+    assert {*lacking(typer.main.get_command(app))} <= {"report"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["measure", "--help"], ["zoo", "list"], []], ids=" ".join)
+def test_no_colours_where_output_is_piped(words):
+    plain = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
+    command = [sys.executable, "-m", "repflow", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain | {"TERM": "xterm-256color"})
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["repflow", "mea"], "measure"),
+        (["repflow", "measure", "zoo:mam"], "zoo:mamba2"),
+        (["repflow", "measure", "--task", "kv"], "kvpr"),
+        (["repflow", "theory", "ver"], "verify"),
+        (["repflow", "measure", "--len"], "--length"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_the_shell_completes(words, expected):
+    ask = {"_REPFLOW_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "from repflow.cli.main import main; import sys; sys.argv = ['repflow']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | ask, check=False
+    )
+    assert expected in done.stdout.split()
+
+
+def test_completion_script_is_there():
+    ask = {"_REPFLOW_COMPLETE": "source_bash"}
+    code = "from repflow.cli.main import main; import sys; sys.argv = ['repflow']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | ask, check=False
+    )
+    assert "_REPFLOW_COMPLETE=complete_bash" in done.stdout
 
 
 def test_commands_are_listed(cli):

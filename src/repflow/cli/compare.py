@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import ProgressLine, quiet, stdout_console
-from repflow.cli.options import make_config, or_zoo, with_options
+from repflow.cli.help import complete_model
+from repflow.cli.options import AS_JSON, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.compare.config import CompareConfig
@@ -25,7 +26,8 @@ def command(
         str,
         typer.Argument(
             metavar="[A]",
-            help="Model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them. "
+            autocompletion=complete_model,
+            help="model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them. "
             "Without A and B: two of the zoo.",
             show_default=False,
         ),
@@ -33,14 +35,15 @@ def command(
     model_b: Annotated[
         str,
         typer.Argument(
-            metavar="[B]", help="Second model, or twin: A with random weights (--init-b).", show_default=False
+            metavar="[B]",
+            autocompletion=complete_model,
+            help="second model, or twin: A with random weights (--init-b)",
+            show_default=False,
         ),
     ] = "",
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the comparison is a folder in it.")] = RUNS,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run; by default from models and task.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs; the comparison is a folder in it")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run; by default from models and task")] = None,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Compare every state of A with every state of B on the same text: CKA and shared nearest neighbours.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, complain, note, quiet, stdout_console
+from repflow.cli.options import AS_JSON
 from repflow.cli.report import write_page
 from repflow.cli.study import RUNS
 from repflow.spec.zoo import NAMES, shown_models
@@ -32,10 +33,10 @@ FOLDER, PAGE = "demo", "demo.html"
 def command(
     full: Annotated[
         bool,
-        typer.Option("--full", help="Complete tables: both tasks, all lengths, schemes and models; hours."),
+        typer.Option("--full", help="complete tables: both tasks, all lengths, schemes and models; hours"),
     ] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the demo's are in its folder demo.")] = RUNS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs; the demo's are in its folder demo")] = RUNS,
+    as_json: AS_JSON = False,
 ) -> None:
     """Show the phenomenon on the built-in models: flow, random twins, probes, reach, and paper 1's eight findings.
 

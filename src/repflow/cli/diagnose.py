@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import ProgressLine, quiet, stdout_console
-from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.help import complete_model
+from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.store.disk import check_place
 from repflow.studies.diagnose.study import STUDY, DiagnoseConfig, check_request
@@ -24,15 +25,16 @@ def command(
         str,
         typer.Argument(
             metavar="[MODEL]",
-            help=f"{MODEL_HELP}; none with --flow and --probe, else one of the zoo.",
+            autocompletion=complete_model,
+            help=f"{MODEL_HELP}; none with --flow and --probe, else one of the zoo",
             show_default=False,
         ),
     ] = "",
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of runs; flow, probe and diagnosis are folders in it.")
+        Path, typer.Option("--out", help="folder of runs; flow, probe and diagnosis are folders in it")
     ] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the diagnosis.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    name: Annotated[str | None, typer.Option("--name", help="name of the diagnosis")] = None,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Diagnose MODEL: where tokens become alike and separate, where the task's answer can be decoded, what is lost.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from repflow.cli.console import quiet, stdout_console
+from repflow.cli.options import AS_JSON
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "huggingface_hub")
 FAST_PATHS = {
@@ -28,7 +27,7 @@ EXTRAS = {
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Say what this machine can do: devices, dtypes (probed in a process of their own), fast paths, extras."""
     with quiet():

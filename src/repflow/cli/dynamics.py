@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import ProgressLine, guarded, quiet, stdout_console
-from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.help import Command, complete_model
+from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.store.disk import check_place
 from repflow.store.name import check_name
@@ -24,14 +25,14 @@ app = typer.Typer(
     help="Token dynamics of deep selective state-space models: simulate them, or compare a real model with them.",
     no_args_is_help=True,
 )
-NO_PICTURE = Annotated[bool, typer.Option("--no-picture", help="Write no HTML file beside the run.")]
+NO_PICTURE = Annotated[bool, typer.Option("--no-picture", help="write no HTML file beside the run")]
 
 
 @with_options(SimulateConfig)
 def simulate_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the picture is a file beside the run.")] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs; the picture is a file beside the run")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
+    as_json: AS_JSON = False,
     no_picture: NO_PICTURE = False,
     **options: Any,
 ) -> None:
@@ -55,11 +56,16 @@ def simulate_command(
 def apply_command(
     model: Annotated[
         str,
-        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+        typer.Argument(
+            metavar="[MODEL]",
+            autocompletion=complete_model,
+            help=f"{MODEL_HELP}; none: one of the zoo",
+            show_default=False,
+        ),
     ] = "",
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Hold MODEL's Mamba layers against paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through depth.
@@ -112,5 +118,5 @@ def show(
         console.print(f"wrote {written}", markup=False, highlight=False, soft_wrap=True)
 
 
-app.command("simulate")(guarded(simulate_command))
-app.command("apply")(guarded(apply_command))
+app.command("simulate", cls=Command)(guarded(simulate_command))
+app.command("apply", cls=Command)(guarded(apply_command))

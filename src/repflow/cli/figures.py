@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from repflow.cli.console import note, quiet, say
+from repflow.cli.help import complete_folder
+from repflow.cli.options import AS_JSON
 from repflow.cli.report import all_runs
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
@@ -17,40 +19,44 @@ from repflow.store.disk import check_place
 FIGURES = Path("figures")
 RUN = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[RUN]...", help=f"Folders of runs, grids or demos; none: all in ./{RUNS}."),
+    typer.Argument(
+        metavar="[RUN]...",
+        autocompletion=complete_folder,
+        help=f"folders of runs, grids or demos; none: all in ./{RUNS}",
+    ),
 ]
 WIDTH = Annotated[
-    str, typer.Option("--width", help="Width: column (3.25 in), page (6.75 in), or auto: what a figure needs.")
+    str, typer.Option("--width", help="width: column (3.25 in), page (6.75 in), or auto: what a figure needs")
 ]
-DEPTH = Annotated[str, typer.Option("--depth", help="Depth axis: relative, absolute, or auto: absolute for one model.")]
+DEPTH = Annotated[str, typer.Option("--depth", help="depth axis: relative, absolute, or auto: absolute for one model")]
 FIGURE = Annotated[
-    list[str] | None, typer.Option("--figure", help="Id of a figure to draw; may be given several times.")
+    list[str] | None, typer.Option("--figure", help="id of a figure to draw; may be given several times")
 ]
 CHOOSE = Annotated[
-    list[str] | None, typer.Option("--choose", help="What to draw where a figure has a menu, such as task=kvpr.")
+    list[str] | None, typer.Option("--choose", help="what to draw where a figure has a menu, such as task=kvpr")
 ]
 
 
 def command(
     runs: RUN = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder to write to; files of the same name are replaced.")
+        Path, typer.Option("--out", help="folder to write to; files of the same name are replaced")
     ] = FIGURES,
-    format: Annotated[str, typer.Option("--format", help="File format: pdf, svg or png.")] = "pdf",
-    style: Annotated[str, typer.Option("--style", help="Look: paper.")] = "paper",
+    format: Annotated[str, typer.Option("--format", help="file format: pdf, svg or png")] = "pdf",
+    style: Annotated[str, typer.Option("--style", help="look: paper")] = "paper",
     width: WIDTH = "auto",
     depth: DEPTH = "auto",
     figure: FIGURE = None,
     choose: CHOOSE = None,
-    every: Annotated[bool, typer.Option("--every", help="Draw every choice of every menu, one file each.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="draw every choice of every menu, one file each")] = False,
     text: Annotated[
-        str, typer.Option("--text", help="Letters in SVG: outlines (need no font) or editable.")
+        str, typer.Option("--text", help="letters in SVG: outlines (need no font) or editable")
     ] = "outlines",
-    data: Annotated[bool, typer.Option("--data", help="Write the numbers of each figure as CSV beside it.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="write the numbers of each figure as CSV beside it")] = False,
     allow_mixed: Annotated[
-        bool, typer.Option("--allow-mixed", help="Draw runs of other prompts, kinds of state or dtypes together.")
+        bool, typer.Option("--allow-mixed", help="draw runs of other prompts, kinds of state or dtypes together")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Draw the figures of stored runs for a paper: at column width, fonts embedded, the same bytes for the same runs.
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def command(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Lists of models, tasks, lengths, inits, seeds.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cost and stop; nothing is written.")] = False,
-    part: Annotated[str, typer.Option("--part", help="Run share i of k, written i/k, to split a grid.")] = "1/1",
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per cell, nothing else.")] = False,
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="lists of models, tasks, lengths, inits, seeds")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cost and stop; nothing is written")] = False,
+    part: Annotated[str, typer.Option("--part", help="run share i of k, written i/k, to split a grid")] = "1/1",
+    out: Annotated[Path, typer.Option("--out", help="folder of runs; the study is a folder in it")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per cell, nothing else")] = False,
     allow_code: ALLOW_CODE = False,
     trust_remote_code: TRUST_REMOTE_CODE = False,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,15 +22,15 @@ from repflow.cli import (
     zoo,
 )
 from repflow.cli.console import guarded, prepare_streams, show_timings
+from repflow.cli.help import Command, Group, Root
 from repflow.cli.study import study_command
 from repflow.core.studies import STUDIES, row_named
 from repflow.version import __version__
 
 app = typer.Typer(
     name="repflow",
+    cls=Root,
     help="Measure how representations flow through the layers and tokens of sequence models.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -77,34 +77,50 @@ EXAMPLES = {
 """Last lines of a command's help."""
 
 
+START, LOOK, PAPERS, KEEP = "Start here", "Look at a model", "Check a paper", "Keep and show results"
+COMMANDS: tuple[tuple[str, str, Any, str], ...] = (
+    (START, "demo", demo.command, "all of it on the built-in models"),
+    (START, "zoo", zoo.app, "the built-in models"),
+    (START, "doctor", doctor.command, "what this machine can do"),
+    (LOOK, "measure", "measure", "what layers do to prompts: similarity, norms, CKA"),
+    (LOOK, "probe", "probe", "where the answer can be read, and where it is lost"),
+    (LOOK, "recency", "recency", "how far back a token reaches"),
+    (LOOK, "twins", twins.command, "trained or random weights: is it the architecture?"),
+    (LOOK, "compare", compare.command, "two models state by state: CKA, shared neighbours"),
+    (LOOK, "diagnose", diagnose.command, "flow and probes together: what is lost, and where"),
+    (LOOK, "needle", "needle", "is a planted statement found, and where?"),
+    (LOOK, "memory", "memory", "gates and decays of state-space layers"),
+    (PAPERS, "reproduce", reproduce.command, "figures and tables of three papers, beside ours"),
+    (PAPERS, "theory", theory.app, "the papers' theorems, simulated and on your weights"),
+    (PAPERS, "dynamics", dynamics.app, "token dynamics: simulated, and of a real model"),
+    (KEEP, "run", grid.command, "a grid of studies from a file, cost first"),
+    (KEEP, "report", report.command, "one page of stored runs, to look at and to send"),
+    (KEEP, "figures", figures.command, "the same figures for a paper: PDF, SVG or PNG"),
+    (KEEP, "list", runs.list_command, "the runs of a folder"),
+    (KEEP, "verify", runs.verify_command, "is every stored byte sound?"),
+    (KEEP, "export", runs.export_command, "results in other formats"),
+)
+"""Group, name, what runs (a study by its name) and one line, in the order of `--help`."""
+
+
 def _epilog(name: str) -> str:
     return "\n\n".join(["Examples:", *EXAMPLES[name]]) if name in EXAMPLES else ""
 
 
-app.command("measure", epilog=_epilog("measure"))(guarded(study_command(row_named("measure"))))
-app.command("compare", epilog=_epilog("compare"))(guarded(compare.command))
-app.command("probe", epilog=_epilog("probe"))(guarded(study_command(row_named("probe"))))
-app.command("recency", epilog=_epilog("recency"))(guarded(study_command(row_named("recency"))))
-app.command("needle", epilog=_epilog("needle"))(guarded(study_command(row_named("needle"))))
-app.command("memory", epilog=_epilog("memory"))(guarded(study_command(row_named("memory"))))
-app.command("diagnose", epilog=_epilog("diagnose"))(guarded(diagnose.command))
-app.command("twins", epilog=_epilog("twins"))(guarded(twins.command))
-app.command("run", epilog=_epilog("run"))(guarded(grid.command))
-app.command("reproduce")(guarded(reproduce.command))
-app.command("demo")(guarded(demo.command))
-app.add_typer(zoo.app, name="zoo")
-app.command("report", epilog=_epilog("report"))(guarded(report.command))
-app.command("figures", epilog=_epilog("figures"))(guarded(figures.command))
-app.add_typer(theory.app, name="theory")
-app.add_typer(dynamics.app, name="dynamics")
-app.command("list")(guarded(runs.list_command))
-app.command("verify")(guarded(runs.verify_command))
-app.command("export")(guarded(runs.export_command))
-app.command("doctor")(guarded(doctor.command))
-_NAMED = {command.name for command in app.registered_commands}
+def _add(group: str, name: str, what: Any, line: str | None = None) -> None:
+    if isinstance(what, typer.Typer):
+        app.add_typer(what, name=name, cls=Group, rich_help_panel=group, short_help=line)
+        return
+    command = study_command(row_named(what)) if isinstance(what, str) else what
+    app.command(name, cls=Command, epilog=_epilog(name), rich_help_panel=group, short_help=line)(guarded(command))
+
+
+for _group, _name, _what, _line in COMMANDS:
+    _add(_group, _name, _what, _line)
+_NAMED = {_name for _, _name, _, _ in COMMANDS}
 for _row in STUDIES:  # a study whose command has no place above
     if _row.grid and _row.command not in _NAMED and " " not in _row.command:
-        app.command(_row.command, epilog=_epilog(_row.command))(guarded(study_command(_row)))
+        _add(LOOK, _row.command, _row.name)
 
 
 def _version(asked: bool) -> bool:
@@ -117,10 +133,10 @@ def _version(asked: bool) -> bool:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Print on stderr, at the end, where the time went; before the command.")
+        bool, typer.Option("--timings", help="print on stderr where the time went (before COMMAND)")
     ] = False,
 ) -> None:
     """Measure how representations flow through the layers and tokens of sequence models."""

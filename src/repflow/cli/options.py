@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from repflow.cli.console import note
+from repflow.cli.help import complete_task
 from repflow.core.errors import InputError, command_line
 from repflow.spec.zoo import PREFIX, available, check_zoo_name, is_zoo
 
@@ -18,9 +19,12 @@ C = TypeVar("C")
 MODEL_HELP = "zoo:NAME, folder, hub id with optional @revision, config:FILE.json, FILE.gguf"
 """What a model may be, for the help; see `or_zoo` for the default."""
 
-ALLOW_CODE = Annotated[bool, typer.Option("--allow-code", help="Run Python files that the request names as metrics.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="print one JSON object, nothing else")]
+"""The option of commands that print one object."""
+
+ALLOW_CODE = Annotated[bool, typer.Option("--allow-code", help="run Python files that the request names as metrics")]
 TRUST_REMOTE_CODE = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run Python that comes with a model, where the request asks for it.")
+    bool, typer.Option("--trust-remote-code", help="run Python that comes with a model, where the request asks for it")
 ]
 """Options of commands whose request is read from a file, which cannot grant these itself (`repflow.core.trust`)."""
 
@@ -143,8 +147,10 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     names = (flag, *field.metadata.get("aliases", ()))
     help = escape(field.metadata["help"])
     option: Any = typer.Option(*names, help=help, show_default=default_shown, rich_help_panel=panel(field.name))
+    if field.name == "task":
+        option.autocompletion = complete_task
     if "parser" in field.metadata:
-        option.parser, option.metavar = _parsed(field.metadata["parser"]), kind.__name__.upper()
+        option.parser, option.metavar = _parsed(field.metadata["parser"]), "N"
     default = None if listed else field.default
     annotation: Any = Annotated[kind | None if listed else kind, option]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

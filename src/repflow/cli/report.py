@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from repflow.cli.console import note, say
+from repflow.cli.help import complete_folder
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 
@@ -19,14 +20,18 @@ SUFFIXES = (".html", ".htm")
 def command(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help=f"Folders of runs, grids or demos; none: all in ./{RUNS}."),
+        typer.Argument(
+            metavar="[RUN]...",
+            autocompletion=complete_folder,
+            help=f"folders of runs, grids or demos; none: all in ./{RUNS}",
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help=f"File to write, or a folder to write {PAGE} into; an older page is replaced.")
+        Path, typer.Option("--out", help=f"file to write, or a folder to write {PAGE} into; an older page is replaced")
     ] = Path(PAGE),
     allow_mixed: Annotated[
         bool,
-        typer.Option("--allow-mixed", help="Draw runs of different prompts, kinds of state or dtypes in one chart."),
+        typer.Option("--allow-mixed", help="draw runs of different prompts, kinds of state or dtypes in one chart"),
     ] = False,
 ) -> None:
     """Write one page from the RUNs: verdict, findings, figures, prompts. It opens in any browser and needs no network.

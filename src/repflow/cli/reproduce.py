@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, note, quiet, say, stdout_console
-from repflow.cli.options import make_config, with_options
+from repflow.cli.options import AS_JSON, make_config, with_options
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
@@ -35,13 +35,13 @@ def command(
     model: Annotated[list[str] | None, typer.Option("--model", help=HELP["models"])] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help=HELP["tasks"])] = None,
     length: Annotated[list[str] | None, typer.Option("--length", help=HELP["lengths"])] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run that holds the comparison.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Start at scale paper, having seen what it costs.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run that holds the comparison")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="start at scale paper, having seen what it costs")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print what will run, its cost, and stop.")
+        bool, typer.Option("--dry-run", help="check and print what will run, its cost, and stop")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Reproduce a figure or table of three papers: run the study behind it, print ours beside what is printed.

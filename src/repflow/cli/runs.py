@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import fields
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from repflow.cli.console import FAILED, ProgressLine, note, quiet, say, stdout_console
-from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
+from repflow.cli.help import complete_folder
+from repflow.cli.options import ALLOW_CODE, AS_JSON, TRUST_REMOTE_CODE
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import row_of
@@ -18,17 +21,28 @@ from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.table import study_at
 from repflow.studies.reproduce.config import ReproduceConfig
 
-RUN = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a grid, such as runs/NAME.")]
+RUN = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", autocompletion=complete_folder, help="folder of a run or of a grid, such as runs/NAME"
+    ),
+]
 
 
 def list_command(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of runs, or one run.")] = RUNS,
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", autocompletion=complete_folder, help="folder of runs, or one run")
+    ] = RUNS,
+    as_json: AS_JSON = False,
 ) -> None:
     """List the runs in DIR: model, task, how far each has come; a grid is one line."""
     from repflow.report.terminal.listing import list_table
     from repflow.store import list_runs
 
     runs = list_runs(folder)
+    if as_json:
+        print(json.dumps([asdict(run) for run in runs], default=str, allow_nan=False), flush=True)
+        return
     if not runs:
         say(f"no runs in {folder}")
         return
@@ -37,7 +51,8 @@ def list_command(
 
 def verify_command(
     run: RUN,
-    repair: Annotated[bool, typer.Option("--repair", help="Recompute what is damaged.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="recompute what is damaged")] = False,
+    as_json: AS_JSON = False,
     allow_code: ALLOW_CODE = False,
     trust_remote_code: TRUST_REMOTE_CODE = False,
 ) -> None:
@@ -49,38 +64,46 @@ def verify_command(
 
     runs = runs_in(run) if is_study(run) else [run]
     trust = Trust(allow_code, trust_remote_code)
-    sound = [_verified(one, repair=repair, trust=trust, prefix=f"{one.name}/" if len(runs) > 1 else "") for one in runs]
+    announce = note if as_json else say
+    checked = [
+        _verified(one, repair=repair, trust=trust, prefix=f"{one.name}/" if len(runs) > 1 else "", announce=announce)
+        for one in runs
+    ]
+    sound = [not damages for damages in checked]
     if len(runs) > 1:
-        say(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
+        announce(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
+    if as_json:
+        found = [{"run": str(one), "sound": not bad, "damage": bad} for one, bad in zip(runs, checked, strict=True)]
+        print(json.dumps({"run": str(run), "sound": all(sound), "runs": found}), flush=True)
     if not all(sound):
         raise typer.Exit(FAILED)
 
 
-def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str = "") -> bool:
-    """Check one run and say what is found; True when it is sound, or repaired."""
+def _verified(run: Path, *, repair: bool, trust: Trust, prefix: str, announce: Callable[[str], None]) -> list[str]:
+    """Check one run and say what is found; what is damaged and was not repaired."""
     from repflow.store import heal, is_start, verify
 
     if run.is_dir() and is_start(run):
-        say(f"{run} is still empty: it is starting, or was killed right away; rerun its command")
-        return True
+        announce(f"{run} is still empty: it is starting, or was killed right away; rerun its command")
+        return []
     damages = verify(run)
     for damage in damages:
-        say(f"damaged: {prefix}{damage}")
+        announce(f"damaged: {prefix}{damage}")
     if not damages:
-        say(f"{run} is sound")
-        return True
+        announce(f"{run} is sound")
+        return []
     if not repair:
         note(f"`repflow verify --repair {run}` recomputes what is damaged")
-        return False
+        return [str(damage) for damage in damages]
     trusted_request(run, trust)  # before anything is discarded
     heal(run)
     rerun(run, trust)
     left = verify(run)
     for damage in left:
-        say(f"still damaged: {prefix}{damage}")
+        announce(f"still damaged: {prefix}{damage}")
     if not left:
-        say(f"{run} is repaired")
-    return not left
+        announce(f"{run} is repaired")
+    return [str(damage) for damage in left]
 
 
 def trusted_request(run: Path, trust: Trust) -> dict[str, Any]:
@@ -138,11 +161,15 @@ def _not_again(run: Path) -> InputError:
 
 def export_command(
     run: RUN,
-    to: Annotated[str, typer.Option("--to", help="Format: parquet, npz, csv or netcdf.")],
-    out: Annotated[Path | None, typer.Option("--out", help="File or folder to write; default RUN.SUFFIX here.")] = None,
+    to: Annotated[str, typer.Option("--to", help="format: parquet, npz, csv or netcdf")],
+    out: Annotated[Path | None, typer.Option("--out", help="file or folder to write; default RUN.SUFFIX here")] = None,
+    as_json: AS_JSON = False,
 ) -> None:
     """Write the result of RUN in another format; of a grid, the results of all its runs in one file."""
     from repflow.store import export
 
     path = export(run, to, out if out is not None else Path())
+    if as_json:
+        print(json.dumps({"run": str(run), "file": str(path)}), flush=True)
+        return
     say(f"wrote {path}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, complain, note, quiet, stdout_console
+from repflow.cli.help import complete_model
 from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import StudyRow
@@ -36,13 +37,17 @@ def study_command(row: StudyRow) -> Callable[..., None]:
     def command(
         models: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[MODEL]...", help=f"{MODEL_HELP}; none: {study.usual_words}."),
+            typer.Argument(
+                metavar="[MODEL]...",
+                help=f"{MODEL_HELP}; none: {study.usual_words}",
+                autocompletion=complete_model,
+            ),
         ] = None,
-        out: Annotated[Path, typer.Option("--out", help="Folder of runs; each model's run is a folder in it.")] = RUNS,
+        out: Annotated[Path, typer.Option("--out", help="folder of runs; each model's run is a folder in it")] = RUNS,
         name: Annotated[
-            str | None, typer.Option("--name", help="Name of the run; by default from model, task and length.")
+            str | None, typer.Option("--name", help="name of the run; by default from model, task and length")
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per model, nothing else.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per model, nothing else")] = False,
         **options: Any,
     ) -> None:
         specs = or_zoo(models, *study.usual)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, guarded, quiet, stdout_console
-from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.help import Command, complete_model
+from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
 from repflow.studies.theory.apply import ApplyConfig
 from repflow.studies.theory.verify import VerifyConfig
@@ -25,9 +26,9 @@ app = typer.Typer(
 
 @with_options(VerifyConfig)
 def verify_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Verify the papers' theorems: each printed and corrected form beside a simulation, with the gap and a verdict.
@@ -53,11 +54,16 @@ def verify_command(
 def apply_command(
     model: Annotated[
         str,
-        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+        typer.Argument(
+            metavar="[MODEL]",
+            autocompletion=complete_model,
+            help=f"{MODEL_HELP}; none: one of the zoo",
+            show_default=False,
+        ),
     ] = "",
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs.")] = RUNS,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Apply paper 1's theorems to MODEL: linearisation error, predicted and measured St² by layer, constants, bounds.
@@ -89,5 +95,5 @@ def _print(result: Result, run: Path, view: Any, *, as_json: bool) -> None:
     console.print(f"wrote {run}", markup=False, highlight=False, soft_wrap=True)
 
 
-app.command("verify")(guarded(verify_command))
-app.command("apply")(guarded(apply_command))
+app.command("verify", cls=Command)(guarded(verify_command))
+app.command("apply", cls=Command)(guarded(apply_command))

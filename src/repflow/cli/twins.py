@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, stdout_console
-from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.help import complete_model
+from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, run, study_name
@@ -23,13 +24,18 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[
         str,
-        typer.Argument(metavar="[MODEL]", help=f"{MODEL_HELP}; none: one of the zoo.", show_default=False),
+        typer.Argument(
+            metavar="[MODEL]",
+            autocompletion=complete_model,
+            help=f"{MODEL_HELP}; none: one of the zoo",
+            show_default=False,
+        ),
     ] = "",
-    out: Annotated[Path, typer.Option("--out", help="Folder of runs; the study is a folder in it.")] = RUNS,
+    out: Annotated[Path, typer.Option("--out", help="folder of runs; the study is a folder in it")] = RUNS,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the study's folder; by default from model and task.")
+        str | None, typer.Option("--name", help="name of the study's folder; by default from model and task")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
     """Compare MODEL with random twins: is the shape of token similarity over depth architecture or training?

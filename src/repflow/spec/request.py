@@ -12,6 +12,8 @@ from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
 
+TASKS = ("text", "random", "kvpr", "mdqa", "recall")
+"""Tasks by name."""
 KINDS = ("residual", "branch", "hf-tuple")
 SUBLAYER_KINDS = ("attention", "mlp", "ssm", "recurrent", "conv")
 DTYPES = ("float32", "bfloat16", "float16", "float64")

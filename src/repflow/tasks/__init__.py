@@ -1,7 +1,8 @@
 """Tasks: what the model reads."""
 
 from repflow.spec.length import parse_length
-from repflow.tasks.make import TASKS, file_prompts, id_prompts, random_prompts, text_prompts
+from repflow.spec.request import TASKS
+from repflow.tasks.make import file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
 from repflow.tasks.recall import RecallRows, RecallSetting, recall_prompts, recall_rows

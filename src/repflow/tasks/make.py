@@ -13,7 +13,6 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
-TASKS = ("text", "random", "kvpr", "mdqa", "recall")
 MOST_TOKENS = 10**9
 """Tokens of all prompts together, which are kept in memory; more is a slip of the keyboard."""
 

@@ -1,0 +1,218 @@
+"""What `--help` shows: the options one usually needs, in groups, on one screen; `--help-all` shows every one.
+
+Also what `repflow` alone shows, the five questions, and what the shell completes. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from repflow.cli.console import stdout_console
+from repflow.spec.request import TASKS
+from repflow.spec.zoo import NAMES, PREFIX
+
+OUTPUT = "Output and help"
+OUTPUT_NAMES = ("out", "name", "as_json", "help")
+USUAL = frozenset(
+    {
+        *("task", "text", "length", "lengths", "samples", "init", "twin", "states", "metrics", "device"),
+        *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
+        *("flow_run", "probe_run", "init_b"),
+    }
+)
+"""Options of the groups that `--help` shows; a command's own options are always among them."""
+FEW = 13
+"""A command of so few options shows them all."""
+PLACEHOLDERS = {"int": "N", "float": "X", "path": "PATH", "bool": ""}
+"""Short words for what an option takes; others are TEXT."""
+ALL = "--help-all"
+
+QUESTIONS = (
+    ("What do the layers do to my prompts?", "repflow measure MODEL"),
+    ("Where is the answer, and where is it lost?", "repflow probe MODEL"),
+    ("How far back does a token reach?", "repflow recency MODEL"),
+    ("Is it the architecture or the training?", "repflow twins MODEL"),
+    ("Do two models compute the same?", "repflow compare A B"),
+)
+"""What people come with, and the command for each."""
+
+
+def questions() -> str:
+    """What `repflow` shows without a command."""
+    wide = max(len(question) for question, _ in QUESTIONS)
+    lines = [f"  {question:<{wide}}   {command}" for question, command in QUESTIONS]
+    return "\n".join(
+        [
+            "repflow: how representations flow through the layers and tokens of sequence models",
+            "",
+            *lines,
+            "",
+            "MODEL is a folder, a hub id, or a built-in model such as zoo:mamba2 (used where none is given).",
+            "",
+            "  repflow demo            see all of it on built-in models",
+            "  repflow --help          every command",
+            "  repflow COMMAND --help  its usual options; --help-all lists every one",
+        ]
+    )
+
+
+def _all(ctx: Any, args: list[str]) -> list[str]:
+    """What was typed; `--help-all` is `--help` with nothing left out."""
+    ctx.meta[ALL] = ALL in args
+    return ["--help" if word == ALL else word for word in args]
+
+
+class Command(TyperCommand):
+    """A command whose `--help` fits a screen."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed."""
+        return super().parse_args(ctx, _all(ctx, args))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Groups of options, a line or two each; without the rare ones unless all are asked for."""
+        params = self.get_params(ctx)
+        rare = [parameter for parameter in params if _is_rare(parameter)]
+        if sum(map(_is_option, params)) <= FEW or ctx.meta.get(ALL):
+            rare = []
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        said = "\n\n".join(paragraphs[:1] if rare else paragraphs)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in params:
+            if parameter not in rare:
+                groups.setdefault(_group(parameter), []).append(_described(parameter, ctx, more=bool(rare)))
+        groups[OUTPUT] = groups.pop(OUTPUT)  # last
+        examples = [line for line in (self.epilog or "").split("\n\n") if line]
+        arguments = [parameter.metavar or parameter.name.upper() for parameter in params if not _is_option(parameter)]
+        usage = " ".join(["Usage:", ctx.command_path, "[OPTIONS]", *arguments])
+        formatter.write(_page(usage, said, groups, examples))
+
+
+class Group(TyperGroup):
+    """A group of commands, a line each, in the groups that they belong to."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed in front of a command."""
+        return super().parse_args(ctx, _all(ctx, args) if args[:1] == [ALL] else args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Commands first, then the few options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            line = command.short_help or inspect.cleandoc(command.help or "").split("\n")[0].rstrip(".")
+            groups.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, line))
+        groups["Options"] = [_described(parameter, ctx) for parameter in self.get_params(ctx)]
+        formatter.write(_page(self.get_usage(ctx).strip(), self.help or "", groups, []))
+
+
+class Root(Group):
+    """`repflow` itself, which asks five questions where nothing was typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed; nothing at all is a question too."""
+        if not args and not ctx.resilient_parsing:
+            print(questions())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+def _page(usage: str, said: str, groups: dict[str, list[tuple[str, str]]], last: list[str]) -> str:
+    """Usage, what it does, groups of two columns, and last lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = stdout_console()
+    wide = max(len(name) for entries in groups.values() for name, _ in entries) + 2
+    with console.capture() as captured:
+        console.print(Text(f"{usage}\n\n{said}\n"))
+        for title, entries in groups.items():
+            table = Table.grid(padding=(0, 2, 0, 0))
+            table.add_column(no_wrap=True, width=wide)
+            for name, text in entries:
+                table.add_row(Text(f"  {name}", style="cyan"), Text(text))
+            if title:
+                console.print(Text(title, style="bold"))
+            console.print(table)
+        for line in ["", *last[:1], *(f"  {example}" for example in last[1:])] if last else []:
+            console.print(Text(line), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _group(parameter: Any) -> str:
+    if not _is_option(parameter):
+        return ""
+    return OUTPUT if parameter.name in OUTPUT_NAMES else str(getattr(parameter, "rich_help_panel", None) or "Options")
+
+
+def _described(parameter: Any, ctx: Any, *, more: bool = False) -> tuple[str, str]:
+    """Name and text of an argument or option."""
+    if not _is_option(parameter):
+        return (parameter.metavar or parameter.name.upper()).replace("[", "").replace("]", ""), _plain(parameter.help)
+    if parameter.name == "help":
+        return "--help", f"show this{f'; {ALL} shows every option' if more else ''}"
+    word = parameter.metavar or PLACEHOLDERS.get((parameter.display_type(ctx) or "").strip("<>"), "TEXT")
+    shown, default = parameter.show_default, parameter.default
+    if not isinstance(shown, str):
+        shown = "" if not shown or default is None or default is False or callable(default) else str(default)
+    text = _plain(parameter.help)
+    return f"{parameter.opts[0]} {word}".strip(), f"{text} [{shown}]" if shown else text
+
+
+def _plain(text: str | None) -> str:
+    r"""A help text without rich's escapes, as it stands in the middle of a line.
+
+    >>> _plain("Install completion for the current shell."), _plain(r"gaussian\[:std]")
+    ('install completion for the current shell', 'gaussian[:std]')
+    """
+    words = (text or "").replace("\\[", "[").strip()
+    if words.endswith(".") and not words.endswith(".."):
+        words = words[:-1]
+    return words[:1].lower() + words[1:] if words.partition(" ")[0][1:].islower() else words
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _is_rare(parameter: Any) -> bool:
+    """Whether an option is left out of `--help`: in a group, and not among the usual ones."""
+    grouped = getattr(parameter, "rich_help_panel", None) is not None
+    return _is_option(parameter) and grouped and parameter.name not in USUAL
+
+
+def complete_model(incomplete: str) -> Iterator[str]:
+    """Built-in models and folders, for the shell.
+
+    >>> list(complete_model("zoo:hybrid-"))
+    ['zoo:hybrid-mirror']
+    """
+    for name in NAMES:
+        if f"{PREFIX}{name}".startswith(incomplete):
+            yield f"{PREFIX}{name}"
+    yield from complete_folder(incomplete)
+
+
+def complete_folder(incomplete: str) -> Iterator[str]:
+    """Folders, for the shell."""
+    place = Path(incomplete or ".")
+    parent = place if incomplete.endswith("/") or not incomplete else place.parent
+    try:
+        folders = sorted(entry for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return
+    yield from (str(folder) for folder in folders if str(folder).startswith(incomplete))
+
+
+def complete_task(incomplete: str) -> Iterator[str]:
+    """Tasks by name, for the shell.
+
+    >>> list(complete_task("k"))
+    ['kvpr']
+    """
+    yield from (task for task in TASKS if task.startswith(incomplete))

@@ -104,7 +104,7 @@ class Group(TyperGroup):
         """Commands first, then the few options."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
+            command: Any = self.get_command(ctx, name)
             line = command.short_help or inspect.cleandoc(command.help or "").split("\n")[0].rstrip(".")
             groups.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, line))
         groups["Options"] = [_described(parameter, ctx) for parameter in self.get_params(ctx)]

@@ -100,9 +100,15 @@ def test_a_kernel_that_does_not_compile_says_so_in_its_launch(monkeypatch):
 
 
 def test_a_cpu_compiles_nothing(monkeypatch):
-    monkeypatch.setattr(ahead, "Ahead", None)
+    begun = []
+    monkeypatch.setattr(ahead, "Ahead", begun.append)
+    monkeypatch.setattr(ahead, "_begun", set())
+    monkeypatch.setattr(fused, "_wait", None)
     meter = FlowMeter(9, 64, group=3)
     ahead.compile_ahead(lambda: [meter], [Batch(2, 64, HALF, HALF, HALF)], 64, torch.device("cpu"))
+    assert not begun
+    assert not ahead._begun
+    assert fused._wait is None, "no launch waits"
 
 
 def test_what_was_begun_is_not_listed_again(monkeypatch):

@@ -292,7 +292,7 @@ def test_prompts_of_two_tokens():
     assert_pure(replace_top(result), hidden, mask, names=("token_similarity", "common_share", "sharpness", "stability"))
     assert np.isfinite(result["token_similarity"]).all()
     assert (result["top_tokens"][..., 2:] == -1).all()
-    assert not [f for f in result.findings if f.code == "sink_tokens"], "two of two tokens are no sink"
+    assert not [f for f in result.findings if f.code == "sink_tokens"], "two of two tokens are not a sink"
 
 
 def replace_top(result):

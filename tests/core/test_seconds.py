@@ -8,7 +8,7 @@ from repflow.core.seconds import Clock
 
 
 class Hand:
-    """A clock that moves when told to."""
+    """A clock that moves on command."""
 
     def __init__(self):
         self.at = 0.0

@@ -113,7 +113,7 @@ def test_broken_assumptions(change):
 
 
 def test_tokens_whose_time_is_beyond_float64_still_blow_up():
-    """x = 1e-200: T is about 1e400. It is no slow divergence, and `never` would be wrong."""
+    """x = 1e-200: T is about 1e400. It is not a slow divergence, and `never` would be wrong."""
     verdict = classify([1e-200], mu=1, s_delta=1, a=1)
     assert (verdict.scenario, verdict.theorem) == ("fast-divergence", "Theorem 4.4")
     assert "float64" in verdict.evidence["blow_up_time_unknown"]

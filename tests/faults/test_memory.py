@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def limited(limit: str, code: str) -> subprocess.CompletedProcess:
-    """Run Python under `ulimit -v`: what it had when the limit came, plus so many bytes."""
+    """Run Python under `ulimit -v`: what it had when the limit came, plus `limit` bytes."""
     begin = "import resource, torch, numpy as np\nimport repflow.models.room as room\n"
     fix = f"most = room._mapped() + {limit}\nresource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
     return subprocess.run(
@@ -133,7 +133,7 @@ def test_the_command_line_says_what_to_change(error, capsys):
 
 
 def test_what_is_stored_survives_a_shortage(tmp_path):
-    """A run that ends for want of memory in its second batch goes on from the first one, to the same numbers."""
+    """A run that ends for lack of memory in its second batch resumes after the first one, with the same numbers."""
     folder, runs = whole_folder("llama", tmp_path / "m"), tmp_path / "runs"
     code = f"""
 import sys, repflow.capture.run as run

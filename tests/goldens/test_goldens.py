@@ -1,4 +1,4 @@
-"""Every command does what it did when the goldens were recorded; `record.py update` records them anew."""
+"""Every command does what it did when the goldens were recorded; `record.py update` records them again."""
 
 import importlib.util
 import json

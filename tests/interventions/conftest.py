@@ -15,7 +15,7 @@ transformers.logging.disable_progress_bar()
 
 @functools.cache
 def loaded(model_type: str) -> Model:
-    """Tiny model with branches that matter and norms whose scales are no identity."""
+    """Tiny model with branches that matter and norms whose scales are not the identity."""
     network = tiny_model(model_type, spread=1.0 if model_type == "recurrent_gemma" else 2.0)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

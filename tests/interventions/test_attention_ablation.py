@@ -1,4 +1,4 @@
-"""Attention narrowed and made uniform, held against values averaged by hand and transformers' own windows."""
+"""Attention narrowed and made uniform, compared with values averaged by hand and transformers' own windows."""
 
 import pytest
 import torch

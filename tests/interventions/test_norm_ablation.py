@@ -1,4 +1,4 @@
-"""Norms reset and bypassed, held against fresh networks and against blocks computed by hand."""
+"""Norms reset and bypassed, compared with fresh networks and with blocks computed by hand."""
 
 import pytest
 import torch

@@ -53,7 +53,7 @@ def moved(flow, by):
 
 
 def seeded(reading, seed, prompts=0):
-    """A reading as another seed has it, and with so many prompts to leave out."""
+    """A reading as another seed gives it, with `prompts` prompts to leave out."""
     by = SPREAD * (seed - 1)
 
     def flow(key, one):

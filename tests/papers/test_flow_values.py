@@ -95,7 +95,7 @@ def test_no_percentage_of_the_results_is_left_out(texts):
 
 @pytest.mark.shared
 def test_no_percentage_of_the_summaries_is_left_out(texts):
-    """The same for the summaries, wherever in them a number is told; the second one has none."""
+    """The same for the summaries, wherever they give a number; the second one has none."""
     by_name = {
         name: {p for line in texts[name] for p in PERCENT.findall(line)}
         for name in (papers.SUMMARY_1, papers.SUMMARY_2)

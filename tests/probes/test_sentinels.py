@@ -114,7 +114,7 @@ def test_a_leak_in_few_prompts_is_found_or_the_check_says_that_it_is_blind(sampl
 
 
 def test_prompts_of_a_group_with_one_label_count_once():
-    """600 prompts in groups of five: the length tells the group, and each group's label is drawn once."""
+    """600 prompts in groups of five: the length gives the group, and each group's label is drawn once."""
     rng = np.random.default_rng(1)
     groups = np.arange(SAMPLES) // 5
     labels = rng.integers(0, 4, SAMPLES // 5)[groups]

@@ -140,7 +140,7 @@ def test_a_card_states_what_was_measured_and_nothing_else(shipped, name, tmp_pat
 
 @packaged
 def test_the_numbers_of_a_card_by_hand(shipped, name):
-    """The same from the other side: read out of the text and held against the files."""
+    """The same from the other side: read out of the text and compared with the files."""
     text, evaluation = zoo.card(name), zoo.record(name, "evaluation")
     rows = re.findall(r"^\| (\S+) \| (\d+) \| (\d+) of (\d+) \|", text, re.MULTILINE)
     by_key = {key: (int(longest), int(right), int(of)) for key, longest, right, of in rows}

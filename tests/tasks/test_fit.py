@@ -92,7 +92,7 @@ def test_only_one_distractor_is_cut_and_at_a_word(library):
                 assert len(text.split()) >= MIN_WORDS
                 cut_somewhere.add((place, len(documents)))
     assert len({place for place, _ in cut_somewhere}) > 2, (
-        "not always the same place, which would tell where gold is not"
+        "not always the same place, which would reveal where gold is not"
     )
 
 

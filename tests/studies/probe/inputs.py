@@ -50,7 +50,7 @@ KVPR = {"length": 300, "items": 3, "samples": 45, "seeds": 2, "answers": 3, "ans
 
 @dataclass(frozen=True)
 class PlantedTask:
-    """The label is (first + second token) mod 4: no token, count or bag of tokens tells it."""
+    """The label is (first + second token) mod 4: no token, count or bag of tokens reveals it."""
 
     samples_per_group: int = 1
     name: str = "planted"

@@ -1,4 +1,4 @@
-"""How probes and diagnoses feel: names that do not collide, phases that are told, features that can go, runs reused."""
+"""How probes and diagnoses feel: names that do not collide, reported phases, features that can go, runs reused."""
 
 import json
 from dataclasses import replace

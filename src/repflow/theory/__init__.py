@@ -13,9 +13,11 @@ from repflow.theory import statements
 from repflow.theory.depth import (
     DepthOrdering,
     PoincareBounds,
+    UniformGap,
     depth_ordering,
     expected_depth_stability,
     poincare_bounds,
+    uniform_gap,
 )
 from repflow.theory.gelu import GeluMoments, gelu_moments
 from repflow.theory.hypotheses import Hypotheses, Hypothesis, HypothesisWarning
@@ -58,6 +60,7 @@ __all__ = [
     "Simulation",
     "StabilityOrdering",
     "TransformerConstants",
+    "UniformGap",
     "contractivity",
     "depth_ordering",
     "expected_depth_stability",
@@ -81,6 +84,7 @@ __all__ = [
     "transformer_energy",
     "transformer_mean",
     "transformer_trace",
+    "uniform_gap",
 ]
 
 

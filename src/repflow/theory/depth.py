@@ -39,6 +39,46 @@ class DepthOrdering(NamedTuple):
     needed_ratio: float
 
 
+class UniformGap(NamedTuple):
+    """Assumption 8 on two models.
+
+    Attributes:
+        delta: largest δ with E‖F_l(h)‖² of the Transformer at least (1 + δ) times the Mamba's at every depth.
+        depth: relative depth, 0 to 1, where the two are closest.
+        holds: whether δ is above 0.
+    """
+
+    delta: float
+    depth: float
+    holds: bool
+
+
+def uniform_gap(transformer: ArrayLike, mamba: ArrayLike) -> UniformGap:
+    """Largest δ of Assumption 8 (paper 1, A.3) from the blocks' output energies of two models.
+
+    Blocks are matched by relative depth; where one model has more, the other's energies are interpolated on the log
+    scale.
+
+    Args:
+        transformer: E‖F_l(h^(l))‖² of each block, first to last.
+        mamba: the same; both per token and channel, or of models of one width.
+
+    >>> uniform_gap([2.0, 3.0], [1.0, 2.0])
+    UniformGap(delta=0.5, depth=1.0, holds=True)
+    """
+    first, second = numbers(transformer, "transformer"), numbers(mamba, "mamba")
+    for name, energies in (("transformer", first), ("mamba", second)):
+        if energies.ndim != 1 or len(energies) == 0 or not (energies > 0).all():
+            got = f"shape {energies.shape}, least {energies.min() if energies.size else 'none'}"
+            raise InputError(teach(f"{name}: energies of blocks, above 0", got, "pass result['block/energy']"))
+    depths = np.linspace(0, 1, max(len(first), len(second))) if max(len(first), len(second)) > 1 else np.ones(1)
+    logs = [np.interp(depths, np.linspace(0, 1, len(part)), np.log(part)) for part in (first, second)]
+    ratios = np.exp(logs[0] - logs[1])
+    least = int(ratios.argmin())
+    delta = round(float(ratios[least]) - 1, 12)
+    return UniformGap(delta, float(depths[least]), delta > 0)
+
+
 def poincare_bounds(hidden: ArrayLike, *, form: str = "corrected") -> PoincareBounds:
     """St_L² of states and its bounds by the path energy (paper 1, Lemma 1 and its corollary).
 

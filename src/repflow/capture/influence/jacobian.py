@@ -240,9 +240,9 @@ def _hooks(model: Model, caught: Caught, embedding: Tensor | None) -> list[Any]:
         hidden = input_of(args, kwargs)
         if not caught.embedding:  # inputs that are no tokens have no embedding: the stream's start stands for it
             caught.states[0] = leaf(hidden)
-            return _called_with(args, kwargs, caught.states[0].clone())
+            return called_with(args, kwargs, caught.states[0].clone())
         caught.states[0] = hidden
-        return _called_with(args, kwargs, hidden.clone()) if copies else None
+        return called_with(args, kwargs, hidden.clone()) if copies else None
 
     def leave(state: int) -> Callable[..., Any]:
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
@@ -262,7 +262,8 @@ def _hooks(model: Model, caught: Caught, embedding: Tensor | None) -> list[Any]:
     return [*handles, last.register_forward_hook(leave(model.n_states))]
 
 
-def _called_with(args: tuple, kwargs: dict[str, Any], hidden: Tensor) -> tuple[tuple, dict[str, Any]]:
+def called_with(args: tuple, kwargs: dict[str, Any], hidden: Tensor) -> tuple[tuple, dict[str, Any]]:
+    """Arguments of a block's call, with other hidden states."""
     if args:
         return (hidden, *args[1:]), kwargs
     name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))

@@ -14,6 +14,7 @@ from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, bare, gaps, joined, layer_depth
 from repflow.report.draw.number import plain
 from repflow.report.terminal.theory import corrected, short_verdict
+from repflow.theory.depth import uniform_gap
 
 VERIFY, APPLY = "theory-verify", "theory-apply"
 FORMS = {"printed": ("bad", "x"), "corrected": ("good", "circle")}
@@ -42,7 +43,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         blocks += _verified(run.result, "" if place == 0 else f"-{place + 1}", run.name if len(checked) > 1 else "")
     if applied:
         blocks += [_layer_figure(applied), _linearisation_figure(applied), _stack_table(applied)]
-        blocks += [_hypothesis_table(applied)]
+        blocks += [*_gap_table(applied), _hypothesis_table(applied)]
     lead = (
         "Each closed form of the papers as printed, as corrected, and as a simulation gives it; then, for real layers, "
         "what the forms predict beside what is measured. A form that holds for random weights and independent tokens "
@@ -204,6 +205,24 @@ def _stack_table(runs: Sequence[StoredRun]) -> Table:
         "The whole stack: Lemma 1 bounds St_L² by the path energy; a random walk of the same steps stands beside it."
     )
     return Table("theory-stack", "Stability of the stack and Lemma 1's bounds", columns, rows, caption)
+
+
+def _gap_table(runs: Sequence[StoredRun]) -> list[Block]:
+    """Assumption 8 for every Transformer beside every Mamba."""
+    kinds: dict[str, list[StoredRun]] = {"transformer": [], "mamba": []}
+    for run in runs:
+        if "block/energy" in run.result:
+            kinds[run.result.provenance["kind"]].append(run)
+    rows: list[list[Any]] = []
+    for first in kinds["transformer"]:
+        for second in kinds["mamba"]:
+            gap = uniform_gap(first.result["block/energy"], second.result["block/energy"])
+            rows.append([first.label, second.label, gap.delta, f"{gap.depth:.0%}", "yes" if gap.holds else "no"])
+    if not rows:
+        return []
+    caption = "δ of E‖F(h)‖² ≥ (1 + δ) E‖F(h)‖² at every relative depth, per token and channel; Theorem 6 needs δ > 0."
+    columns = ["Transformer", "Mamba", "δ", "closest at depth", "δ > 0"]
+    return [Table("theory-gap", "Assumption 8: the gap between blocks", columns, rows, caption)]
 
 
 def _hypothesis_table(runs: Sequence[StoredRun]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
@@ -90,6 +91,7 @@ def apply_view(result: Result) -> list[RenderableType]:
         Text(f"linearisation error (activation taken for x/2): {error.min():.0%} to {error.max():.0%} of the update"),
         _layer_table(result),
         Text(_depth_line(result)),
+        *_block_lines(result),
     ]
     if "tightness" in result:
         tight = result["tightness"]
@@ -134,6 +136,20 @@ def _depth_line(result: Result) -> str:
         f"St_L² of the stack: {value:.4g}, between {lower:.4g} and {upper:.4g} (Lemma 1: the upper bound is "
         f"{upper / value:.1f} times it); uncorrelated increments would give {walk:.4g}"
     )
+
+
+def _block_lines(result: Result) -> list[Text]:
+    """Assumptions 5 to 8 in numbers; none in runs from before they were measured."""
+    if "block/lipschitz" not in result:
+        return []
+    gain, tails, apart = (result[f"block/{name}"] for name in ("lipschitz", "kurtosis", "dependence"))
+    return [
+        Text(
+            f"blocks: Λ at least {gain.min():.3g} to {gain.max():.3g} (product {np.prod(gain):.3g}), kurtosis "
+            f"{tails.min():.3g} to {tails.max():.3g}, dependence over lags {apart.min():.3g} to {apart.max():.3g}"
+        ),
+        Text("Assumption 8 compares two models: theory.uniform_gap of their block/energy, or both runs on one page"),
+    ]
 
 
 def _hypothesis_lines(rows: Sequence[Mapping[str, Any]], layers: int) -> list[str]:

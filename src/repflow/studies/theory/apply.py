@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Finding, Result
     from repflow.models import Model
+    from repflow.studies.theory.blocks import BlockFacts
     from repflow.studies.theory.layer import LayerFacts
 
 READING = {
@@ -104,7 +105,7 @@ def _result(model: Model, kind: str, prompts: Any, progress: Progress | None) ->
 
     from repflow.core.results import Result
 
-    layers, hidden = _layers(model, kind, prompts, progress)
+    layers, hidden, blocks = _layers(model, kind, prompts, progress)
     arrays = {
         name: np.array([getattr(layer, name) for layer in layers])
         for name in ("sigma", "linearisation", "printed", "predicted", "measured")
@@ -114,14 +115,16 @@ def _result(model: Model, kind: str, prompts: Any, progress: Progress | None) ->
         arrays["tightness"] = arrays["bound"] / arrays["predicted"]
     for constant in layers[0].constants:
         arrays[f"constants/{constant}"] = np.array([layer.constants[constant] for layer in layers])
+    for name in ("kurtosis", "dependence", "lipschitz", "energy"):
+        arrays[f"block/{name}"] = np.array([getattr(block, name) for block in blocks])
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(arrays, ("layer",))
     depth = _depth(hidden)
     arrays |= {name: np.asarray(value) for name, value in depth.items()}
     axes |= dict.fromkeys(depth, ())
     rows = [
         {"layer": index, "block": index + 1, **entry._asdict()}
-        for index, layer in enumerate(layers)
-        for entry in layer.hypotheses
+        for index, (layer, block) in enumerate(zip(layers, blocks, strict=True))
+        for entry in (*layer.hypotheses, *block.hypotheses())
     ]
     about = {"reading": READING[kind], "kind": kind, "hypotheses": rows}
     return Result(arrays, axes, {}, about, _findings(arrays, rows, len(layers)))
@@ -129,11 +132,12 @@ def _result(model: Model, kind: str, prompts: Any, progress: Progress | None) ->
 
 def _layers(
     model: Model, kind: str, prompts: Any, progress: Progress | None
-) -> tuple[list[LayerFacts], list[np.ndarray]]:
+) -> tuple[list[LayerFacts], list[np.ndarray], list[BlockFacts]]:
     """Run every prompt once and put each layer's observations together."""
     import numpy as np
     import torch
 
+    from repflow.studies.theory.blocks import block_facts, block_gains
     from repflow.studies.theory.layer import mamba_layer, transformer_layer
     from repflow.studies.theory.reading import Seen, attention_of, numpy_of, watching
 
@@ -156,15 +160,19 @@ def _layers(
         tokens += len(prompt.ids)
         if progress is not None:
             progress(done, len(prompts), tokens)
-    facts = []
+    # one prompt is enough for a lower bound, and each costs dozens of passes
+    gains = block_gains(model, torch.tensor([prompts[0].ids]))
+    facts, blocks = [], []
     for index, layer in enumerate(gathered):
         entering = [states[index] for states in hidden]
+        read, leaving = [observed.arrays["x"] for observed in layer], [states[index + 1] for states in hidden]
+        blocks.append(block_facts(read, leaving, gains[index]))
         if kind == "transformer":
             steps = [float(((states[index + 1] - states[index]) ** 2).sum()) for states in hidden]
             facts.append(transformer_layer(readings[index], layer, steps, entering))
         else:
             facts.append(mamba_layer(model.blocks[index].mixer, layer, entering))
-    return facts, hidden
+    return facts, hidden, blocks
 
 
 def _depth(hidden: list[np.ndarray]) -> dict[str, float]:

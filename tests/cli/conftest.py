@@ -3,21 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-WIDE = "200"
-"""Columns that no table must fold into; a test of narrow tables sets its own."""
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
+from tests.cli.invocation import WIDE, Outcome, invoke
 
 
 @pytest.fixture(scope="session")
@@ -37,18 +27,9 @@ def checkpoints(tmp_path_factory):
 @pytest.fixture
 def cli(tmp_path, monkeypatch):
     """Run the command line in this process, in an empty folder."""
-    from repflow.cli.main import app
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", WIDE)
-
-    def run(*args):
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Outcome(result.exit_code, result.stdout, result.stderr)
-
-    return run
+    return invoke
 
 
 @pytest.fixture

@@ -8,11 +8,14 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(
-    r"(?:^<!-- (?P<flag>no-run|prompts=\d+)(?:: (?P<reason>[^\n]+))? -->\n)?^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
+    r"(?:^<!-- (?P<flag>no-run|added|prompts=\d+)(?:: (?P<reason>[^\n]+))? -->\n)?"
+    r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 SKIPPED = "no-run"
+ADDED = "added"
+"""Runs once the steps above it are done: tests/test_contributing.py does them in a copy of the package."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        return self.language in ("python", "bash", "toml") and self.flag != SKIPPED
+        return self.language in ("python", "bash", "toml") and self.flag not in (SKIPPED, ADDED)
 
     @property
     def prompts(self) -> int | None:

@@ -10,6 +10,7 @@
 | comment on the line above a fence | |
 |---|---|
 | <!-- no-run: reason --> | not executed |
+| <!-- added --> | executed in a copy of the package with the page's additions (tests/test_contributing.py) |
 | <!-- prompts=N --> | its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
 
 A command that is meant to fail carries `# exit N`.

@@ -8,32 +8,11 @@ import torch
 
 from repflow.core.errors import InputError
 from repflow.models import load
-from repflow.models.repair import EMBEDDING_MISSING
+from repflow.models.families import EMBEDDING, FAMILIES
 from tests.models.rounding import tolerance, worst
-from tests.models.tiny_configs import CONFIGS, NAMED, UNLISTED, tiny_model
+from tests.models.tiny_configs import CONFIGS, KINDS, NAMED, UNLISTED, tiny_model
 
 EVERY = pytest.mark.parametrize("model", NAMED + UNLISTED, indirect=True)
-KINDS = {
-    "gpt2": ["attention"] * 4,
-    "gpt_neo": ["attention"] * 4,
-    "gpt_neox": ["attention"] * 4,
-    "llama": ["attention"] * 4,
-    "mamba": ["ssm"] * 4,
-    "mamba2": ["ssm"] * 4,
-    "falcon_mamba": ["ssm"] * 4,
-    "rwkv": ["recurrent"] * 4,
-    "recurrent_gemma": ["recurrent", "recurrent", "attention"] * 2,
-    "jamba": ["ssm", "attention"] * 2,
-    "bamba": ["ssm", "attention"] * 2,
-    "zamba2": ["ssm", "attention+ssm"] * 2,
-    "falcon_h1": ["attention+ssm"] * 4,
-    "nemotron_h": ["ssm", "mlp", "attention", "moe", "ssm", "mlp"],
-    "granitemoehybrid": ["ssm", "attention"] * 2,
-    "lfm2": ["conv", "attention"] * 2,
-    "qwen3_next": ["recurrent", "attention"] * 2,
-    "xlstm": ["recurrent"] * 4,
-    **{name: ["attention"] * 4 for name in UNLISTED},
-}
 
 
 def collect(model, ids, mask=None, kind="residual"):
@@ -71,7 +50,7 @@ def test_states_are_those_of_an_independent_run(model, ids):
     with torch.no_grad():
         renormed = model.final_norm(states[-1])
     reference, within = list(output.hidden_states), tolerance(model.model_type)
-    if model.model_type in EMBEDDING_MISSING:
+    if FAMILIES[model.model_type].missing == EMBEDDING:
         assert worst(states[1:], reference[:-1]) < within
         assert worst(states[:1], [table]) < 1e-6
     else:
@@ -138,7 +117,7 @@ def test_hf_tuple_is_transformers_own(model, ids):
         expected = model.reading.base(ids, use_cache=False, output_hidden_states=True).hidden_states
     entries, _ = collect(model, ids, kind="hf-tuple")
     assert all(torch.equal(a, b) for a, b in zip(entries, expected, strict=True))
-    assert model.reading.tuple_skips_embedding == (model.model_type in EMBEDDING_MISSING)
+    assert model.reading.tuple_skips_embedding == (FAMILIES[model.model_type].missing == EMBEDDING)
 
 
 @EVERY

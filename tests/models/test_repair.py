@@ -5,7 +5,7 @@ import torch
 
 from repflow.core.errors import InputError
 from repflow.models import from_hidden_states
-from repflow.models.repair import EMBEDDING_MISSING, LAST_BLOCK_MISSING
+from repflow.models.families import EMBEDDING, FAMILIES, LAST_BLOCK
 from tests.models.tiny_configs import CONFIGS, tiny_model
 
 
@@ -17,7 +17,7 @@ def test_against_hooks(model, ids):
     model.stream(ids, on_state=lambda i, h: true.append(h.clone()))
     repaired = from_hidden_states(output.hidden_states, model.model_type)
     assert repaired.hidden.shape == (model.n_states, 3, 20, model.width)
-    assert repaired.missing == ([0] if model.model_type in EMBEDDING_MISSING else [model.n_layers])
+    assert repaired.missing == ([0] if FAMILIES[model.model_type].missing == EMBEDDING else [model.n_layers])
     for index, state in enumerate(repaired.hidden):
         if index in repaired.missing:
             assert torch.isnan(state).all()
@@ -27,8 +27,8 @@ def test_against_hooks(model, ids):
 
 
 def test_every_named_type_is_in_one_row():
-    assert not EMBEDDING_MISSING & LAST_BLOCK_MISSING
-    assert set(CONFIGS) <= EMBEDDING_MISSING | LAST_BLOCK_MISSING
+    assert {family.missing for family in FAMILIES.values()} == {EMBEDDING, LAST_BLOCK}
+    assert set(CONFIGS) == set(FAMILIES)
 
 
 def test_rwkv_made_elsewhere_with_rescaling():

@@ -214,6 +214,28 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 """Further hybrids, for tests of kinds of layers alone."""
 NAMED = list(CONFIGS)[:18]
 UNLISTED = list(CONFIGS)[18:]
+KINDS = {
+    "gpt2": ["attention"] * 4,
+    "gpt_neo": ["attention"] * 4,
+    "gpt_neox": ["attention"] * 4,
+    "llama": ["attention"] * 4,
+    "mamba": ["ssm"] * 4,
+    "mamba2": ["ssm"] * 4,
+    "falcon_mamba": ["ssm"] * 4,
+    "rwkv": ["recurrent"] * 4,
+    "recurrent_gemma": ["recurrent", "recurrent", "attention"] * 2,
+    "jamba": ["ssm", "attention"] * 2,
+    "bamba": ["ssm", "attention"] * 2,
+    "zamba2": ["ssm", "attention+ssm"] * 2,
+    "falcon_h1": ["attention+ssm"] * 4,
+    "nemotron_h": ["ssm", "mlp", "attention", "moe", "ssm", "mlp"],
+    "granitemoehybrid": ["ssm", "attention"] * 2,
+    "lfm2": ["conv", "attention"] * 2,
+    "qwen3_next": ["recurrent", "attention"] * 2,
+    "xlstm": ["recurrent"] * 4,
+    **{name: ["attention"] * 4 for name in UNLISTED},
+}
+"""Kind of every block."""
 
 
 def tiny_config(model_type: str, **changes: Any) -> Any:

@@ -7,7 +7,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from repflow.cli.console import quiet, stdout_console
+from repflow.cli.console import note, quiet, stdout_console
 from repflow.cli.options import AS_JSON
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "huggingface_hub")
@@ -30,6 +30,7 @@ def command(
     as_json: AS_JSON = False,
 ) -> None:
     """Say what this machine can do: devices, dtypes (probed in a process of their own), fast paths, extras."""
+    note("looking at this machine: devices, dtypes, fast paths, extras")
     with quiet():
         facts = examine()
     if as_json:

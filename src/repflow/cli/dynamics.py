@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import ProgressLine, guarded, quiet, stdout_console
+from repflow.cli.console import ProgressLine, guarded, note, quiet, stdout_console
 from repflow.cli.help import Command, complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, short_name
@@ -46,6 +46,7 @@ def simulate_command(
     config = make_config(SimulateConfig, options)
     check_request(config)
     place = check_name(STUDY.find_name(config, out) if name is None else name)
+    note(f"{place}: simulating")
     result = run(config, out=out, name=place)
     from repflow.report.terminal.dynamics import simulation_view
 

@@ -42,6 +42,8 @@ def command(
     with quiet():
         grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
         cells = grid.part(part)
+    note(f"{study.name}: looking at models and cost")
+    with quiet():
         cost = estimate(cells)
     if dry_run and as_json:
         print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
@@ -74,7 +76,7 @@ def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
             note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
         if as_json:
             print(json.dumps(_json(outcome), allow_nan=False), flush=True)
-    if not as_json:
+    if rows and not as_json:
         console = stdout_console()
         console.print(grid_table(rows))
         console.print(f"wrote {folder}", markup=False, highlight=False, soft_wrap=True)

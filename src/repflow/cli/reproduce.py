@@ -105,6 +105,7 @@ def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool,
     with quiet():
         asked = {role: asdict(made) for role, made in study.requests(config, out, make=False).items()}
     if dry_run:
+        note(f"{config.recipe}: looking at models and cost")
         problems = missing_models({role: made["model"] for role, made in asked.items()})
         shown = [*plan_lines(asked), *(f"wrong: {text}" for text in problems)]
         print(json.dumps({"runs": asked, "problems": problems}) if as_json else "\n".join(shown), flush=True)
@@ -135,6 +136,8 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
 
     with quiet():
         made = plan(config, out)
+    note(f"{config.recipe}: looking at models and cost")
+    with quiet():
         cost = estimate(made)
         checked = preflight(made, cost)
     if dry_run and as_json:

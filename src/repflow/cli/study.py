@@ -57,6 +57,7 @@ def study_command(row: StudyRow) -> Callable[..., None]:
         first: Any = make_config(study.config, {**options, "model": specs[0]})
         study.check_request(first, name)
         if len(specs) > 1:
+            note(f"{len(specs)} models: reading their configurations")
             with quiet():
                 first, text = study.together(first, specs)
             if text:

@@ -11,7 +11,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, stdout_console
 from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
-from repflow.cli.study import RUNS, json_object
+from repflow.cli.study import RUNS, json_object, short_name
 from repflow.store.disk import check_place
 from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, run, study_name
 
@@ -53,6 +53,7 @@ def command(
     def progress(cell: Cell) -> ProgressLine:
         return ProgressLine(cell.name)
 
+    note(f"{short_name(config.model)}: loading")
     with quiet():
         result = run(config, out=out, name=name, progress=progress, note=note)
     if as_json:

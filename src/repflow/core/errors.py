@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from repflow.core.tasks import NAMES
 from repflow.core.visible import one_line, visible
 
 
@@ -75,7 +76,7 @@ RENAMED = {"flow": "flow_run", "probe": "probe_run"}
 COMMAND_ONLY = frozenset({"repair", "dry-run", "part", "workers", "watch", "json", "full"})
 """Options of commands that have no call in Python."""
 _VALUES = (
-    "text|random|kvpr|mdqa|recall|float32|bfloat16|float16|float64|auto|reference|fast|rows|paper|last|final|model|always"
+    f"{'|'.join(NAMES)}|float32|bfloat16|float16|float64|auto|reference|fast|rows|paper|last|final|model|always"
     "|never|default|trained|init|split|all|none|tokens|items|mean|answer|residual|branch"
 )
 _OPTION = re.compile(

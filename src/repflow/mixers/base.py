@@ -24,11 +24,13 @@ class Mixer(nn.Module):
     Attributes:
         family: Name under which `build` makes it.
         recurrent: Whether the family has a `transition`.
+        kind: What a recurrent layer of it is called: recurrent, or ssm where it discretises a state-space model.
         width: Channels in and out.
     """
 
     family: ClassVar[str]
     recurrent: ClassVar[bool] = True
+    kind: ClassVar[str] = "recurrent"
 
     def __init__(self, width: int) -> None:
         super().__init__()

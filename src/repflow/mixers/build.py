@@ -46,8 +46,8 @@ _ALIASES = {
 def families() -> tuple[str, ...]:
     """Names of all families.
 
-    >>> len(families())
-    11
+    >>> families()[:3]
+    ('softmax_attention', 'linear_attention', 'retention')
     """
     return tuple(_CLASSES)
 
@@ -80,15 +80,28 @@ def build(name: str, width: int, **options: Any) -> Mixer:
     ('linear_attention', 32)
     """
     family = family_name(name)
-    mixer_class: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
     of_kind("width", width, "int")
-    parameters = inspect.signature(mixer_class).parameters
-    known = [option for option in parameters if option != "width"]
+    known = mixer_options(family)
     for option, value in options.items():
         if option not in known:
             raise InputError(teach(f"an option of {family} ({', '.join(known)})", option, nearest(option, known)))
-        of_kind(f"{option} of {family}", value, str(parameters[option].annotation))
-    return mixer_class(width, **options)
+        of_kind(f"{option} of {family}", value, str(known[option].annotation))
+    return _class(family)(width, **options)
+
+
+def mixer_options(name: str) -> dict[str, inspect.Parameter]:
+    """Options that a family takes beside its width.
+
+    >>> list(mixer_options("linear attention"))[:2]
+    ['heads', 'state']
+    """
+    parameters = inspect.signature(_class(family_name(name))).parameters
+    return {option: parameter for option, parameter in parameters.items() if option != "width"}
+
+
+def _class(family: str) -> type[Mixer]:
+    found: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    return found
 
 
 def _letters(name: str) -> str:

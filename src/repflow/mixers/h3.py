@@ -40,6 +40,7 @@ class H3(Mixer):
     """
 
     family: ClassVar[str] = "h3"
+    kind: ClassVar[str] = "ssm"
 
     def __init__(
         self,

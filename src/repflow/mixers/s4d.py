@@ -33,6 +33,7 @@ class S4D(Mixer):
     """
 
     family: ClassVar[str] = "s4d"
+    kind: ClassVar[str] = "ssm"
 
     def __init__(
         self,

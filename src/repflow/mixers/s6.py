@@ -58,6 +58,7 @@ class S6(Mixer):
     """
 
     family: ClassVar[str] = "s6"
+    kind: ClassVar[str] = "ssm"
 
     def __init__(
         self,

@@ -84,6 +84,7 @@ class SSD(Mixer):
     """
 
     family: ClassVar[str] = "ssd"
+    kind: ClassVar[str] = "ssm"
 
     def __init__(
         self,

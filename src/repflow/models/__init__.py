@@ -1,5 +1,6 @@
 """Models: an adapter over transformers' decoders that checks itself, and everything that turns a spec into one."""
 
+from repflow.models.conformance import ModelReport, check_model
 from repflow.models.devices import probe_dtype, probe_dtypes
 from repflow.models.load import load, twin
 from repflow.models.pretrained import Model
@@ -10,6 +11,7 @@ from repflow.models.weights.nonfinite import NonFinite
 
 __all__ = [
     "Model",
+    "ModelReport",
     "NonFinite",
     "RepairedStates",
     "SsmQuantities",
@@ -17,6 +19,7 @@ __all__ = [
     "StackForCausalLM",
     "StackForSequenceClassification",
     "StackModel",
+    "check_model",
     "from_hidden_states",
     "load",
     "probe_dtype",

@@ -16,13 +16,12 @@ from transformers import PreTrainedModel
 
 from repflow.core.errors import UnsupportedModelError, teach
 from repflow.mixers.base import Mixer
+from repflow.models.families import FAMILIES, Family
 
 RECURRENT = re.compile(
     r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|DeltaAttention|Lightning\w*Attention"
     r"|LinearAttention|Retention"
 )
-SSM_FAMILIES = frozenset({"s4d", "h3", "s6", "ssd"})
-"""Families of `repflow.mixers` that discretise a state-space model."""
 MIXTURE = re.compile(r"M[oO]E|Moe|Experts")
 MIXER_NAMES = (
     *("attn", "attention", "self_attn", "self_attention", "temporal_block", "linear_attn", "mlstm_layer"),
@@ -107,9 +106,11 @@ def token_mixers(network: PreTrainedModel) -> dict[nn.Module, str]:
     """
     blocks = find_blocks(network.base_model, network.config)
     family = type(text_config(network.config)).__name__.removesuffix("Config").removesuffix("Text")
+    listed = FAMILIES.get(str(network.config.model_type), Family())
     mixers: dict[nn.Module, str] = {}
     for block, declared in zip(blocks, declared_types(network.config, len(blocks)), strict=True):
         kinds = {module: kind for module in block.modules() if (kind := mixing_kind(module, family))}
+        kinds |= {child: listed.mixers[name] for name, child in block.named_children() if name in listed.mixers}
         if not kinds and (module := _unknown_mixer(block)) is not None:
             kinds = {module: ""}
         mixers |= {module: kind for module, claims in kinds.items() if (kind := _settled(claims, declared))}
@@ -159,7 +160,7 @@ def mixing_kind(module: nn.Module, family: str = "") -> str | None:
         family: what the names of an architecture's classes begin with: KimiLinear says nothing of KimiLinearAttention.
     """
     if isinstance(module, Mixer):
-        return "ssm" if module.family in SSM_FAMILIES else "recurrent" if module.recurrent else "attention"
+        return module.kind if module.recurrent else "attention"
     name = type(module).__name__
     if hasattr(module, "A_log") and hasattr(module, "D"):
         return "ssm"
@@ -177,7 +178,7 @@ def find_sublayers(block: nn.Module, mixers: Mapping[nn.Module, str]) -> list[Su
     # Zamba 2: the shared transformer only feeds the mixer, it adds nothing itself
     block = dict(block.named_children()).get("mamba_decoder", block)
     children = dict(block.named_children())
-    names = [name for name in children if name in SUBLAYER_NAMES]
+    names = [name for name, child in children.items() if name in SUBLAYER_NAMES or child in mixers]
     if {"fc1", "fc2"} <= children.keys():  # OPT keeps its MLP as two loose matrices
         names.append("fc2")
     return [_sublayer(block, children[name], mixers) for name in names]

@@ -1,8 +1,10 @@
-"""Quirks of single architectures that would bend their states, straightened before anything is read."""
+"""Architectures: what is peculiar to each, and quirks that would bend their states, straightened before all reading."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from repflow.core.errors import UnsupportedModelError, teach
 from repflow.models.transformers_own import run_torch_forms_on_cpu
 
 UNCHUNKED = 1 << 40
+LAST_BLOCK, EMBEDDING = "last block", "embedding"
 DECODERS = "use a causal language model: a Transformer decoder, a state-space model, a linear RNN or a hybrid"
 OWN_ATTENTION = "repflow_"
 """Start of the names under which `repflow.interventions` registers changed attention with transformers."""
@@ -24,9 +27,9 @@ def prepare(network: PreTrainedModel) -> None:
     run_torch_forms_on_cpu(network)
     if next(network.parameters()).dtype == torch.float64 and hasattr(network, "set_experts_implementation"):
         network.set_experts_implementation("eager")  # the grouped product of mixtures of experts has no float64 form
-    quirk = QUIRKS.get(str(network.config.model_type))
-    if quirk is not None:
-        quirk(network)
+    family = FAMILIES.get(str(network.config.model_type))
+    if family is not None and family.straighten is not None:
+        family.straighten(network)
 
 
 def refuse_encoder(config: Any) -> None:
@@ -79,4 +82,44 @@ def _straighten_xlstm(network: Any) -> None:
     network.config.max_inference_chunksize = UNCHUNKED
 
 
-QUIRKS = {"rwkv": _straighten_rwkv, "xlstm": _straighten_xlstm}
+@dataclass(frozen=True)
+class Family:
+    """What is peculiar to an architecture; all else is found (`repflow.models.anatomy`) and checked at load.
+
+    Attributes:
+        missing: What transformers' tuple of hidden states leaves out: "last block" or "embedding".
+        mixers: Children of a block that mix tokens, and how (attention, ssm, recurrent, conv), where neither their
+            names nor their classes say so.
+        straighten: Changes a network that bends its own states, without changing its function.
+    """
+
+    missing: str = LAST_BLOCK
+    mixers: Mapping[str, str] = field(default_factory=dict)
+    straighten: Callable[[Any], None] | None = None
+
+
+FAMILIES = {
+    "gpt2": Family(),
+    "gpt_neo": Family(),
+    "gpt_neox": Family(),
+    "llama": Family(),
+    "mamba": Family(EMBEDDING),
+    "mamba2": Family(EMBEDDING),
+    "falcon_mamba": Family(EMBEDDING),
+    "rwkv": Family(EMBEDDING, straighten=_straighten_rwkv),
+    "recurrent_gemma": Family(),
+    "jamba": Family(),
+    "bamba": Family(),
+    "zamba2": Family(),
+    "falcon_h1": Family(),
+    "nemotron_h": Family(),
+    "granitemoehybrid": Family(),
+    "lfm2": Family(),
+    "qwen3_next": Family(),
+    "xlstm": Family(straighten=_straighten_xlstm),
+    "qwen2": Family(),
+    "opt": Family(),
+    "phi": Family(),
+    "gemma2": Family(),
+}
+"""Architectures whose tuple was measured (tests/models holds every row against hooks); others load all the same."""

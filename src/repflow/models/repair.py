@@ -7,7 +7,8 @@ The tuple always has one entry more than the model has blocks, but its entries m
 | most | embedding, block 1 .. block L-1, final norm | the raw last block |
 | mamba, mamba2, falcon_mamba, rwkv | block 1 .. block L, final norm | the embedding |
 
-Measured on transformers 5.17 and 5.22 (tests/models/test_repair.py holds every row against hooks).
+Which is which stands in `repflow.models.families`, measured on transformers 5.17 and 5.22 (tests/models/test_repair.py
+holds every row against hooks).
 """
 
 from __future__ import annotations
@@ -19,12 +20,7 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, nearest, teach
-
-EMBEDDING_MISSING = frozenset({"mamba", "mamba2", "falcon_mamba", "rwkv"})
-LAST_BLOCK_MISSING = frozenset(
-    {"gpt2", "gpt_neo", "gpt_neox", "llama", "recurrent_gemma", "jamba", "bamba", "zamba2", "falcon_h1", "nemotron_h"}
-    | {"granitemoehybrid", "lfm2", "qwen3_next", "xlstm", "qwen2", "opt", "phi", "gemma2"}
-)
+from repflow.models.families import EMBEDDING, FAMILIES
 
 
 @dataclass(frozen=True)
@@ -64,17 +60,16 @@ def from_hidden_states(states: Sequence[Tensor] | Tensor, model_type: str) -> Re
     _check(states, model_type)
     *raw, final_norm = states
     gap = torch.full_like(raw[0], torch.nan)
-    skips_embedding = model_type in EMBEDDING_MISSING
+    skips_embedding = FAMILIES[model_type].missing == EMBEDDING
     ordered = [gap, *raw] if skips_embedding else [*raw, gap]
     return RepairedStates(torch.stack(ordered), [0 if skips_embedding else len(raw)], final_norm)
 
 
 def check_type(model_type: str) -> None:
     """Refuse a model type whose tuple was not measured."""
-    known = EMBEDDING_MISSING | LAST_BLOCK_MISSING
-    if model_type not in known:
-        hint = nearest(model_type, known)
-        listed = "" if hint.startswith("known") else f"; known: {', '.join(sorted(known))}"
+    if model_type not in FAMILIES:
+        hint = nearest(model_type, FAMILIES)
+        listed = "" if hint.startswith("known") else f"; known: {', '.join(sorted(FAMILIES))}"
         raise InputError(teach("a model type whose tuple was measured", repr(model_type), hint + listed))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.tasks import NAMES
 
-TASKS = ("text", "random", "kvpr", "mdqa", "recall")
+TASKS = NAMES
 """Tasks by name."""
 KINDS = ("residual", "branch", "hf-tuple")
 SUBLAYER_KINDS = ("attention", "mlp", "ssm", "recurrent", "conv")

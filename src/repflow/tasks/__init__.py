@@ -2,6 +2,7 @@
 
 from repflow.spec.length import parse_length
 from repflow.spec.request import TASKS
+from repflow.tasks.conformance import TaskReport, check_task
 from repflow.tasks.make import file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
@@ -18,8 +19,10 @@ __all__ = [
     "RecallSetting",
     "Task",
     "TaskOptions",
+    "TaskReport",
     "check_fit",
     "check_lengths",
+    "check_task",
     "file_prompts",
     "id_prompts",
     "jsonl_prompts",

@@ -314,3 +314,8 @@ def _prompt(
         key=str(whole[-1]),
         items=setting.pairs,
     )
+
+
+def recall_of(vocab_size: int, *, items: int | None, **options: Any) -> Prompts:
+    """`recall_prompts` by the options of tasks, whose items are its pairs; named in `repflow.core.tasks`."""
+    return recall_prompts(vocab_size, pairs=items, **options)

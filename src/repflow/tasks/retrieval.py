@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.results import Finding
+from repflow.core.tasks import MADE, part_of, task_row
 from repflow.tasks.chat import ChatEncoder
 from repflow.tasks.fit import Draft, Drafts, Fitted, Fitting
 from repflow.tasks.gold import Gold
@@ -18,7 +19,7 @@ from repflow.tasks.make import check_size
 from repflow.tasks.own import OwnTask
 from repflow.tasks.prompt import Encoder, Prompt, Prompts
 
-RETRIEVAL = ("kvpr", "mdqa")
+RETRIEVAL = MADE
 DISTRACTORS = ("bm25", "random")
 LABELS = ("index", "answer")
 MATCHES = ("text", "items", "tokens")
@@ -161,8 +162,18 @@ def first_symbol(answer: str) -> str:
     return next((sign for sign in answer.casefold() if sign.isalnum()), answer[:1])
 
 
+def kvpr(options: TaskOptions) -> RetrievalTask:
+    """Pairs of keys and values."""
+    return RetrievalTask("kvpr", options)
+
+
+def mdqa(options: TaskOptions) -> RetrievalTask:
+    """A question and documents."""
+    return RetrievalTask("mdqa", options)
+
+
 def make_task(name_or_file: str | Path, options: TaskOptions | None = None) -> Task:
-    """Task of a name: `kvpr`, `mdqa` or `FILE.jsonl`.
+    """Task of a name of the table (`repflow.core.tasks`), or of `FILE.jsonl`.
 
     >>> make_task("kvpr").name
     'kvpr'
@@ -170,8 +181,10 @@ def make_task(name_or_file: str | Path, options: TaskOptions | None = None) -> T
     options = options or TaskOptions()
     options.check()
     name = str(name_or_file)
-    if name in RETRIEVAL:
-        return RetrievalTask(name, options)
+    row = task_row(name)
+    if row is not None and row.maker:
+        made: Task = part_of(row.maker)(options)
+        return made
     if is_jsonl(name):
         return OwnTask(name, options.chat_template)
     raise InputError(f"unknown task {name!r}; {nearest(name, [*RETRIEVAL, 'FILE.jsonl'])}")

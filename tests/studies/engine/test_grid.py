@@ -109,6 +109,12 @@ def test_parts_are_disjoint_and_whole(place, parts):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_a_part_without_cells_ends_well(place):
+    done = run("study.toml", "--part", "1/100")
+    assert done.exit_code == 0, done.output
+    assert "0 cells: none in this part" in done.output
+
+
 @pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3"])
 def test_bad_parts(place, part):
     with pytest.raises(InputError, match="--part i/k"):

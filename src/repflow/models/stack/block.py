@@ -8,12 +8,10 @@ from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers import build
+from repflow.mixers.build import mixer_options
 from repflow.mixers.parts.channel_mixing import ChannelMixing
 from repflow.mixers.scan.carry import Carry
 from repflow.models.stack.config import StackConfig
-
-PLACED = {"rwkv4", "rwkv5"}
-"""Families whose initialisation depends on the layer's place."""
 
 
 class StackBlock(nn.Module):
@@ -27,7 +25,7 @@ class StackBlock(nn.Module):
         options = dict(config.mixers[layer])
         family = options.pop("name")
         place = {"layer": layer, "layers": config.num_hidden_layers}
-        if family in PLACED:
+        if "layer" in mixer_options(family):  # its initialisation depends on the layer's place
             options = {**place, **options}
         self.mixer_norm = make_norm(config)
         self.mixer = build(family, config.hidden_size, **options)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, out_of_memory, teach
+from repflow.core.tasks import WORDS
 from repflow.spec.request import check_least
 from repflow.spec.scheme import parse_scheme
 from repflow.studies import measure
@@ -54,7 +55,7 @@ HELD_BYTES = 1 << 30
 @dataclass
 @defaults(
     {
-        "task": "what the models read: text (with --text), random, kvpr, mdqa, recall, or FILE.jsonl",
+        "task": f"what the models read: {WORDS}",
         "length": "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000",
         "init": "weights of the first model: trained, or random as in measure: default, gaussian[:std] ...",
         "ablate": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.tasks import DRAWN, MADE, NAMES, OWN
 from repflow.studies import measure
 from repflow.studies.compare.config import (
     CompareConfig,
@@ -289,12 +290,12 @@ def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     """Make the prompts the config names, for both models."""
-    from repflow.studies.engine.prompts import IDS, drawn_prompts, task_options
-    from repflow.tasks import RETRIEVAL, TASKS, jsonl_prompts, make_task
+    from repflow.studies.engine.prompts import drawn_prompts, task_options
+    from repflow.tasks import jsonl_prompts, make_task
     from repflow.tasks.lines import is_jsonl
 
-    if config.task in IDS:
-        whole: Any = config
+    if config.task in DRAWN:
+        whole: Any = config  # some options of tasks are not among its fields
         return same_prompts(drawn_prompts(whole, [a, b], check_vocabularies(a, b)))
     if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
         return same_prompts(measure.make_prompts(as_measure(config), a))
@@ -302,13 +303,13 @@ def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     if config.task == "text":
         pieces = file_pieces(config.text, encoder_a, length=config.length, samples=config.samples)
         return pair_prompts(pieces, encoder_a, encoder_b, task="text")
-    if config.task in RETRIEVAL:
+    if config.task in MADE:
         return pair_task(make_task(config.task, task_options(config)), config, a, b)
     if is_jsonl(config.task):
         whole = jsonl_prompts(config.task, encoder_a, length=None, samples=config.samples)
         pieces = text_pieces([prompt.text or "" for prompt in whole], encoder_a, length=config.length)
         return pair_prompts(pieces, encoder_a, encoder_b, task=Path(config.task).name)
-    raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+    raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*NAMES, OWN])}")
 
 
 def pair_task(task: Task, config: CompareConfig, a: Model, b: Model) -> PairedPrompts:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.tasks import NAMES
 from repflow.studies.compare.config import (
     TWIN,
     CompareConfig,
@@ -110,7 +111,7 @@ def compare(
         Result: with `cka_cross` (state of A, state of B, sample) and the rest of `repflow.studies.compare.pair`, or the
         `step` axis of `repflow.studies.compare.steps`.
     """
-    from repflow.tasks import TASKS, parse_length
+    from repflow.tasks import parse_length
     from repflow.tasks.lines import is_jsonl
 
     known = {f.name for f in fields(CompareConfig)}
@@ -119,7 +120,7 @@ def compare(
     if "length" in options:
         options["length"] = parse_length(options["length"])
     config = CompareConfig(**options)
-    is_task = isinstance(texts, str | Path) and (str(texts) in TASKS or is_jsonl(str(texts)))
+    is_task = isinstance(texts, str | Path) and (str(texts) in NAMES or is_jsonl(str(texts)))
     config = replace(config, task=str(texts)) if is_task else config
     if model_b is None:
         if not isinstance(model_a, str | Path) or not is_task:

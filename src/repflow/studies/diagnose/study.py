@@ -12,6 +12,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.results import Finding
+from repflow.core.tasks import LABELLED, UNLABELLED
 from repflow.studies import measure
 from repflow.studies.diagnose.blocks import block_statements, block_steps
 from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
@@ -64,7 +65,6 @@ SHARED = (
 )
 """Fields that both studies take as they are."""
 PROBED = ("samples", "train", "test", "seeds", "seeds_vary", "label", "twin", "answers", "lens", "allow_leak")
-UNLABELLED = ("text", "random")
 STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
 """Findings of a probe that the statements say as well."""
 
@@ -72,7 +72,7 @@ STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
 @dataclass
 @defaults(
     {
-        "task": "what the model reads: kvpr, mdqa, recall, FILE.jsonl; text and random have flow but no probes",
+        "task": f"what the model reads: {', '.join(LABELLED)}; {' and '.join(UNLABELLED)} have flow but no probes",
         "seed": "first seed",
         "twin": TWIN_HELP,
     },

@@ -17,6 +17,7 @@ from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from repflow.core.tasks import WORDS
 from repflow.spec.length import parse_length
 
 C = TypeVar("C")
@@ -172,7 +173,7 @@ class OneModel(Permissions, Scans, Placement, Machine, Ablation, InitSeed, Init,
 class Task:
     """What the model reads."""
 
-    task: str = option("random", "what the model reads: text (with --text), random, kvpr, mdqa, recall, or FILE.jsonl")
+    task: str = option("random", f"what the model reads: {WORDS}")
 
 
 @dataclass

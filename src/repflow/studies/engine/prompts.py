@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.seconds import timed
+from repflow.core.tasks import DRAWN, MADE, NAMES, OPTIONS, OWN, part_of, takers, task_row
 from repflow.studies.engine.loading import check_files
 
 if TYPE_CHECKING:
@@ -17,24 +18,10 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-APPLIES: dict[str, tuple[str, ...]] = {
-    "format": ("kvpr",),
-    "documents": ("mdqa",),
-    "distractors": ("mdqa",),
-    "index": ("kvpr", "mdqa", "recall"),
-    "classes": ("kvpr", "mdqa", "recall"),
-    "items": ("kvpr", "mdqa", "recall"),
-    "label": ("kvpr", "mdqa"),
-    "chat_template": ("kvpr", "mdqa", "FILE.jsonl"),
-}
-"""Option → the tasks that it means something to."""
-IDS = ("random", "recall")
-"""Tasks that draw token ids and need no tokenizer."""
-
 
 @runtime_checkable
 class PromptConfig(Protocol):
-    """Fields that a config needs for its prompts; those in APPLIES may be missing."""
+    """Fields that a config needs for its prompts; the options of single tasks may be missing."""
 
     @property
     def task(self) -> str:
@@ -70,12 +57,11 @@ def task_options(config: Any) -> TaskOptions:
 
 def check_task(config: PromptConfig) -> None:
     """Refuse an unknown task, or one whose files or options do not fit it."""
-    from repflow.tasks import TASKS
     from repflow.tasks.lines import is_jsonl
     from repflow.tasks.retrieval import MATCHES
 
-    if config.task not in TASKS and not is_jsonl(config.task):
-        raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*TASKS, 'FILE.jsonl'])}")
+    if config.task not in NAMES and not is_jsonl(config.task):
+        raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*NAMES, OWN])}")
     if config.bos not in ("model", "always", "never"):
         raise InputError(teach("--bos model, always or never", repr(config.bos), "see repflow measure --help"))
     if config.task == "text" and not config.text:
@@ -89,9 +75,9 @@ def check_task(config: PromptConfig) -> None:
         raise InputError(teach(f"--match {', '.join(MATCHES)}", repr(match), nearest(match, MATCHES)))
     task_options(config).check()
     for name in _given(config):
-        if (kind := _kind(config.task)) not in APPLIES[name]:
+        if (kind := _kind(config.task)) not in takers(name):
             option = f"--{name.replace('_', '-')}"
-            expected = f"--task {' or '.join(APPLIES[name])} with {option}"
+            expected = f"--task {' or '.join(takers(name))} with {option}"
             raise InputError(teach(expected, f"--task {kind}", f"leave {option} out"))
 
 
@@ -112,7 +98,7 @@ def only_fitting(config: C) -> C:
     if not hasattr(request, "task"):
         return config
     task, plain = str(request.task), TaskOptions()
-    away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in APPLIES[name]}
+    away = {name: getattr(plain, name) for name in _given(config) if _kind(task) not in takers(name)}
     if task != "text" and request.text:
         away["text"] = []
     fitting: C = replace(request, **away)
@@ -120,17 +106,15 @@ def only_fitting(config: C) -> C:
 
 
 def _kind(task: str) -> str:
-    from repflow.tasks import TASKS
-
-    return task if task in TASKS else "FILE.jsonl"
+    return task if task in NAMES else OWN
 
 
 def _given(config: Any) -> list[str]:
-    """Options in APPLIES that are not at their defaults."""
+    """Options of single tasks that are not at their defaults."""
     from repflow.tasks import TaskOptions
 
     plain = TaskOptions()
-    return [name for name in APPLIES if getattr(config, name, getattr(plain, name)) != getattr(plain, name)]
+    return [name for name in OPTIONS if getattr(config, name, getattr(plain, name)) != getattr(plain, name)]
 
 
 @timed("prompts")
@@ -147,7 +131,7 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
 
     if task is None:
         check_task(config)
-        if config.task in IDS:
+        if config.task in DRAWN:
             return drawn_prompts(config, [model])
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and config.task == "text":
@@ -160,17 +144,21 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
 
 def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:
     """Prompts of a task that draws token ids, the same for all models."""
-    from repflow.tasks import random_prompts, recall_prompts
-
-    first = models[0]
-    shared: dict[str, Any] = {"length": config.length, "samples": config.samples, "seed": config.seed}
-    shared |= {"tokenizer": first.tokenizer, "bos": config.bos, "bos_id": first.bos_token_id}
-    shared["without"] = padding_ids(*models)
-    size = first.vocab_size if vocabulary is None else vocabulary
-    if config.task == "random":
-        return random_prompts(size, **shared)
-    options = task_options(config)
-    return recall_prompts(size, pairs=options.items, index=options.index, classes=options.classes, **shared)
+    row, first, options = task_row(config.task), models[0], task_options(config)
+    assert row is not None
+    own = {name: getattr(options, name) for name in row.options}
+    prompts: Prompts = part_of(row.drawer)(
+        first.vocab_size if vocabulary is None else vocabulary,
+        length=config.length,
+        samples=config.samples,
+        seed=config.seed,
+        tokenizer=first.tokenizer,
+        bos=config.bos,
+        bos_id=first.bos_token_id,
+        without=padding_ids(*models),
+        **own,
+    )
+    return prompts
 
 
 def padding_ids(*models: Model) -> list[int]:
@@ -180,16 +168,15 @@ def padding_ids(*models: Model) -> list[int]:
 
 def task_name(task: Any) -> str | None:
     """Name of a task; None for a Task, texts and ids. A lone word is a misspelt task rather than a text."""
-    from repflow.tasks import TASKS
     from repflow.tasks.lines import is_jsonl
 
     if not isinstance(task, (str, Path)):
         return None
     name = str(task)
-    if name in TASKS or is_jsonl(name):
+    if name in NAMES or is_jsonl(name):
         return name
     if isinstance(task, Path) or len(name.split()) < 2:
-        hint = nearest(name, [*TASKS, "FILE.jsonl"])
+        hint = nearest(name, [*NAMES, OWN])
         raise InputError(f"unknown task {name!r}; {hint}; to measure it as a text, pass a list: [{name!r}]")
     return None
 
@@ -210,7 +197,8 @@ def given_task(task: Any, config: PromptConfig, model: Model, options: Collectio
 
     if options_set := _given(config):
         expected = f"the name of a task with {options_set[0]}"
-        raise InputError(teach(expected, type(task).__name__, "pass 'kvpr', 'mdqa' or a file, or leave it out"))
+        remedy = f"pass {', '.join(map(repr, MADE))} or a file, or leave it out"
+        raise InputError(teach(expected, type(task).__name__, remedy))
     sizes = [name for name in ("length", "samples") if name in options]
     if isinstance(task, Prompts):
         have = {"length": max(task.lengths, default=0), "samples": len(task)}
@@ -244,9 +232,7 @@ def task_prompts(task: Task, encoder: Encoder, config: PromptConfig) -> Prompts:
 
 def matched_models(models: Sequence[str], config: Any) -> list[str]:
     """What `match_with` is when these models are measured together: all of them, unless each fills its own tokens."""
-    from repflow.tasks import RETRIEVAL
-
-    if config.task not in RETRIEVAL or config.match == "tokens":
+    if config.task not in MADE or config.match == "tokens":
         return list(config.match_with)
     return sorted({*models, *config.match_with})
 

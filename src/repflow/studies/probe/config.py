@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.tasks import LABELLED, OWN, UNLABELLED
 from repflow.studies.engine.naming import Names, spell
 from repflow.studies.engine.parts import (
     AnswerTokens,
@@ -37,8 +38,6 @@ from repflow.studies.engine.prompts import check_task, own_file
 RECIPES = ("paper", "robust")
 CONTROLS = ("task", "capacity")
 VARY = ("split", "all", "init")
-LABELLED = ("kvpr", "mdqa", "recall", "FILE.jsonl")
-
 
 LENGTHS = {"mdqa": 1000}
 LENGTH = 300
@@ -87,7 +86,7 @@ TWIN_HELP = "also probe the random twin: default, gaussian[:std], xavier[:gain],
 @dataclass
 @defaults(
     {
-        "task": "what the model reads: kvpr, mdqa, recall, or FILE.jsonl with a label per line",
+        "task": f"what the model reads: {', '.join(LABELLED[:-1])}, or {OWN} with a label per line",
         "seed": "first seed",
         "twin": TWIN_HELP,
     },
@@ -206,7 +205,7 @@ def check_words(config: ProbeConfig) -> None:
     from repflow.studies.engine.loading import check_files
     from repflow.tasks.make import check_size
 
-    if config.task in ("text", "random"):
+    if config.task in UNLABELLED:
         expected = f"a task with labels: {', '.join(LABELLED)}"
         raise InputError(teach(expected, repr(config.task), "a probe needs something to read"))
     whole: Any = config  # its text is no field, which the type of prompts' configs asks for

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
 from repflow.core.results import Finding
+from repflow.core.tasks import LABELLED
 from repflow.studies.engine.prompts import make_prompts
 from repflow.studies.probe.classes import rare_classes, rare_findings
 from repflow.studies.probe.config import ProbeConfig
@@ -152,7 +153,9 @@ def check_labels(prompts: Prompts) -> Prompts:
     without = [sample for sample, prompt in enumerate(prompts) if prompt.label is None]
     if without or not len(prompts):
         got = f"none in sample {without[0]}" if without else "no prompts"
-        raise InputError(teach("a label for every prompt", got, "use kvpr, mdqa, recall or a JSONL with labels"))
+        raise InputError(
+            teach("a label for every prompt", got, f"use {', '.join(LABELLED[:-1])} or a JSONL with labels")
+        )
     return prompts
 
 

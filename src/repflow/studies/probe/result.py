@@ -37,6 +37,7 @@ import numpy as np
 
 from repflow.core.readout import Number, ReadOut
 from repflow.core.results import Band, Finding, Result
+from repflow.core.tasks import task_row
 
 if TYPE_CHECKING:
     from repflow.probes import Changes, ProbeFit, ProbeSummary, Spread
@@ -264,12 +265,12 @@ class ProbeTable:
         return "split" if len(trained) > 1 else "init"
 
     def _label(self) -> str:
-        if self.config.task in ("kvpr", "mdqa"):
-            unit = "pair" if self.config.task == "kvpr" else "document"
-            if self.config.label == "answer":
-                return "first symbol of the answer"
-            return f"index of the gold {unit}" if self.config.classes is None else f"position of the gold {unit}"
-        return "label"
+        row = task_row(self.config.task)
+        if row is None or not row.item:
+            return "label"
+        if self.config.label == "answer":
+            return "first symbol of the answer"
+        return f"{'index' if self.config.classes is None else 'position'} of the gold {row.item}"
 
     def findings(self, read_out: ReadOut) -> list[Finding]:
         """What a reader should not miss."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest
+from repflow.core.tasks import MADE
 from repflow.studies.engine.entry import prepared
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
@@ -125,7 +126,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         >>> STUDY.reads(replace(few, seeds_vary="all"))[0], STUDY.reads(few)[0]
         (300, 100)
         """
-        draws = config.seeds if config.seeds_vary == "all" and config.task in ("kvpr", "mdqa") else 1
+        draws = config.seeds if config.seeds_vary == "all" and config.task in MADE else 1
         prompts = config.samples * draws * (1 if config.twin is None else 2)
         return prompts, prompts * config.length
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError
+from repflow.core.tasks import DRAWN
 from repflow.papers.values import short_length
 from repflow.studies.reproduce.cost import ReproduceCost, estimate
 from repflow.studies.reproduce.models import TINY, TINY_NAMES, StandIn
@@ -117,7 +118,7 @@ def _check_model(plan: ReproducePlan, model: StandIn, problems: list[str], notes
         (notes if reachable else problems).append(f"{where}: {found}")
     else:
         _check_lengths(plan, where, config.to_dict(), notes)
-    asked = [task for task in plan.tasks if task not in ("random", "recall")]
+    asked = [task for task in plan.tasks if task not in DRAWN]
     known = config is not None or (model.tokenizer is not None and Path(model.tokenizer).exists())
     if asked and known and spec_tokenizer(model.spec, model.tokenizer)[0] is None:
         named = f"in {model.tokenizer}" if model.tokenizer else "beside it"

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from repflow.core.errors import InputError, teach
-from repflow.models.repair import EMBEDDING_MISSING, check_type
+from repflow.models.families import EMBEDDING, FAMILIES
+from repflow.models.repair import check_type
 from repflow.training.batch import Batch
 from repflow.training.losses.weight import HoldAt
 
@@ -115,7 +116,7 @@ def pass_of(network: nn.Module, batch: Batch, output: Any) -> Pass:
     if kind == STACK:
         return Pass(network, batch, dict(enumerate(hidden)), layers)
     check_type(kind)
-    first = 1 if kind in EMBEDDING_MISSING else 0
+    first = 1 if FAMILIES[kind].missing == EMBEDDING else 0
     return Pass(network, batch, {first + place: state for place, state in enumerate(hidden[:-1])}, layers)
 
 

@@ -1,0 +1,201 @@
+"""Additions written from CONTRIBUTING alone: a study, a model family, a mixer and a task have all that theirs have."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ADDED, FENCE
+
+ROOT = Path(__file__).parents[1]
+STEP = re.compile(r"^\d\. `(?:src/repflow/)?([\w/]+\.py)`.*?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+ROW = re.compile(r"^\d\. Its row in `(\w+)` of `src/repflow/([\w/.]+)`: `(.*)`$", re.MULTILINE)
+FILES = {"A study": 3, "A model family": 1, "A mixer": 1, "A task": 1}
+"""New files of each addition; beside them stand one or two rows."""
+
+
+def section(title):
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return page.partition(f"### {title}\n")[2].partition("\n### ")[0]
+
+
+def steps(title):
+    """Files with their content, and rows as (table, file, row), as the guide for contributors has them."""
+    part = section(title)
+    return dict(STEP.findall(part)), ROW.findall(part)
+
+
+def checks(title):
+    """What the guide runs once the steps are done: language, code and what it prints, if the guide says."""
+    fences = list(FENCE.finditer(section(title)))
+    for fence, following in zip(fences, [*fences[1:], None], strict=True):
+        if fence["flag"] == ADDED:
+            yield fence["info"], fence["body"], following["body"] if following and following["info"] == "text" else None
+
+
+def add(root, title, place=None):
+    """Do an addition's steps in a copy of the package; a file that is not part of it goes to `place`."""
+    files, rows = steps(title)
+    assert len(files) == FILES[title]
+    for name, content in files.items():
+        target = root / "repflow" / name if "/" in name else place / name
+        assert not target.exists()
+        target.write_text(content)
+    for table, name, row in rows:
+        text = (root / "repflow" / name).read_text()
+        start = re.search(rf"^{table}\b[^\n]*[({{]\n", text, re.MULTILINE).end()
+        (root / "repflow" / name).write_text(f"{text[:start]}    {row}\n{text[start:]}")
+    return len(rows)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    """Folder of files that are not part of the package."""
+    return tmp_path_factory.mktemp("modules")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory, modules):
+    """A copy of the package with every addition in it."""
+    root = tmp_path_factory.mktemp("tree")
+    shutil.copytree(
+        ROOT / "src/repflow", root / "repflow", ignore=shutil.ignore_patterns("__pycache__", "zoo"), dirs_exist_ok=True
+    )
+    (root / "repflow/models/zoo").symlink_to(ROOT / "src/repflow/models/zoo")
+    for title in FILES:
+        assert 1 <= add(root, title, modules) <= 2
+    return root
+
+
+@pytest.fixture
+def place(tmp_path):
+    config = {
+        "model_type": "gpt_neox", "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 64, "max_position_embeddings": 256, "vocab_size": 100,
+    }  # fmt: skip
+    (tmp_path / "tiny.json").write_text(json.dumps(config))
+    lines = ('kind = "drift"', 'models = ["config:tiny.json"]', 'inits = ["default", "xavier"]', "lengths = [8, 12]")
+    (tmp_path / "study.toml").write_text("\n".join(["[study]", *lines, "samples = 2"]))
+    return tmp_path
+
+
+DRIFT = ["drift", "config:tiny.json", "--init", "default", "--length", "24"]
+SCRIPT = """
+import io, json, sys, traceback
+from contextlib import redirect_stderr, redirect_stdout
+from repflow.cli.main import app
+said = []
+for asked in json.load(sys.stdin):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            exec(asked, {}) if isinstance(asked, str) else app(asked)
+        except SystemExit as done:
+            code = done.code or 0
+        except Exception:
+            traceback.print_exc()
+            code = 3
+    said.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(said))
+"""
+
+
+def commands(tree, place, *lines):
+    """Exit code, stdout and stderr of each command line (a list) and each piece of Python, in one process."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, place))), "COLUMNS": "110"}
+    asked = json.dumps([line if isinstance(line, str) else list(map(str, line)) for line in lines])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], input=asked, cwd=place, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_families_mixers_and_tasks_pass_their_checks(tree, modules):
+    asked, expected = [], []
+    for title in ("A model family", "A mixer", "A task"):
+        for language, code, printed in checks(title):
+            lines = [code] if language == "python" else [line.split()[1:] for line in code.splitlines()]
+            asked += lines
+            expected += [printed] * len(lines)
+    assert sum(printed is not None for printed in expected) == 3
+    said = commands(tree, modules, *asked, ["measure", "--help"])
+    for line, printed, (code, out, err) in zip(asked, expected, said, strict=False):
+        assert code == 0, f"{line}: {err}"
+        assert printed is None or out == printed
+    assert "mdqa, or FILE.jsonl" in (words := " ".join(said[-1][1].replace("│", " ").split()))
+    assert "odd" in words
+    assert len(list((modules / "runs").iterdir())) == 2
+
+
+def test_a_family_without_its_row_is_named_by_the_check(modules, tree, monkeypatch):
+    """In this process, whose tables know nothing of it."""
+    from repflow.core.errors import InputError
+    from repflow.models import check_model
+
+    monkeypatch.syspath_prepend(str(modules))
+    from harp import HarpConfig, HarpForCausalLM
+
+    with pytest.raises(InputError, match=r"check 'sublayers' of harp.*list them in Family\(mixers=\.\.\.\)"):
+        check_model(HarpForCausalLM(HarpConfig()))
+
+
+def test_it_has_everything_that_a_study_has(tree, place):
+    named = [*DRIFT, "--samples", "3", "--name", "one"]
+    said = commands(
+        tree,
+        place,
+        ["drift", "--help"],
+        named,
+        [*named, "--json"],
+        [*DRIFT, "--samples", "3", "--power", "2"],
+        ["list"],
+        ["verify", "runs/one"],
+        ["export", "runs/one", "--to", "npz"],
+        ["run", "study.toml", "--dry-run"],
+        ["run", "study.toml"],
+        ["report", "runs", "--out", "page.html"],
+        ["figures", "runs/one", "--format", "svg", "--out", "drawn"],
+        ["drift", "config:tiny.json", "--task", "nothing"],
+    )
+    codes = [code for code, _, _ in said]
+    assert codes == [0] * 11 + [2], said[codes.index(next(c for c in codes if c))]
+    outs = [out for _, out, _ in said]
+    assert "power that distances are raised to" in " ".join(outs[0].split())
+    assert "distance from the embedding" in " ".join(outs[1].split())
+    printed = json.loads(outs[2])
+    assert printed["metrics"]["moved"]["shape"] == [4, 3]
+    assert printed["provenance"]["seconds"]
+    assert re.search(r"wrote runs/tiny-default-drift-random-24-[0-9a-f]{8}", outs[3])
+    assert "one" in outs[4]
+    assert "is sound" in outs[5]
+    assert "4 cells, 8 prompts" in outs[7]
+    assert "moved" in outs[8]
+    assert "4 finished" in said[8][2]
+    assert "How far tokens move from their embeddings." in (place / "page.html").read_text()
+    assert list((place / "drawn").glob("*distances*.svg"))
+
+
+def test_it_resumes_after_a_kill(tree, place):
+    line = [sys.executable, "-m", "repflow", *DRIFT, "--samples", "400", "--name"]
+    env = {**os.environ, "PYTHONPATH": str(tree)}
+    child = subprocess.Popen(
+        [*line, "killed"], cwd=place, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    while child.poll() is None and len(list((place / "runs/killed/shards").glob("*"))) < 3:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    done, finished = len(list((place / "runs/killed/shards").glob("*"))), (place / "runs/killed/result.json").exists()
+    assert done >= 3
+    assert not finished
+    for name in ("killed", "whole"):
+        assert subprocess.run([*line, name], cwd=place, env=env, capture_output=True, check=False).returncode == 0
+    assert (place / "runs/killed/result.json").read_bytes() == (place / "runs/whole/result.json").read_bytes()

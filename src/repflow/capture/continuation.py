@@ -83,7 +83,7 @@ class Continuation:
             return self.model.logits(normed[0])
 
     def greedy(self, tokens: int, end: int | None = None, *, last: bool = False) -> Tensor:
-        """Most likely token after token (batch, token); rows that ended are filled up with the end token.
+        """Most likely token after token (batch, token); rows that ended are padded with the end token.
 
         Args:
             tokens: Most tokens of a row.
@@ -316,7 +316,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
 def keeps_state(
     model: Model, ids: Tensor, words: Sequence[Sequence[Sequence[int]]] | None = None, *, tokens: int = 4
 ) -> bool:
-    """Whether going on from the state kept gives what whole forward passes give, on a few prompts of equal length.
+    """Whether continuing from the stored state gives what whole forward passes give, on a few prompts of equal length.
 
     transformers' caches of some architectures fail, or keep another state than the forward pass. In float32 and above
     log-probabilities are compared: of words, where there are any, and along the greedy answer. In half precision

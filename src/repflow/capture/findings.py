@@ -156,7 +156,7 @@ def precision(result: Result) -> list[Finding]:
 
 
 def _rerun(result: Result) -> str:
-    """Which part of the run was repeated; runs stored before it was cut repeated their first batch."""
+    """Which part of the run was repeated; older runs repeated their whole first batch."""
     tokens = result.provenance.get("precision_check", {}).get("tokens", [])
     if not tokens:
         return "the first batch is rerun"

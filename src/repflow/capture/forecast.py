@@ -44,7 +44,7 @@ def _inner(config: Any) -> int:
 
 
 def warn_of_batches(model: Model, batches: Sequence[Sequence[int]], lengths: Sequence[int], group: int = 1) -> None:
-    """Say so where the largest batch takes more than is free, and which batch size would fit.
+    """Warn if the largest batch takes more than is free, and say which batch size would fit.
 
     Args:
         model: What runs.
@@ -65,6 +65,6 @@ def warn_of_batches(model: Model, batches: Sequence[Sequence[int]], lengths: Seq
 
 
 def say_short(what: str, need: int, free: int, where: str, remedy: str) -> None:
-    """Warn in the words of who asked, the command line's or Python's."""
+    """Warn in the caller's terms: the command line's options or Python's arguments."""
     need_words = f"{what} take about {size_words(need)} on top of the weights, and {where} has {size_words(free)} free"
     warnings.warn(str(RepflowError(f"memory may run out: {need_words}; {remedy}")), MemoryWarning, stacklevel=2)

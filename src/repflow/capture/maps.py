@@ -94,7 +94,7 @@ class LayerMaps:
 
 
 Choose = Callable[[int, str, str, range], list[int] | None]
-"""Units to look at, from the layer's index, its part, its kind of unit and the units of this scan (zamba has several
+"""Units to read, from the layer's index, its part, its kind of unit and the units of this scan (zamba has several
 in a layer); None passes the layer over."""
 
 

@@ -28,7 +28,7 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, tor
 
 
 _known: WeakKeyDictionary[nn.Module, tuple[Any, list[Finding]]] = WeakKeyDictionary()
-"""Networks that were read twice before, in the state they were in, and what came of it."""
+"""Networks that were read twice before, in the state they were in, and what was found."""
 
 
 @dataclass

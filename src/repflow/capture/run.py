@@ -100,7 +100,7 @@ class MemorySink:
         return self.arrays[name]
 
     def meta(self, name: str) -> dict[str, Any]:
-        """Return what was said of them."""
+        """Return their `meta`."""
         return self.said[name]
 
     def announce(self, total: int, **facts: Any) -> None:

@@ -55,12 +55,12 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what holds for Ctrl-C holds for it."""
+    """SIGTERM arrived; it is handled like Ctrl-C."""
 
 
 @contextmanager
 def _heeding_termination() -> Iterator[None]:
-    """Have SIGTERM end the command as Ctrl-C does, with a word on what to do."""
+    """Have SIGTERM end the command as Ctrl-C does, saying what to do next."""
     if threading.current_thread() is not threading.main_thread():  # only that one may say what a signal does
         yield
         return

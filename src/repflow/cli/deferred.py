@@ -1,4 +1,4 @@
-"""Leave an import for later that another package makes at its start and a command seldom needs."""
+"""Defer an import that another package makes at its start and a command seldom needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _StandIn(ModuleType):
-    """A module in whose place functions are handed out that import it when they are called.
+    """A stand-in for a module whose functions import it when they are called.
 
     Any other attribute imports the real module immediately.
     """

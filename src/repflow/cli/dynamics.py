@@ -69,7 +69,7 @@ def apply_command(
     as_json: AS_JSON = False,
     **options: Any,
 ) -> None:
-    """Hold MODEL's Mamba layers against paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through depth.
+    """Compare MODEL's Mamba layers with paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through depth.
 
     The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside what the
     tokens of this model do, with its norms and without those at the stream.

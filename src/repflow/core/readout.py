@@ -26,7 +26,7 @@ VARIED = {
     "init": "initialisations on one split",
     "": "seeds",
 }
-"""What seeds differ in, by what is stored; runs from before it was stored have nothing."""
+"""What seeds differ in, by what is stored; older runs have nothing."""
 
 
 class Number(NamedTuple):

@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def counts(self) -> str:
-        """Parts that hold and trainings that were asked.
+        """Parts that hold and trainings that could be judged.
 
         >>> decide([Part("a", True), Part("b", None)], asked=3, trainings=4).counts
         '1 of 2 parts in 3 of 4 trainings'

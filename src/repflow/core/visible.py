@@ -1,4 +1,4 @@
-"""Text from elsewhere, such as names of models and folders, written so that it is seen and does nothing."""
+"""Text from elsewhere, such as names of models and folders, written so that it is visible and harmless."""
 
 from __future__ import annotations
 

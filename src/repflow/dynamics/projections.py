@@ -34,7 +34,7 @@ class Signature:
 
     @property
     def prediction(self) -> str:
-        """What appendix C's conjecture, which is false in both directions, makes of it."""
+        """What appendix C's conjecture, which is false in both directions, predicts from it."""
         return "divergence" if self.positive else "convergence" if self.negative else "undecided"
 
 

@@ -10,7 +10,7 @@ from scipy.linalg.lapack import dtbtrs
 from scipy.optimize import brentq
 
 Numbers = Any
-"""A number, a list or an array: checked by hand, so that every mistake meets a message of ours."""
+"""A number, a list or an array: checked by hand, so that every mistake gets one of our messages."""
 
 
 def softplus(z: Numbers) -> np.ndarray:

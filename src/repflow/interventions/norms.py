@@ -138,7 +138,7 @@ def _noise(value: Any) -> Any:
 
 
 def bypass(model: Model, network: nn.Module, scope: str | None) -> list[str]:
-    """Let every norm hand its input on; a gated norm still gates it. Returns what was changed."""
+    """Make every norm return its input; a gated norm still gates it. Returns what was changed."""
     norms = find_norms(model, network, scope)
     for norm in norms:
         forward = _bypassed(norm)

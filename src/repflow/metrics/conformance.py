@@ -1,4 +1,4 @@
-"""check_metric: does a metric keep its promises? For those of the catalogue and for one's own."""
+"""check_metric: does a metric keep its promises? For the catalogue's and for your own."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def check_metric(
     differentiable: bool | None = None,
     seed: int = 0,
 ) -> MetricReport:
-    """Hold a metric to its promises, on random states in float64.
+    """Check a metric's promises on random states in float64.
 
     | check | what must hold |
     |---|---|

@@ -1,4 +1,4 @@
-"""Metrics of a user's own, registered under a name and measured beside the built-in ones."""
+"""A user's own metrics, registered under a name and measured with the built-in ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""How a token's vector moves from state to state: smoothness, stability and their kin.
+r"""How a token's vector moves from state to state: smoothness, stability and related metrics.
 
 Glossary: H[s, t, k] state s = 0..L (S = L + 1 states), token t of n, channel k of d; Sm and St are paper 1's Eq. 3 and
 4, St_L² its appendix A.3. The printed Eq. 3 divides L - 1 terms by L - 2 (`mode="paper"`), Eq. 4 leaves the embedding

@@ -32,7 +32,7 @@ from repflow.metrics.tokens import BatchContext, TokenStats, TokenSums
 HELD_STATES = 6
 """States of one batch, at twice their precision and float32 at least, that make the default memory budget."""
 TOKEN_BYTES = 512
-"""What the per-token work of one state takes beside the states themselves (probes, products, sums)."""
+"""What the per-token work of one state takes on top of the states themselves (probes, products, sums)."""
 
 
 def meter_bytes(
@@ -306,7 +306,7 @@ class MatchedDepth:
         self.seen += 1
 
     def release(self) -> None:
-        """Let what is large go; the per-token sums remain."""
+        """Free what is large; the per-token sums remain."""
         self.sums.release()
         self.window, self.before = [], None
 

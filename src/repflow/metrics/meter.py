@@ -1,4 +1,4 @@
-"""What a meter is: it sees every state of a batch once, keeps one small record per sample, and merges with its like."""
+"""What a meter is: it sees every state of a batch once, keeps a small record per sample, and merges with its kind."""
 
 from __future__ import annotations
 

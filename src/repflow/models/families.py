@@ -1,4 +1,4 @@
-"""Architectures: what is peculiar to each, and quirks that would bend their states, straightened before all reading."""
+"""Architectures: what is special about each, and quirks that would distort their states, undone before any reading."""
 
 from __future__ import annotations
 

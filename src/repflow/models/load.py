@@ -437,7 +437,7 @@ def _from_pretrained(place: str | Path, options: dict[str, Any], name: str) -> P
 
 @contextmanager
 def _matching(name: str) -> Iterator[None]:
-    """Say in other words what transformers says of shapes, which it prints elsewhere, and of missing packages."""
+    """Reword transformers' errors about shapes, which it prints elsewhere, and about missing packages."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A part of a finding, asked of the models of one training: its numbers, its margin, the interval of that. No torch.
+"""A part of a finding, judged on the models of one training: its numbers, its margin, the interval of that. No torch.
 
 A margin is how far the models are on the claim's side of a threshold. A statement about a family is judged on the
 mean over its models, so that a training with two Transformers is judged like one with one; each model's number is

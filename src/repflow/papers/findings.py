@@ -1,4 +1,4 @@
-"""Paper 1's eight numbered findings, and what measured models say to each. No torch.
+"""Paper 1's eight numbered findings, and what measured models say about each. No torch.
 
 A finding is cut into parts that a number can settle. Each part is judged on every training by itself, on the models of
 the same seed and number of steps, and gives a margin there. A part is shown to hold, or not to, where Student's 95 %
@@ -207,7 +207,7 @@ def _settled(clauses: Sequence[Clause]) -> tuple[bool | None, float]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What our models say to a finding.
+    """What our models say about a finding.
 
     Attributes:
         finding: the paper's.

@@ -1,4 +1,4 @@
-"""Parts of paper 1's findings on the flow of states, asked of the models of one training; see `repflow.papers.claims`.
+"""Parts of paper 1's findings on the flow of states, judged on the models of one training; see `repflow.papers.claims`.
 
 Depth is relative: models have 8, 16 or more blocks. Thresholds are `repflow.papers.thresholds`.
 """

@@ -113,7 +113,7 @@ def intermediate_peak(group: Group) -> list[Clause]:
 
 
 def printed_contrast(place: str) -> str:
-    """What the paper's own Table 2 says to F 3.4.1's contrast on this task; "" where it has no such task.
+    """What the paper's own Table 2 says about F 3.4.1's contrast on this task; "" where it has no such task.
 
     >>> printed_contrast("kvpr/256")
     "the paper's own Table 2 contradicts it on kvpr at n = 300, 1K, 2K: the mean loss of SSMs exceeds that of TBMs"

@@ -185,7 +185,7 @@ class Reading:
         return Training(self.seed, self.steps, self.data)
 
     def again(self, other: Reading) -> bool:
-        """Whether another reading is of the same built-in model, be it from another training on the same data."""
+        """Whether another reading is of the same built-in model, possibly from another training on the same data."""
         known = self.seed is not None and self.data != ""
         return known and all(getattr(self, name) == getattr(other, name) for name in SAME)
 

@@ -1,4 +1,4 @@
-"""What can be had without reading the features: chance, the accuracy above it, and the labels' own information."""
+"""What can be computed without reading the features: chance, the accuracy above it, and the labels' own information."""
 
 from __future__ import annotations
 

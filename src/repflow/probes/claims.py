@@ -113,7 +113,7 @@ class Loss:
 
 
 def peak_loss(summary: ProbeSummary, half: ProbeFit | None, groups: Groups = None, *, level: float = LEVEL) -> Loss:
-    """Hold the summary's drop against the fit on half the training rows, at the same peaks."""
+    """Compare the summary's drop with the fit on half the training rows, at the same peaks."""
     if half is None or not summary.beats:
         return Loss(np.nan, np.nan, np.nan, False)
     below = below_peak(half, summary.peaks, groups)

@@ -68,7 +68,7 @@ def shuffled_capacity(
     penalties: Sequence[float] = PENALTIES,
     **options: Any,
 ) -> np.ndarray:
-    """Training accuracy on shuffled labels, mean over seeds, (state,): what a probe can learn by heart.
+    """Training accuracy on shuffled labels, mean over seeds, (state,): what a probe can memorise.
 
     `robust` is fitted with its weakest penalty: validation would choose the strongest, there being nothing to learn.
     Other options are those of `fit_probes`.

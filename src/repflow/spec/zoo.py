@@ -40,7 +40,7 @@ def zoo_folder() -> Path:
 
 
 def _elsewhere() -> bool:
-    """Whether the models are in a folder of the user's own."""
+    """Whether the models are in the user's own folder."""
     return bool(os.environ.get(VARIABLE))
 
 

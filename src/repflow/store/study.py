@@ -124,7 +124,7 @@ def _padded(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
 
 
 def _divided(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all configs share, and what is each one's own."""
+    """What all configs share, and what differs."""
     first = configs[0]
     same = [key for key in first if all(key in other and other[key] == first[key] for other in configs)]
     own = [{key: value for key, value in config.items() if key not in same} for config in configs]

@@ -1,4 +1,4 @@
-"""Demo: the zoo's six models, trained and random, measured and probed; what paper 1 found and what they say to it.
+"""Demo: the zoo's six models, trained and random, measured and probed; what paper 1 found and what they say about it.
 
 How far back a token reaches (paper 2) is measured too, on a few prompts.
 """

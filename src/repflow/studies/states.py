@@ -1,4 +1,4 @@
-"""States: the hidden states of a few prompts, whole, for looking at them yourself."""
+"""States: the complete hidden states of a few prompts, for your own inspection."""
 
 from __future__ import annotations
 

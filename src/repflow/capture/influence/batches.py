@@ -30,7 +30,7 @@ WEIGHTS = 3
 MEMORY = {"cpu": 2 << 30, "cuda": 40 << 30}
 """Bytes of kept activations that a batch may take before out-of-memory has been seen."""
 LONE = {"cpu": 8 << 30, "cuda": 40 << 30}
-"""Bytes of kept activations from which even a single prompt has its blocks computed again."""
+"""Bytes of kept activations from which even a single prompt has its blocks recomputed."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _run_norm(
 
 
 def _refused(layer: LayerScan) -> str | None:
-    """Why a layer is not the kernels', as far as that is known; during the self-check they may try."""
+    """Why the kernels do not run a layer, as far as that is known; during the self-check they may try."""
     return None if layer.verifying and layer.whole == UNCHECKED else layer.whole or layer.refused
 
 
@@ -137,7 +137,7 @@ def _differs(what: str, run: Callable[[], Tensor], theirs: Tensor) -> str | None
 
 
 def _why_not(mixer: Any, layer: LayerScan, hidden: Tensor, args: tuple, kwargs: dict[str, Any]) -> str | None:
-    """Why this call of a layer is not the kernels'; None if it is."""
+    """Why the kernels do not run this call of a layer; None if they do."""
     extra = [name for name, value in kwargs.items() if value is not None and name not in IGNORED]
     if args or extra:
         return f"called with {extra[0] if extra else 'more than its input'}"

@@ -114,7 +114,7 @@ class ScanCall:
 
 
 def read_call(kind: Kind, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> ScanCall:
-    """Read a call; raises NotReadError with the reason where it is transformers' to answer."""
+    """Read a call; raises NotReadError with the reason if it is left to transformers."""
     bound = _signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     arguments = dict(bound.arguments)

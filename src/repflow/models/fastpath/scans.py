@@ -101,7 +101,7 @@ class Scans:
 
     @contextmanager
     def verifying(self) -> Iterator[None]:
-        """Hold the first scan of each layer against transformers' own form."""
+        """Compare the first scan of each layer with transformers' own form."""
         for layer in self.layers:
             layer.verifying = layer.setting != "reference"
         try:

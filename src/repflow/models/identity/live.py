@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repflow.models.pretrained import Model
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Any, Model]] = WeakKeyDictionary()
-"""Live networks that were read before, with the state they were in and the Model that came of it. The Model holds the
+"""Live networks that were read before, with the state they were in and the Model built from it. The Model holds the
 copy, never the live network, which is free to go."""
 
 

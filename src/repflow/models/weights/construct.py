@@ -31,7 +31,7 @@ DRAWING = (
 )
 """Functions of torch.nn.init that draw, as torch's layers call them."""
 SHARE_OF_MEMORY = 0.5
-"""Of a device's memory, that the weights in float32 may take for being drawn there."""
+"""Share of a device's memory that float32 weights may take to be drawn there."""
 
 Draw = Callable[[], object]
 

@@ -137,7 +137,7 @@ def first_bad_state(entries: Sequence[NonFinite], layers: int) -> int | None:
 
 
 def findings(entries: Sequence[NonFinite], layers: int) -> list[Finding]:
-    """Say each bad parameter in a sentence."""
+    """One sentence for each bad parameter."""
     return [Finding("nonfinite_weight", bad.block, _sentence(bad, layers)) for bad in entries]
 
 

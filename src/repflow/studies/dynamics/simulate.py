@@ -35,7 +35,7 @@ class SimulateConfig:
 
 
 def parse_numbers(text: str, option: str) -> np.ndarray:
-    """Numbers, or rows of numbers with ; between.
+    """Numbers, or rows of numbers separated by ;.
 
     >>> parse_numbers("1,2;3,4", "--x0").tolist(), parse_numbers("-1.5", "--mu").tolist()
     ([[1.0, 2.0], [3.0, 4.0]], [-1.5])
@@ -72,7 +72,7 @@ class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
     one_model = False
 
     def check(self, config: SimulateConfig) -> None:
-        """Refuse what can be seen to be wrong, with the library's own checks."""
+        """Refuse wrong requests, with the library's own checks."""
         from repflow.dynamics import simulate, simulate_nd
 
         if config.points < 2:
@@ -110,7 +110,7 @@ class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
         return Result(arrays, axes, {}, facts, findings)
 
     def names(self, config: SimulateConfig) -> Names:
-        """The request's hash, as its numbers make no name."""
+        """The request's hash, since its numbers do not make a name."""
         name = f"dynamics-{hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]}"
         return Names(name, name, name)
 

@@ -1,4 +1,4 @@
-"""check_study: does a study keep the promises of `Study`? For those of this package and for one's own."""
+"""check_study: does a study keep the promises of `Study`? For this package's and for your own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokenPromiseError(InputError):
 
 
 def check_study(study: BaseStudy[Any], config: Any, *, models: dict[str, Model] | None = None) -> None:
-    """Hold a study to what the engine, grids and stored runs rely on; it runs four times, so ask little of it.
+    """Check what the engine, grids and stored runs rely on; the study runs four times, so keep the request small.
 
     Args:
         study: an object with `name`, `config`, `check`, `names` and `run`.

@@ -73,7 +73,7 @@ J = TypeVar("J", bound=Job)
 
 
 class BaseStudy(ABC, Generic[C]):
-    """One kind of question put to models; `repflow.core.studies` lists them.
+    """One kind of question about models; `repflow.core.studies` lists them.
 
     Most are a `Study`. One that is made of other runs inherits this and has a `run` of its own.
 
@@ -195,7 +195,7 @@ class Study(BaseStudy[C], Generic[C, J]):
     """A study that computes: it says what is prepared and what is computed, and the engine does the rest."""
 
     def check_given(self, config: C) -> None:
-        """As `check`, for prompts that were given ready: what the config says of prompts is not looked at."""
+        """As `check`, for prompts that were given ready: what the config says about prompts is ignored."""
         self.check(config)
 
     def load(self, config: C) -> dict[str, Model]:
@@ -333,7 +333,7 @@ def run_study(
 def _kept(
     study: Study[C, J], job: J, out: Path, name: str | None, progress: Progress | None, begun: dict[str, float]
 ) -> Result:
-    """The result of a stored run, computed as far as it is not there yet."""
+    """The result of a stored run; what is missing is computed."""
     from repflow.store import load_result
     from repflow.studies.engine.opening import open_run
     from repflow.studies.engine.sink import RunSink

@@ -84,7 +84,7 @@ def _first(places: np.ndarray) -> np.ndarray:
 
 
 def first_line(answer: str) -> str:
-    r"""What counts of an answer: its first line with words; a base model continues with its own questions.
+    r"""What counts as an answer: its first line with words; a base model continues with its own questions.
 
     >>> first_line("\n Madrid.\nQuestion: What is the capital of Spain?")
     'Madrid.'

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Joins prompts that must not part: a prompt on both sides of a split would be read from memory.
+    """Joins prompts that must stay together: a prompt on both sides of a split could be memorised.
 
     Prompts with equal token ids are one group. To it belong all with the same `group`, or the same `key` where a
     prompt has no group. Groups hold over all parts, so that a bootstrap draws a prompt with all its repetitions.

@@ -71,7 +71,7 @@ def extract(
 
 
 class _Enough(Exception):
-    """No error: the embedding is all that was wanted, so the forward pass ends."""
+    """Not an error: only the embedding was wanted, so the forward pass ends."""
 
 
 def embedding_rows(model: Model, prompts: Prompts) -> np.ndarray:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LeakError(InputError):
-    """The label can be read from the prompts without any model: a probe's accuracy would say nothing of the states."""
+    """The label can be read from the prompts alone: a probe's accuracy would say nothing about the states."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ProbeStudy:
         return rows * states * self.model.width * 4
 
     def warn_of_memory(self) -> None:
-        """Say so where the fits take more memory than is free; the features themselves are mapped from files."""
+        """Warn if the fits take more memory than is free; the features themselves are mapped from files."""
         from repflow.capture.forecast import say_short
         from repflow.models.room import free_bytes
         from repflow.probes.budget import SHARE

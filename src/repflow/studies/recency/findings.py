@@ -27,7 +27,7 @@ SLOWER = "the theorem bounds one layer up to a constant, and a stack's curve ris
 def findings(
     config: RecencyConfig, main: Measured, side: Side, twin: Measured | None, other: Side | None
 ) -> list[Finding]:
-    """Everything worth saying of a model and its twin."""
+    """Everything worth saying about a model and its twin."""
     from repflow.core.results import Finding
 
     entries: list[tuple[str, int | None, str]] = [("influence", None, _reach(side))]

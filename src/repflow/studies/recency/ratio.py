@@ -25,7 +25,7 @@ RATIO = "recency-ratio"
 def influence_ratio(
     a: Result, b: Result, *, nearest: int = RATIO_DISTANCES, out: str | Path | None = None, name: str | None = None
 ) -> Result:
-    """Hold one model's influence curve over another's.
+    """Divide one model's influence curve by another's.
 
         ln ratio(distance) = mean ln influence of a − mean ln influence of b
 

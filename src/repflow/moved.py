@@ -105,7 +105,8 @@ _TABLE = """
     studies.grid_cost studies.engine.cost
     studies.grid_run studies.engine.cells
     studies.loading studies.engine.loading
-    studies.machine studies.engine.provenance
+    studies.machine capture.provenance
+    studies.engine.provenance capture.provenance
     studies.matching studies.engine.matching
     studies.opening studies.engine.opening
     studies.phase studies.engine.phase

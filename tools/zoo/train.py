@@ -96,7 +96,7 @@ def loop_config(config: TrainConfig) -> TrainingConfig:
 
 def begin_record(config: TrainConfig, data: ZooData, network: Any, device: torch.device) -> dict[str, Any]:
     """What is known of a training before its first step."""
-    from repflow.studies.engine.provenance import machine
+    from repflow.capture.provenance import machine
 
     return {
         "name": config.name,

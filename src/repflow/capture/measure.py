@@ -79,7 +79,7 @@ def measure_prompts(
     """
     options = check_options(options, model, prompts)
     sink = MemorySink() if sink is None else sink
-    plan = sink.plan(lambda: _plan(model, prompts, options))
+    plan = sink.plan(lambda: measure_plan(model, prompts, options))
     center = None if options.calibration is None else _center(model, options.calibration, options, sink)
     factory = meter_factory(model, prompts, options, plan.group, center)
     check = None
@@ -132,7 +132,8 @@ def _batches(model: Model, prompts: Prompts, plan: Plan, checked: bool) -> list[
     return batches
 
 
-def _plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
+def measure_plan(model: Model, prompts: Prompts, options: MeasureOptions) -> Plan:
+    """Batches that fit the meters' memory, and how many states are reduced together."""
     return make_plan(
         prompts.lengths,
         width=model.width,
@@ -154,7 +155,7 @@ def _center(model: Model, prompts: Prompts, options: MeasureOptions, sink: Sink)
     if not sink.has(CALIBRATION):
         memory = MemorySink()
         plan = run_plan(
-            model, prompts, _plan(model, prompts, options), lambda: [MeanState()], memory, kind=options.kind
+            model, prompts, measure_plan(model, prompts, options), lambda: [MeanState()], memory, kind=options.kind
         )
         meter = MeanState()
         for batch in plan.batches:
@@ -219,7 +220,7 @@ def check_options(options: MeasureOptions, model: Model, prompts: Prompts) -> Me
         check_fit(options.calibration, model.max_length, model.vocab_size)
         _check_calibration(prompts, options.calibration)
     _check_row_pool(states, model.width, options)
-    _plan(model, prompts, options)  # says so when the meters' memory does not do
+    measure_plan(model, prompts, options)  # says so when the meters' memory does not do
     return MeasureOptions(**{**options.__dict__, "metrics": names})
 
 

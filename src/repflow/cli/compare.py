@@ -12,9 +12,12 @@ from repflow.cli.console import ProgressLine, quiet, stdout_console
 from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
+from repflow.core.errors import InputError, teach
+from repflow.store import load_result
 from repflow.store.disk import check_place
 from repflow.studies.compare.config import CompareConfig
 from repflow.studies.compare.study import STUDY, check_request
+from repflow.studies.training import compare_histories, is_history
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -27,8 +30,8 @@ def command(
         typer.Argument(
             metavar="[A]",
             autocompletion=complete_model,
-            help="model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them. "
-            "Without A and B: two of the zoo.",
+            help="model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them; or "
+            "the stored history of a training. Without A and B: two of the zoo.",
             show_default=False,
         ),
     ] = "",
@@ -50,7 +53,11 @@ def command(
 
     Tokens are matched one to one where both tokenizers agree, else where both end a token at the same character; under
     50 % matched tokens is refused. Without B, A names several checkpoints, each compared with the last.
+    Stored histories of trainings (repflow.training.FlowMeter) are put side by side at the steps that both have.
     """
+    if is_history(model_a) or is_history(model_b):
+        _show_histories(model_a, model_b, as_json=as_json)
+        return
     check_place(out)
     if model_a:
         or_zoo([model_a, *([model_b] if model_b and model_b != "twin" else [])])
@@ -64,6 +71,22 @@ def command(
         print(json.dumps(json_object(result, out / run), allow_nan=False), flush=True)
     else:
         _print(result, out / run)
+
+
+def _show_histories(run_a: str, run_b: str, *, as_json: bool) -> None:
+    """One history, or two at the steps that both have; both are stored already."""
+    for run in filter(None, (run_a, run_b)):
+        if not is_history(run):
+            raise InputError(teach("two histories of trainings", f"{run!r} beside one", "name the folders of both"))
+    result = compare_histories(run_a, run_b) if run_b else load_result(run_a)
+    if as_json:
+        print(json.dumps(json_object(result, Path(run_a)), allow_nan=False), flush=True)
+        return
+    from repflow.report.terminal.training import view
+
+    console = stdout_console()
+    for part in view(result):
+        console.print(part)
 
 
 def _compare(config: CompareConfig, out: Path, name: str) -> Result:

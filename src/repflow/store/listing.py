@@ -30,6 +30,7 @@ class RunSummary:
         created: Time of the first start.
         cells: Runs in it, for the folder of a study, whose done and total count runs; 0 for a run.
         failed: Cells of a study that left a reason instead of a run.
+        study: `config["study"]`; "" where the config has none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RunSummary:
     created: str = ""
     cells: int = 0
     failed: int = 0
+    study: str = ""
 
 
 def list_runs(parent: Path | str) -> list[RunSummary]:
@@ -123,6 +125,7 @@ def _read_summary(folder: Path) -> RunSummary:
         total,
         _visible_fault(folder, reading),
         record.created,
+        study=str(record.config.get("study") or ""),
     )
 
 

@@ -67,8 +67,8 @@ def hidden_attention(
         prompt; `row_entropy` (nats) and `mean_distance` (tokens), means over rows (layer, sample, unit), NaN for layers
         without a map; `error` (layer, sample), the largest |P x - y| by the largest |y|, inf where that is not finite.
     """
+    from repflow.capture.given import given_prompts
     from repflow.models import Model, load
-    from repflow.studies.states import given_prompts
 
     forms, units = _forms(forms), _asked(channels, heads)
     if part is not None and part not in PARTS:
@@ -236,8 +236,8 @@ def _result(
 ) -> Result:
     import numpy as np
 
+    from repflow.capture.provenance import machine, model_facts
     from repflow.core.results import Result
-    from repflow.studies.engine.provenance import machine, model_facts
 
     most = max(len(maps.indices) for sample in samples for maps in sample.values())
     shape = (model.n_layers, len(prompts))

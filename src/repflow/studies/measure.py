@@ -28,7 +28,7 @@ from repflow.studies.engine.parts import (
     option,
     words,
 )
-from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts, task_name
+from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts
 from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study, run_study
 
 if TYPE_CHECKING:
@@ -262,6 +262,8 @@ def measure(
     Returns:
         Result: a mapping from metric name to array.
     """
+    from repflow.capture.given import task_name
+
     known = {f.name for f in fields(MeasureConfig)} - {"model", "task", "metrics"}
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")

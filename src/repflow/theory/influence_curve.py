@@ -312,3 +312,28 @@ def _length(curves: np.ndarray) -> np.ndarray:
 
 def _halving(kappa: float) -> float:
     return math.nan if math.isnan(kappa) else math.log(2) / kappa if kappa > 0 else math.inf
+
+
+def logarithms(squares: np.ndarray) -> np.ndarray:
+    """Natural logarithm of the influence; NaN where it is zero, which an average of logarithms cannot take.
+
+    >>> logarithms(np.array([1.0, 0.0]))
+    array([ 0., nan])
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = 0.5 * np.log(squares)
+    return np.where(np.isfinite(logs), logs, np.nan)
+
+
+def ragged(rows: list[np.ndarray]) -> np.ndarray:
+    """Arrays that differ in their last axis alone, stacked; NaN where one has no entry.
+
+    >>> ragged([np.ones(1), np.ones(2)])
+    array([[ 1., nan],
+           [ 1.,  1.]])
+    """
+    longest = max(row.shape[-1] for row in rows)
+    whole = np.full((len(rows), *rows[0].shape[:-1], longest), np.nan)
+    for number, row in enumerate(rows):
+        whole[number, ..., : row.shape[-1]] = row
+    return whole

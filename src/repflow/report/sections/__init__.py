@@ -45,6 +45,7 @@ SECTIONS = (
     Row("diagnosis", "Diagnosis", "diagnosis"),
     Row("flow", "Flow of tokens through depth", "similarity"),
     Row("twins", "Architecture or training", "twin"),
+    Row("training", "Through training", "history", ("training",)),
     Row("cka", "Layers against layers", "cka"),
     Row("probes", "What can be read at each depth", "probe"),
     Row("scaling", "Smoothness, length and size", "scaling"),

@@ -46,6 +46,8 @@ def list_table(runs: Sequence[RunSummary]) -> FittedTable:
 def _prompts(run: RunSummary) -> str:
     if run.cells:
         return f"{run.cells} runs"
+    if run.study == "training":
+        return f"{run.done or 0} readings"
     if run.finished and not run.done and run.total is None:
         return "–"  # a simulation, a closed form: it read none
     return f"{'?' if run.done is None else run.done}/{'?' if run.total is None else run.total}"

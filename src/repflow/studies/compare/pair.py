@@ -88,7 +88,7 @@ class Pair(Study[CompareConfig, Job[CompareConfig]]):
 
     def machine(self, job: Job[CompareConfig]) -> dict[str, Any]:
         """What both ran with."""
-        from repflow.studies.engine.provenance import machine, model_facts
+        from repflow.capture.provenance import machine, model_facts
 
         a = job.models["a"]
         return {
@@ -234,8 +234,8 @@ def _finish(
 ) -> Result:
     from dataclasses import replace
 
+    from repflow.capture.provenance import model_facts
     from repflow.core.results import Result
-    from repflow.studies.engine.provenance import model_facts
 
     table = tabulate(config, records, a.state_count(config.states), paired)
     result = Result({key: array for key, (_, array) in table.items()}, {key: axes for key, (axes, _) in table.items()})
@@ -330,7 +330,7 @@ def pair_given(texts: Any, config: CompareConfig, a: Model, b: Model, options: C
 
     `length` and `samples` cut texts and ids where they are among the options of the call.
     """
-    from repflow.studies.states import given_prompts, plain_rows
+    from repflow.capture.given import given_prompts, plain_rows
     from repflow.tasks import Task
 
     if isinstance(texts, Task):

@@ -147,7 +147,7 @@ class Steps(Study[CompareConfig, StepsJob]):
 
     def machine(self, job: StepsJob) -> dict[str, Any]:
         """What the last checkpoint ran with."""
-        from repflow.studies.engine.provenance import machine, model_facts
+        from repflow.capture.provenance import machine, model_facts
 
         return {
             **machine(str(job.model.device)),

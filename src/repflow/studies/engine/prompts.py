@@ -166,21 +166,6 @@ def padding_ids(*models: Model) -> list[int]:
     return sorted({model.padding_id for model in models if model.padding_id is not None})
 
 
-def task_name(task: Any) -> str | None:
-    """Name of a task; None for a Task, texts and ids. A lone word is a misspelt task rather than a text."""
-    from repflow.tasks.lines import is_jsonl
-
-    if not isinstance(task, (str, Path)):
-        return None
-    name = str(task)
-    if name in NAMES or is_jsonl(name):
-        return name
-    if isinstance(task, Path) or len(name.split()) < 2:
-        hint = nearest(name, [*NAMES, OWN])
-        raise InputError(f"unknown task {name!r}; {hint}; to measure it as a text, pass a list: [{name!r}]")
-    return None
-
-
 @timed("prompts")
 def given_task(task: Any, config: PromptConfig, model: Model, options: Collection[str] = ()) -> Prompts:
     """Prompts from what is given as a task in Python: a Task, ready Prompts, texts or token ids.
@@ -192,7 +177,7 @@ def given_task(task: Any, config: PromptConfig, model: Model, options: Collectio
         options: names of the options in the call. `length` and `samples` cut texts and ids only where they were given:
             by default all of them are read, whole.
     """
-    from repflow.studies.states import given_prompts
+    from repflow.capture.given import given_prompts
     from repflow.tasks import Prompts, Task
 
     if options_set := _given(config):

@@ -233,7 +233,7 @@ class Study(BaseStudy[C], Generic[C, J]):
 
     def machine(self, job: J) -> dict[str, Any]:
         """What the work runs with, stored when the run starts."""
-        from repflow.studies.engine.provenance import machine
+        from repflow.capture.provenance import machine
 
         model = job.models.get(ONE)
         if model is None:
@@ -273,8 +273,8 @@ class Study(BaseStudy[C], Generic[C, J]):
 
 def describe(study: Study[C, J], job: J) -> None:
     """Config and provenance as stored: what was requested, and what it runs with."""
+    from repflow.capture.provenance import model_facts
     from repflow.studies.engine.opening import weights_key
-    from repflow.studies.engine.provenance import model_facts
 
     job.stored = study.stored(job)
     job.facts = {"model": model_facts(job.model)} if ONE in job.models else {}

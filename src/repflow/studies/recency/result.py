@@ -15,7 +15,9 @@ from repflow.theory.influence_curve import (
     exponential_fit,
     half_reach,
     kappas,
+    logarithms,
     lost_in_the_middle,
+    ragged,
     recent_share,
 )
 
@@ -140,28 +142,3 @@ def _numbers(
         f"{DEPTH}half_reach": (("state", "sample"), half_reach(states)),
         f"{DEPTH}recent_share": (("state", "sample", "window"), recent_share(states, lengths=lengths)),
     }
-
-
-def logarithms(squares: np.ndarray) -> np.ndarray:
-    """Natural logarithm of the influence; NaN where it is zero, which an average of logarithms cannot take.
-
-    >>> logarithms(np.array([1.0, 0.0]))
-    array([ 0., nan])
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = 0.5 * np.log(squares)
-    return np.where(np.isfinite(logs), logs, np.nan)
-
-
-def ragged(rows: list[np.ndarray]) -> np.ndarray:
-    """Arrays that differ in their last axis alone, stacked; NaN where one has no entry.
-
-    >>> ragged([np.ones(1), np.ones(2)])
-    array([[ 1., nan],
-           [ 1.,  1.]])
-    """
-    longest = max(row.shape[-1] for row in rows)
-    whole = np.full((len(rows), *rows[0].shape[:-1], longest), np.nan)
-    for number, row in enumerate(rows):
-        whole[number, ..., : row.shape[-1]] = row
-    return whole

@@ -227,8 +227,9 @@ def influence(
     Returns:
         Result: `log_influence` (sample, distance), what is read from it, and the same from every state under `depth/`.
     """
+    from repflow.capture.given import task_name
     from repflow.studies.engine.entry import prepared
-    from repflow.studies.engine.prompts import given_task, task_name
+    from repflow.studies.engine.prompts import given_task
 
     known = {f.name for f in fields(RecencyConfig)} - {"model", "task", "at", "to", "probes"}
     if unknown := sorted(options.keys() - known):

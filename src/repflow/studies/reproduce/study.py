@@ -61,7 +61,7 @@ def run(
     """
     if config.recipe == CHECK:
         return _store(agreement.run(), config, {"repflow": __version__}, out, name)
-    from repflow.studies.engine.provenance import machine
+    from repflow.capture.provenance import machine
     from repflow.studies.reproduce.cells import run_cells
     from repflow.studies.reproduce.result import make_result
 

@@ -255,8 +255,8 @@ def run(
     if out is None:
         with tempfile.TemporaryDirectory() as passing:
             return _judged(config, _measured(config, Path(passing), progress, note))
+    from repflow.capture.provenance import machine
     from repflow.store import RunFolder, check_name
-    from repflow.studies.engine.provenance import machine
 
     stored = identity(config) | {"study": "twins"}
     folder = Path(out) / (check_name(name) if name else study_name(config, Path(out)))

@@ -240,7 +240,7 @@ def _rows(tokenizer: Any, prompts: Any, gap: str, end: int) -> HeldOut:
 
 
 def open_data(folder: str | Path, *, check: bool = True) -> ZooData:
-    """Open a prepared folder and hold its files against their digests."""
+    """Open a prepared folder and compare its files with their digests."""
     from tokenizers import Tokenizer
 
     path = Path(folder)

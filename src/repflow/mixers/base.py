@@ -42,7 +42,7 @@ class Mixer(nn.Module):
     def state_size(self) -> int | None:
         """Real numbers of h kept per sequence (a complex one counts twice); None where the family has no h.
 
-        A window of past inputs (a short convolution's, an attention cache) is not counted: it is no summary of them.
+        A window of past inputs (a short convolution's, an attention cache) is not counted: it is not a summary of them.
         """
         raise NotImplementedError
 
@@ -64,8 +64,8 @@ class Mixer(nn.Module):
         else:
             assert carry.state is not None
             with starting_at(before - front):
-                read, h = follow(self.transition(whole), front, carry.state["h"])
-                y = self.readout(read, whole)[:, front:]
+                parts, h = follow(self.transition(whole), front, carry.state["h"])
+                y = self.readout(parts, whole)[:, front:]
             carry.state = {"h": h}
         carry.seen = before + x.shape[1]
         return y
@@ -96,10 +96,10 @@ class Mixer(nn.Module):
 
         What runs is noted there: the reference, or else `form` with its reason.
         """
-        held = current()
-        wanted = held.path == "reference"
-        if held.note is not None:
-            held.note(*(("reference", "asked for") if wanted else (form, reason)))
+        preference = current()
+        wanted = preference.path == "reference"
+        if preference.note is not None:
+            preference.note(*(("reference", "asked for") if wanted else (form, reason)))
         return wanted
 
     def transition(self, x: Tensor) -> Transition:

@@ -59,12 +59,12 @@ def family_name(name: str) -> str:
     ('rg_lru', 'ssd', 'rwkv5')
     """
     known = {_letters(own): own for own in _CLASSES} | {_letters(alias): own for alias, own in _ALIASES.items()}
-    found = known.get(_letters(name))
-    if found is None:
+    family = known.get(_letters(name))
+    if family is None:
         names = [*_CLASSES, *_ALIASES]
         wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
         raise InputError(teach(f"a mixer among {', '.join(_CLASSES)}", repr(name), nearest(wanted, names)))
-    return found
+    return family
 
 
 def build(name: str, width: int, **options: Any) -> Mixer:
@@ -100,8 +100,8 @@ def mixer_options(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _class(family: str) -> type[Mixer]:
-    found: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
-    return found
+    kind: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    return kind
 
 
 def _letters(name: str) -> str:

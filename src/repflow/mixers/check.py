@@ -35,7 +35,7 @@ class Report:
         state_size: Its state size; None without a recurrence.
         errors: Relative error of each check, in the order they ran.
         contribution: How far the recurrence moves the output, relative to the output; errors of the recurrence are
-            relative to this. A tiny one is no fault, only a hint that the initialisation mutes the recurrence.
+            relative to this. A tiny one is not a fault, only a hint that the initialisation mutes the recurrence.
     """
 
     family: str
@@ -205,13 +205,13 @@ class _Probe:
             * shape[3]
             * (2 if any(part.is_complex() for part in (transition.A, transition.b, transition.delta)) else 1)
         )
-        said = mixer.state_size
-        if counted != said:
+        declared = mixer.state_size
+        if counted != declared:
             raise InputError(
                 teach(
                     f"state_size {counted}, the transition's channels × states, complex counted twice "
                     f"(check 'state size' of {mixer.family}; {shapes})",
-                    f"{said}, off by {counted - said if said is not None else 'all of it'}",
+                    f"{declared}, off by {counted - declared if declared is not None else 'all of it'}",
                     "correct state_size, or the parts' axes",
                 )
             )
@@ -321,7 +321,7 @@ class _Probe:
         self._finite_difference(own, names, parameters, weight)
 
     def _both_gradients(self, x: Tensor, weight: Tensor) -> tuple[list[Tensor], list[str], list[Tensor]]:
-        """Gradients of a weighted sum of the outputs, held against the recurrence's; with names and parameters."""
+        """Gradients of a weighted sum of the outputs, compared with the recurrence's; with names and parameters."""
         x = x.clone().requires_grad_()
         named = dict(self.mixer.named_parameters())
         names, parameters = ["input", *named], [x, *named.values()]
@@ -337,9 +337,9 @@ class _Probe:
         return own, names, parameters
 
     def _gradients(self, loss: Tensor, names: list[str], parameters: list[Tensor]) -> list[Tensor]:
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
         gradients = []
-        for name, gradient in zip(names, found, strict=True):
+        for name, gradient in zip(names, slopes, strict=True):
             state = "none" if gradient is None else "all zero" if not gradient.any() else "not finite"
             if gradient is None or state == "all zero" or not bool(gradient.isfinite().all()):
                 raise InputError(

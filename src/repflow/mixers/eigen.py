@@ -52,7 +52,7 @@ class SignedMaps(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """B and C (..., state) of inputs (..., channel)."""
-        read = functional.linear(x, self.maps()[1])
-        read = functional.pad(read, (0, self.state - self.rank))
+        c = functional.linear(x, self.maps()[1])
+        c = functional.pad(c, (0, self.state - self.rank))
         gain = functional.pad(self.sign * functional.softplus(self.diagonal), (0, self.state - self.rank))
-        return read * gain, read
+        return c * gain, c

@@ -155,8 +155,8 @@ def gated_scan(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor,
 
 
 def _gated_scan(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
-    tokens, given = queries.shape[1], values.dtype
-    missing, wide = -tokens % chunk, torch.promote_types(given, torch.float32)
+    tokens, dtype = queries.shape[1], values.dtype
+    missing, wide = -tokens % chunk, torch.promote_types(dtype, torch.float32)
     q, k, v, g = (
         torch.unflatten(functional.pad(part.to(wide), (0, 0, 0, 0, 0, missing)), 1, (-1, chunk)).transpose(2, 3)
         for part in (queries, keys, values, log_decay)
@@ -174,4 +174,4 @@ def _gated_scan(queries: Tensor, keys: Tensor, values: Tensor, log_decay: Tensor
         state = faded[:, index] * state + added[:, index]
         states.append(state)
     y = scores @ v + (q * total.exp()) @ torch.stack(states, dim=1)
-    return y.transpose(2, 3).flatten(1, 2)[:, :tokens].to(given)
+    return y.transpose(2, 3).flatten(1, 2)[:, :tokens].to(dtype)

@@ -89,7 +89,7 @@ def free_and_fixed(
     one_of("pole_states", pole_states, POLE_STATES)
     changed = {"pole_states": pole_states != "replaced", "zero_rate": zero_rate is not None, "placebo": placebo}
     if polarize is None and any(changed.values()):
-        name = next(name for name, given in changed.items() if given)
+        name = next(name for name, value in changed.items() if value)
         raise InputError(teach(f"polarize with {name}", "none", f"leave {name} out, or pass polarize='both'"))
     added = pole_states == "added"
     poles = poles_of(polarize, state + 2 if added else state)

@@ -104,8 +104,8 @@ class RWKV4(Mixer):
         v = v.to(k.dtype)
         rate, u = self._rate(), self.time_first.to(k.dtype)
         nothing = torch.full_like(k[:, 0], -torch.inf)
-        held = carry.state or {"num": torch.zeros_like(v[:, 0]), "den": torch.zeros_like(k[:, 0]), "scale": nothing}
-        num, den, scale = held["num"], held["den"], held["scale"]
+        state = carry.state or {"num": torch.zeros_like(v[:, 0]), "den": torch.zeros_like(k[:, 0]), "scale": nothing}
+        num, den, scale = state["num"], state["den"], state["scale"]
         means = []
         for key, value in zip(k.unbind(1), v.unbind(1), strict=True):
             top = torch.maximum(scale, u + key)

@@ -98,13 +98,13 @@ class SoftmaxAttention(Mixer):
         carry.seen += x.shape[1]
         first = carry.seen - keys.shape[2]
         at = torch.arange(first, carry.seen, device=x.device)
-        asked = at[-x.shape[1] :, None]
-        seen = (at <= asked) if self.window is None else (at <= asked) & (at > asked - self.window)
+        query_at = at[-x.shape[1] :, None]
+        seen = (at <= query_at) if self.window is None else (at <= query_at) & (at > query_at - self.window)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=seen, enable_gqa=self.kv_heads != self.heads
         )
-        kept = 0 if self.window is None else max(0, keys.shape[2] - self.window + 1)
-        carry.state = {"keys": keys[:, :, kept:], "values": values[:, :, kept:]}
+        oldest = 0 if self.window is None else max(0, keys.shape[2] - self.window + 1)
+        carry.state = {"keys": keys[:, :, oldest:], "values": values[:, :, oldest:]}
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def weights(self, x: Tensor) -> Tensor:

@@ -141,9 +141,9 @@ class SSD(Mixer):
         y = ssd_scan(u, delta, self._rates(), B[..., first:last], C[..., first:last], D=self.D, path=path)
         assert isinstance(y, Tensor)
         if self.poles.one:
-            kept = ssd_scan(u, delta, torch.zeros_like(self._rates()), B[..., :1], C[..., :1], path=path)
-            assert isinstance(kept, Tensor)
-            y = y + kept
+            constant = ssd_scan(u, delta, torch.zeros_like(self._rates()), B[..., :1], C[..., :1], path=path)
+            assert isinstance(constant, Tensor)
+            y = y + constant
         if self.poles.zero:
             y = y + self._per_head(B[..., last:] * C[..., last:]) * delta.unsqueeze(-1) * u
         return self._finish(y.flatten(2), z)
@@ -156,8 +156,8 @@ class SSD(Mixer):
             decay = with_poles(decay.expand(*decay.shape[:-1], self.state - self.poles.fixed), self.poles)
         B, C = (self._per_head(part).unsqueeze(3).expand(-1, -1, -1, self.head_dim, -1) for part in (B, C))
         decay, delta = decay.expand(-1, -1, -1, self.head_dim, -1), delta.repeat_interleave(self.head_dim, dim=2)
-        decay, entered, read = (part.flatten(2, 3) for part in (decay, u.unsqueeze(-1) * B, C))
-        return Transition(decay, entered, read, delta.unsqueeze(-1))
+        decay, entered, c = (part.flatten(2, 3) for part in (decay, u.unsqueeze(-1) * B, C))
+        return Transition(decay, entered, c, delta.unsqueeze(-1))
 
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
         """Skip, gate, norm, output projection."""

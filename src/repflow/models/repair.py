@@ -8,7 +8,7 @@ The tuple always has one entry more than the model has blocks, but its entries m
 | mamba, mamba2, falcon_mamba, rwkv | block 1 .. block L, final norm | the embedding |
 
 Which is which stands in `repflow.models.families`, measured on transformers 5.17 and 5.22 (tests/models/test_repair.py
-holds every row against hooks).
+compares every row with hooks).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Batch:
         return self.each(lambda value: value.to(device, non_blocking=True))
 
     def split(self, parts: int) -> list[Batch]:
-        """The rows in so many equal parts.
+        """The rows in this many equal parts.
 
         >>> [part.inputs.tolist() for part in Batch(torch.arange(4)[:, None]).split(2)]
         [[[0], [1]], [[2], [3]]]

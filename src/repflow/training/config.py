@@ -39,7 +39,7 @@ class TrainingConfig:
         checkpoint_every: steps between checkpoints, where there is a folder.
         nonfinite: what follows a loss or gradient that is not finite: `stop` ends the training, `report` goes on,
             `raise` raises an error; each names the step.
-        seconds: stop after so many, with a checkpoint; the same call goes on from it.
+        seconds: stop after this many, with a checkpoint; the same call continues from it.
         ahead: batches that a thread draws ahead on the CPU; 0 where they are drawn on the GPU.
     """
 

@@ -42,7 +42,7 @@ class OptimiserConfig:
         if not 0 < self.rate < float("inf"):
             raise InputError(teach("a learning rate above 0", f"{self.rate}", "give another number, such as 1e-3"))
         if not self.decay >= 0:
-            raise InputError(teach("decay of at least 0", f"{self.decay}", "0 is no decay"))
+            raise InputError(teach("decay of at least 0", f"{self.decay}", "pass 0 for no decay"))
         for kind in self.decayed:
             if kind not in KINDS:
                 raise InputError(teach("a kind of parameters in decayed", repr(kind), nearest(kind, KINDS)))

@@ -36,7 +36,7 @@ class Recipe:
         warmup: share of the steps up to the greatest rate.
         last: last learning rate.
         hold: share of the steps at the end that stay at it.
-        clip: greatest norm of the gradient; None where none is printed.
+        clip: greatest norm of the gradient; None where the paper prints none.
         by_epoch: the rate moves once an epoch.
     """
 
@@ -59,7 +59,7 @@ RECIPES = {
 
 
 def paper_config(name: str, steps: int, *, epoch: int = 1, rate: float | None = None, **changes: Any) -> TrainingConfig:
-    """Settings of a paper's training for so many steps.
+    """Settings of a paper's training for a number of steps.
 
     Args:
         name: of the recipe.

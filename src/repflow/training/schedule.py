@@ -44,7 +44,7 @@ class Schedule:
             raise InputError(teach("final from 0 to 1", f"{self.final}", "it is a share of the peak"))
 
     def rate(self, peak: float, step: int, steps: int) -> float:
-        """Rate of a step from 0 in a training of so many steps."""
+        """Rate of a step from 0 in a training of `steps` steps."""
         if step < self.warmup:
             return peak * (step + 1) / self.warmup
         if self.shape == "constant":

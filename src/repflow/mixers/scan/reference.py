@@ -1,4 +1,4 @@
-"""Sequential references: each scan token by token in plain operations, which every faster form is held against.
+"""Sequential references: each scan token by token in plain operations, which every faster form is compared with.
 
 Glossary: h state, A decay rate (decay in a Transition), B input map, C read-out, D skip, delta step size.
 """
@@ -28,15 +28,15 @@ def recurrence(transition: Transition, *, return_states: bool = False) -> Tensor
     shape = joint_shape(decay, entry, c)
     decay, entry, c = decay.expand(shape), entry.expand(shape), c.expand(shape)
     h = torch.zeros_like(entry[:, 0], dtype=torch.result_type(decay, entry))
-    kept, outputs = [], []
+    states, outputs = [], []
     for token in range(shape[1]):
         h = decay[:, token] * h + entry[:, token]
         outputs.append((c[:, token] * h).sum(-1))
         if return_states:
-            kept.append(h)
+            states.append(h)
     y = torch.stack(outputs, dim=1)
     y = y.real if y.is_complex() else y
-    return (y, torch.stack(kept, dim=1)) if return_states else y
+    return (y, torch.stack(states, dim=1)) if return_states else y
 
 
 def selective_scan_reference(
@@ -44,7 +44,7 @@ def selective_scan_reference(
 ) -> tuple[Tensor, Tensor]:
     """Mamba's scan: y (batch, token, channel) and the state after the last token."""
     wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
-    given, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
+    dtype, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
     h = x.new_zeros(x.shape[0], *A.shape) if initial is None else initial.to(wide)
     outputs = []
     for token in range(x.shape[1]):
@@ -53,7 +53,7 @@ def selective_scan_reference(
         outputs.append((h * C[:, token, None, :]).sum(-1))
     y = torch.stack(outputs, dim=1)
     y = y if D is None else y + D.to(wide) * x
-    return y.to(given), h
+    return y.to(dtype), h
 
 
 def ssd_scan_reference(
@@ -61,7 +61,7 @@ def ssd_scan_reference(
 ) -> tuple[Tensor, Tensor]:
     """Mamba-2's scan: y (batch, token, head, dim) and the state after the last token."""
     wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
-    given, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
+    dtype, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
     batch, tokens, heads, dim = x.shape
     B, C = (part.repeat_interleave(heads // part.shape[2], dim=2) for part in (B, C))
     h = x.new_zeros(batch, heads, dim, B.shape[-1]) if initial is None else initial.to(wide)
@@ -73,4 +73,4 @@ def ssd_scan_reference(
     y = torch.stack(outputs, dim=1)
     if D is not None:
         y = y + (D if D.ndim == 2 else D[:, None]).to(wide) * x
-    return y.to(given), h
+    return y.to(dtype), h

@@ -51,11 +51,11 @@ def selective_scan_chunked(
     wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
     start = x.new_zeros(x.shape[0], *A.shape, dtype=wide) if initial is None else initial.to(wide)
     # Models hand x and delta over as transposed views; reading those in a strided way costs more than one copy.
-    given, (x, delta, A, B, C) = x.dtype, (part.to(wide).contiguous() for part in (x, delta, A, B, C))
+    dtype, (x, delta, A, B, C) = x.dtype, (part.to(wide).contiguous() for part in (x, delta, A, B, C))
     size = chunk or min(LONGEST, max(SHORTEST, BUFFER // max(1, start.numel())))
     y, final = _ChunkedScan.apply(x, delta, A, B, C, start, size)  # type: ignore[no-untyped-call]
     y = y if D is None else torch.addcmul(y, x, D.to(wide))
-    return y.to(given), final
+    return y.to(dtype), final
 
 
 class _ChunkedScan(torch.autograd.Function):
@@ -65,17 +65,17 @@ class _ChunkedScan(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, initial: Tensor, size: int
     ) -> tuple[Tensor, Tensor]:
-        kept: list[Tensor] | None = [] if any(ctx.needs_input_grad) else None
+        marks: list[Tensor] | None = [] if any(ctx.needs_input_grad) else None
         chunks = _Chunks(x, delta, A, B, size)
         h, y = initial.mT.contiguous(), torch.empty_like(x)
         for part in chunks:
-            if kept is not None:
-                kept.append(h)
+            if marks is not None:
+                marks.append(h)
             states = chunks.states(part, h)
             torch.matmul(C[:, part, None, :], states, out=y[:, part, None, :])
             h = states[:, -1].clone()  # the next chunk writes over these states
-        if kept is not None:
-            ctx.save_for_backward(x, delta, A, B, C, initial, torch.stack(kept))
+        if marks is not None:
+            ctx.save_for_backward(x, delta, A, B, C, initial, torch.stack(marks))
             ctx.size = size
         return y, h.mT.contiguous()
 
@@ -143,17 +143,17 @@ class _Chunks:
 
 def _adjoints(into: Tensor, decay: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients with respect to each state of a chunk, and to the state before it; nothing in place, for vmap."""
-    found = []
+    adjoints = []
     for token in range(into.shape[1] - 1, -1, -1):
         here = into.select(1, token) + adjoint
-        found.append(here)
+        adjoints.append(here)
         adjoint = decay[:, token] * here
-    return torch.stack(found[::-1], dim=1), adjoint
+    return torch.stack(adjoints[::-1], dim=1), adjoint
 
 
 def _differentiable_backward(inputs: list[Tensor], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     with torch.enable_grad():
-        held = [part if part.requires_grad else part.detach().requires_grad_() for part in inputs]
-        x, delta, A, B, C, initial = held
+        leaves = [part if part.requires_grad else part.detach().requires_grad_() for part in inputs]
+        x, delta, A, B, C, initial = leaves
         outputs = selective_scan_reference(x, delta, A, B, C, None, initial)
-        return torch.autograd.grad(outputs, held, grads, create_graph=True)
+        return torch.autograd.grad(outputs, leaves, grads, create_graph=True)

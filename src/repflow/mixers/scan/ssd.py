@@ -53,7 +53,7 @@ def _ssd_scan_chunked(
     chunk: int | None,
 ) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(torch.promote_types(x.dtype, A.dtype), torch.float32)
-    given, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
+    dtype, (x, delta, A, B, C) = x.dtype, (part.to(wide) for part in (x, delta, A, B, C))
     batch, tokens, heads, dim = x.shape
     groups, states = B.shape[2:]
     size = min(chunk or CHUNK, tokens)
@@ -72,7 +72,7 @@ def _ssd_scan_chunked(
     if D is not None:
         y = torch.addcmul(y, x, (D if D.ndim == 2 else D[:, None]).to(wide))
     final = torch.unflatten(last, 3, (-1, dim)).permute(0, 1, 3, 4, 2).flatten(1, 2)
-    return y.to(given), final
+    return y.to(dtype), final
 
 
 def _slabs(entry: Tensor, exponent: Tensor, B: Tensor, C: Tensor, h: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """One token further: convolution and scan of Mamba's layers from the state they left, in place.
 
 Glossary: h state, A decay rate, B input map, C read-out, D skip, dt step size, z gate. On a GPU in Triton, which reads
-and writes the state once; elsewhere in plain torch. Both are held against whole sequences in float64.
+and writes the state once; elsewhere in plain torch. Both are tested against whole sequences in float64.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def conv_token(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -
         return y
     whole = torch.cat([window, x[:, None].to(window.dtype)], 1)
     window.copy_(whole[:, 1:])
-    made = (whole * weight[:, 0].t()).sum(1)
-    return silu(made if bias is None else made + bias).to(x.dtype)
+    mixed = (whole * weight[:, 0].t()).sum(1)
+    return silu(mixed if bias is None else mixed + bias).to(x.dtype)
 
 
 def s6_token(
@@ -70,8 +70,8 @@ def s6_token(
         return y
     step = softplus(dt.to(h.dtype) if bias is None else dt.to(h.dtype) + bias.to(h.dtype))
     h.mul_(torch.exp(-step[:, None] * torch.exp(log_rate.to(h.dtype).t()))).add_((step * x)[:, None] * B[..., None])
-    made = (h * C[..., None]).sum(1) + D * x
-    return (made * silu(z.to(h.dtype))).to(x.dtype)
+    output = (h * C[..., None]).sum(1) + D * x
+    return (output * silu(z.to(h.dtype))).to(x.dtype)
 
 
 def ssd_token(
@@ -120,5 +120,5 @@ def ssd_token(
         part.reshape(batch, groups, state).repeat_interleave(heads // groups, 1).to(h.dtype) for part in (B, C)
     )
     h.mul_(keep[..., None, None]).add_((step[..., None] * value)[..., None] * into[:, :, None])
-    made = (h * out_of[:, :, None]).sum(-1) + D.to(h.dtype)[:, None] * value
-    return made.flatten(1).to(x.dtype)
+    output = (h * out_of[:, :, None]).sum(-1) + D.to(h.dtype)[:, None] * value
+    return output.flatten(1).to(x.dtype)

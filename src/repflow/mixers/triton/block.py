@@ -160,9 +160,9 @@ class _Conv(torch.autograd.Function):
             columns = cells if bias is None else cells + bias.numel()
             sums = torch.empty(spans, columns, dtype=torch.float32, device=x.device)
             conv_backward(x, weight.contiguous(), bias, dy.contiguous(), dx, sums, SPAN)
-            made = sums.sum(0)
-        dbias = None if bias is None else made[cells:].to(bias.dtype)
-        return dx, made[:cells].view(weight.shape).to(weight.dtype), dbias
+            totals = sums.sum(0)
+        dbias = None if bias is None else totals[cells:].to(bias.dtype)
+        return dx, totals[:cells].view(weight.shape).to(weight.dtype), dbias
 
 
 def causal_conv_silu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -173,8 +173,8 @@ def causal_conv_silu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     if weight.shape[-1] > MAX_TAPS:
         expected, got = f"a convolution of at most {MAX_TAPS} taps", f"{weight.shape[-1]}"
         raise InputError(teach(expected, got, "use torch.nn.functional.conv1d"))
-    made: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _Norm(torch.autograd.Function):
@@ -213,5 +213,5 @@ def rms_norm(
         dtype: Of the result; that of x · weight if left out.
         rounded: Round the stream to the weight's dtype first, as transformers' Mamba blocks do.
     """
-    made, stream = _Norm.apply(x, weight, eps, dtype or torch.promote_types(x.dtype, weight.dtype), rounded)  # type: ignore[no-untyped-call]
-    return made, stream
+    normed, stream = _Norm.apply(x, weight, eps, dtype or torch.promote_types(x.dtype, weight.dtype), rounded)  # type: ignore[no-untyped-call]
+    return normed, stream

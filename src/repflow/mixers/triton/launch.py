@@ -20,9 +20,9 @@ def obstacle(*tensors: Tensor | None) -> str | None:
     >>> obstacle(torch.zeros(2))
     'tensors on the cpu'
     """
-    given = [tensor for tensor in tensors if tensor is not None]
-    device = given[0].device
-    for tensor in given:
+    present = [tensor for tensor in tensors if tensor is not None]
+    device = present[0].device
+    for tensor in present:
         if tensor.device != device:
             return f"tensors on {device} and {tensor.device}"
         if tensor.dtype not in PRECISIONS:
@@ -31,7 +31,7 @@ def obstacle(*tensors: Tensor | None) -> str | None:
         return "Triton is not installed"
     if device.type != "cuda" and not INTERPRETED:
         return f"tensors on the {device.type}"
-    if any(tensor.numel() == 0 for tensor in given):
+    if any(tensor.numel() == 0 for tensor in present):
         return "a tensor without elements"
     return None
 

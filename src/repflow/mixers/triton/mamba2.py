@@ -79,8 +79,8 @@ class Weights(NamedTuple):
     def gradients(self, summed: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients in the order of the fields, from the columns' sums."""
         conv, bias, norm, rate, skip, step = summed.split(self.widths())  # type: ignore[no-untyped-call]
-        found = conv.view(self.conv.shape), None if self.conv_bias is None else bias, step, rate, skip, norm
-        return tuple(None if w is None or g is None else g.to(w.dtype) for g, w in zip(found, self, strict=True))
+        parts = conv.view(self.conv.shape), None if self.conv_bias is None else bias, step, rate, skip, norm
+        return tuple(None if w is None or g is None else g.to(w.dtype) for g, w in zip(parts, self, strict=True))
 
 
 def _scan_parts(mixed: Tensor, dt: Tensor, weights: Weights, shape: Shape) -> ssd.Parts:
@@ -93,9 +93,9 @@ def _inner_forward(projected: Tensor, weights: Weights, shape: Shape) -> tuple[T
     """Normed output, and what the backward pass reads."""
     z, part, dt = shape.split(projected)
     mixed = conv_forward(part, weights.conv.contiguous(), weights.conv_bias)
-    y, _, kept = ssd.forward(_scan_parts(mixed, dt, weights, shape), None)
+    y, _, saved = ssd.forward(_scan_parts(mixed, dt, weights, shape), None)
     out = norm_forward(y.flatten(2), weights.norm, shape.eps, projected.dtype, gate=z)
-    return out, (mixed, y, *kept)
+    return out, (mixed, y, *saved)
 
 
 def _programs(projected: Tensor, shape: Shape) -> int:
@@ -104,10 +104,10 @@ def _programs(projected: Tensor, shape: Shape) -> int:
 
 
 def _inner_backward(
-    projected: Tensor, weights: Weights, shape: Shape, held: tuple[Tensor, ...], dout: Tensor, sums: Tensor
+    projected: Tensor, weights: Weights, shape: Shape, saved: tuple[Tensor, ...], dout: Tensor, sums: Tensor
 ) -> Tensor:
     """Gradient of the projection; those of the parameters, in parts, go into sums (program, column)."""
-    mixed, y, *kept = held
+    mixed, y, *scan_saved = saved
     whole, dmixed, dy = (torch.empty_like(t) for t in (projected, mixed, y))
     dz, dpart, ddt = shape.split(whole)
     z, part, dt = shape.split(projected)
@@ -116,7 +116,7 @@ def _inner_backward(
     norm_backward(y.flatten(2), weights.norm, shape.eps, dout, dy.flatten(2), norm, gate=z, dgate=dz)
     parts = _scan_parts(mixed, dt, weights, shape)
     dx, db, dc = shape.heads_of(dmixed)
-    backward(parts, ssd.Kept(*kept), dy, None, Targets(dx, ddt, db, dc), Sums.of(parts, scan))
+    backward(parts, ssd.Kept(*scan_saved), dy, None, Targets(dx, ddt, db, dc), Sums.of(parts, scan))
     span = parts.setting.tiles.chunk
     conv_backward(part, weights.conv.contiguous(), weights.conv_bias, dmixed, dpart, conv, span)
     return whole
@@ -127,8 +127,8 @@ class _Inner(torch.autograd.Function):
     def forward(ctx: Any, projected: Tensor, shape: Shape, *weights: Tensor | None) -> Tensor:
         projected = projected.contiguous()
         with on_device(projected):
-            out, held = _inner_forward(projected, Weights(*weights), shape)  # type: ignore[arg-type]
-        ctx.save_for_backward(projected, *weights, *held)
+            out, saved = _inner_forward(projected, Weights(*weights), shape)  # type: ignore[arg-type]
+        ctx.save_for_backward(projected, *weights, *saved)
         ctx.shape = shape
         return out
 
@@ -172,12 +172,12 @@ class _Block(torch.autograd.Function):
             normed = norm_forward(stream, gain, outer.eps, outer.kind, rounded=outer.rounded)
             low_into, low_out_of = into.to(outer.kind), out_of.to(outer.kind)
             projected = (normed.flatten(0, 1) @ low_into.t()).view(*stream.shape[:2], -1)
-            out, held = _inner_forward(projected, Weights(*weights), shape)  # type: ignore[arg-type]
+            out, saved = _inner_forward(projected, Weights(*weights), shape)  # type: ignore[arg-type]
             added = (out.flatten(0, 1) @ low_out_of.t()).view(stream.shape)
-            made = (stream.float() if outer.wide else stream) + added
-        ctx.save_for_backward(stream, gain, low_into, low_out_of, normed, projected, out, *weights, *held)
+            stream_out = (stream.float() if outer.wide else stream) + added
+        ctx.save_for_backward(stream, gain, low_into, low_out_of, normed, projected, out, *weights, *saved)
         ctx.shape, ctx.outer, ctx.dtypes = shape, outer, (into.dtype, out_of.dtype)
-        return made
+        return stream_out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -217,8 +217,8 @@ def mamba2_block(
         shape: Sizes; its setting must have softplus on.
         outer: Norm and dtypes.
     """
-    made: Tensor = _Block.apply(stream, gain, into, out_of, shape, outer, *weights)  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Block.apply(stream, gain, into, out_of, shape, outer, *weights)  # type: ignore[no-untyped-call]
+    return output
 
 
 def mamba2_inner(projected: Tensor, weights: Weights, shape: Shape) -> Tensor:
@@ -229,5 +229,5 @@ def mamba2_inner(projected: Tensor, weights: Weights, shape: Shape) -> Tensor:
         weights: Parameters.
         shape: Sizes; its setting must have softplus on.
     """
-    made: Tensor = _Inner.apply(projected, shape, *weights)  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Inner.apply(projected, shape, *weights)  # type: ignore[no-untyped-call]
+    return output

@@ -112,10 +112,10 @@ def selective_scan_triton(
         raise InputError(
             teach("tensors that the Triton scan takes", why_not, 'use selective_scan with path="auto"')
         )  # fmt: skip
-    given = (x, delta, A, B, C, D, z, delta_bias, initial)
-    back = BACK if torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in given) else None
+    inputs = (x, delta, A, B, C, D, z, delta_bias, initial)
+    back = BACK if torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in inputs) else None
     tiles = tiles or default_tiles(x.shape[0], x.shape[2])
-    y, final = _Scan.apply(*given, delta_softplus, tiles, back)  # type: ignore[no-untyped-call]
+    y, final = _Scan.apply(*inputs, delta_softplus, tiles, back)  # type: ignore[no-untyped-call]
     return (y, final) if return_final else y
 
 
@@ -260,7 +260,7 @@ def _gradients(
     columns, chunks = ceil_div(channels, block), ceil_div(tokens, back.span)
     workers = min(batch * chunks, max(1, back.programs // columns))
     new: dict[str, Any] = {"dtype": torch.float32, "device": part.x.device}
-    kept = torch.empty(workers * columns * back.span * power(state) * block, **new)
+    room = torch.empty(workers * columns * back.span * power(state) * block, **new)
     dx, ddt = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (part.x, part.dt))
     dz = None if part.z is None else torch.empty(part.z.shape, dtype=part.z.dtype, device=part.z.device)
     pairs = torch.empty(2, columns, batch, tokens, state, **new)
@@ -268,7 +268,7 @@ def _gradients(
     z = _or(part.z, part.x)
     kernels.gradient_kernel[(workers, columns)](
         part.x, part.dt, part.B, part.C, z, _or(part.bias, part.A2), part.A2, _or(part.D, part.A2), entering, leaving,
-        slope, kept, dx, ddt, _or(dz, dx), pairs[0], pairs[1], sums, tokens, back.span, chunks, batch,
+        slope, room, dx, ddt, _or(dz, dx), pairs[0], pairs[1], sums, tokens, back.span, chunks, batch,
         *_strides(part.x), *_strides(part.dt), *_strides(part.B), *_strides(part.C), *_strides(z), *_strides(slope),
         **part.flags(), channels=channels, BLOCK=block, EACH=back.each, GATED=part.z is not None,
         SKIP=part.D is not None, num_warps=1,
@@ -301,16 +301,16 @@ class _Scan(torch.autograd.Function):
             dy = torch.zeros_like(x)
         with on_device(x):
             part = _prepare(x, dt, A, B, C, D, z, bias, ctx.softplus, gradient=True)
-            made, d_initial = _gradients(part, marks, rowwise(dy), d_final, ctx.tiles, ctx.back)
+            gradients, d_initial = _gradients(part, marks, rowwise(dy), d_final, ctx.tiles, ctx.back)
         return (
-            made.x,
-            made.dt,
-            made.A.t().to(A.dtype),
-            made.B.to(B.dtype),
-            made.C.to(C.dtype),
-            None if D is None else made.D.to(D.dtype),
-            made.z,
-            None if bias is None else made.bias.to(bias.dtype),
+            gradients.x,
+            gradients.dt,
+            gradients.A.t().to(A.dtype),
+            gradients.B.to(B.dtype),
+            gradients.C.to(C.dtype),
+            None if D is None else gradients.D.to(D.dtype),
+            gradients.z,
+            None if bias is None else gradients.bias.to(bias.dtype),
             None if initial is None else d_initial.transpose(1, 2).to(initial.dtype),
             None,
             None,

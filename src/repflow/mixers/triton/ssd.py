@@ -215,7 +215,7 @@ def without(flags: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def state_pass(
-    parts: Parts, kept: Kept, states: Tensor, first: Tensor | None, slope: Tensor | None = None
+    parts: Parts, saved: Kept, states: Tensor, first: Tensor | None, slope: Tensor | None = None
 ) -> tuple[Tensor, Tensor, int]:
     """Write the states that enter each chunk (with `slope` the adjoints R of those that leave it, backward).
 
@@ -237,8 +237,8 @@ def state_pass(
     )
     v, w = (parts.x, parts.B) if slope is None else (slope, parts.C)
     kernels.state_kernel[(batch * heads, splits)](
-        v, w, kept.dt, kept.hi, kept.lo, last if first is None else first, kept.states, states, last, through,
-        kept.spoiled, tokens, heads, parts.share, parts.chunks, *head_strides(v), *head_strides(w),
+        v, w, saved.dt, saved.hi, saved.lo, last if first is None else first, saved.states, states, last, through,
+        saved.spoiled, tokens, heads, parts.share, parts.chunks, *head_strides(v), *head_strides(w),
         **without(flags, "N"), BLOCK=block, FIRST=first is not None, REVERSE=slope is not None,
         num_warps=tiles.state_warps, num_stages=tiles.state_stages,
     )  # fmt: skip
@@ -266,8 +266,8 @@ def forward(parts: Parts, first: Tensor | None) -> tuple[Tensor, Tensor, Kept]:
     )  # fmt: skip
     kind = parts.x.dtype if parts.x.dtype == torch.bfloat16 else torch.float32
     states = torch.empty(batch, chunks, heads, state, dim, dtype=kind, device=device)
-    kept = Kept(dt, hi, lo, scores, states, spoiled)
-    last, _, _ = state_pass(parts, kept, states, first)
+    saved = Kept(dt, hi, lo, scores, states, spoiled)
+    last, _, _ = state_pass(parts, saved, states, first)
     y = torch.empty(batch, tokens, heads, dim, dtype=parts.x.dtype, device=device)
     rows = min(tiles.rows, q)
     skip = dt if parts.D is None else parts.D
@@ -276,10 +276,10 @@ def forward(parts: Parts, first: Tensor | None) -> tuple[Tensor, Tensor, Kept]:
         0 if skip.dim() == 1 else 1,
     )  # fmt: skip
     more = {"M": rows, "SKIP": parts.D is not None, "num_warps": tiles.warps, "num_stages": tiles.stages}
-    read = (parts.x, parts.C, skip, scores, dt, hi, lo, states)
-    kernels.output_kernel[(heads * batch * chunks, q // rows)](*read, *sizes, **flags, **more)
-    kernels.repair_kernel[(batch * heads, min(chunks, REPAIRERS))](*read, spoiled, *sizes, **flags, **more)
-    return y, last, kept
+    inputs = (parts.x, parts.C, skip, scores, dt, hi, lo, states)
+    kernels.output_kernel[(heads * batch * chunks, q // rows)](*inputs, *sizes, **flags, **more)
+    kernels.repair_kernel[(batch * heads, min(chunks, REPAIRERS))](*inputs, spoiled, *sizes, **flags, **more)
+    return y, last, saved
 
 
 def dense_like(tensor: Tensor) -> Tensor:
@@ -298,8 +298,8 @@ class _Scan(torch.autograd.Function):
         with on_device(x):
             parts = Parts.of(x, dt, A, B, C, D, bias, setting)
             first = None if initial is None else initial.transpose(2, 3).contiguous()
-            y, last, kept = forward(parts, first)
-        ctx.save_for_backward(x, dt, A, B, C, D, bias, initial, *kept)
+            y, last, saved = forward(parts, first)
+        ctx.save_for_backward(x, dt, A, B, C, D, bias, initial, *saved)
         ctx.setting = setting
         ctx.set_materialize_grads(False)
         return y, last.transpose(2, 3)
@@ -308,7 +308,7 @@ class _Scan(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor | None, d_final: Tensor | None) -> tuple[Tensor | None, ...]:
 
-        x, dt, A, B, C, D, bias, initial, *kept = ctx.saved_tensors
+        x, dt, A, B, C, D, bias, initial, *saved = ctx.saved_tensors
         if dy is None:
             dy = torch.zeros_like(x)
         last = None if d_final is None else d_final.float().transpose(2, 3).contiguous()
@@ -317,7 +317,7 @@ class _Scan(torch.autograd.Function):
             out = Targets(dense_like(x), dense_like(dt), dense_like(B), dense_like(C))
             widths = Sums.columns(parts)
             columns = torch.empty(x.shape[0] * parts.chunks, sum(widths), dtype=torch.float32, device=x.device)
-            d_first = backward(parts, Kept(*kept), rowwise(dy), last, out, Sums.of(parts, columns))
+            d_first = backward(parts, Kept(*saved), rowwise(dy), last, out, Sums.of(parts, columns))
             dA, dD, dbias = columns.sum(0).split(widths)  # type: ignore[no-untyped-call]
         return (
             out.x,
@@ -367,7 +367,7 @@ class Targets(NamedTuple):
     C: Tensor
 
 
-def backward(parts: Parts, kept: Kept, dy: Tensor, last: Tensor | None, out: Targets, sums: Sums) -> Tensor:
+def backward(parts: Parts, saved: Kept, dy: Tensor, last: Tensor | None, out: Targets, sums: Sums) -> Tensor:
     """Write all gradients from dy (batch, token, head, dim) and the last state's adjoint (batch, head, state, dim).
 
     Returns the adjoint of the first state, in the same axes.
@@ -380,21 +380,21 @@ def backward(parts: Parts, kept: Kept, dy: Tensor, last: Tensor | None, out: Tar
     q = parts.setting.tiles.chunk
     new: dict[str, Any] = {"dtype": torch.float32, "device": dy.device}
     warps = 8 if q > 64 else 4
-    R = torch.empty_like(kept.states)
-    first, through, splits = state_pass(parts, kept, R, last, dy)
+    R = torch.empty_like(saved.states)
+    first, through, splits = state_pass(parts, saved, R, last, dy)
     direct = torch.empty(batch, chunks, heads, q, **new)
     skip = direct if parts.D is None else parts.D
     dD = direct if sums.D is None else sums.D
     wide = parts.D is not None and parts.D.dim() == 2
     kernels.input_kernel[(heads * batch * chunks,)](
-        parts.x, parts.B, skip, dy, kept.scores, kept.dt, kept.hi, kept.lo, R, out.x, direct, dD, tokens, heads,
+        parts.x, parts.B, skip, dy, saved.scores, saved.dt, saved.hi, saved.lo, R, out.x, direct, dD, tokens, heads,
         parts.share, chunks, groups, *head_strides(parts.x), *head_strides(parts.B), skip.stride(0), 1 if wide else 0,
         dD.stride(0), *head_strides(dy), *head_strides(out.x), **flags, SKIP=parts.D is not None, WIDE=wide,
         num_warps=warps,
     )  # fmt: skip
-    pairs, leaving, entering = _map_gradients(parts, kept, dy, R, out)
+    pairs, leaving, entering = _map_gradients(parts, saved, dy, R, out)
     kernels.step_gradient_kernel[(batch * chunks, ceil_div(heads, step["BLOCK"]))](
-        parts.dt, parts.A if parts.bias is None else parts.bias, parts.A, kept.dt, pairs, leaving, entering, through,
+        parts.dt, parts.A if parts.bias is None else parts.bias, parts.A, saved.dt, pairs, leaving, entering, through,
         direct, out.dt, sums.A, sums.A if sums.bias is None else sums.bias, tokens, heads, chunks, splits,
         sums.A.stride(0), parts.dt.stride(0), parts.dt.stride(1), out.dt.stride(0), out.dt.stride(1),
         *parts.setting.limit, **step, num_warps=4,
@@ -402,7 +402,7 @@ def backward(parts: Parts, kept: Kept, dy: Tensor, last: Tensor | None, out: Tar
     return first
 
 
-def _map_gradients(parts: Parts, kept: Kept, dy: Tensor, R: Tensor, out: Targets) -> tuple[Tensor, ...]:
+def _map_gradients(parts: Parts, saved: Kept, dy: Tensor, R: Tensor, out: Targets) -> tuple[Tensor, ...]:
     """Write dB and dC; return the sums that the decays' gradient is made of (batch, chunk, head, Q)."""
     from repflow.mixers.triton.kernels import ssd as kernels
 
@@ -414,23 +414,23 @@ def _map_gradients(parts: Parts, kept: Kept, dy: Tensor, R: Tensor, out: Targets
     pieces = max(1, min(share, FILL // (batch * chunks * groups)))
     warps = 8 if q > 64 else 4
     pairs, leaving, entering = torch.empty(3, batch, chunks, heads, q, **new)
-    dscores = torch.empty(pieces, *kept.scores.shape, **new)
+    dscores = torch.empty(pieces, *saved.scores.shape, **new)
     kernels.pair_kernel[(batch * chunks, groups, pieces)](
-        parts.x, dy, kept.scores, kept.dt, kept.hi, kept.lo, dscores, pairs, tokens, heads, share, chunks, groups,
+        parts.x, dy, saved.scores, saved.dt, saved.hi, saved.lo, dscores, pairs, tokens, heads, share, chunks, groups,
         pieces, *head_strides(parts.x), *head_strides(dy), **without(flags, "STATE", "N"), num_warps=warps,
         num_stages=parts.stages,
     )  # fmt: skip
     whole = dscores[0] if pieces == 1 else dscores.sum(0)
     for v, w, o, s, term, target in (
-        (dy, parts.C, parts.B, kept.states, leaving, out.C),
+        (dy, parts.C, parts.B, saved.states, leaving, out.C),
         (parts.x, parts.B, parts.C, R, entering, out.B),
     ):
-        made = target[None] if pieces == 1 else torch.empty(pieces, batch, tokens, groups, state, **new)
+        room = target[None] if pieces == 1 else torch.empty(pieces, batch, tokens, groups, state, **new)
         kernels.map_kernel[(batch * chunks, groups, pieces)](
-            v, w, o, s, whole, kept.dt, kept.hi, kept.lo, made, term, tokens, heads, share, chunks, groups, pieces,
-            *head_strides(v), *head_strides(w), *head_strides(o), made.stride(0), *head_strides(made[0]),
+            v, w, o, s, whole, saved.dt, saved.hi, saved.lo, room, term, tokens, heads, share, chunks, groups, pieces,
+            *head_strides(v), *head_strides(w), *head_strides(o), room.stride(0), *head_strides(room[0]),
             **flags, INPUT=target is out.B, num_warps=warps, num_stages=parts.stages,
         )  # fmt: skip
         if pieces > 1:
-            target.copy_(made.sum(0))
+            target.copy_(room.sum(0))
     return pairs, leaving, entering

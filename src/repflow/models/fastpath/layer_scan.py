@@ -31,7 +31,7 @@ class LayerScan:
         layer: Index of the block it is in.
         setting: auto, fast or reference.
         ran: How often each form ran, with its reason.
-        verifying: Hold the next call against transformers' own form.
+        verifying: Compare the next call with transformers' own form.
         refused: Why the fast form is not used although it could run.
         watchers: Called with every scan before it runs.
         calls: Scans of the current forward pass; zamba has one per head.

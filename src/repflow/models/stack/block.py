@@ -68,9 +68,9 @@ class StackBlock(nn.Module):
 
 def _behind(mlp: nn.Module, x: Tensor, carry: Carry) -> Tensor:
     """A feed-forward layer that looks at the token before, on tokens that follow those seen."""
-    made: Tensor = mlp(carry.lead(x, 1))[:, -x.shape[1] :]
+    output: Tensor = mlp(carry.lead(x, 1))[:, -x.shape[1] :]
     carry.seen += x.shape[1]
-    return made
+    return output
 
 
 class MLP(nn.Module):
@@ -115,13 +115,13 @@ def shared_parameters(blocks: nn.ModuleList, groups: list[int]) -> dict[str, str
 
     Parameters are shared, not modules: every layer stays a module of its own, whose output can be read.
     """
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for index, group in enumerate(groups):
         first = groups.index(group)
         if first != index:
             names = [name for name, _ in blocks[index].named_parameters(remove_duplicate=False)]
-            found |= {f"blocks.{index}.{name}": f"blocks.{first}.{name}" for name in names}
-    return found
+            aliases |= {f"blocks.{index}.{name}": f"blocks.{first}.{name}" for name in names}
+    return aliases
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:

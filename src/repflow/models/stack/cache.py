@@ -29,12 +29,12 @@ class StackCache:
         return cls([Carry() for _ in range(layers)], [Carry() for _ in range(layers)])
 
     @classmethod
-    def of(cls, given: Any, layers: int) -> StackCache:
+    def of(cls, cache: Any, layers: int) -> StackCache:
         """The cache given to a forward pass; transformers' own, as long as nothing is in it, stands for a new one."""
-        if isinstance(given, cls):
-            return given
-        if given is not None and given.get_seq_length() > 0:
-            got = f"a {type(given).__name__} with {given.get_seq_length()} tokens"
+        if isinstance(cache, cls):
+            return cache
+        if cache is not None and cache.get_seq_length() > 0:
+            got = f"a {type(cache).__name__} with {cache.get_seq_length()} tokens"
             raise InputError(teach("a StackCache", got, "pass on what this model returned"))
         return cls.start(layers)
 

@@ -148,21 +148,21 @@ def _entries(mixers: str | dict[str, Any] | Sequence[str | dict[str, Any]], laye
     if not isinstance(mixers, str | dict | Sequence):
         raise InputError(teach("mixers: a name, or a list of them", repr(mixers), 'write ["s6", "softmax_attention"]'))
     several = not isinstance(mixers, str | dict)
-    given = list(mixers) if several else [mixers] * (1 if layers is None else layers)
-    if not given:
+    entries = list(mixers) if several else [mixers] * (1 if layers is None else layers)
+    if not entries:
         raise InputError(teach("at least one layer", "none", "name a mixer per layer"))
-    if several and layers is not None and layers != len(given):
-        expected = f"num_hidden_layers of {len(given)}, one per entry of mixers"
+    if several and layers is not None and layers != len(entries):
+        expected = f"num_hidden_layers of {len(entries)}, one per entry of mixers"
         raise InputError(teach(expected, str(layers), "leave num_hidden_layers out"))
-    found = []
-    for entry in given:
+    named = []
+    for entry in entries:
         if isinstance(entry, str):
             entry = {"name": entry}
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             remedy = 'write {"name": "s6", "state": 16}'
             raise InputError(teach("a mixer's name, or a name with options", repr(entry), remedy))
-        found.append({**copy.deepcopy(entry), "name": family_name(entry["name"])})
-    return found
+        named.append({**copy.deepcopy(entry), "name": family_name(entry["name"])})
+    return named
 
 
 def _per_layer(name: str, value: Any, layers: int) -> list[Any]:

@@ -60,8 +60,8 @@ class StackPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     def get_init_context(cls, *args: Any, **kwargs: Any) -> list[Any]:
         """Build on a real device when loading, since mixers may compute constants; seeds stay untouched."""
         contexts = super().get_init_context(*args, **kwargs)
-        kept = [c for c in contexts if not (isinstance(c, torch.device) and c.type == "meta")]
-        return [*kept, torch.random.fork_rng(devices=[])]
+        others = [c for c in contexts if not (isinstance(c, torch.device) and c.type == "meta")]
+        return [*others, torch.random.fork_rng(devices=[])]
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Parameters that stand for others: those of layers that share, and a tied head."""
@@ -189,12 +189,12 @@ class StackModel(StackPreTrainedModel):
         )
         return _returned(output, return_dict)
 
-    def _cache(self, given: Any, wanted: bool, mask: Tensor | None) -> StackCache | None:
+    def _cache(self, cache: Any, wanted: bool, mask: Tensor | None) -> StackCache | None:
         """What the tokens go on from and are kept in; None where neither is asked for or padding would be kept."""
-        begun = isinstance(given, StackCache) and given.get_seq_length() > 0
+        begun = isinstance(cache, StackCache) and cache.get_seq_length() > 0
         if not begun and (not wanted or (mask is not None and not bool(mask.all()))):
             return None
-        return StackCache.of(given, len(self.blocks))
+        return StackCache.of(cache, len(self.blocks))
 
 
 class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -246,16 +246,16 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
             kwargs: Passed to `StackModel.forward`.
         """
         output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(output.last_hidden_state[:, kept])
+        rows = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, rows])
         loss = None
         if labels is not None:
             wide = logits[:, :-1].flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
             loss = causal_loss(wide, labels[:, 1:].flatten().to(wide.device), num_items_in_batch)
-        made = CausalLMOutputWithPast(
+        result = CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=output.past_key_values, hidden_states=output.hidden_states
         )
-        return _returned(made, return_dict)
+        return _returned(result, return_dict)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -292,7 +292,7 @@ class StackForSequenceClassification(StackPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> None:
-        """None: classes are no tokens."""
+        """None: classes are not tokens."""
         return
 
     def forward(

@@ -163,7 +163,7 @@ def judge(measure: str, cells: Sequence[CellSign], gaps: Sequence[str]) -> Verdi
 
 
 def _asked_sign(cells: Sequence[CellSign]) -> int:
-    """Sign to hold the cells against: the trained model's where it has one, else that of most cells."""
+    """Sign to compare the cells with: the trained model's where it has one, else that of most cells."""
     trained = {cell.sign for cell in cells if cell.weights == TRAINED}
     if len(trained) == 1 and 0 not in trained:
         return trained.pop()

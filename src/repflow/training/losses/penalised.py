@@ -46,10 +46,10 @@ class Weights:
             # float64 survives the trip through a checkpoint's JSON bit by bit
             start = torch.tensor(penalty.weight.start, dtype=torch.float64, device=value.device)
             self.moving[penalty.name] = start
-        held = self.moving[penalty.name] = self.moving[penalty.name].to(value.device)
-        used = held.to(value.dtype, copy=True)
+        weight = self.moving[penalty.name] = self.moving[penalty.name].to(value.device)
+        used = weight.to(value.dtype, copy=True)
         metrics[f"weight/{penalty.name}"] = used
-        penalty.weight.move(held, value.detach())
+        penalty.weight.move(weight, value.detach())
         return used
 
     def state(self) -> dict[str, float]:
@@ -59,11 +59,11 @@ class Weights:
     def restore(self, state: Mapping[str, float]) -> None:
         """Go on from a checkpoint's weights."""
         for name, value in state.items():
-            kept = self.moving.get(name)
-            if kept is None:
+            weight = self.moving.get(name)
+            if weight is None:
                 self.moving[name] = torch.tensor(value, dtype=torch.float64)
             else:
-                kept.fill_(value)
+                weight.fill_(value)
 
 
 class Penalised:

@@ -51,8 +51,8 @@ class PenalisedTrainer(Trainer):  # type: ignore[misc]
         batch = Batch(
             inputs["input_ids"], targets=_next_labels(inputs.get("labels")), mask=inputs.get("attention_mask")
         )
-        asked = {**inputs, "output_hidden_states": True}
-        loss, output = super().compute_loss(model, asked, True, num_items_in_batch)
+        arguments = {**inputs, "output_hidden_states": True}
+        loss, output = super().compute_loss(model, arguments, True, num_items_in_batch)
         added, parts = self.penalty_weights.add(pass_of(self.accelerator.unwrap_model(model), batch, output))
         for name, value in parts.items():
             self._penalty_sums[name] = self._penalty_sums.get(name, 0) + value.detach()

@@ -132,9 +132,9 @@ def conv_gradient_kernel(
         m2 = tl.load(slope + (n + 2) * across, mask=_where(n + 2 < tokens, c, channels), other=0.0)
         m3 = tl.load(slope + (n + 3) * across, mask=_where(n + 3 < tokens, c, channels), other=0.0)
         a, f = _conv_slope(v0, y0, x1, x2, x3, w0, w1, w2, w3, shift, SILU)
-        made = w3 * g3 + w2 * g2 + w1 * g1 + w0 * f
+        value = w3 * g3 + w2 * g2 + w1 * g1 + w0 * f
         mine = _where((t - 3 >= start) & (t - 3 < stop), c, channels)
-        tl.store(target + (t - 3) * dtoken, made.to(dx.dtype.element_ty), mask=mine)
+        tl.store(target + (t - 3) * dtoken, value.to(dx.dtype.element_ty), mask=mine)
         own = tl.where(t < stop, f, 0.0)
         total += own
         s0 += own * x3
@@ -142,9 +142,9 @@ def conv_gradient_kernel(
         s2 += own * x1
         s3 += own * a
         b, g = _conv_slope(v1, y1, a, x1, x2, w0, w1, w2, w3, shift, SILU)
-        made = w3 * g2 + w2 * g1 + w1 * f + w0 * g
+        value = w3 * g2 + w2 * g1 + w1 * f + w0 * g
         mine = _where((t - 2 >= start) & (t - 2 < stop), c, channels)
-        tl.store(target + (t - 2) * dtoken, made.to(dx.dtype.element_ty), mask=mine)
+        tl.store(target + (t - 2) * dtoken, value.to(dx.dtype.element_ty), mask=mine)
         own = tl.where(t + 1 < stop, g, 0.0)
         total += own
         s0 += own * x2
@@ -152,9 +152,9 @@ def conv_gradient_kernel(
         s2 += own * a
         s3 += own * b
         d, h = _conv_slope(v2, y2, b, a, x1, w0, w1, w2, w3, shift, SILU)
-        made = w3 * g1 + w2 * f + w1 * g + w0 * h
+        value = w3 * g1 + w2 * f + w1 * g + w0 * h
         mine = _where((t - 1 >= start) & (t - 1 < stop), c, channels)
-        tl.store(target + (t - 1) * dtoken, made.to(dx.dtype.element_ty), mask=mine)
+        tl.store(target + (t - 1) * dtoken, value.to(dx.dtype.element_ty), mask=mine)
         own = tl.where(t + 2 < stop, h, 0.0)
         total += own
         s0 += own * x1
@@ -162,8 +162,8 @@ def conv_gradient_kernel(
         s2 += own * b
         s3 += own * d
         e, i = _conv_slope(v3, y3, d, b, a, w0, w1, w2, w3, shift, SILU)
-        made = w3 * f + w2 * g + w1 * h + w0 * i
-        tl.store(target + t * dtoken, made.to(dx.dtype.element_ty), mask=_where(t < stop, c, channels))
+        value = w3 * f + w2 * g + w1 * h + w0 * i
+        tl.store(target + t * dtoken, value.to(dx.dtype.element_ty), mask=_where(t < stop, c, channels))
         own = tl.where(t + 3 < stop, i, 0.0)
         total += own
         s0 += own * a
@@ -261,16 +261,16 @@ def norm_gradient_kernel(
         unit = v * scale[:, None]
         total += slope.to(tl.float32) * unit
         g = slope.to(tl.float32) * w[None, :]
-        made = scale[:, None] * (g - unit * (tl.sum(g * unit, 1) / width)[:, None])
+        value = scale[:, None] * (g - unit * (tl.sum(g * unit, 1) / width)[:, None])
         if GATED:
             out_z = dz + r[:, None] * _stride(dz_row, ALIGNED) + c[None, :]
             wide = gate.to(tl.float32)
-            tl.store(out_z, (made * bare * silu_slope(wide)).to(dz.dtype.element_ty), mask=inside)
-            made = made * silu(wide)
+            tl.store(out_z, (value * bare * silu_slope(wide)).to(dz.dtype.element_ty), mask=inside)
+            value = value * silu(wide)
         if PASSED:
-            made += around.to(tl.float32)
+            value += around.to(tl.float32)
         out = dx + r[:, None] * _stride(dx_row, ALIGNED) + c[None, :]
-        tl.store(out, made.to(dx.dtype.element_ty), mask=inside)
+        tl.store(out, value.to(dx.dtype.element_ty), mask=inside)
         r += ROWS
         if AHEAD:
             raw, slope, gate, around = next_raw, next_slope, next_gate, next_around

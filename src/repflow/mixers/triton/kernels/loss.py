@@ -33,6 +33,6 @@ def loss_gradient_kernel(logits, target, whole, slope, size, row, scale, BLOCK: 
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     v = tl.load(logits + at * row + column, mask=inside, other=float("-inf")).to(tl.float32)
-    made = tl.exp(v - tl.load(whole + at)) - tl.where(column == tl.load(target + at), 1.0, 0.0)
-    made = made * (scale * tl.load(slope).to(tl.float32))
-    tl.store(logits + at * row + column, made.to(logits.dtype.element_ty), mask=inside)
+    value = tl.exp(v - tl.load(whole + at)) - tl.where(column == tl.load(target + at), 1.0, 0.0)
+    value = value * (scale * tl.load(slope).to(tl.float32))
+    tl.store(logits + at * row + column, value.to(logits.dtype.element_ty), mask=inside)

@@ -76,9 +76,9 @@ def score_kernel(
     inside = (at < tokens)[:, None] & (n < STATE)[None, :]
     c = tl.load(C + sample * c_batch + group * c_group + at[:, None] * c_token + n[None, :], mask=inside, other=0.0)
     b = tl.load(B + sample * b_batch + group * b_group + at[:, None] * b_token + n[None, :], mask=inside, other=0.0)
-    made = tl.dot(c.to(KIND), tl.trans(b.to(KIND)), input_precision=PRECISION)
+    score = tl.dot(c.to(KIND), tl.trans(b.to(KIND)), input_precision=PRECISION)
     out = scores + (place.to(tl.int64) * groups + group) * Q * Q + q[:, None] * Q + q[None, :]
-    tl.store(out, made)
+    tl.store(out, score)
 
 
 @triton.jit(do_not_specialize=["tokens", "chunks"])
@@ -284,18 +284,18 @@ def input_kernel(
         tl.float32
     )
     tl.store(direct + row * Q + q, tl.sum(u * v, 1))
-    made = u * tl.load(dt + row * Q + q)[:, None]
+    value = u * tl.load(dt + row * Q + q)[:, None]
     if SKIP:
         wide = slope.to(tl.float32)
         skip = tl.load(D + head * d_head + p * d_dim, mask=p < DIM, other=0.0).to(tl.float32)
-        made += skip[None, :] * wide
+        value += skip[None, :] * wide
         # D is one number of a head, or with WIDE one of each of its channels
         if WIDE:
             tl.store(dD + place.to(tl.int64) * d_row + head * DIM + p, tl.sum(wide * v, 0), mask=p < DIM)
         else:
             tl.store(dD + place.to(tl.int64) * d_row + head, tl.sum(tl.sum(wide * v, 1), 0))
     out = dx + sample * dx_batch + at[:, None] * dx_token + head * dx_head + p[None, :]
-    tl.store(out, made.to(dx.dtype.element_ty), mask=inside)
+    tl.store(out, value.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["tokens", "chunks", "parts"])
@@ -332,9 +332,9 @@ def pair_kernel(
         )
         gap = (cum_hi[:, None] - cum_hi[None, :]) + (cum_lo[:, None] - cum_lo[None, :])
         fade = tl.exp(tl.where(q[:, None] >= q[None, :], gap, float("-inf")))
-        made = tl.dot(slope.to(KIND), tl.trans(v.to(KIND)), input_precision=PRECISION) * fade * step[None, :]
-        total += made
-        reach = tl.dot((made * g).to(KIND), earlier, input_precision=PRECISION)
+        pair = tl.dot(slope.to(KIND), tl.trans(v.to(KIND)), input_precision=PRECISION) * fade * step[None, :]
+        total += pair
+        reach = tl.dot((pair * g).to(KIND), earlier, input_precision=PRECISION)
         tl.store(pairs + row * Q + q, tl.sum(tl.where(q[:, None] >= q[None, :], reach, 0.0), 0))
     out = dscores + (piece * tl.num_programs(0)).to(tl.int64) * groups * Q * Q + square
     tl.store(out, total)
@@ -424,18 +424,18 @@ def step_gradient_kernel(
         total = total * rate
     part = place.to(tl.int64) * row_a + head
     tl.store(dA + part, total, mask=head < heads)
-    made = slope * rate[None, :] + tl.load(direct + cell, mask=known, other=0.0)
+    value = slope * rate[None, :] + tl.load(direct + cell, mask=known, other=0.0)
     source = raw + sample * raw_batch + at.to(tl.int64)[:, None] * raw_token + head[None, :]
     d = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         d += tl.load(bias + head, mask=head < heads, other=0.0).to(tl.float32)[None, :]
     if LIMIT:
         # at a limit dt is that limit exactly
-        made = tl.where((step > low) & (step < high), made, 0.0)
+        value = tl.where((step > low) & (step < high), value, 0.0)
     if SOFTPLUS:
-        made = made * sigmoid(d)
-    made = tl.where(inside, made, 0.0)
+        value = value * sigmoid(d)
+    value = tl.where(inside, value, 0.0)
     if BIAS:
-        tl.store(dbias + part, tl.sum(made, 0), mask=head < heads)
+        tl.store(dbias + part, tl.sum(value, 0), mask=head < heads)
     out = draw + sample * draw_batch + at.to(tl.int64)[:, None] * draw_token + head[None, :]
-    tl.store(out, made.to(draw.dtype.element_ty), mask=inside)
+    tl.store(out, value.to(draw.dtype.element_ty), mask=inside)

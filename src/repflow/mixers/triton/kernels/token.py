@@ -59,12 +59,12 @@ def s6_token_kernel(
     into = tl.load(B + sample * b_batch + n, mask=n < STATE, other=0.0).to(tl.float32)
     out_of = tl.load(C + sample * c_batch + n, mask=n < STATE, other=0.0).to(tl.float32)
     place = h + (sample * STATE + n[:, None]) * channels + c[None, :]
-    held = tl.load(place, mask=both, other=0.0)
-    held = held * tl.exp(step[None, :] * rate) + (step * value)[None, :] * into[:, None]
-    tl.store(place, held, mask=both)
-    made = tl.sum(held * out_of[:, None], 0) + value * tl.load(D + c, mask=inside, other=0.0).to(tl.float32)
-    made = made * silu(tl.load(z + sample * z_batch + c, mask=inside, other=0.0).to(tl.float32))
-    tl.store(y + sample * channels + c, made.to(y.dtype.element_ty), mask=inside)
+    state = tl.load(place, mask=both, other=0.0)
+    state = state * tl.exp(step[None, :] * rate) + (step * value)[None, :] * into[:, None]
+    tl.store(place, state, mask=both)
+    output = tl.sum(state * out_of[:, None], 0) + value * tl.load(D + c, mask=inside, other=0.0).to(tl.float32)
+    output = output * silu(tl.load(z + sample * z_batch + c, mask=inside, other=0.0).to(tl.float32))
+    tl.store(y + sample * channels + c, output.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -87,8 +87,8 @@ def ssd_token_kernel(
     into = tl.load(B + sample * b_batch + group * STATE + n, mask=n < STATE, other=0.0).to(tl.float32)
     out_of = tl.load(C + sample * c_batch + group * STATE + n, mask=n < STATE, other=0.0).to(tl.float32)
     place = h + ((sample * heads + head) * DIM + p[:, None]) * STATE + n[None, :]
-    held = tl.load(place, mask=both, other=0.0)
-    held = held * keep + (step * value)[:, None] * into[None, :]
-    tl.store(place, held, mask=both)
-    made = tl.sum(held * out_of[None, :], 1) + value * tl.load(D + head).to(tl.float32)
-    tl.store(y + (sample * heads + head) * DIM + p, made.to(y.dtype.element_ty), mask=inside)
+    state = tl.load(place, mask=both, other=0.0)
+    state = state * keep + (step * value)[:, None] * into[None, :]
+    tl.store(place, state, mask=both)
+    output = tl.sum(state * out_of[None, :], 1) + value * tl.load(D + head).to(tl.float32)
+    tl.store(y + (sample * heads + head) * DIM + p, output.to(y.dtype.element_ty), mask=inside)

@@ -130,6 +130,49 @@ def check_loss():
         cross_entropy_in_place(logits * 1, torch.zeros(3, dtype=torch.long, device="meta")).backward()
 
 
+def block_weights(replicas=3, width=64, state=16, rank=4):
+    from repflow.mixers.triton.row_scan import BlockWeights
+
+    channels = 2 * width
+    shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
+    shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
+    return BlockWeights(*(empty(replicas, *shape, dtype=torch.float32).requires_grad_() for shape in shapes))
+
+
+def check_row_blocks():
+    """Blocks of several models at once: states and tokens that fill tiles and that do not, two ranks, gradients."""
+    from repflow.mixers.triton.row_scan import row_block
+
+    for half, state, width, tokens in (
+        (torch.bfloat16, 16, 64, 32),
+        (torch.bfloat16, 18, 128, 30),
+        (torch.float32, 16, 64, 30),
+    ):
+        x = empty(3 * 2, tokens, width, dtype=torch.float32).requires_grad_()
+        weights = block_weights(width=width, state=state, rank=width // 16)
+        row_block(x, weights, 1e-5, half).sum().backward()
+
+
+def check_row_losses():
+    from repflow.mixers.triton.loss import row_losses_in_place
+
+    for dtype in KINDS:
+        logits = empty(3, 5000, dtype=dtype).requires_grad_()
+        row_losses_in_place(logits * 1, torch.zeros(3, dtype=torch.long, device="meta"))[0].sum().backward()
+
+
+def check_adamw():
+    from repflow.mixers.triton.optimiser import Betas, adamw_step
+
+    value, slope, mean, square = (empty(3, 50, 7, dtype=torch.float32) for _ in range(4))
+    each = {name: empty(3, dtype=torch.float32) for name in ("rates", "scales")}
+    corrections = empty(2, dtype=torch.float32)
+    for decay in (0.0, 0.1):
+        adamw_step(
+            value, slope, mean, square, **each, corrections=corrections, decay=decay, betas=Betas(0.9, 0.95, 1e-8)
+        )
+
+
 def check_sums_of_weights():
     from repflow.models.weights.block_sums import first_launch, on_gpu
 

@@ -558,6 +558,98 @@ def check_single_tokens_that_are_not_finite():
     assert state.isfinite().flatten(2).all(2).tolist() == [[True, True, False, True]] * 2
 
 
+def replica_stacks(tie, half=False):
+    """Stacks that differ in their fixed decays, twice: for the kernels, and in float64 by their own code."""
+    from repflow.models import StackConfig, StackForCausalLM
+    from repflow.models.stack.replicas import ReplicaStack
+
+    made = []
+    poles = ({}, {"polarize": "both"}, {"polarize": "both", "placebo": True}, {"polarize": "both", "zero_rate": -100.0})
+    for seed, more in enumerate(poles):
+        torch.manual_seed(seed)
+        mixer = {"name": "s6", "state": 5, **more}
+        config = StackConfig(mixers=mixer, num_hidden_layers=2, hidden_size=16, vocab_size=40, tie_word_embeddings=tie)
+        network = StackForCausalLM(config)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        made.append(network)
+    return ReplicaStack(made), ReplicaStack([copy.deepcopy(network).double() for network in made])
+
+
+def replica_case(tie, tokens):
+    fast, slow = replica_stacks(tie)
+    torch.manual_seed(9)
+    ids, targets = torch.randint(0, 40, (8, tokens)), torch.randint(0, 40, (8, 3))
+    positions = torch.stack([torch.randperm(tokens)[:3] for _ in range(8)])
+    assert fast.fused(ids) is None
+    assert slow.fused(ids) is not None
+    weights = torch.rand(4, 6)
+    loss, hit = fast.losses(ids, positions, targets)
+    true, true_hit = slow.losses(ids, positions, targets)
+    assert error(loss, true) < 2e-6
+    assert torch.equal(hit.double(), true_hit.double())
+    (loss * weights).sum().backward()
+    (true * weights.double()).sum().backward()
+    for (name, got), (_, want) in zip(fast.named_single(), slow.named_single(), strict=True):
+        assert error(got.grad, want.grad) < 2e-5, f"gradient of {name}: {error(got.grad, want.grad):.1e}"
+
+
+def check_replicas_of_even_rows():
+    replica_case(tie=False, tokens=8)
+
+
+def check_replicas_of_odd_rows():
+    replica_case(tie=True, tokens=13)
+
+
+def check_sums_by_the_matrix_unit():
+    """In half precision the sums over channels are products with ones: float16 stands for bfloat16 here."""
+    from repflow.mixers.triton.row_scan import BlockWeights, row_block
+
+    torch.manual_seed(0)
+    width, channels, state, rank = 16, 32, 5, 1
+    shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
+    shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
+    given = [torch.randn(2, *shape) * 0.3 for shape in shapes]
+    given[7] = -given[7].abs()
+    x = torch.randn(4, 8, width)
+    slope = torch.randn_like(x)
+
+    def gradients(half):
+        leaves = [part.clone().requires_grad_() for part in (x, *given)]
+        made = row_block(leaves[0], BlockWeights(*leaves[1:]), 1e-5, half)
+        return torch.autograd.grad((made * slope).sum(), leaves)
+
+    for narrow, wide in zip(gradients(torch.float16), gradients(torch.float32), strict=True):
+        assert error(narrow, wide.double()) < 5e-3
+
+
+def check_adamw_of_replicas():
+    from repflow.mixers.triton.optimiser import Betas, adamw_step
+
+    torch.manual_seed(0)
+    value = torch.randn(2, 5, 7)
+    rates, scales = torch.tensor([1e-2, 3e-2]), torch.tensor([1.0, 0.5])
+    alone = [value[replica].clone().double().requires_grad_() for replica in range(2)]
+    makers = [
+        torch.optim.AdamW([part], lr=float(rates[i]), betas=(0.9, 0.95), weight_decay=0.1)
+        for i, part in enumerate(alone)
+    ]
+    mean, square = torch.zeros_like(value), torch.zeros_like(value)
+    for step in range(1, 4):
+        slope = torch.randn(2, 5, 7)
+        corrections = torch.tensor([1 - 0.9**step, 1 - 0.95**step])
+        adamw_step(
+            value, slope, mean, square, rates=rates, scales=scales, corrections=corrections, decay=0.1,
+            betas=Betas(0.9, 0.95, 1e-8),
+        )  # fmt: skip
+        for replica, (part, maker) in enumerate(zip(alone, makers, strict=True)):
+            part.grad = slope[replica].double() * scales[replica].double()
+            maker.step()
+    assert error(value, torch.stack(alone)) < 1e-6
+
+
 def main():
     outcome = {}
     for name, check in list(globals().items()):

@@ -100,6 +100,6 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the rate of every group, in place where a CUDA graph reads it."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(rate * group["factor"])
+            group["lr"].copy_(torch.as_tensor(rate * group["factor"]))
         else:
             group["lr"] = rate * group["factor"]

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from repflow.models.devices import require_dtype
+from repflow.models.stack.replicas import ReplicaStack
 from repflow.training.batch import Batch
 from repflow.training.config import TrainingConfig
 from repflow.training.graph import CudaRecorder, Recorded, Recorder
 from repflow.training.history import LOSS, NORM
 from repflow.training.losses import Loss
 from repflow.training.optimiser import make_optimiser, set_rate
+from repflow.training.replicas import ReplicaAdamW
 
 WARM = 3
 """Steps before a CUDA graph is recorded."""
@@ -56,7 +58,7 @@ class Stepper:
     loss: Loss
     config: TrainingConfig
     device: torch.device
-    optimiser: torch.optim.AdamW = field(init=False)
+    optimiser: torch.optim.Optimizer = field(init=False)
     recorder: Recorder | None = None
     names: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -65,7 +67,10 @@ class Stepper:
 
     def __post_init__(self) -> None:
         """Make the optimiser; check the precision."""
-        self.optimiser = make_optimiser(self.network, self.config.optimiser, self.device)
+        if isinstance(self.network, ReplicaStack):
+            self.optimiser = ReplicaAdamW(self.network, self.config.optimiser)
+        else:
+            self.optimiser = make_optimiser(self.network, self.config.optimiser, self.device)
         half = self.config.precision == "bfloat16" or (self.config.precision == "auto" and self.device.type == "cuda")
         if half:
             require_dtype(torch.bfloat16, self.device)
@@ -134,6 +139,8 @@ class Stepper:
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient; the gradient is clipped to its bound."""
+        if isinstance(self.optimiser, ReplicaAdamW):
+            return self.optimiser.clip(self.config.clip)
         if self.config.clip is not None:
             return torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip).detach()
         return torch.nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None])

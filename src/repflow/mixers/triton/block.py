@@ -28,8 +28,11 @@ def _aligned(*strides: int) -> bool:
     return all(stride % 8 == 0 for stride in strides)
 
 
-def conv_forward(x: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool = True) -> Tensor:
-    """Causal depthwise convolution of x (batch, token, channel) with weight (channel, 1, K), then SiLU."""
+def conv_forward(x: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool = True, replicas: int = 1) -> Tensor:
+    """Causal depthwise convolution of x (batch, token, channel) with weight (channel, 1, K), then SiLU.
+
+    With several replicas x holds the samples of one after those of another, and weight and bias have them in front.
+    """
     from repflow.mixers.triton.kernels import block as kernels
 
     batch, tokens, channels = x.shape
@@ -37,7 +40,8 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool =
     rows, block = 32, min(128, power(channels, 16))
     blocks = ceil_div(tokens, rows)
     kernels.conv_kernel[(batch * blocks, ceil_div(channels, block))](
-        x, weight, weight if bias is None else bias, y, tokens, channels, blocks, x.stride(0), x.stride(1),
+        x, weight, weight if bias is None else bias, y, tokens, channels, blocks, batch // replicas,
+        x.stride(0), x.stride(1),
         K=weight.shape[-1], T=rows, BLOCK=block, BIAS=bias is not None, SILU=silu,
         ALIGNED=_aligned(x.stride(0), x.stride(1)), num_warps=4,
     )  # fmt: skip
@@ -46,7 +50,7 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool =
 
 def conv_backward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dy: Tensor, dx: Tensor, sums: Tensor, span: int,
-    *, silu: bool = True,
+    *, silu: bool = True, replicas: int = 1,
 ) -> None:  # fmt: skip
     """Write dx where it lies, and each span's part of the gradients of weight and bias. dy is contiguous.
 
@@ -59,7 +63,7 @@ def conv_backward(
     blocks = ceil_div(tokens, span)
     kernels.conv_gradient_kernel[(batch * blocks, ceil_div(channels, block))](
         x, weight, weight if bias is None else bias, dy, dx, sums, sums[:, channels * taps :], tokens, channels, blocks,
-        span, sums.stride(0), x.stride(0), x.stride(1), dx.stride(0), dx.stride(1),
+        span, batch // replicas, sums.stride(0), x.stride(0), x.stride(1), dx.stride(0), dx.stride(1),
         K=taps, BLOCK=block, BIAS=bias is not None, SILU=silu,
         ALIGNED=_aligned(x.stride(0), x.stride(1), dx.stride(0), dx.stride(1)), num_warps=1,
     )  # fmt: skip
@@ -94,11 +98,13 @@ def _gradient_rows(width: int) -> tuple[int, int, int]:
 
 
 def norm_forward(
-    x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, gate: Tensor | None = None, rounded: bool = False
-) -> Tensor:
+    x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, gate: Tensor | None = None, rounded: bool = False,
+    replicas: int = 1,
+) -> Tensor:  # fmt: skip
     """RMS norm of x, or of x · silu(gate), over the last axis: x / rms(x) · weight, in the given dtype.
 
-    With `rounded`, x is rounded to the weight's dtype first.
+    With `rounded`, x is rounded to the weight's dtype first. With several replicas x holds the rows of one after those
+    of another, equally many of each, and weight is (replica, width).
     """
     from repflow.mixers.triton.kernels import block as kernels
 
@@ -106,8 +112,11 @@ def norm_forward(
     count, (v, v_row), (z, z_row) = x.numel() // width, _by_rows(x), (x, 0) if gate is None else _by_rows(gate)
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     rows, block, warps = _rows(width)
+    each = count // replicas
+    while replicas > 1 and each % rows:  # a tile has rows of one replica
+        rows //= 2
     kernels.norm_kernel[(ceil_div(count, rows),)](
-        v, z, weight, y, count, width, v_row, z_row, eps,
+        v, z, weight, y, count, width, each, v_row, z_row, eps,
         ROWS=rows, BLOCK=block, GATED=gate is not None, ROUND=rounded, ALIGNED=_aligned(v_row, z_row), num_warps=warps,
     )  # fmt: skip
     return y
@@ -115,11 +124,12 @@ def norm_forward(
 
 def norm_backward(
     x: Tensor, weight: Tensor, eps: float, dy: Tensor, dx: Tensor, sums: Tensor, *, passed: Tensor | None = None,
-    gate: Tensor | None = None, dgate: Tensor | None = None, rounded: bool = False,
+    gate: Tensor | None = None, dgate: Tensor | None = None, rounded: bool = False, replicas: int = 1,
 ) -> None:  # fmt: skip
     """Write dx (plus `passed`, the gradient that went around the norm), dgate, and each program's part of dweight.
 
-    There are as many programs as rows of `sums` (program, width).
+    There are as many programs as rows of `sums` (program, width); with several replicas, a whole number for each, with
+    equally many rows.
     """
     from repflow.mixers.triton.kernels import block as kernels
 
@@ -129,7 +139,8 @@ def norm_backward(
     rows, block, warps = _gradient_rows(width)
     kernels.norm_gradient_kernel[(programs,)](
         v, z, weight, dy.contiguous(), v if passed is None else passed.contiguous(), out, out_z, sums,
-        count, width, ceil_div(count, programs), sums.stride(0), v_row, z_row, out_row, out_z_row, eps,
+        count, width, ceil_div(count, programs), count // replicas, sums.stride(0), v_row, z_row, out_row,
+        out_z_row, eps,
         ROWS=rows, BLOCK=block, GATED=gate is not None, ROUND=rounded, PASSED=passed is not None,
         ALIGNED=_aligned(v_row, z_row, out_row, out_z_row), AHEAD=block <= 512 * warps, num_warps=warps,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 Rows are tokens, with a stride of their own, so that the parts of a projection are read and written where they lie.
 ALIGNED says that the strides are multiples of 8, which Triton cannot see by itself and needs for wide loads.
+`each` samples (rows, for norms) in a row share their parameters; those of the next follow in memory.
 """
 
 # Triton reads these functions' source: annotations and docstrings inside stay plain.
@@ -21,9 +22,9 @@ def _stride(value, ALIGNED: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["tokens", "blocks"])
+@triton.jit(do_not_specialize=["tokens", "blocks", "each"])
 def conv_kernel(
-    x, weight, bias, y, tokens, channels, blocks, x_batch, x_token,
+    x, weight, bias, y, tokens, channels, blocks, each, x_batch, x_token,
     K: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
@@ -32,6 +33,8 @@ def conv_kernel(
     t = (place % blocks) * T + tl.arange(0, T)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = c < channels
+    weight += sample // each * channels * K
+    bias += sample // each * channels
     source = x + sample * _stride(x_batch, ALIGNED) + c[None, :]
     token = _stride(x_token, ALIGNED)
     out = tl.zeros((T, BLOCK), tl.float32)
@@ -73,9 +76,10 @@ def _tap(weight, c, real, j: tl.constexpr, K: tl.constexpr):
     return w
 
 
-@triton.jit(do_not_specialize=["tokens", "blocks", "span", "row"])
+@triton.jit(do_not_specialize=["tokens", "blocks", "span", "each", "row"])
 def conv_gradient_kernel(
-    x, weight, bias, dy, dx, dweight, dbias, tokens, channels, blocks, span, row, x_batch, x_token, dx_batch, dx_token,
+    x, weight, bias, dy, dx, dweight, dbias, tokens, channels, blocks, span, each, row, x_batch, x_token, dx_batch,
+    dx_token,
     K: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     # One warp walks over `span` tokens of its channels with the last three inputs and slopes in registers: every
@@ -85,6 +89,8 @@ def conv_gradient_kernel(
     sample = (place // blocks).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = c < channels
+    weight += sample // each * channels * K
+    bias += sample // each * channels
     start = (place % blocks) * span
     stop = tl.minimum(start + span, tokens)
     token = tl.cast(_stride(x_token, ALIGNED), tl.int64)
@@ -186,9 +192,9 @@ def conv_gradient_kernel(
         tl.store(dbias + place.to(tl.int64) * row + c, total, mask=real)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "each"])
 def norm_kernel(
-    x, z, weight, y, rows, width, x_row, z_row, eps,
+    x, z, weight, y, rows, width, each, x_row, z_row, eps,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr, ROUND: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -203,6 +209,7 @@ def norm_kernel(
             tl.load(z + r[:, None] * _stride(z_row, ALIGNED) + c[None, :], mask=inside, other=0.0).to(tl.float32)
         )
     scale = 1.0 / tl.sqrt(tl.sum(v * v, 1) / width + eps)
+    weight += tl.program_id(0).to(tl.int64) * ROWS // each * width
     w = tl.load(weight + c, mask=c < width, other=0.0).to(tl.float32)
     out = y + r[:, None] * width + c[None, :]
     tl.store(out, (v * scale[:, None] * w[None, :]).to(y.dtype.element_ty), mask=inside)
@@ -225,9 +232,9 @@ def _gradient_rows(
     return raw, slope, gate, around
 
 
-@triton.jit(do_not_specialize=["rows", "span", "row"])
+@triton.jit(do_not_specialize=["rows", "span", "each", "row"])
 def norm_gradient_kernel(
-    x, z, weight, dy, passed, dx, dz, dweight, rows, width, span, row, x_row, z_row, dx_row, dz_row, eps,
+    x, z, weight, dy, passed, dx, dz, dweight, rows, width, span, each, row, x_row, z_row, dx_row, dz_row, eps,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr, ROUND: tl.constexpr, PASSED: tl.constexpr,
     ALIGNED: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
@@ -235,7 +242,7 @@ def norm_gradient_kernel(
     program = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     real = c < width
-    w = tl.load(weight + c, mask=real, other=0.0).to(tl.float32)
+    w = tl.load(weight + tl.minimum(program * span, rows - 1) // each * width + c, mask=real, other=0.0).to(tl.float32)
     # a whole tile of sums: adding up its rows in every round would make the warps wait for each other
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     start = program * span

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def loss_kernel(logits, target, loss, whole, size, row, BLOCK: tl.constexpr):
+def loss_kernel(logits, target, loss, whole, hit, size, row, BLOCK: tl.constexpr, HIT: tl.constexpr):
     # one visit: running maximum and sum of each column of the tile, joined at the end
     at = tl.program_id(0).to(tl.int64)
     base = logits + at * row
@@ -24,15 +24,19 @@ def loss_kernel(logits, target, loss, whole, size, row, BLOCK: tl.constexpr):
     most = tl.max(top, 0)
     log_sum = tl.log(tl.sum(total * tl.exp(top - most), 0)) + most
     tl.store(whole + at, log_sum)
-    tl.store(loss + at, log_sum - tl.load(base + tl.load(target + at)).to(tl.float32))
+    wanted = tl.load(base + tl.load(target + at)).to(tl.float32)
+    tl.store(loss + at, log_sum - wanted)
+    if HIT:
+        tl.store(hit + at, tl.where(wanted >= most, 1.0, 0.0))
 
 
 @triton.jit
-def loss_gradient_kernel(logits, target, whole, slope, size, row, scale, BLOCK: tl.constexpr):
+def loss_gradient_kernel(logits, target, whole, slope, size, row, slope_row, scale, BLOCK: tl.constexpr):
+    # one slope for all rows (slope_row = 0), or one for each
     at = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     v = tl.load(logits + at * row + column, mask=inside, other=float("-inf")).to(tl.float32)
     value = tl.exp(v - tl.load(whole + at)) - tl.where(column == tl.load(target + at), 1.0, 0.0)
-    value = value * (scale * tl.load(slope).to(tl.float32))
+    value = value * (scale * tl.load(slope + at * slope_row).to(tl.float32))
     tl.store(logits + at * row + column, value.to(logits.dtype.element_ty), mask=inside)

@@ -150,9 +150,9 @@ _TABLE = """
     studies.reproduce_models studies.reproduce.models
     studies.reproduce_preflight studies.reproduce.preflight
     studies.reproduce_recipes studies.reproduce.flow
-    studies.reproduce_result studies.reproduce.result
-    studies.reproduce_run studies.reproduce.cells
-    studies.recency_recipes studies.reproduce.recency
+    studies.reproduce_result studies.reproduce.flow
+    studies.reproduce_run studies.reproduce.study
+    studies.recency_recipes studies.reproduce.statement
     studies.recency_figures studies.reproduce.influence
     studies.memory_figures studies.reproduce.memory
     studies.needle_figures studies.reproduce.needle

@@ -215,12 +215,15 @@ def test_a_dry_run_writes_nothing_and_scale_paper_wants_a_yes(cli, tmp_path, mon
     monkeypatch.setattr(importlib.import_module("repflow.models.load"), "hub_reachable", lambda: True)
     done = cli("reproduce", "recency-fig7", "--scale", "paper", "--dry-run")
     assert done.code == 0, done.err
-    assert "Mamba-1.4B: state-spaces/mamba-1.4b-hf, kvpr, length 512, 32 prompts" in done.out
+    assert "recency Mamba-1.4B: kvpr at 512 tokens" in done.out
+    assert "4 runs, 128 prompts" in done.out
+    assert "GB for checkpoints" in done.out
     refused = cli("reproduce", "recency-fig7", "--scale", "paper")
     assert refused.code == 2
     assert "--yes to start at scale paper" in refused.err
-    outcome = cli("reproduce", "recency-fig1", "--dry-run", "--json")
-    assert set(json.loads(outcome.out)["runs"]) == {"Mamba-130M"}  # one random Mamba stands for both sizes
+    outcome = json.loads(cli("reproduce", "recency-fig1", "--dry-run", "--json").out)
+    assert [cell["model"] for cell in outcome["cells"]] == ["Mamba-130M"]  # one random Mamba stands for both sizes
+    assert (outcome["runs"], outcome["prompts"], outcome["problems"]) == (1, 8, [])  # four prompts, and the twin's
     assert not list(tmp_path.iterdir())
 
 
@@ -228,7 +231,8 @@ def test_a_dry_run_writes_nothing_and_scale_paper_wants_a_yes(cli, tmp_path, mon
     ("options", "message"),
     [
         (("--model", "Mamba-130M"), "--model ROLE=SPEC"),
-        (("--model", "Pythia-2.8B=x"), "unknown model of recency-fig1 'Pythia-2.8B'"),
+        (("--model", "Pythia-2.8B=x"), "unknown model of the paper 'Pythia-2.8B'"),
+        (("--model", "Mistral-7B=x"), "a --model for one of Mamba-130M, Mamba-1.4B; got others; recency-fig1 shows no"),
         (("--probe-seeds", "3"), "recency-fig1 without --probe-seeds"),
         (("--scale", "huge"), "--scale tiny, zoo or paper"),
         (("--samples", "0"), "--samples of at least 1; got 0"),

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from repflow.core.recipes import NAMES
 from repflow.core.results import Result
 from repflow.dynamics.figures import FIGURES
 from repflow.report.draw.dynamics import dynamics_figure
@@ -14,7 +15,6 @@ from repflow.report.terminal.dynamics import apply_view, figure_view
 from repflow.store import load_result
 from repflow.studies.dynamics.paths import times
 from repflow.studies.reproduce.dynamics import run as run_figure
-from repflow.studies.reproduce.flow import DYNAMICS
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def lines_of(result):
 
 
 def test_recipes_are_the_figures():
-    assert tuple(FIGURES) == DYNAMICS
+    assert list(FIGURES) == [name for name in NAMES if name.startswith("dynamics")]
 
 
 def test_simulate_prints_stores_and_draws(cli, tmp_path):
@@ -140,7 +140,8 @@ def test_figure_6_tells_what_each_token_does():
 def test_reproduce_takes_no_models_for_them(cli):
     done = cli("reproduce", "dynamics-fig3", "--scale", "paper")
     assert done.exit_code == 2
-    assert "without a model" in done.stderr
+    assert "expected dynamics-fig3 without --scale; got paper; leave --scale out" in done.stderr
+    assert "no model" in done.stderr
     assert cli("reproduce", "dynamics-fig3", "--dry-run").exit_code == 0
     assert "dynamics-fig6" in cli("reproduce", "dynamics-fig9").stderr
 

@@ -88,17 +88,6 @@ def apply_command(
     show(result, out, place, apply_view, as_json=as_json, picture=False)
 
 
-def reproduce_figure(recipe: str, out: Path, name: str | None, *, as_json: bool) -> None:
-    """Reproduce one of paper 3's figures: run, picture, table."""
-    from repflow.studies.reproduce.dynamics import run
-
-    place = check_name(recipe if name is None else name)
-    result = run(recipe, out=out, name=place)
-    from repflow.report.terminal.dynamics import figure_view
-
-    show(result, out, place, figure_view, as_json=as_json, picture=True)
-
-
 def show(
     result: Result, out: Path, name: str, view: Callable[[Result], list[Any]], *, as_json: bool, picture: bool
 ) -> None:

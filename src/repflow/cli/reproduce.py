@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,17 +16,28 @@ from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
 from repflow.studies.engine.parts import help_of, words
-from repflow.studies.reproduce.flow import CHECK, DYNAMICS, RECENCY
-from repflow.studies.reproduce.recency import figure_name
-from repflow.studies.reproduce.study import ReproduceConfig, run_name
+from repflow.studies.reproduce.config import ReproduceConfig
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.studies.reproduce.cost import ReproduceCost
-    from repflow.studies.reproduce.plan import ReproduceCell
     from repflow.studies.reproduce.preflight import Preflight
+    from repflow.studies.reproduce.recipe import ReproduceCell
 
 HELP = {name: help_of(ReproduceConfig, name) for name in ("recipe", "models", "tasks", "lengths")}
+PICTURES = {"dynamics-figure": "repflow.report.draw.dynamics"}
+"""Stored study whose comparison has a picture beside it → module with `write_picture`."""
+
+
+def _list(asked: bool) -> bool:
+    if asked:
+        from repflow.core.recipes import RECIPES
+        from repflow.report.terminal.reproduce import recipe_tables
+
+        for part in recipe_tables(RECIPES):
+            stdout_console().print(part)
+        raise typer.Exit
+    return asked
 
 
 @with_options(ReproduceConfig, skip=("recipe", "models", "tasks", "lengths"))
@@ -42,6 +53,9 @@ def command(
         bool, typer.Option("--dry-run", help="check and print what will run, its cost, and stop")
     ] = False,
     as_json: AS_JSON = False,
+    listing: Annotated[
+        bool, typer.Option("--list", callback=_list, is_eager=True, help="print all recipes and stop")
+    ] = False,
     **options: Any,
 ) -> None:
     """Reproduce a figure or table of three papers: run the study behind it, print ours beside what is printed.
@@ -55,6 +69,7 @@ def command(
     """
     from repflow.spec.length import parse_length
     from repflow.store.name import check_name
+    from repflow.studies.reproduce.study import run, run_name
 
     check_place(out)
     options["states"] = None if options["states"] is None else words(options["states"])
@@ -65,67 +80,17 @@ def command(
         tasks=words(task or []),
         lengths=[parse_length(word) for word in words(length or [])],
     )
-    if recipe in DYNAMICS:
-        _reproduce_dynamics(config, out, name, dry_run=dry_run, as_json=as_json)
+    called = check_name(run_name(config) if name is None else name)
+    if not _may_start(config, out, yes=yes, dry_run=dry_run, as_json=as_json):
         return
-    if recipe in RECENCY:
-        _reproduce_recency(
-            config, out, check_name(figure_name(config) if name is None else name), yes, dry_run, as_json
-        )
-        return
-    run = check_name(run_name(config) if name is None else name)
-    if recipe != CHECK and not _may_start(config, out, yes=yes, dry_run=dry_run, as_json=as_json):
-        return
-    result = _run(config, out, run)
-    _print(result, out / run, as_json=as_json)
-    raise typer.Exit(_code(result))
 
+    def label(number: int, count: int, cell: ReproduceCell) -> ProgressLine:
+        return ProgressLine(f"{number}/{count} {cell.name}")
 
-def _reproduce_dynamics(config: ReproduceConfig, out: Path, name: str | None, *, dry_run: bool, as_json: bool) -> None:
-    """A figure of paper 3, which takes none of the other options."""
-    from repflow.cli.dynamics import reproduce_figure
-
-    plain = ReproduceConfig(recipe=config.recipe)
-    for field in fields(config):
-        if getattr(config, field.name) != getattr(plain, field.name):
-            got = f"{field.name.replace('_', ' ')} too"
-            raise InputError(teach(f"{config.recipe} alone: it simulates, without a model", got, "leave that out"))
-    if dry_run:
-        print(json.dumps({"runs": 1, "models": 0}) if as_json else "1 simulation on the CPU, below a minute; no model")
-        return
-    reproduce_figure(config.recipe, out, name, as_json=as_json)
-
-
-def _reproduce_recency(config: ReproduceConfig, out: Path, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """A figure of paper 2: the study that its recipe names, then the paper's statements beside ours."""
-    from repflow.report.terminal.paper_figure import figure_view, plan_lines
-    from repflow.studies.reproduce.preflight import missing_models
-
-    study = importlib.import_module(f"repflow.studies.reproduce.{RECENCY[config.recipe]}")
     with quiet():
-        asked = {role: asdict(made) for role, made in study.requests(config, out, make=False).items()}
-    if dry_run:
-        note(f"{config.recipe}: looking at models and cost")
-        problems = missing_models({role: made["model"] for role, made in asked.items()})
-        shown = [*plan_lines(asked), *(f"wrong: {text}" for text in problems)]
-        print(json.dumps({"runs": asked, "problems": problems}) if as_json else "\n".join(shown), flush=True)
-        if problems:
-            raise typer.Exit(WRONG_REQUEST)
-        return
-    if config.scale == "paper" and not yes:
-        _print_lines(plan_lines(asked), to_stderr=True)
-        raise InputError(teach("--yes to start at scale paper", "none", "--dry-run prints what will run"))
-    with quiet(), ProgressLine(config.recipe) as progress:
-        result = study.run(config, out=out, name=name, progress=progress)
-    if as_json:
-        print(json.dumps({"run": str(out / name), **result.to_json()}, allow_nan=False), flush=True)
-        return
-    console = stdout_console()
-    for part in figure_view(result):
-        console.print(part)
-    runs = " ".join(dict.fromkeys(str(out / run) for run in result.provenance["runs"].values()))
-    for line in (f"next: repflow figures {runs}", f"wrote {out / name}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        result = run(config, out=out, name=called, label=label)
+    _print(result, out, called, as_json=as_json)
+    raise typer.Exit(_code(result))
 
 
 def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
@@ -136,19 +101,21 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
 
     with quiet():
         made = plan(config, out)
-    note(f"{config.recipe}: looking at models and cost")
+    if made.cells:
+        note(f"{config.recipe}: looking at models and cost")
     with quiet():
         cost = estimate(made)
         checked = preflight(made, cost)
     if dry_run and as_json:
         print(json.dumps(cost.to_json() | checked.to_json(), allow_nan=False), flush=True)
-    else:
-        _print_lines([*checked.lines(), *_cost_lines(cost), *_check_lines(checked)], to_stderr=as_json or not dry_run)
+    elif dry_run or made.cells:
+        shown = [*checked.lines(), *(_cost_lines(cost) if made.cells else []), *_check_lines(checked)]
+        _print_lines(shown, to_stderr=as_json or not dry_run)
     if dry_run:
         if checked.problems:
             raise typer.Exit(WRONG_REQUEST)
         return False
-    if config.scale == "paper" and not yes:
+    if made.cells and config.scale == "paper" and not yes:
         raise InputError(teach("--yes to start at scale paper", "none", "the cost is above; --dry-run prints it alone"))
     if not checked.room:
         got = f"{_size(checked.free)} free, {_size(checked.needed)} needed"
@@ -158,37 +125,37 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
     return True
 
 
-def _run(config: ReproduceConfig, out: Path, name: str) -> Result:
-    from repflow.studies.reproduce.study import run
-
-    def label(number: int, count: int, cell: ReproduceCell) -> ProgressLine:
-        return ProgressLine(f"{number}/{count} {cell.name}")
-
-    with quiet():
-        return run(config, out=out, name=name, label=label)
-
-
 def _code(result: Result) -> int:
     """1 if a run failed, else 2 if one could not be run as asked."""
     statuses = {cell["status"] for cell in result.provenance.get("cells", [])}
     return FAILED if "failed" in statuses else WRONG_REQUEST if "cannot run" in statuses else DONE
 
 
-def _print(result: Result, run: Path, *, as_json: bool) -> None:
-    from repflow.report.terminal.reproduce import check_view, comparison_view
+def _print(result: Result, out: Path, name: str, *, as_json: bool) -> None:
+    from repflow.report.terminal import view_of
 
-    stored = all(cell["status"] == "finished" for cell in result.provenance.get("cells", []))
-    for cell in result.provenance.get("cells", []):
-        if cell["status"] != "finished":
-            note(f"{cell['run']}: {cell['status']}: {cell['reason']}")
+    study, run = str(result.config.get("study", "reproduce")), out / name
+    unfinished = [cell for cell in result.provenance.get("cells", []) if cell["status"] != "finished"]
+    for cell in unfinished:
+        note(f"{cell['run']}: {cell['status']}: {cell['reason']}")
+    written = [] if unfinished else [run]
+    if study in PICTURES and not unfinished:
+        written.append(importlib.import_module(PICTURES[study]).write_picture(result, out / f"{name}.html"))
     if as_json:
-        print(json.dumps({"run": str(run) if stored else None, **result.to_json()}, allow_nan=False), flush=True)
+        said = {"run": None if unfinished else str(run)} | ({"picture": str(written[1])} if written[1:] else {})
+        print(json.dumps({**said, **result.to_json()}, allow_nan=False), flush=True)
         return
     console = stdout_console()
-    for part in check_view(result) if result.config["recipe"] == CHECK else comparison_view(result):
+    for part in view_of(study).view(result):
         console.print(part)
-    where = f"wrote {run}" if stored else "the comparison is not stored before every run is finished; rerun the command"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
+    lines = [f"wrote {place}" for place in written]
+    if unfinished:
+        lines.append("the comparison is not stored before every run is finished; rerun the command")
+    elif result.provenance.get("runs"):
+        runs = " ".join(dict.fromkeys(str(out / place) for place in result.provenance["runs"].values()))
+        lines.insert(0, f"next: repflow figures {runs}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_lines(checked: Preflight) -> list[str]:
@@ -202,7 +169,7 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
     least = "at least " if cost.unknown else ""
     hours = f"{cost.gpu_hours:,.{1 if cost.gpu_hours >= 1 else 3}f} GPU hours at {cost.rate / 1e12:.0f} TFLOP/s"
     lines = [
-        f"{cost.runs} runs, {cost.prompts:,} prompts, {cost.tokens:,} tokens",
+        f"{cost.runs} run{'s' * (cost.runs != 1)}, {cost.prompts:,} prompts, {cost.tokens:,} tokens",
         f"forward passes: {least}{cost.flops:.2e} FLOP, {hours}",
         f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
         f"{_size(cost.download_bytes)} for checkpoints",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from repflow.core.errors import InputError, teach
 from repflow.core.studies import row_of
 from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.table import study_at
-from repflow.studies.reproduce.config import ReproduceConfig
 
 RUN = Annotated[
     Path,
@@ -119,14 +117,6 @@ def rerun(run: Path, trust: Trust) -> None:
     """Rerun the stored request of a run, so that what was discarded is recomputed."""
     stored = trusted_request(run, trust)
     folder = run.resolve()
-    if stored.get("study") == "recency-figure":
-        _rerun_figure(stored, folder)
-        return
-    if stored.get("study") == "dynamics-figure":
-        from repflow.studies.reproduce import dynamics
-
-        dynamics.run(stored["recipe"], out=folder.parent, name=folder.name)
-        return
     row = row_of(stored)
     models = [stored[name] for name in ("model", "model_a", "model_b") if name in stored]
     if row is None or any(str(model).startswith("live:") for model in models):
@@ -135,18 +125,6 @@ def rerun(run: Path, trust: Trust) -> None:
     out, name = study.place(folder)
     with quiet(), ProgressLine(folder.name) as progress:
         study.run(study.again(stored), out=out, name=name, progress=progress)
-
-
-def _rerun_figure(stored: dict[str, Any], folder: Path) -> None:
-    """A figure of paper 2, made again from its runs."""
-    from repflow.studies.reproduce.flow import RECENCY
-
-    config = ReproduceConfig(
-        **{field.name: stored[field.name] for field in fields(ReproduceConfig) if field.name in stored}
-    )
-    study = importlib.import_module(f"repflow.studies.reproduce.{RECENCY[config.recipe]}")
-    with quiet(), ProgressLine(folder.name) as progress:
-        study.run(config, out=folder.parent, name=folder.name, progress=progress)
 
 
 def _not_again(run: Path) -> InputError:

@@ -22,6 +22,7 @@ class StudyRow:
         marks: keys by which a stored config without a name is recognised.
         command: words of the command line that run it.
         grid: whether `repflow run` takes it: it asks one thing of one model.
+        also: further names under `study` in stored configs, for results that are shown in another way.
     """
 
     name: str
@@ -29,10 +30,17 @@ class StudyRow:
     marks: tuple[str, ...] = ()
     command: str = ""
     grid: bool = False
+    also: tuple[str, ...] = ()
 
 
 STUDIES = (
-    StudyRow("reproduce", "repflow.studies.reproduce.study", ("recipe", "scale"), "reproduce"),
+    StudyRow(
+        "reproduce",
+        "repflow.studies.reproduce.study",
+        ("recipe",),
+        "reproduce",
+        also=("recency-figure", "dynamics-figure", "reproduce-table"),
+    ),
     StudyRow("diagnose", "repflow.studies.diagnose.study", ("flow_samples",), "diagnose", grid=True),
     StudyRow("probe", "repflow.studies.probe.study", ("recipes", "controls"), "probe", grid=True),
     StudyRow("measure", "repflow.studies.measure", ("metrics", "keep_samples"), "measure", grid=True),
@@ -67,7 +75,9 @@ def row_of(stored: Mapping[str, Any]) -> StudyRow | None:
 
     >>> row_of({"study": "recency"}).name, row_of({"metrics": [], "keep_samples": 4}).name, row_of({})
     ('recency', 'measure', None)
+    >>> row_of({"study": "recency-figure"}).name
+    'reproduce'
     """
     if "study" in stored:
-        return next((row for row in STUDIES if row.name == stored["study"]), None)
+        return next((row for row in STUDIES if stored["study"] in (row.name, *row.also)), None)
     return next((row for row in STUDIES if row.marks and stored.keys() >= {*row.marks}), None)

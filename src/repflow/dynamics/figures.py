@@ -85,10 +85,3 @@ FIGURES: dict[str, tuple[Panel, ...]] = {
 
 EIGENVALUES = {"negative": (-0.967445, -0.552276), "mixed": (-0.741258, 0.846723), "positive": (0.190429, 1.39646)}
 """Of the symmetric part, as printed, ascending."""
-
-TITLES = {
-    "dynamics-fig3": "Convergence: tokens and hidden attention go to zero (Theorem 4.1)",
-    "dynamics-fig4": "Slow divergence: tokens go to infinity like ln t, hidden attention to zero (Theorem 4.3)",
-    "dynamics-fig5": "Fast divergence: a token is infinite at a finite time (Theorem 4.4)",
-    "dynamics-fig6": "Two dimensions: the conjecture of appendix C",
-}

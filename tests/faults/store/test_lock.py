@@ -46,6 +46,34 @@ def test_second_process_is_refused_until_the_first_is_killed(tmp_path):
         run.record("note", {})
 
 
+def test_what_is_kept_in_one_go_waits_for_another_process(tmp_path, monkeypatch):
+    """Two commands that share their runs end at the same moment, with the same comparison."""
+    import numpy as np
+
+    from repflow.core.results import Result
+    from repflow.store import load_result, lock
+    from repflow.studies.engine.opening import keep_result
+    from tests.faults.store.study import CONFIG, PROVENANCE
+
+    pid, real, waited = child_holding(tmp_path), lock.wait_for_writer, []
+
+    def end_then_wait(folder):
+        waited.append(folder)
+        kill(pid)
+        return real(folder)
+
+    monkeypatch.setattr(lock, "wait_for_writer", end_then_wait)
+    try:
+        keep_result(Result({"x": np.ones(2)}, {"x": ("row",)}, CONFIG), tmp_path, "run", PROVENANCE)
+    finally:
+        if not waited:
+            kill(pid)
+    assert load_result(tmp_path / "run")["x"].tolist() == [1.0, 1.0]
+    monkeypatch.setattr(lock, "wait_for_writer", real)
+    with open_run(tmp_path), pytest.raises(RunLockedError):  # held by this process: waiting would never end
+        keep_result(Result({"x": np.ones(2)}, {"x": ("row",)}, CONFIG), tmp_path, "run", PROVENANCE)
+
+
 def test_second_open_in_the_same_process_is_refused(tmp_path):
     with open_run(tmp_path), pytest.raises(RunLockedError):
         open_run(tmp_path)

@@ -13,8 +13,8 @@ from repflow.models import load
 from repflow.store import load_result, verify
 from repflow.studies.memory.study import MemoryConfig, run, run_name
 from repflow.studies.reproduce import memory as memory_figures
-from repflow.studies.reproduce.flow import RECENCY
-from repflow.studies.reproduce.study import ReproduceConfig
+from repflow.studies.reproduce.study import ReproduceConfig, plan
+from repflow.studies.reproduce.study import run as reproduce
 from repflow.tasks import Prompt, Prompts
 from tests.models.recurrence.scan_models import lively
 from tests.models.tiny_configs import save_tiny, tiny_model
@@ -149,17 +149,16 @@ def folders(tmp_path_factory):
 
 
 def figure(recipe, folders, tmp_path):
-    roles = memory_figures.FIGURES[recipe].roles
+    roles = memory_figures.RECIPES[recipe].roles
     kinds = {role: "gpt_neox" if role.startswith("Pythia") else "mamba" for role in roles}
     config = ReproduceConfig(
         recipe=recipe, models=[f"{role}={folders / kind}" for role, kind in kinds.items()], tasks=["random"],
         lengths=[16], samples=3,
     )  # fmt: skip
-    return memory_figures.run(config, out=tmp_path), config
+    return reproduce(config, out=tmp_path), config
 
 
 def test_figure_five(folders, tmp_path):
-    assert RECENCY["recency-fig5"] == RECENCY["recency-fig6"] == "memory"
     result, _ = figure("recency-fig5", folders, tmp_path)
     lines = {line["what"]: line for line in result.provenance["lines"]}
     assert list(lines) == [
@@ -187,13 +186,12 @@ def test_figure_six(folders, tmp_path):
     side = True if band[0] > 0.6 else False if band[1] < 0.6 else None
     assert line["holds"] is (side if side == (share > 0.6) else None)
     for scale, roles in (("tiny", 1), ("zoo", 1), ("paper", 2)):  # below scale paper one Mamba stands for both
-        whole = memory_figures.requests(ReproduceConfig(recipe="recency-fig6", scale=scale), tmp_path, make=False)
-        assert list(whole) == ["Mamba-130M", "Mamba-1.4B"][:roles]
-        assert "mamba2" not in str([request.model for request in whole.values()])
-    asked = memory_figures.requests(config, tmp_path, make=False)
-    assert {request.length for request in asked.values()} == {16}
-    with pytest.raises(InputError, match="recency-fig6 without states"):
-        memory_figures.requests(replace(config, states=["branch"]), tmp_path)
+        whole = plan(ReproduceConfig(recipe="recency-fig6", scale=scale), tmp_path)
+        assert list(whole.models) == ["Mamba-130M", "Mamba-1.4B"][:roles]
+        assert "mamba2" not in str([cell.config.model for cell in whole.cells])
+    assert {cell.config.length for cell in plan(config, tmp_path).cells} == {16}
+    with pytest.raises(InputError, match="recency-fig6 without states; got branch; leave states out"):
+        plan(replace(config, states=["branch"]), tmp_path)
 
 
 def result_band(result, role):
@@ -214,26 +212,21 @@ def test_figure_six_judges_by_an_interval(prompts):
     }
     axes = {"range_cumulative": ("threshold",), "range_cumulative_sample": ("threshold", "sample")}
     result = Result(arrays, axes | {"A_range": ("layer", "channel")}, {}, {"thresholds": [0.0, 0.5, 1.0]})
-    (line,) = memory_figures._figure6({"Mamba-130M": result})
+    (line,) = memory_figures.RECIPES["recency-fig6"].lines({"Mamba-130M": result})
     assert "nan" not in line.ours
     assert line.holds is (True if prompts > 2 else None)
     assert ("too few prompts for an interval" in line.ours) == (prompts == 1)
 
 
-def test_a_random_model_decides_nothing_on_training():
-    from repflow.studies.reproduce.recency import Line, told_lines
+def test_a_random_model_decides_nothing_on_training(tmp_path):
+    from repflow.studies.reproduce.statement import Line, named, settled
 
     lines = [Line("Mamba-130M, trained", "falls", "κ", True), Line("Mamba-130M, untrained", "falls", "κ", True, False)]
-    labels = {"Mamba-130M": "Mamba-130M → tiny-mamba, 0.1M, random"}
-    tiny, zoo = (
-        told_lines(lines, ReproduceConfig(recipe="recency-fig1", scale=scale), labels, 8) for scale in ("tiny", "zoo")
-    )
-    assert [line["holds"] for line in tiny] == [None, True]
-    assert [line["holds"] for line in zoo] == [True, True]
-    assert [
-        line["holds"] for line in told_lines(lines, ReproduceConfig(recipe="recency-fig1", scale="zoo"), labels, 2)
-    ] == [None] * 2
-    assert tiny[1]["of"] == "Mamba-130M → tiny-mamba, 0.1M, random: untrained"
+    tiny, zoo = (plan(ReproduceConfig(recipe="recency-fig1", scale=scale), tmp_path) for scale in ("tiny", "zoo"))
+    for made, prompts, expected in ((tiny, 8, [None, True]), (zoo, 8, [True, True]), (zoo, 2, [None, None])):
+        assert [settled(line, 0.0, made, prompts)[0].holds for line in lines] == expected
+    label = "Mamba-130M → tiny-mamba, 0.1M, random"
+    assert named(lines[1].what, {"Mamba-130M": label}) == f"{label}: untrained"
 
 
 def test_slope_is_per_relative_depth():
@@ -262,13 +255,12 @@ def test_a_kernel_that_hides_the_scan_is_refused():
 
 def test_one_prompt_decides_nothing_of_depth():
     from repflow.core.results import Result
-    from repflow.studies.reproduce.memory import _figure5
 
     names = ("input", "state", "mixer", "block")
     arrays = {f"sharpness/{name}": np.linspace(0.9, 0.1, 6)[:, None] for name in names}
     arrays |= dict.fromkeys(("contractive_share", "spread_state", "spread_bound"), np.ones((6, 1)))
     axes = dict.fromkeys(arrays, ("layer", "sample"))
     result = Result(arrays | {"never_contractive": np.zeros(6)}, axes | {"never_contractive": ("layer",)})
-    lines = {line.what: line.holds for line in _figure5({"Mamba-1.4B": result})}
+    lines = {line.what: line.holds for line in memory_figures.RECIPES["recency-fig5"].lines({"Mamba-1.4B": result})}
     assert lines["Mamba-1.4B, mixer output"] is None
     assert lines["Mamba-1.4B, block output"] is None

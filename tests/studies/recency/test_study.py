@@ -1,5 +1,7 @@
 """`repflow.influence` and the recency study: what the Result says against the gradients, twins, ratios, refusals."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -290,6 +292,21 @@ def test_a_run_that_was_cut_goes_on(tmp_path, mamba, monkeypatch):
     assert [list(sample) for sample in calls] == [[0], [1], [2], [2]]
     whole = run(config, model=mamba)
     np.testing.assert_array_equal(resumed["log_influence"], whole["log_influence"])
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_a_finding(tmp_path, mamba):
+    """Its run.json has the model's facts from the start: resumed without them, they passed for changed."""
+    from repflow.store.record import read_record
+    from repflow.studies.engine.provenance import model_facts
+
+    config = RecencyConfig(probes=2, length=12, samples=2)
+    result = run(config, model=mamba, out=tmp_path, name="n")
+    assert read_record(tmp_path / "n").provenance["model"] == json.loads(json.dumps(model_facts(mamba)))
+    for name in ("result.json", "result.safetensors"):
+        (tmp_path / "n" / name).unlink(missing_ok=True)
+    again = run(config, model=mamba, out=tmp_path, name="n")
+    assert [finding.code for finding in again.findings] == [finding.code for finding in result.findings]
+    assert "resumed" not in (tmp_path / "n" / "manifest.jsonl").read_text()
 
 
 def test_tasks_texts_and_names(mamba):

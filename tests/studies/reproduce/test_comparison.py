@@ -11,8 +11,10 @@ from repflow import metrics as m
 from repflow.core.results import Result
 from repflow.papers import values as papers
 from repflow.studies.reproduce import comparison as compare
-from repflow.studies.reproduce.comparison import Key, Ours, at_layers, judge, ours, read, score, verdicts, with_error
-from repflow.studies.reproduce.flow import KINDS, RECIPES, Row, rows
+from repflow.studies.reproduce.comparison import Ours, at_layers, judge, ours, read, score, verdicts, with_error
+from repflow.studies.reproduce.config import KINDS
+from repflow.studies.reproduce.flow import RECIPES
+from repflow.studies.reproduce.row import Key, Row, rows
 
 
 def row(quantity, low, high=None, *, layers=None, model="GPT-Neo-2.7B", task="mean", init="trained"):

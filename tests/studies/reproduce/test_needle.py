@@ -6,8 +6,9 @@ import pytest
 from repflow.core.intervals import share_interval
 from repflow.core.results import Finding, Result, sample_band
 from repflow.studies.needle.scores import log_odds, rank, slope
-from repflow.studies.reproduce.needle import SSM, TRANSFORMER, figure_lines, position_slope
+from repflow.studies.reproduce.needle import RECIPES, SSM, TRANSFORMER, position_slope
 
+figure_lines = RECIPES["recency-fig2"].lines
 DEPTH = np.broadcast_to(np.linspace(0, 1, 5)[None, :, None], (2, 5, 12))
 
 

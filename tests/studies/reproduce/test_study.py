@@ -9,11 +9,11 @@ from repflow import load_result
 from repflow.core.errors import InputError
 from repflow.papers import values as papers
 from repflow.studies.probe.config import ProbeConfig
-from repflow.studies.reproduce import cells as reproduce_run
 from repflow.studies.reproduce import study as reproduce
+from repflow.studies.reproduce.config import KINDS
 from repflow.studies.reproduce.cost import estimate
-from repflow.studies.reproduce.flow import KINDS, RECIPES
-from repflow.studies.reproduce.models import TINY, TINY_NAMES, make_tiny, parse_models, tiny_tokenizer
+from repflow.studies.reproduce.flow import RECIPES
+from repflow.studies.reproduce.models import ROLES, TINY, make_tiny, parse_models, tiny_tokenizer
 from repflow.studies.reproduce.study import ReproduceConfig, plan, run
 
 TABLE_2_CELLS = 36  # five models at four lengths and two tasks, without the two Transformers at 4K
@@ -26,8 +26,9 @@ def local(tmp_path_factory):
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("checkpoints")
-    make_tiny(folder, ["Pythia-2.8B", "Mamba2-130M"])
-    return {role: f"{role}={folder / TINY_NAMES[role]}" for role in ("Pythia-2.8B", "Mamba2-130M")}
+    tiny = {role: ROLES[role].tiny for role in ("Pythia-2.8B", "Mamba2-130M")}
+    make_tiny(folder, list(tiny.values()))
+    return {role: f"{role}={folder / name}" for role, name in tiny.items()}
 
 
 def small(recipe, local, **changes):
@@ -49,14 +50,14 @@ def small(recipe, local, **changes):
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_recipe_has_the_cells_of_the_paper(name, measured, probed, scale, tmp_path):
     made = plan(ReproduceConfig(recipe=name, scale=scale), tmp_path)
-    assert sum(not cell.probes for cell in made.cells) == len(KINDS) * measured
-    assert sum(cell.probes for cell in made.cells) == len(KINDS) * probed
+    assert sum(not cell.key.probed for cell in made.cells) == len(KINDS) * measured
+    assert sum(cell.key.probed for cell in made.cells) == len(KINDS) * probed
     assert len({cell.name for cell in made.cells}) == len(made.cells)
-    assert made.rows
+    assert made.printed
     assert not list(tmp_path.iterdir())
     keys = {cell.key for cell in made.cells}
-    for row in made.rows:  # every printed value has the runs it needs
-        for task in made.tasks if row.task == "mean" else [row.task]:
+    for row in made.printed:  # every printed value has the runs it needs
+        for task in made.recipe.tasks_run(made.config) if row.task == "mean" else [row.task]:
             assert any((k.model, k.task, k.length) == (row.model, task, row.length) for k in keys)
 
 
@@ -68,20 +69,20 @@ def test_the_zoo_stands_for_four_of_the_papers_models(tmp_path):
         "Mamba-2.8B": "zoo:mamba",
         "Mamba2-2.7B": "zoo:mamba2",
     }
-    assert list(made.lengths.values()) == [256, 340, 448, 512]
+    assert list(made.recipe.lengths_run(made.config).values()) == [256, 340, 448, 512]
     assert not any(model.own for model in made.models.values())
-    assert "Mamba2-130M" not in {row.model for row in made.rows}
+    assert "Mamba2-130M" not in {row.model for row in made.printed}
 
 
 def test_paper_scale_is_the_papers_setting(tmp_path):
     made = plan(ReproduceConfig(recipe="flow-table2", scale="paper"), tmp_path)
     assert {model.spec for model in made.models.values()} == {entry.hub for entry in papers.CHECKPOINTS.values()}
-    assert made.lengths == {300: 300, 1000: 1000, 2000: 2000, 4000: 4000}
+    assert made.recipe.lengths_run(made.config) == {300: 300, 1000: 1000, 2000: 2000, 4000: 4000}
     probes = [cell.config for cell in made.cells if isinstance(cell.config, ProbeConfig)]
     assert {(config.train, config.test, config.samples) for config in probes} == {(20_000, 2000, 22_000)}
     assert {(c.epochs, c.rate, c.seeds, c.seeds_vary) for c in probes} == {(150, 0.05, 5, "init")}
     assert {c.format for c in probes if c.task == "kvpr"} == {"paper"}
-    assert len([row for row in made.rows if row.quantity == "drop"]) == TABLE_2_CELLS
+    assert len([row for row in made.printed if row.quantity == "drop"]) == TABLE_2_CELLS
 
 
 def test_recipes_share_their_runs(tmp_path):
@@ -100,9 +101,10 @@ def test_leave_to_leak_does_not_make_another_run(tmp_path):
 
 
 def test_tiny_models_have_the_papers_families():
-    assert TINY.keys() == TINY_NAMES.keys() == papers.CHECKPOINTS.keys()
-    for role, config in TINY.items():
-        assert config["model_type"] == papers.CHECKPOINTS[role].config["model_type"]
+    assert papers.CHECKPOINTS.keys() <= ROLES.keys()
+    for role in ROLES.values():
+        if role.name != "Mistral-7B":  # a Pythia stands for it
+            assert TINY[role.tiny]["model_type"] == role.config["model_type"]
 
 
 def test_tiny_tokenizer_writes_anything():
@@ -142,7 +144,7 @@ def test_finished_cells_are_not_run_again(local, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("a model was loaded again")
 
-    monkeypatch.setattr(reproduce_run.HeldModel, "load", refuse)
+    monkeypatch.setattr(reproduce.HeldModel, "load", refuse)
     again = run(config, out=tmp_path)
     np.testing.assert_array_equal(again["ours"], first["ours"])
     figure_1 = run(replace(config, recipe="flow-fig1", tasks=["kvpr"]), out=tmp_path)  # the same runs
@@ -197,7 +199,7 @@ def test_wrong_requests_write_nothing(changes, message, tmp_path):
 
 def test_a_role_named_twice_is_refused():
     with pytest.raises(InputError, match=r"expected one model for each .* got Pythia-2.8B twice"):
-        parse_models(["pythia-2.8b=a", "Pythia-2.8B=b"])
+        parse_models(["pythia-2.8b=a", "Pythia-2.8B=b"], "flow")
 
 
 def test_cost_counts_tokens_parameters_and_disk(local, tmp_path):
@@ -211,7 +213,7 @@ def test_cost_counts_tokens_parameters_and_disk(local, tmp_path):
     assert cost.parameters == sizes
     assert cost.flops == sum(2 * size * 2 * (2 + 30) * 240 for size in sizes.values())
     assert cost.gpu_hours == pytest.approx(cost.flops / cost.rate / 3600)
-    assert cost.feature_bytes == 2 * 30 * 4 * (5 * 64 + 5 * 32)  # tasks, prompts, bytes, states x width
+    assert cost.feature_bytes == 2 * 30 * 4 * (6 * 64 + 6 * 32)  # tasks, prompts, bytes, states and final norm x width
     assert cost.download_bytes == 0
 
 

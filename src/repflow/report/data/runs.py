@@ -13,6 +13,7 @@ from typing import Any
 
 from repflow.core.errors import InputError, StoreError
 from repflow.core.results import Result
+from repflow.core.studies import row_of
 from repflow.report.data.labels import Labels, sides
 from repflow.store import is_study, load_result, read_record, runs_in
 
@@ -87,13 +88,10 @@ def study_of(result: Result) -> str:
     >>> study_of(Result({"m": np.ones(1)}, {"m": ("state",)}, {"model": "gpt2", "metrics": ["m"]}))
     'measure'
     """
-    if "recipe" in result.config and str(result.config.get("study", "reproduce")) == "reproduce":
-        return "reproduce"
     if "study" in result.config:
         return str(result.config["study"])
-    if "statements" in result.provenance:
-        return "diagnose"
-    return "probe" if "probe" in result.provenance else "measure"
+    row = row_of(result.config)
+    return "measure" if row is None else row.name
 
 
 def read_runs(paths: Sequence[Path | str]) -> tuple[list[StoredRun], list[str]]:

@@ -58,19 +58,3 @@ def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
         return table
 
     return FittedTable(COLUMNS, len(COLUMNS), build, folds=("of", "ours", "the paper"))
-
-
-def plan_lines(asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What a dry run prints: one line per model.
-
-    >>> plan_lines({"Mamba-130M": {"model": "zoo:mamba", "task": "kvpr", "length": 256, "samples": 4}})
-    ['1 run', 'Mamba-130M: zoo:mamba, kvpr, length 256, 4 prompts']
-    """
-    count = f"{len(asked)} run{'s' if len(asked) != 1 else ''}"
-    return [count, *(f"{role}: {made['model']}, {_request(made)}" for role, made in asked.items())]
-
-
-def _request(made: Mapping[str, Any]) -> str:
-    lengths = made.get("length") or ", ".join(map(str, made.get("lengths", [])))
-    parts = [str(made.get("task", "")), f"length {lengths}", f"{made.get('samples')} prompts"]
-    return ", ".join(part for part in parts if part)

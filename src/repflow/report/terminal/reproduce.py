@@ -11,10 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.core.recipes import RecipeRow
 from repflow.core.results import Result
 from repflow.papers.values import short_length
 from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.paper_figure import figure_view
 
 DIGITS = {"smoothness": 3, "stability": 3}
 WORDS = {
@@ -29,8 +31,25 @@ WORDS = {
 }
 
 
+def recipe_tables(rows: Sequence[RecipeRow]) -> list[RenderableType]:
+    """What `repflow reproduce --list` prints: recipes with what they show, then those that are not reproduced yet."""
+    ready, planned = ([row for row in rows if bool(row.module) is there] for there in (True, False))
+    tables: list[RenderableType] = []
+    for title, mine, last in (("", ready, "scales"), ("not reproduced yet", planned, "needs")):
+        said = ""
+        table = Table("recipe", "paper", "shows", last, box=box.SIMPLE, title=title or None, title_justify="left")
+        for row in mine:
+            more = row.needs if last == "needs" else ", ".join(row.scales) or "no model"
+            table.add_row(row.name, str(row.paper), row.shows, more if last == "scales" or more != said else "")
+            said = more
+        tables.append(table)
+    return tables
+
+
 def view(result: Result) -> list[RenderableType]:
-    """What the command line shows of a recipe of paper 1: the paper's numbers held together, or ours beside them."""
+    """What the command line shows of a recipe: statements, the paper's numbers held together, or ours beside them."""
+    if result.config.get("study") == "reproduce-table":
+        return figure_view(result)
     return check_view(result) if result.config["recipe"] == "flow-check" else comparison_view(result)
 
 

@@ -126,7 +126,8 @@ def run_cell(cell: Cell, folder: Path, holder: HeldModel, progress: Progress | N
     def work() -> Result:
         stored = stored_result(path)
         if stored is not None:
-            check_reused(path, cell.config.model, cell.config.trust_remote_code)
+            if hasattr(cell.config, "model"):  # some studies make their models themselves
+                check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
         return work_on(cell.config, holder, folder, cell.name, progress)
 

@@ -7,11 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from repflow.studies.engine.grid import Cell
-from repflow.studies.engine.size import model_size
 from repflow.studies.engine.table import study_for
-
-FLOPS_PER_PARAMETER = 2
-"""One multiplication and one addition per parameter and token; attention's own share is left out."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +39,17 @@ class Cost:
 
 def estimate(cells: Sequence[Cell]) -> Cost:
     """Add up the cells."""
-    configs = [cell.config for cell in cells]
-    trusted = {config.model: config.trust_remote_code for config in configs}
-    sizes = {model: model_size(model, trust_remote_code=trust) for model, trust in trusted.items()}
+    asked = [(study_for(cell.config), cell.config) for cell in cells]
+    sizes = {config.model: study.size(config) for config, study in {c.model: (c, s) for s, c in asked}.values()}
     parameters = {model: None if size is None else size.parameters for model, size in sizes.items()}
-    reads = [study_for(config).reads(config) for config in configs]
-    work = zip(configs, reads, strict=True)
-    known = [(config, size) for config in configs if (size := sizes[config.model]) is not None]
+    reads = [study.reads(config) for study, config in asked]
+    known = [(study, config, size) for study, config in asked if (size := sizes[config.model]) is not None]
     return Cost(
         cells=len(cells),
         prompts=sum(prompts for prompts, _ in reads),
         tokens=sum(tokens for _, tokens in reads),
         parameters=parameters,
-        flops=float(sum(FLOPS_PER_PARAMETER * (parameters[c.model] or 0) * tokens for c, (_, tokens) in work)),
-        disk_bytes=sum(study_for(config).disk_bytes(config, size) for config, size in known),
+        flops=float(sum(study.flops(config, size) for study, config, size in known)),
+        disk_bytes=sum(study.disk_bytes(config, size) for study, config, size in known),
         unknown=tuple(model for model, count in parameters.items() if count is None),
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repflow.core.seconds import since
+
 if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
@@ -47,21 +49,45 @@ def open_run(
     )
 
 
-def keep_result(result: Result, out: str | Path, name: str, provenance: Mapping[str, Any]) -> Result:
+def keep_result(
+    result: Result,
+    out: str | Path,
+    name: str,
+    provenance: Mapping[str, Any],
+    begun: dict[str, float] | None = None,
+) -> Result:
     """Store a result that was computed in one go, from numbers or from other runs; an existing one is replaced.
+
+    Two commands side by side that share their runs end at the same moment: the later one waits for the earlier.
 
     Args:
         result: with its config.
         out: folder of runs.
         name: name of the run.
         provenance: what it was computed with; `digests` identifies its inputs.
+        begun: seconds by phase at the start of the work, so that the run keeps those that it took.
     """
-    from repflow.store import RunFolder
-
     result.provenance = {**provenance, **result.provenance}
-    with RunFolder.open(out, name, config=result.config, provenance=provenance) as folder:
+    with _open_free(Path(out), name, config=result.config, provenance=provenance) as folder:
         folder.finish(result)
+        if begun is not None:
+            result.provenance["seconds"] = since(begun)
+            folder.record("seconds", result.provenance["seconds"])
     return result
+
+
+def _open_free(out: Path, name: str, *, config: Mapping[str, Any], provenance: Mapping[str, Any]) -> RunFolder:
+    """Open a run as soon as no other process writes to it; one that this process itself holds is refused."""
+    from repflow.core.errors import RunLockedError
+    from repflow.store import RunFolder
+    from repflow.store.lock import wait_for_writer
+
+    while True:
+        try:
+            return RunFolder.open(out, name, config=config, provenance=provenance)
+        except RunLockedError:
+            if not wait_for_writer(out / name):
+                raise
 
 
 def weights_key(label: str) -> str:

@@ -30,6 +30,8 @@ DESCRIPTION = 150_000
 """Bytes of run.json, manifest and result.json."""
 NUMBER = 4
 """Bytes of a stored number."""
+FLOPS_PER_PARAMETER = 2
+"""One multiplication and one addition per parameter and token; attention's own share is left out."""
 ONE = "model"
 """Label of a model that is the only one of its study."""
 
@@ -169,6 +171,21 @@ class BaseStudy(ABC, Generic[C]):
         request: Any = config
         prompts = request.samples * (1 if getattr(request, "twin", None) is None else 2)
         return prompts, prompts * request.length
+
+    def size(self, config: C) -> Size | None:
+        """Size of the model that it runs, from files alone; None where that is not known. No weights are loaded."""
+        from repflow.studies.engine.size import model_size
+
+        asked: Any = config
+        return model_size(asked.model, trust_remote_code=asked.trust_remote_code)
+
+    def flops(self, config: C, size: Size) -> float:
+        """Operations: a forward pass of every token; a study that trains adds its backward passes."""
+        return float(FLOPS_PER_PARAMETER * (size.parameters or 0) * self.reads(config)[1])
+
+    def feature_bytes(self, config: C, size: Size) -> int:
+        """The part of `disk_bytes` that states take which are read again."""
+        return 0
 
     def disk_bytes(self, config: C, size: Size) -> int:
         """Rough size of a run; what describes it depends little on the request."""

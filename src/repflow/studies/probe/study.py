@@ -130,10 +130,14 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         prompts = config.samples * draws * (1 if config.twin is None else 2)
         return prompts, prompts * config.length
 
-    def disk_bytes(self, config: ProbeConfig, size: Size) -> int:
+    def feature_bytes(self, config: ProbeConfig, size: Size) -> int:
         """A row of every state per prompt and position read."""
         rows = 0 if config.drop_features else self.reads(config)[0] * (1 + len(config.sweep))
-        return rows * (size.layers + 2) * size.width * NUMBER + DESCRIPTION
+        return rows * (size.layers + 2) * size.width * NUMBER
+
+    def disk_bytes(self, config: ProbeConfig, size: Size) -> int:
+        """States that probes read, beside what describes the run."""
+        return self.feature_bytes(config, size) + DESCRIPTION
 
     def again(self, stored: Mapping[str, Any]) -> ProbeConfig:
         """A leak was allowed, or the run would not be there."""

@@ -67,6 +67,12 @@ class Recency(Study[RecencyConfig, RecencyJob]):
         """Without `checkpointing`, which changes no number."""
         return {key: value for key, value in super().stored(job).items() if key != "checkpointing"}
 
+    def machine(self, job: RecencyJob) -> dict[str, Any]:
+        """With the model's facts, as every run was begun: a run of an earlier version goes on without a finding."""
+        from repflow.studies.engine.provenance import model_facts
+
+        return {**super().machine(job), "model": model_facts(job.model)}
+
     def compute(self, job: RecencyJob, sink: Sink, progress: Progress | None) -> Result:
         """Backward passes of the model, and of its twin."""
         from repflow.studies.recency.result import make_result

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from repflow.papers.values import QUANTITIES, TABLE_1, TABLE_2, UNITS
+from repflow.papers.values import FLOW, QUANTITIES, QUOTES, TABLE_1, TABLE_2, UNITS
 from repflow.studies.reproduce.claims import TINY, by_quotation, text_checks
+from repflow.studies.reproduce.recipe import FLOW_TAKEN, Recipe, ReproduceCell, ReproducePlan, Said
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
+    from repflow.studies.engine.cells import Outcome
+    from repflow.studies.reproduce.config import ReproduceConfig
+    from repflow.studies.reproduce.models import StandIn
 
 
 @dataclass(frozen=True)
@@ -91,3 +96,27 @@ def run() -> Result:
     }
     config = {"study": "reproduce", "recipe": "flow-check"}
     return Result(arrays, dict.fromkeys(arrays, ("row",)), config, provenance, findings)
+
+
+class Agreement(Recipe):
+    """The paper against itself."""
+
+    name = "flow-check"
+    takes = FLOW_TAKEN
+    stored_as = ""
+    work = "1 comparison of printed values, below a second; no model"
+
+    def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> tuple[ReproduceCell, ...]:
+        """None: nothing is measured."""
+        return ()
+
+    def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> list[Said]:
+        """Table 1 and what text and summaries say in numbers."""
+        return [Said("Table 1", f"{FLOW}, Table 1"), *(Said(quote.words, quote.citation) for quote in QUOTES)]
+
+    def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
+        """Table 1 from Table 2, and every statement against the tables."""
+        return run()
+
+
+RECIPES = {"flow-check": Agreement()}

@@ -24,75 +24,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.core.intervals import LEAST_VALUES, normal_quantile, student_quantile
+from repflow.core.intervals import LEAST_VALUES, normal_quantile
 from repflow.core.results import Result
-from repflow.core.verdict import TAIL, Part, decide
+from repflow.core.verdict import Part, decide
 from repflow.papers import values as papers
-from repflow.studies.reproduce.flow import PRINTED, Row
+from repflow.studies.reproduce.row import PRINTED, PROBED, Key, Row
+from repflow.studies.reproduce.statement import Ours
 
 POINTS = 10.0
 PROBE_POINTS = 5.0
 RATIO = 1.1
 DEPTH_SHARE = 0.1
-PROBED = ("accuracy", "drop", "peak_layer")
-"""Quantities that come from probes."""
 TIE = 0.1
 """Mean scores this close cannot distinguish two kinds."""
 UNSEEN = "the authors' code was not seen"
-
-
-@dataclass(frozen=True)
-class Key:
-    """Which run a Result is of.
-
-    Attributes:
-        model: the paper's name.
-        task: task.
-        length: the paper's length.
-        init: weights.
-        kind: kind of state.
-    """
-
-    model: str
-    task: str
-    length: int
-    init: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Ours:
-    """Our value for a printed one.
-
-    Attributes:
-        value: the value, NaN where a run is missing.
-        error: its standard error over prompts, NaN where there is none.
-        freedom: degrees of freedom of the error.
-    """
-
-    value: float
-    error: float = math.nan
-    freedom: float | int = math.inf
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval; NaN where there is none."""
-        half = float(student_quantile(self.freedom)) * self.error
-        return self.value - half, self.value + half
-
-    def within(self, low: float, high: float) -> tuple[bool | None, float]:
-        """Whether it is shown to lie from `low` to `high`, shown not to, or neither; and the error of saying so.
-
-        >>> [Ours(value, 1.0, 20).within(0.0, 10.0)[0] for value in (5.0, 15.0, 9.5)]
-        [True, False, None]
-        """
-        from scipy.special import stdtr
-
-        if not math.isfinite(self.value) or math.isnan(self.error):
-            return None, 1.0
-        margin = min(self.value - low, high - self.value)
-        tail = float(margin == 0) / 2 if self.error == 0 else float(stdtr(self.freedom, -abs(margin) / self.error))
-        return (margin > 0, tail) if tail <= TAIL else (None, tail)
 
 
 @dataclass(frozen=True)
@@ -181,9 +126,9 @@ def ours(row: Row, kind: str, results: Mapping[Key, Result], tasks: Sequence[str
     """Our value for a row: the mean over tasks, and over random schemes where it speaks of random weights."""
     wanted_tasks = tasks if row.task == "mean" else [row.task]
     wanted_inits = [init for init in inits if (init == "trained") == (row.init == "trained")]
-    found = [
-        results.get(Key(row.model, task, row.length, init, kind)) for task in wanted_tasks for init in wanted_inits
-    ]
+    probed = row.quantity in PROBED
+    keys = [Key(row.model, task, row.length, init, kind, probed) for task in wanted_tasks for init in wanted_inits]
+    found = [results.get(key) for key in keys]
     if not found or any(result is None for result in found):
         return Ours(math.nan)
     return _mean_of([with_error(row, kind, result) for result in found if result is not None])

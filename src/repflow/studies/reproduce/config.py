@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repflow.core.recipes import NAMES
 from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
-from repflow.studies.reproduce.flow import CHECK, DYNAMICS, KINDS, RECENCY, RECIPES
+
+KINDS = ("residual", "branch", "hf-tuple")
+"""Kinds of state that the printed values are held against; paper 1 does not say which it used."""
 
 
 @dataclass
@@ -21,7 +24,7 @@ from repflow.studies.reproduce.flow import CHECK, DYNAMICS, KINDS, RECENCY, RECI
 class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
-    recipe: str = option("flow-fig1", f"{', '.join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
+    recipe: str = option("flow-fig1", ", ".join(NAMES))
     scale: str = option(
         "tiny",
         "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from repflow.papers import values as papers
-from repflow.studies.engine.cost import FLOPS_PER_PARAMETER
 from repflow.studies.engine.size import Size, model_size
-from repflow.studies.engine.table import study_for, study_named
-from repflow.studies.measure import MeasureConfig
-from repflow.studies.probe.config import ProbeConfig
-from repflow.studies.reproduce.models import TINY, TINY_NAMES, VOCABULARY
-from repflow.studies.reproduce.plan import ReproduceCell, ReproducePlan
-
-RATE = 160e12
-"""FLOP/s that a run is reckoned with: what a Mamba-2.8B, the slowest of the four large shapes, reached on one NVIDIA
-H200 in bfloat16 at n = 2048 with a fused scan. In float32, or without such a scan, it is many times slower."""
-FEATURE_BYTES = 4
-CHECKPOINT_BYTES = {"EleutherAI/gpt-neo-2.7B": 4, "EleutherAI/pythia-2.8b": 2}
-"""Bytes per published parameter; 4 for those not named."""
+from repflow.studies.engine.study import DESCRIPTION
+from repflow.studies.engine.table import study_for
+from repflow.studies.reproduce.models import ROLES, TINY, VOCABULARY, StandIn
+from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan
 
 
 @dataclass(frozen=True)
@@ -29,13 +19,13 @@ class ReproduceCost:
     """What the cells need.
 
     Attributes:
-        runs: number of them.
+        runs: number of them; 1 for a recipe that computes at once.
         prompts: prompts over all runs.
         tokens: tokens over all runs, at most.
         parameters: per model, None where they are not known without downloading.
-        flops: of all forward passes whose model's size is known, 2 per parameter and token.
+        flops: of all passes whose model's size is known.
         rate: FLOP/s that `gpu_hours` is reckoned with.
-        gpu_hours: forward passes on one GPU.
+        gpu_hours: these passes on one GPU.
         run_bytes: disk for results.
         feature_bytes: disk for the states that probes read, which stay in their runs.
         download_bytes: checkpoints that are fetched.
@@ -59,37 +49,48 @@ class ReproduceCost:
         return asdict(self) | {"unknown": list(self.unknown)}
 
 
-def estimate(plan: ReproducePlan) -> ReproduceCost:
-    """Add up the cells of a plan, finished ones included."""
-    sizes = {role: size_of(role, model.spec, own=model.own) for role, model in plan.models.items()}
-    parameters = {role: None if size is None else size.parameters for role, size in sizes.items()}
-    flops = sum(FLOPS_PER_PARAMETER * (parameters[cell.key.model] or 0) * _tokens(cell) for cell in plan.cells)
+def estimate(plan: ReproducePlan, cells: Sequence[ReproduceCell] | None = None) -> ReproduceCost:
+    """Add up the cells of a plan, or some of them."""
+    chosen = plan.cells if cells is None else cells
+    sizes = {role: stand_in_size(model) for role, model in plan.models.items()}
+    asked = [(study_for(cell.config), cell) for cell in chosen]
+    sizes |= {cell.key: study.size(cell.config) for study, cell in asked if cell.role not in plan.models}
+    parameters = {str(name): None if size is None else size.parameters for name, size in sizes.items()}
+    known = [
+        (study, cell.config, size)
+        for study, cell in asked
+        if (size := sizes[cell.role if cell.role in plan.models else cell.key]) is not None
+    ]
+    reads = [study.reads(cell.config) for study, cell in asked]
+    flops = sum(study.flops(config, size) for study, config, size in known)
+    features = sum(study.feature_bytes(config, size) for study, config, size in known)
+    whole = sum(study.disk_bytes(config, size) for study, config, size in known)
     return ReproduceCost(
-        runs=len(plan.cells),
-        prompts=sum(cell.config.samples for cell in plan.cells),
-        tokens=sum(_tokens(cell) for cell in plan.cells),
+        runs=len(chosen) if plan.cells else 1,
+        prompts=sum(prompts for prompts, _ in reads),
+        tokens=sum(tokens for _, tokens in reads),
         parameters=parameters,
         flops=float(flops),
-        rate=RATE,
-        gpu_hours=flops / RATE / 3600,
-        run_bytes=sum(_run_bytes(cell, sizes) for cell in plan.cells),
-        feature_bytes=sum(_feature_bytes(cell, sizes) for cell in plan.cells),
-        download_bytes=sum(
-            (parameters[role] or 0) * CHECKPOINT_BYTES.get(model.spec, 4)
-            for role, model in plan.models.items()
-            if model.own
-        ),
-        unknown=tuple(role for role, count in parameters.items() if count is None),
+        rate=plan.recipe.rate,
+        gpu_hours=flops / plan.recipe.rate / 3600,
+        run_bytes=whole - features if plan.cells else DESCRIPTION,
+        feature_bytes=features,
+        download_bytes=sum(_download_bytes(model, parameters[role]) for role, model in plan.models.items()),
+        unknown=tuple(name for name, count in parameters.items() if count is None),
     )
 
 
-def size_of(role: str, spec: str, *, own: bool) -> Size | None:
+def _download_bytes(model: StandIn, parameters: int | None) -> int:
+    return (parameters or 0) * ROLES[model.role].parameter_bytes if model.own else 0
+
+
+def stand_in_size(model: StandIn) -> Size | None:
     """Size of what stands for a model: from its files, or for a published checkpoint from the shape we know it has."""
-    if own:
-        return shape_size(papers.CHECKPOINTS[role].config)
-    if Path(spec).name == TINY_NAMES[role] and not Path(spec).exists():  # made only once the run begins
-        return shape_size({**TINY[role], "vocab_size": VOCABULARY})
-    return model_size(spec)
+    if model.own:
+        return shape_size(ROLES[model.role].config)
+    if model.made_here and not Path(model.spec).exists():  # made only once the run begins
+        return shape_size({**TINY[model.made_here], "vocab_size": VOCABULARY})
+    return model_size(model.spec)
 
 
 def shape_size(config: Mapping[str, Any]) -> Size:
@@ -106,25 +107,3 @@ def shape_size(config: Mapping[str, Any]) -> Size:
         network = random_model(made, "default", seed=0)
     count = sum(parameter.numel() for parameter in network.parameters())
     return Size(count, int(declared_layers(made) or 0), int(config["hidden_size"]))
-
-
-def _tokens(cell: ReproduceCell) -> int:
-    """Tokens that pass through the model; prompts are drawn once for all seeds of a probe."""
-    return cell.config.samples * cell.config.length
-
-
-def _run_bytes(cell: ReproduceCell, sizes: Mapping[str, Size | None]) -> int:
-    size = sizes[cell.key.model]
-    if size is None:
-        return 0
-    config = cell.config
-    if isinstance(config, ProbeConfig):
-        return study_named("measure").disk_bytes(MeasureConfig(length=1, samples=1), size)
-    return study_for(config).disk_bytes(config, size)
-
-
-def _feature_bytes(cell: ReproduceCell, sizes: Mapping[str, Size | None]) -> int:
-    size = sizes[cell.key.model]
-    if size is None or not cell.probes:
-        return 0
-    return cell.config.samples * (size.layers + 1) * size.width * FEATURE_BYTES

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repflow.core.errors import InputError, nearest
 from repflow.core.verdict import DOES_NOT, HOLDS
-from repflow.dynamics.figures import EIGENVALUES, FIGURES, TITLES, Panel
+from repflow.dynamics.figures import EIGENVALUES, FIGURES, Panel
+from repflow.studies.reproduce.config import ReproduceConfig
+from repflow.studies.reproduce.recipe import Recipe, ReproduceCell, ReproducePlan, Said
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.dynamics import Trajectory
+    from repflow.studies.engine.cells import Outcome
+    from repflow.studies.reproduce.models import StandIn
 
 POINTS = 300
 
@@ -47,39 +50,62 @@ class Line:
         return made | {name: made[name] if math.isfinite(made[name]) else None for name in ("theory", "measured")}
 
 
+class Simulation(Recipe):
+    """A figure of paper 3, simulated from its printed parameters; it needs no model."""
+
+    takes = ("recipe",)
+    stored_as = "dynamics-figure"
+    work = "1 simulation on the CPU, below a minute; no model"
+
+    def __init__(self, name: str, judged: Callable[[], list[Line]]) -> None:
+        self.name = name
+        self.judged = judged
+
+    def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> tuple[ReproduceCell, ...]:
+        """None: the simulation is part of the comparison."""
+        return ()
+
+    def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> list[Said]:
+        """The systems whose parameters the figure prints."""
+        return [Said(panel.name, f"paper 3, {panel.source}") for panel in FIGURES[self.name]]
+
+    def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
+        """PANEL/t, PANEL/tokens, PANEL/attention ...; the comparison under `provenance["lines"]`."""
+        from repflow.core.results import Finding, Result
+        from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
+
+        arrays: dict[str, np.ndarray] = {}
+        axes: dict[str, tuple[str, ...]] = {}
+        panels: dict[str, Any] = {}
+        findings: list[Finding] = []
+        for panel, printed_sign in _drawn(self.name):
+            path = follow(panel.parameters(printed_sign=printed_sign), panel.until, POINTS, paper_sign=printed_sign)
+            made, named = path_arrays(path, f"{panel.name}/")
+            arrays |= made
+            axes |= named
+            panels[panel.name] = {**asdict(panel), **path_facts(path), "source": panel.source}
+            findings += [Finding(e.kind.replace("-", "_"), None, f"{panel.name}: {e.message}") for e in path.events]
+        facts = {"panels": panels, "lines": [line.to_json() for line in self.judged()]}
+        return Result(arrays, axes, {}, facts, findings)
+
+    def made_with(self, results: Sequence[Result]) -> dict[str, Any]:
+        """NumPy's work, without torch."""
+        from repflow.studies.dynamics.simulate import numpy_machine
+
+        return numpy_machine()
+
+
 def run(recipe: str, *, out: str | Path | None = None, name: str | None = None) -> Result:
-    """Reproduce one figure.
+    """Reproduce one figure; as `repflow.studies.reproduce.study.run`.
 
     Args:
         recipe: `dynamics-fig3` to `dynamics-fig6`.
         out: folder of runs; None keeps the result in memory only.
         name: name of the run in `out`, by default the recipe's.
-
-    Returns:
-        Result: PANEL/t, PANEL/tokens, PANEL/attention ...; the comparison under `provenance["lines"]`.
     """
-    from repflow.core.results import Finding, Result
-    from repflow.studies.dynamics.paths import follow, path_arrays, path_facts
-    from repflow.studies.dynamics.simulate import numpy_machine
-    from repflow.studies.engine.opening import keep_result
+    from repflow.studies.reproduce import study
 
-    if recipe not in FIGURES:
-        raise InputError(f"unknown recipe {recipe!r}; {nearest(recipe, FIGURES)}")
-    arrays: dict[str, np.ndarray] = {}
-    axes: dict[str, tuple[str, ...]] = {}
-    panels: dict[str, Any] = {}
-    findings: list[Finding] = []
-    for panel, printed_sign in _drawn(recipe):
-        path = follow(panel.parameters(printed_sign=printed_sign), panel.until, POINTS, paper_sign=printed_sign)
-        made, named = path_arrays(path, f"{panel.name}/")
-        arrays |= made
-        axes |= named
-        panels[panel.name] = {**asdict(panel), **path_facts(path), "source": panel.source}
-        findings += [Finding(e.kind.replace("-", "_"), None, f"{panel.name}: {e.message}") for e in path.events]
-    lines = [line.to_json() for line in LINES[recipe]()]
-    facts = {"title": TITLES[recipe], "panels": panels, "lines": lines}
-    result = Result(arrays, axes, {"study": "dynamics-figure", "recipe": recipe}, facts, findings)
-    return result if out is None else keep_result(result, out, name or recipe, numpy_machine())
+    return study.run(ReproduceConfig(recipe=recipe), out=out, name=name)
 
 
 def _drawn(recipe: str) -> list[tuple[Panel, bool]]:
@@ -214,9 +240,12 @@ def _fate(panel: str, token: int, outcome: str, wanted: str, time: float | None,
     return Line(f"{panel}{what} x_{token}, t", wanted, math.nan, time, verdict)
 
 
-LINES: dict[str, Callable[[], list[Line]]] = {
-    "dynamics-fig3": _fig3,
-    "dynamics-fig4": _fig4,
-    "dynamics-fig5": _fig5,
-    "dynamics-fig6": _fig6,
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Simulation("dynamics-fig3", _fig3),
+        Simulation("dynamics-fig4", _fig4),
+        Simulation("dynamics-fig5", _fig5),
+        Simulation("dynamics-fig6", _fig6),
+    )
 }

@@ -1,47 +1,62 @@
-"""Recipes of paper 1's figures and tables: which models, tasks, lengths and inits each needs, and what it prints."""
+"""Recipes of paper 1's figures and tables: which models, tasks, lengths and inits each needs, and what it prints.
+
+Each model, task, length, init and kind of state is a run of its own in `OUT/flow-SCALE`, shared between recipes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.results import Finding, Result
 from repflow.papers import values as papers
+from repflow.studies.engine.loading import identity
+from repflow.studies.measure import MeasureConfig
+from repflow.studies.probe.config import ProbeConfig
+from repflow.studies.reproduce.comparison import curve, judge, ours, score, verdicts
+from repflow.studies.reproduce.config import KINDS, ReproduceConfig
+from repflow.studies.reproduce.models import stand_in_labels
+from repflow.studies.reproduce.recipe import FLOW_TAKEN, Recipe, ReproduceCell, ReproducePlan, short_hash
+from repflow.studies.reproduce.row import PRINTED, PROBED, Key, Row, rows
+from repflow.studies.reproduce.statement import Ours
 
-CHECK = "flow-check"
-DYNAMICS = ("dynamics-fig3", "dynamics-fig4", "dynamics-fig5", "dynamics-fig6")
-"""Figures of paper 3, which need no model: `repflow.studies.reproduce.dynamics`."""
-RECENCY: dict[str, str] = {
-    "recency-fig1": "influence",
-    "recency-fig2": "needle",
-    "recency-fig5": "memory",
-    "recency-fig6": "memory",
-    "recency-fig7": "influence",
-}
-"""Recipe → module of `repflow.studies.reproduce` that runs it."""
-KINDS = ("residual", "branch", "hf-tuple")
-"""Kinds of state that the printed values are held against; the paper does not say which it used."""
-Scale = Literal["tiny", "paper"]
-SCALES = ("tiny", "zoo", "paper")
+if TYPE_CHECKING:
+    from repflow.studies.engine.cells import Outcome
+    from repflow.studies.reproduce.models import StandIn
+
 LARGE = tuple(model for model in papers.MODELS if model != "Mamba2-130M")
 PAIR = ("GPT-Neo-2.7B", "Mamba2-2.7B")
 BOTH_TASKS = tuple(papers.TASKS)
-PRINTED = {"smoothness": "paper_smoothness", "stability": "paper_stability"}
-"""Sm and St of the tables → metrics in the paper's own form: Eq. 3 divides by L - 2, Eq. 4 leaves the embedding out."""
 TWINS = ("gaussian", "xavier", "he")
 """Random schemes of section 3.2."""
+SAMPLES = {"tiny": 4, "zoo": 16, "paper": 100}
+"""Prompts per measured cell; the paper does not say how many it used."""
+PROBE_TESTS = 2000
+"""Test prompts of a probe at scale paper, which does not say how many it took."""
+PROBE_PROMPTS = {"tiny": 80, "zoo": 500, "paper": papers.PROBE_TRAINING + PROBE_TESTS}
+"""Prompts per probed cell: six of ten train, so that the paper's 20,000 do."""
+PROBE_SEEDS = {"tiny": 2, "zoo": 2, "paper": papers.PROBE_SEEDS}
+LENGTHS = {
+    "tiny": dict(zip(papers.LENGTHS, (240, 360, 440, 560), strict=True)),
+    "zoo": dict(zip(papers.LENGTHS, (256, 340, 448, 512), strict=True)),
+}
+"""Tokens that stand for the paper's; those of the zoo go up to what the built-in models were trained on."""
+TINY_BATCH = 80
+"""All prompts at once: transformers' own scan walks token by token, so that a batch costs what a prompt does."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One figure or table.
+@dataclass(frozen=True, kw_only=True)
+class FlowRecipe(Recipe):
+    """One figure or table of paper 1.
 
     Attributes:
         name: as the command line spells it.
-        title: what it shows.
         quantities: what is compared: layer_cosine, token_similarity, cka, peak_layer, or quantities of the tables.
-        models: the paper's models in it.
+        roles: the paper's models in it.
         tasks: tasks; their mean is compared where there are two, except in Table 2.
         lengths: the paper's context lengths.
         inits: weights.
@@ -50,24 +65,15 @@ class Recipe:
     """
 
     name: str
-    title: str
     quantities: tuple[str, ...]
-    models: tuple[str, ...] = LARGE
+    roles: tuple[str, ...] = LARGE
     tasks: tuple[str, ...] = BOTH_TASKS
     lengths: tuple[int, ...] = (papers.FIGURE_LENGTH,)
     inits: tuple[str, ...] = ("trained",)
     by_task: bool = False
     note: str = ""
-
-    @property
-    def probes(self) -> bool:
-        """Whether probes are trained for it."""
-        return bool({"accuracy", "drop", "peak_layer"} & set(self.quantities))
-
-    @property
-    def measures(self) -> bool:
-        """Whether states are measured for it."""
-        return bool(set(self.quantities) - {"accuracy", "drop", "peak_layer"})
+    takes = FLOW_TAKEN
+    stored_as = ""
 
     @property
     def metrics(self) -> list[str]:
@@ -79,192 +85,231 @@ class Recipe:
         positions = papers.CHECKPOINTS[model].positions
         return positions is None or length <= positions
 
+    def settled(self, config: ReproduceConfig) -> ReproduceConfig:
+        """Kinds of state in one order; ones that there are not, and more lengths than the recipe has, are refused."""
+        if not config.states:
+            raise InputError(teach(f"--states {', '.join(KINDS)}", "none", "name at least one"))
+        for kind in config.states:
+            if kind not in KINDS:
+                raise InputError(teach(f"--states {', '.join(KINDS)}", repr(kind), nearest(kind, KINDS)))
+        if len(config.lengths) > len(self.lengths):
+            got, most = f"{len(config.lengths)} lengths", len(self.lengths)
+            whole = ", ".join(map(papers.short_length, self.lengths))
+            raise InputError(teach(f"at most {most} lengths for {self.name}", got, f"they stand for {whole}"))
+        return replace(config, states=[kind for kind in KINDS if kind in config.states])
 
-RECIPES: dict[str, Recipe] = {
+    def tasks_run(self, config: ReproduceConfig) -> tuple[str, ...]:
+        """Tasks that are run."""
+        return tuple(dict.fromkeys(config.tasks)) or self.tasks
+
+    def lengths_run(self, config: ReproduceConfig) -> dict[int, int]:
+        """The paper's length → tokens that are run for it."""
+        known = LENGTHS.get(config.scale, {})
+        tokens = config.lengths or [known.get(length, length) for length in self.lengths]
+        return dict(zip(self.lengths, tokens, strict=False))
+
+    def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> list[Row]:
+        """Printed values of the models, tasks and lengths that are run."""
+        return rows(self, tuple(models), self.tasks_run(config), self.lengths_run(config))
+
+    def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Iterator[ReproduceCell]:
+        """Cells by model and init, so that a model is loaded once."""
+        for role, model in models.items():
+            for init in self.inits:
+                for task in self.tasks_run(config):
+                    for length, tokens in self.lengths_run(config).items():
+                        if not self.has(role, length):
+                            continue
+                        for kind in config.states:
+                            shared = _shared_options(config, model, task, tokens, init, kind)
+                            if set(self.quantities) - {*PROBED}:
+                                yield _named(Key(role, task, length, init, kind), _measure(config, self, shared))
+                            if set(self.quantities) & {*PROBED}:
+                                yield _named(Key(role, task, length, init, kind, probed=True), _probe(config, shared))
+
+    def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
+        """Ours (row, kind) beside the printed values, the curves behind them, and a verdict for each model.
+
+        A row that needs an unfinished cell is NaN.
+        """
+        kinds, tasks = plan.config.states, self.tasks_run(plan.config)
+        printed: Any = plan.printed
+        found: dict[Key, Result] = {o.cell.key: o.result for o in outcomes if o.result is not None}  # type: ignore[attr-defined]
+        values = [[ours(row, kind, found, tasks, self.inits) for kind in kinds] for row in printed]
+        untrained = [role for role, model in plan.models.items() if not model.trained]
+        arrays = _comparison(printed, values, untrained)
+        axes: dict[str, tuple[str, ...]] = {name: ("row", "kind")[: array.ndim] for name, array in arrays.items()}
+        _add_curves(arrays, axes, self.quantities, found)
+        labels = stand_in_labels(plan.config, self.roles, plan.models, {key.model: r for key, r in found.items()})
+        judged = verdicts(printed, values, kinds, labels, untrained)
+        chances = [_chance(row, kinds, found, tasks) for row in printed]
+        facts = {
+            "note": self.note,
+            "kinds": list(kinds),
+            "rows": [asdict(row) | {"chance": chance} for row, chance in zip(printed, chances, strict=True)],
+            "models": {role: asdict(model) for role, model in plan.models.items()},
+            "lengths": {str(length): tokens for length, tokens in self.lengths_run(plan.config).items()},
+            "verdicts": [asdict(verdict) | {"message": verdict.message} for verdict in judged],
+            "labels": labels,
+        }
+        findings = [Finding("verdict", None, verdict.message) for verdict in judged]
+        if "mdqa" in tasks and plan.config.documents is None:
+            message = "mdqa with made-up documents; the paper took those of Liu et al. (2024): --documents FILE"
+            findings.append(Finding("made_up_documents", None, message))
+        return Result(arrays, axes, {}, facts, findings)
+
+    def made_with(self, results: Sequence[Result]) -> dict[str, Any]:
+        """Versions and device of the runs."""
+        from repflow.studies.engine.provenance import machine
+
+        return machine(str(results[0].provenance["device"]))
+
+
+def _shared_options(
+    config: ReproduceConfig, model: StandIn, task: str, tokens: int, init: str, kind: str
+) -> dict[str, Any]:
+    """Options of both studies. Each model fills the length with its own tokens, as the paper's n is in tokens."""
+    options: dict[str, Any] = {
+        "model": model.spec, "tokenizer": model.tokenizer, "task": task, "length": tokens, "seed": config.seed,
+        "init": init, "states": kind, "dtype": config.dtype, "device": config.device, "match": "tokens",
+        "scan": config.scan,
+        "batch_size": TINY_BATCH if model.made_here and config.batch_size is None else config.batch_size,
+    }  # fmt: skip
+    if task == "kvpr":
+        options["format"] = config.format
+    if task == "mdqa":
+        options["documents"] = config.documents
+    return options
+
+
+def _measure(config: ReproduceConfig, made: FlowRecipe, shared: dict[str, Any]) -> MeasureConfig:
+    samples = SAMPLES[config.scale] if config.samples is None else config.samples
+    return MeasureConfig(**shared, samples=samples, metrics=made.metrics)
+
+
+def _probe(config: ReproduceConfig, shared: dict[str, Any]) -> ProbeConfig:
+    """The paper's probe: raw features, its rate and epochs, seeds that redraw the initialisation alone."""
+    counted = config.scale == "paper" and config.probe_samples is None
+    return ProbeConfig(
+        **shared,
+        train=papers.PROBE_TRAINING if counted else None,
+        test=PROBE_TESTS if counted else None,
+        samples=PROBE_PROMPTS[config.scale] if config.probe_samples is None else config.probe_samples,
+        seeds=PROBE_SEEDS[config.scale] if config.probe_seeds is None else config.probe_seeds,
+        seeds_vary="init",
+        recipes=["paper"],
+        epochs=papers.PROBE_EPOCHS,
+        rate=papers.PROBE_RATE,
+        controls=[],
+        answers=0,
+        lens=0,
+        allow_leak=config.allow_leak,
+    )
+
+
+def _named(key: Key, config: MeasureConfig | ProbeConfig) -> ReproduceCell:
+    """A cell with a readable name and a hash of its whole configuration, so that recipes share what is the same."""
+    from repflow.store import safe_name
+
+    study = "probe" if key.probed else "measure"
+    asked = identity(config)
+    asked.pop("allow_leak", None)  # says whether a run may go on, not what it is
+    parts = [study, key.model, key.task, str(config.length), *([key.init] if key.init != "trained" else []), key.kind]
+    return ReproduceCell(safe_name("-".join([*parts, short_hash([study, asked])])), config, key=key, role=key.model)
+
+
+def _comparison(
+    printed: Sequence[Row], values: Sequence[Sequence[Ours]], untrained: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Ours with its interval, the printed interval, the distance, and whether ours is shown within the tolerance."""
+
+    def table(entry: Callable[[Row, Ours], float | None]) -> np.ndarray:
+        cells = [[entry(row, value) for value in line] for row, line in zip(printed, values, strict=True)]
+        return np.array(cells, dtype=np.float64).reshape(len(printed), -1)  # None is NaN
+
+    return {
+        "ours": table(lambda _, value: value.value),
+        "ours_low": table(lambda _, value: value.interval[0]),
+        "ours_high": table(lambda _, value: value.interval[1]),
+        "printed_low": np.array([row.low for row in printed]),
+        "printed_high": np.array([row.high for row in printed]),
+        "score": table(lambda row, value: score(row, value.value)),
+        "within": table(lambda row, value: judge(row, value, untrained=untrained)[0]),
+    }
+
+
+def _chance(row: Row, kinds: Sequence[str], found: Mapping[Key, Result], tasks: Sequence[str]) -> float | None:
+    """Chance level of an accuracy in percent, the mean over tasks."""
+    if row.quantity != "accuracy":
+        return None
+    wanted = [task for task in tasks if row.task in ("mean", task)]
+    keys = [Key(row.model, task, row.length, "trained", kinds[0], probed=True) for task in wanted]
+    chances = [float(found[key]["probe_chance"]) for key in keys if key in found]
+    return 100 * float(np.mean(chances)) if chances else None
+
+
+SHOWN = {"cka": "cka_pooled", "layer_cosine": "layer_cosine", "token_similarity": "token_similarity"}
+"""Quantity → curve of a measured run that its figure draws."""
+
+
+def _add_curves(
+    arrays: dict[str, np.ndarray],
+    axes: dict[str, tuple[str, ...]],
+    quantities: Sequence[str],
+    found: Mapping[Key, Result],
+) -> None:
+    """What a figure draws, under MODEL/TASK/LENGTH/INIT/KIND/METRIC."""
+    for quantity in [name for name in quantities if name in SHOWN]:
+        for key, result in found.items():
+            if not key.probed:
+                name = _curve_name(key, SHOWN[quantity])
+                arrays[name] = curve(result, quantity)
+                axes[name] = ("layer",) if quantity == "layer_cosine" else ("state",) * arrays[name].ndim
+    for key, result in found.items():
+        if key.probed:
+            name = _curve_name(key, "probe_accuracy")
+            arrays[name], axes[name] = curve(result, "probe/paper/accuracy"), ("state",)
+
+
+def _curve_name(key: Key, metric: str) -> str:
+    return "/".join([key.model, key.task, papers.short_length(key.length), key.init, key.kind, metric])
+
+
+RECIPES: dict[str, FlowRecipe] = {
     recipe.name: recipe
     for recipe in (
-        Recipe("flow-fig1", "cosine of each token between neighbouring layers", ("layer_cosine",)),
-        Recipe("flow-fig2", "inter-token similarity by layer", ("token_similarity",)),
-        Recipe(
-            "flow-fig3",
-            "inter-token similarity, trained and random weights",
-            ("token_similarity",),
-            models=PAIR,
+        FlowRecipe(name="flow-fig1", quantities=("layer_cosine",)),
+        FlowRecipe(name="flow-fig2", quantities=("token_similarity",)),
+        FlowRecipe(
+            name="flow-fig3",
+            quantities=("token_similarity",),
+            roles=PAIR,
             inits=("trained", *TWINS),
             note="printed for random weights whatever the scheme; ours is the mean over gaussian, xavier and he",
         ),
-        Recipe(
-            "flow-fig4",
-            "CKA of every pair of layers",
-            ("cka",),
+        FlowRecipe(
+            name="flow-fig4",
+            quantities=("cka",),
             note="the paper does not say which CKA estimator it used: unbiased here",
         ),
-        Recipe(
-            "flow-fig5",
-            "cosine between neighbouring layers on kvpr alone",
-            ("layer_cosine",),
-            models=PAIR,
+        FlowRecipe(
+            name="flow-fig5",
+            quantities=("layer_cosine",),
+            roles=PAIR,
             tasks=("kvpr",),
             note="Figure 5 has no printed value: held against those of Figure 1, which averages both tasks",
         ),
-        Recipe(
-            "flow-fig6",
-            "CKA of every pair of layers on kvpr alone",
-            ("cka",),
-            models=PAIR,
+        FlowRecipe(
+            name="flow-fig6",
+            quantities=("cka",),
+            roles=PAIR,
             tasks=("kvpr",),
             note="Figure 6 has no printed value: held against those of Figure 4, which averages both tasks",
         ),
-        Recipe(
-            "flow-fig7",
-            "probing accuracy by layer on mdqa",
-            ("peak_layer", "accuracy", "drop"),
-            tasks=("mdqa",),
-            by_task=True,
-        ),
-        Recipe(
-            "flow-table1",
-            "probing accuracy, drop, Sm and St, mean over tasks",
-            papers.QUANTITIES,
-            models=papers.MODELS,
-            lengths=papers.LENGTHS,
-        ),
-        Recipe(
-            "flow-table2",
-            "probing accuracy, drop, Sm and St by task",
-            papers.QUANTITIES,
-            models=papers.MODELS,
-            lengths=papers.LENGTHS,
-            by_task=True,
+        FlowRecipe(name="flow-fig7", quantities=("peak_layer", "accuracy", "drop"), tasks=("mdqa",), by_task=True),
+        FlowRecipe(name="flow-table1", quantities=papers.QUANTITIES, roles=papers.MODELS, lengths=papers.LENGTHS),
+        FlowRecipe(
+            name="flow-table2", quantities=papers.QUANTITIES, roles=papers.MODELS, lengths=papers.LENGTHS, by_task=True
         ),
     )
 }
-
-
-_PIXELS = "classifiers trained on the pixels of CIFAR-10, the planned pixel laboratory"
-_RECALL = "stacks trained on associative recall with and without polarization, the planned recall laboratory"
-_TOKENS = "training with constrained eigenvalues and reordered tokens, the planned token laboratory"
-_COURSE = "token norms of a trained Mamba drawn as the figure has them, part of the planned token laboratory; today "
-_COURSE += "`repflow dynamics apply` measures them for one model"
-PLANNED: dict[str, str] = {
-    **dict.fromkeys(("recency-fig3", "recency-fig10", "recency-table1", "recency-table3"), _PIXELS),
-    **dict.fromkeys(("recency-table2", "recency-table5"), _RECALL),
-    "recency-fig4": "models of many depths and context lengths trained alike, the planned study of depth",
-    **dict.fromkeys(("dynamics-fig1", "dynamics-fig2", *(f"dynamics-table{n}" for n in (2, 3, 6, 7, 9, 10))), _TOKENS),
-    **dict.fromkeys(("dynamics-fig7", "dynamics-fig8"), _COURSE),
-}
-"""Figures and tables with results that are not reproduced yet → what they need."""
-
-
-def recipe(name: str) -> Recipe:
-    """Look up a recipe.
-
-    >>> recipe("flow-fig5").tasks
-    ('kvpr',)
-    """
-    if name in PLANNED:
-        known = ", ".join([*RECIPES, CHECK, *RECENCY, *DYNAMICS])
-        got = f"{name}, which is not reproduced yet: it needs {PLANNED[name]}"
-        raise InputError(teach("a figure or table that repflow reproduces", got, f"there are {known}"))
-    if name not in RECIPES:
-        raise InputError(f"unknown recipe {name!r}; {nearest(name, [*RECIPES, CHECK, *RECENCY, *DYNAMICS])}")
-    return RECIPES[name]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One printed value to hold ours against.
-
-    Attributes:
-        model: the paper's name.
-        what: what it is of, in words.
-        quantity: which quantity.
-        task: task, or `mean` over both.
-        length: the paper's length.
-        init: `trained` or `random`.
-        layers: layers it speaks of, from 1, as in `papers.Quote`.
-        low: smallest printed value.
-        high: largest.
-        source: where it is printed.
-    """
-
-    model: str
-    what: str
-    quantity: str
-    task: str
-    length: int
-    init: str
-    layers: tuple[int, int] | None
-    low: float
-    high: float
-    source: str
-
-
-def rows(made: Recipe, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]) -> list[Row]:
-    """Printed values of a recipe, for the models, tasks and lengths that are run.
-
-    Args:
-        made: the recipe.
-        models: the paper's models.
-        tasks: tasks.
-        lengths: the paper's length → tokens that are run for it.
-    """
-    found = []
-    for quantity in made.quantities:
-        if quantity in papers.QUANTITIES:
-            found += _table_rows(made, quantity, models, tasks, lengths)
-        else:
-            found += _quote_rows(made, quantity, models, tasks)
-    return sorted(found, key=lambda row: (models.index(row.model), row.length))
-
-
-def _table_rows(
-    made: Recipe, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]
-) -> list[Row]:
-    blocks = tasks if made.by_task else ("mean",)
-    cells = [papers.printed(task, model, length) for model in models for length in lengths for task in blocks]
-    return [
-        Row(cell.model, f"{cell.task} {_run_length(cell.length, lengths)}", quantity, cell.task, cell.length,
-            "trained", None, cell.value(quantity), cell.value(quantity), cell.place)
-        for cell in cells
-        if cell is not None
-    ]  # fmt: skip
-
-
-def _run_length(length: int, lengths: Mapping[int, int]) -> str:
-    """The tokens that ran, and the paper's n where they are others.
-
-    >>> _run_length(2000, {2000: 2000}), _run_length(2000, {2000: 440})
-    ('n = 2K', 'n = 440 for 2K')
-    """
-    ran, short = lengths[length], papers.short_length(length)
-    return f"n = {short}" if ran == length else f"n = {papers.short_length(ran)} for {short}"
-
-
-def _quote_rows(made: Recipe, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...]) -> list[Row]:
-    task = tasks[0] if len(tasks) == 1 else "mean"
-    figures = {"flow-fig2": "Figure 2", "flow-fig3": "Figure 3"}
-    found = []
-    for quote in papers.QUOTES:
-        wanted = quote.source == papers.FLOW and quote.quantity == quantity and quote.subject in models
-        if not wanted or quote.low is None or quote.high is None:
-            continue
-        if made.name in figures and figures[made.name] not in quote.place:
-            continue
-        found.append(
-            Row(quote.subject, _what(quote), quantity, task, papers.FIGURE_LENGTH, quote.init, quote.layers,
-                quote.low, quote.high, f"{quote.citation}: “{quote.words}”")
-        )  # fmt: skip
-    return found
-
-
-def _what(quote: papers.Quote) -> str:
-    weights = "" if quote.init == "trained" else f", {quote.init} weights"
-    if quote.quantity == "peak_layer":
-        return f"peak layer of {papers.layers_of(quote.subject)}"
-    if quote.layers is None:
-        return f"most layers{weights}"
-    first, last = quote.layers
-    if quote.quantity == "cka":
-        return f"layers {first} and {last}{weights}"
-    return f"layer {first}{weights}" if first == last else f"layers {first} to {last}{weights}"

@@ -1,47 +1,63 @@
-"""Reproduce: paper 1's figures and tables, ours beside the printed values, and which kind of state lies nearest them.
+"""Reproduce: a figure or table of the papers, ours beside what is printed. One engine for every recipe.
 
-Each model, task, length, init and kind of state is a run of its own in `OUT/flow-SCALE`, shared between recipes and
-resumed when it was cut; the comparison is the run `OUT/NAME`.
+The runs of a recipe lie in `OUT/PAPER-SCALE` (`flow-tiny`, `recency-zoo` ...), shared between recipes and resumed when
+they were cut; the comparison is the run `OUT/NAME`, stored once all of them are finished.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repflow.studies.engine.loading import identity
+from repflow.core.seconds import CLOCK
+from repflow.studies.engine.cells import HeldModel, Outcome, free_first, run_cell
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.opening import keep_result
 from repflow.studies.engine.study import BaseStudy
-from repflow.studies.reproduce import agreement
+from repflow.studies.engine.table import study_for
 from repflow.studies.reproduce.config import ReproduceConfig
-from repflow.studies.reproduce.flow import CHECK, recipe
-from repflow.studies.reproduce.models import make_tiny
-from repflow.studies.reproduce.plan import HASH_DIGITS, made_here, plan
-from repflow.version import __version__
+from repflow.studies.reproduce.models import STAND_IN, make_tiny, stand_ins
+from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, check_options, recipe_named
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
-    from repflow.core.results import Result
+    from repflow.core.results import Finding, Result
     from repflow.models import Model
-    from repflow.studies.reproduce.cells import Label
 
 __all__ = ["STUDY", "ReproduceConfig", "plan", "run", "run_name"]
+
+Label = Callable[[int, int, ReproduceCell], "Progress"]
+"""Gives the callback for a cell from its number, the number of cells, and the cell."""
+MODELS = "models"
+"""Folder of the tiny models, beside the runs."""
 
 
 def run_name(config: ReproduceConfig) -> str:
     """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
-    tag = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
-    return f"{config.recipe}-{config.scale}-{tag}"
+    return recipe_named(config.recipe).run_name(config)
+
+
+def plan(config: ReproduceConfig, out: str | Path) -> ReproducePlan:
+    """Work out the runs and printed values of a request; nothing is loaded or written."""
+    recipe = recipe_named(config.recipe)
+    check_options(recipe, config)
+    config = recipe.settled(config)
+    folder = Path(out) / f"{recipe.row.family}-{config.scale}"
+    models = stand_ins(config, recipe.roles, folder / MODELS) if recipe.roles else {}
+    printed = tuple(recipe.printed(config, models))
+    cells = tuple(recipe.cells(config, models))
+    for cell in cells:
+        study_for(cell.config).check_request(cell.config, cell.name)
+    return ReproducePlan(config, recipe, models, cells, printed, folder)
 
 
 def run(
     config: ReproduceConfig,
     *,
-    out: str | Path,
+    out: str | Path | None,
     name: str | None = None,
     progress: Progress | None = None,
     label: Label | None = None,
@@ -50,38 +66,73 @@ def run(
 
     Args:
         config: what to reproduce.
-        out: folder of runs.
+        out: folder of runs; None keeps the comparison in memory only.
         name: name of the run that holds the comparison.
         progress: called after each batch of any cell.
         label: gives the callback for a cell from its number, the number of cells, and the cell; instead of `progress`.
 
     Returns:
-        Result: ours (row, kind), printed (row) and scores, with rows, cells and verdicts under `provenance`. It is
-        stored once every cell is finished; `provenance["cells"]` says which are not, and why.
+        Result: what the recipe compares, with rows or lines, cells and verdicts under `provenance`. It is stored once
+        every cell is finished; `provenance["cells"]` says which are not, and why.
     """
-    if config.recipe == CHECK:
-        return _store(agreement.run(), config, {"repflow": __version__}, out, name)
-    from repflow.capture.provenance import machine
-    from repflow.studies.reproduce.cells import run_cells
-    from repflow.studies.reproduce.result import make_result
-
-    made = plan(config, out)
-    if made_here(config):
-        make_tiny(made.folder / "models", list(made.models))
-    outcomes = list(run_cells(made, label or (None if progress is None else lambda *_: progress)))
-    result = make_result(made, outcomes)
-    result.config = identity(config)
-    finished = [outcome.result for outcome in outcomes if outcome.result is not None]
-    if len(finished) < len(outcomes):
-        return result
-    return _store(result, config, machine(str(finished[0].provenance["device"])), out, name)
+    begun = CLOCK.seconds()
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        made = plan(config, folder)
+        make_tiny(made.folder / MODELS, [model.made_here for model in made.models.values() if model.made_here])
+        outcomes = list(run_cells(made, label or (None if progress is None else lambda *_: progress)))
+        result = compared(made, outcomes)
+        result.config = ({"study": made.recipe.stored_as} if made.recipe.stored_as else {}) | made.recipe.asked(config)
+        results = [outcome.result for outcome in outcomes if outcome.result is not None]
+        if out is not None and len(results) == len(outcomes):
+            keep_result(result, out, name or run_name(config), made.recipe.made_with(results), begun)
+    return result
 
 
-def _store(
-    result: Result, config: ReproduceConfig, provenance: dict[str, Any], out: str | Path, name: str | None
-) -> Result:
-    result.config = identity(config)
-    return keep_result(result, out, name or run_name(config), provenance)
+def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[Outcome]:
+    """Run the cells of a plan one after the other; finished ones are read from their runs.
+
+    Args:
+        plan: what to run.
+        label: gives the callback for a cell.
+    """
+    held = HeldModel()
+
+    def run(numbered: tuple[int, ReproduceCell]) -> Outcome:
+        number, cell = numbered
+        progress = None if label is None else label(number, len(plan.cells), cell)
+        return run_cell(cell, plan.folder, held, progress)
+
+    yield from free_first(list(enumerate(plan.cells, start=1)), run, lambda numbered: plan.folder / numbered[1].name)
+
+
+def compared(plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
+    """What the recipe makes of its cells, with what every comparison says: title, cells, stand-ins."""
+    result = plan.recipe.compare(plan, outcomes)
+    facts: dict[str, Any] = {"title": plan.recipe.row.shows}
+    facts |= {"note": plan.recipe.note} if plan.recipe.note else {}
+    if plan.cells:
+        facts["cells"] = [
+            {"run": f"{plan.folder.name}/{outcome.cell.name}", "status": outcome.status, "reason": outcome.reason}
+            for outcome in outcomes
+        ]
+    result.provenance = {**facts, **result.provenance}
+    result.findings += _findings(plan, outcomes)
+    return result
+
+
+def _findings(plan: ReproducePlan, outcomes: Sequence[Outcome]) -> list[Finding]:
+    from repflow.core.results import Finding
+
+    found = []
+    if any(not model.own for model in plan.models.values()):
+        message = f"{'small random' if plan.random else 'other'} models stand for the paper's: {STAND_IN}"
+        found.append(Finding("stand_in", None, message))
+    missing = [outcome for outcome in outcomes if outcome.status != "finished"]
+    if missing:
+        first = f"{missing[0].cell.name}: {missing[0].reason}"
+        message = f"{len(missing)} of {len(outcomes)} runs are missing, such as {first}"
+        found.append(Finding("unfinished", None, message))
+    return found
 
 
 class Reproduce(BaseStudy[ReproduceConfig]):
@@ -93,8 +144,8 @@ class Reproduce(BaseStudy[ReproduceConfig]):
     one_model = False
 
     def check(self, config: ReproduceConfig) -> None:
-        """Refuse what no recipe is."""
-        recipe(config.recipe)
+        """Refuse what no recipe is, and what its own studies refuse."""
+        plan(config, "runs")
 
     def run(
         self,
@@ -107,7 +158,7 @@ class Reproduce(BaseStudy[ReproduceConfig]):
         progress: Progress | None = None,
     ) -> Result:
         """Run what is missing of a recipe, compare and store."""
-        return run(config, out="runs" if out is None else out, name=name, progress=progress)
+        return run(config, out=out, name=name, progress=progress)
 
     def names(self, config: ReproduceConfig) -> Names:
         """Recipe, scale and a hash of the request."""

@@ -197,7 +197,7 @@ def exact(values):
 
 def test_the_kind_that_has_the_printed_values_is_nearest():
     made = RECIPES["flow-fig1"]
-    printed = rows(made, made.models, made.tasks, dict(zip(made.lengths, made.lengths, strict=True)))
+    printed = rows(made, made.roles, made.tasks, dict(zip(made.lengths, made.lengths, strict=True)))
     values = np.full((len(printed), 3), 50.0)
     for i, entry in enumerate(printed):
         values[i, 1 if papers.CHECKPOINTS[entry.model].family == "SSM" else 0] = entry.high

@@ -1,4 +1,4 @@
-"""Curves that `repflow reproduce` stored, with the paper's printed values where they speak of layers."""
+"""What `repflow reproduce` stored: statements beside ours, and curves with the paper's printed values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from repflow.core.recipes import RECIPES
+from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.papers import values as papers
-from repflow.report.data.model import Figure, Variant
+from repflow.report.data.model import Block, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import exact, short
 from repflow.report.terminal.reproduce import WORDS
@@ -16,6 +18,31 @@ from repflow.report.terminal.reproduce import WORDS
 METRICS = {"layer_cosine": "layer_cosine", "token_similarity": "token_similarity", "probe_accuracy": "accuracy"}
 COLUMNS = ("model", "whose", "weights", "layer", "relative depth", "value or low, %", "high, %")
 PERCENT = 100.0
+VERDICTS = {True: HOLDS, False: DOES_NOT, None: OPEN}
+
+
+def statement_tables(runs: Sequence[StoredRun], study: str, id: str) -> list[Block]:
+    """What a paper states beside ours, a table for every reproduction.
+
+    Args:
+        runs: of the page.
+        study: under which the reproductions are stored.
+        id: beginning of the tables' anchors.
+    """
+    papers_of = {row.name: row.paper for row in RECIPES}
+    blocks: list[Block] = []
+    for place, run in enumerate((run for run in runs if run.study == study), 1):
+        about = run.result.provenance
+        rows = [
+            [line.get("of", line["what"]), line["stated"], line["ours"], VERDICTS[line["holds"]]]
+            for line in about["lines"]
+        ]
+        said = [str(about.get("note") or ""), *(finding.message for finding in run.result.findings)]
+        recipe = str(run.result.config.get("recipe", run.name))
+        title = f"Paper {papers_of.get(recipe, 2)}, {recipe}: {about['title']}"
+        caption = " ".join(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in said if text)
+        blocks.append(Table(f"{id}-{place}", title, ["of", "the paper", "ours", "verdict"], rows, caption))
+    return blocks
 
 
 def reproduce_figure(runs: Sequence[StoredRun]) -> Figure | None:

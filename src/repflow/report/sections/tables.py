@@ -14,7 +14,7 @@ from repflow.report.data.model import Block, Cell, Content, Table
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import exact
 from repflow.report.sections.probe import probe_runs
-from repflow.report.sections.reproduce import reproduce_figure
+from repflow.report.sections.reproduce import reproduce_figure, statement_tables
 from repflow.report.terminal.reproduce import (
     CAPTION,
     DIGITS,
@@ -58,6 +58,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     reproduced = [run for run in runs if run.study == "reproduce"]
     for place, run in enumerate(reproduced, 1):
         blocks += [_check_table(run, place) if "checks" in run.result.provenance else _comparison(run, place)]
+    blocks += statement_tables(runs, "reproduce-table", "reproduce-statements")
     if not blocks:
         return None
     lead = (

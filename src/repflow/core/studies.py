@@ -20,6 +20,7 @@ class StudyRow:
         name: under `study` in a stored config; its views have this name too.
         module: the module that holds `STUDY`.
         marks: keys by which a stored config without a name is recognised.
+        facts: keys of a result's provenance that do so too, for configs of earlier versions.
         command: words of the command line that run it.
         grid: whether `repflow run` takes it: it asks one thing of one model.
         also: further names under `study` in stored configs, for results that are shown in another way.
@@ -31,6 +32,7 @@ class StudyRow:
     command: str = ""
     grid: bool = False
     also: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
 
 STUDIES = (
@@ -41,8 +43,10 @@ STUDIES = (
         "reproduce",
         also=("recency-figure", "dynamics-figure", "reproduce-table"),
     ),
-    StudyRow("diagnose", "repflow.studies.diagnose.study", ("flow_samples",), "diagnose", grid=True),
-    StudyRow("probe", "repflow.studies.probe.study", ("recipes", "controls"), "probe", grid=True),
+    StudyRow(
+        "diagnose", "repflow.studies.diagnose.study", ("flow_samples",), "diagnose", grid=True, facts=("statements",)
+    ),
+    StudyRow("probe", "repflow.studies.probe.study", ("recipes", "controls"), "probe", grid=True, facts=("probe",)),
     StudyRow("measure", "repflow.studies.measure", ("metrics", "keep_samples"), "measure", grid=True),
     StudyRow("compare", "repflow.studies.compare.study", command="compare"),
     StudyRow("recency", "repflow.studies.recency.study", command="recency", grid=True),
@@ -70,14 +74,22 @@ def row_named(name: str) -> StudyRow:
     return match
 
 
-def row_of(stored: Mapping[str, Any]) -> StudyRow | None:
+def row_of(stored: Mapping[str, Any], provenance: Mapping[str, Any] | None = None) -> StudyRow | None:
     """The study that a stored config belongs to; None for what no study of the table made.
+
+    Args:
+        stored: the config.
+        provenance: that of the result, where it was read too.
 
     >>> row_of({"study": "recency"}).name, row_of({"metrics": [], "keep_samples": 4}).name, row_of({})
     ('recency', 'measure', None)
-    >>> row_of({"study": "recency-figure"}).name
-    'reproduce'
+    >>> row_of({"study": "recency-figure"}).name, row_of({}, {"probe": {}}).name
+    ('reproduce', 'probe')
     """
     if "study" in stored:
         return next((row for row in STUDIES if stored["study"] in (row.name, *row.also)), None)
-    return next((row for row in STUDIES if row.marks and stored.keys() >= {*row.marks}), None)
+    known = provenance or {}
+    for row in STUDIES:
+        if (row.marks and stored.keys() >= {*row.marks}) or (row.facts and known.keys() >= {*row.facts}):
+            return row
+    return None

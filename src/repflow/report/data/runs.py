@@ -90,7 +90,7 @@ def study_of(result: Result) -> str:
     """
     if "study" in result.config:
         return str(result.config["study"])
-    row = row_of(result.config)
+    row = row_of(result.config, result.provenance)
     return "measure" if row is None else row.name
 
 

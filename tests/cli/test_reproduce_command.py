@@ -128,7 +128,7 @@ def test_what_is_not_reproduced_yet_says_so(cli, recipe, tmp_path):
 
 
 def test_help_speaks_of_all_three_papers(cli):
-    text = " ".join(cli("reproduce", "--help").out.split())
+    text = " ".join(cli("reproduce", "--help-all").out.split())
     for word in ("paper 1", "paper 2", "paper 3", "holds, partly holds, does not hold and open"):
         assert word in text
 

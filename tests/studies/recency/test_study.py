@@ -296,8 +296,8 @@ def test_a_run_that_was_cut_goes_on(tmp_path, mamba, monkeypatch):
 
 def test_a_run_of_an_earlier_version_goes_on_without_a_finding(tmp_path, mamba):
     """Its run.json has the model's facts from the start: resumed without them, they passed for changed."""
+    from repflow.capture.provenance import model_facts
     from repflow.store.record import read_record
-    from repflow.studies.engine.provenance import model_facts
 
     config = RecencyConfig(probes=2, length=12, samples=2)
     result = run(config, model=mamba, out=tmp_path, name="n")

@@ -69,7 +69,7 @@ class Recency(Study[RecencyConfig, RecencyJob]):
 
     def machine(self, job: RecencyJob) -> dict[str, Any]:
         """With the model's facts, as every run was begun: a run of an earlier version goes on without a finding."""
-        from repflow.studies.engine.provenance import model_facts
+        from repflow.capture.provenance import model_facts
 
         return {**super().machine(job), "model": model_facts(job.model)}
 

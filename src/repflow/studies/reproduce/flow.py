@@ -160,7 +160,7 @@ class FlowRecipe(Recipe):
 
     def made_with(self, results: Sequence[Result]) -> dict[str, Any]:
         """Versions and device of the runs."""
-        from repflow.studies.engine.provenance import machine
+        from repflow.capture.provenance import machine
 
         return machine(str(results[0].provenance["device"]))
 

@@ -1,11 +1,13 @@
 """Running a plan: out-of-memory is met with halved batches, which are recorded and found again on resume."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
-from repflow.capture import MemorySink, OutOfMemoryError, Plan, gather, make_plan, run_plan
-from repflow.capture.run import batch_name, pad
+from repflow.capture import MemorySink, OutOfMemoryError, Plan, gather, make_plan, run, run_plan
+from repflow.capture.run import Writer, batch_name, pad
 from repflow.core.errors import RepflowError, out_of_memory
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.meter import HeldMeter
@@ -13,6 +15,7 @@ from repflow.metrics.streaming_cka import RowPooledCka
 from repflow.models import Model
 from repflow.store import RunFolder
 from repflow.studies.engine.sink import RunSink
+from repflow.tasks import Prompts
 from tests.capture.inputs import LENGTHS, model, prompts
 
 
@@ -216,3 +219,81 @@ def test_sink_protocol_and_names():
     sink.write("x", {0: [{"a": np.ones(1)}]})
     assert sink.has("x")
     assert batch_name((12, 3)) == "batch-000012-2"
+
+
+class Counted(Prompts):
+    """Prompts that count how often one of their lengths is looked up."""
+
+    @property
+    def lengths(self):
+        mine = self
+
+        class Lengths(tuple):
+            def __getitem__(self, at):
+                mine.__dict__["looked"] = mine.__dict__.get("looked", 0) + 1
+                return super().__getitem__(at)
+
+        return Lengths(len(prompt.ids) for prompt in self.samples)
+
+
+def test_the_progress_of_many_batches_looks_up_each_length_as_often_as_that_of_few():
+    looked, told = [], []
+    for size in (1, 4):
+        given = Counted("ids", prompts().samples)
+        plan = make_plan(given.lengths, width=16, itemsize=4, batch_size=size)
+        given.__dict__["looked"] = 0
+        done = []
+        run_plan(
+            model("gpt_neox"), given, plan, meters, MemorySink(), progress=lambda *now, done=done: done.append(now)
+        )
+        looked.append(given.__dict__["looked"])
+        told.append(done[-1])
+    assert looked[0] == looked[1]
+    assert told == [(len(LENGTHS), len(LENGTHS), sum(LENGTHS))] * 2
+
+
+class Waiting:
+    """A batch whose records wait for someone."""
+
+    def __init__(self, number, go, error=None):
+        self.batch, self.go, self.error = (number,), go, error
+
+    def records(self):
+        assert self.go.wait(60)
+        if self.error is not None:
+            raise self.error
+        return {self.batch[0]: [{}]}
+
+
+def test_a_batch_is_written_behind_the_next_one_and_in_order():
+    go, sink = threading.Event(), MemorySink()
+    with Writer(sink, behind=True) as writer:
+        writer.write(Waiting(0, go))
+        assert not sink.kept, "the caller goes on while the records are awaited"
+        go.set()
+        writer.write(Waiting(1, go))
+        writer.wait()
+        assert list(sink.kept) == ["batch-000000-1", "batch-000001-1"]
+
+
+def test_what_goes_wrong_behind_is_raised_by_the_next_call():
+    go, sink = threading.Event(), MemorySink()
+    go.set()
+    with Writer(sink, behind=True) as writer:
+        writer.write(Waiting(0, go, OSError("no room")))
+        with pytest.raises(OSError, match="no room"):
+            writer.write(Waiting(1, go))
+        writer.wait()
+    assert not sink.kept
+
+
+def test_batches_written_behind_give_the_same_records(monkeypatch):
+    tables = []
+    for behind in (False, True):
+        monkeypatch.setattr(run, "Writer", lambda sink, behind, asked=behind: Writer(sink, behind=asked))
+        sink = MemorySink()
+        plan = make_plan(LENGTHS, width=16, itemsize=4, batch_size=3)
+        tables.append(table(run_plan(model("gpt_neox"), prompts(), plan, meters, sink), sink))
+    for name, (axes, array) in tables[0].items():
+        assert tables[1][name][0] == axes
+        np.testing.assert_array_equal(tables[1][name][1], array)

@@ -147,6 +147,19 @@ def check_column_sums():
                     same(a.double(), b, f"{name} {width} {token} {dtype}", rtol=1e-5, atol=1e-5 * float(b.abs().max()))
 
 
+def check_column_sums_of_float32_states_are_right_to_their_own_rounding():
+    """Three bfloat16 parts of a number carry all its bits: two of them alone are 1e-5 off."""
+    state = states_of(12, torch.float32, count=1, token=64, width=64)[0]
+    inputs, lengths = column_inputs(12, 2, 64), torch.tensor([64, 40], dtype=torch.int32)
+    wide = [part.double() if part.is_floating_point() else part for part in inputs]
+    want, _ = reduce.column_sums([state.double()], *wide, lengths)
+    errors = []
+    for ops in (fused, reduce):
+        got, _ = ops.column_sums([state], *inputs, lengths)
+        errors.append(float((got.double() - want).norm() / want.norm()))
+    assert errors[0] <= 2 * errors[1], errors
+
+
 def check_column_sums_of_long_prompts_are_split():
     state = states_of(10, torch.float32, count=1, batch=1, token=1100, width=48)[0]
     inputs, lengths = column_inputs(10, 1, 1100), torch.tensor([1030], dtype=torch.int32)

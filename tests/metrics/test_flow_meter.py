@@ -304,3 +304,24 @@ def test_batch_info_mask_and_meter_bytes():
     assert mask.tolist() == [[True, True, True, False], [True, False, False, False]]
     assert meter_bytes(2, 3, 5, 2, 4) == 30 * (8 + 5 * 2) + 6 * 4 * TOKEN_BYTES
     assert meter_bytes(2, 3, 5, 2, 4, direction=True) == 30 * (16 + 5 * 2) + 6 * 4 * TOKEN_BYTES
+
+
+def test_sums_over_prompts_may_be_taken_before_all_prompts_are_there():
+    """In the same order they have the same bits; in any order the pure function's value."""
+    samples = sample_states(5, (7, 4, 9, 6))
+    tables = []
+    for absorbed in (False, True):
+        meter = FlowMeter(len(samples[0]), 9)
+        for group in ([0, 1], [2], [3]):
+            part = feed(FlowMeter(len(samples[0]), 9), samples, [group])
+            meter.records |= part.records
+            if absorbed:
+                meter.absorb()
+        tables.append(meter.compute()["token_similarity_excess"][1])
+    np.testing.assert_array_equal(*tables)
+    compare(
+        {"token_similarity_excess": tables[0]},
+        {"token_similarity_excess": expected(samples)["token_similarity_excess"]},
+        rtol=1e-9,
+        atol=1e-12,
+    )

@@ -6,6 +6,7 @@ import torch
 
 from repflow.core.errors import InputError
 from repflow.probes import ArrayFeatures, Split, fit, fit_probes, objective, rows, three_way_split
+from repflow.probes.features import KeptFeatures
 from repflow.probes.paper import initial
 from tests.probes.probe_inputs import class_means, random_splits
 
@@ -251,3 +252,30 @@ def test_wrong_requests_are_taught(change, match):
 def test_features_need_three_axes():
     with pytest.raises(InputError, match=r"\(state, sample, width\); got ndarray of shape \(3, 4\)"):
         ArrayFeatures(np.zeros((3, 4)))
+
+
+class Noted(ArrayFeatures):
+    """Features that note which states were read."""
+
+    def __init__(self, array):
+        super().__init__(array)
+        self.read = []
+
+    def state(self, index):
+        self.read.append(index)
+        return super().state(index)
+
+
+def test_kept_features_are_read_once_for_several_fits_and_give_the_same():
+    rng = np.random.default_rng(0)
+    array, labels = rng.standard_normal((3, 60, 5)).astype(np.float32), np.arange(60) % 2
+    splits = [three_way_split(labels, seed=k) for k in range(2)]
+    noted = Noted(array)
+    kept = KeptFeatures(noted, "cpu")
+    for recipe in ("paper", "robust"):
+        got = fit_probes(kept, labels, splits, n_classes=2, recipe=recipe, epochs=5)
+        want = fit_probes(ArrayFeatures(array), labels, splits, n_classes=2, recipe=recipe, epochs=5)
+        np.testing.assert_array_equal(got.accuracy_test, want.accuracy_test)
+        np.testing.assert_array_equal(got.loss, want.loss)
+    assert sorted(noted.read) == [0, 1, 2]
+    np.testing.assert_array_equal(array, np.stack([kept.state(state) for state in range(3)])), "fits leave them alone"

@@ -1,12 +1,14 @@
 """Each sentinel finds the leak it is for, and stays quiet without one."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from repflow.core.errors import InputError
 from repflow.probes import Split, sentinels, three_way_split
-from repflow.probes.sentinels import bag_columns, size_columns
+from repflow.probes.sentinels import Occurrences, bag_columns, size_columns
 from tests.probes.probe_inputs import random_splits
 
 SAMPLES, CLASSES = 600, 4
@@ -148,3 +150,23 @@ def test_luck_with_few_groups_is_no_leak():
     assert sentinels(None, lengths, None, None, labels, [split])[0].leaks
     [sentinel] = sentinels(None, lengths, None, None, labels, [split], groups=groups)
     assert (sentinel.accuracy, sentinel.leaks, sentinel.blind) == (1.0, False, True)
+
+
+def test_tokens_are_sorted_out_once_for_all_seeds(monkeypatch):
+    made = []
+    real = Occurrences.of
+    monkeypatch.setattr(Occurrences, "of", lambda bags: made.append(len(bags)) or real(bags))
+    sentinels(**prompts() | {"features0": None, "lengths": None, "counts": None})
+    assert made == [SAMPLES]
+
+
+def test_every_fit_runs_where_it_is_asked_to(monkeypatch):
+    asked = []
+    module = sys.modules[Occurrences.__module__]  # the package has a function of the same name
+    real = module.fit_probes
+    monkeypatch.setattr(
+        module, "fit_probes", lambda *a, **k: asked.append((k["device"], k["precision"])) or real(*a, **k)
+    )
+    sentinels(**prompts(), device=torch.device("cpu"))
+    assert set(asked) == {(torch.device("cpu"), "float32")}
+    assert len(asked) == 2 + len(prompts()["splits"])

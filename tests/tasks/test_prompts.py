@@ -178,6 +178,13 @@ def test_prompts_are_a_sequence():
     assert TASKS == ("text", "random", "kvpr", "mdqa")
 
 
+def test_lengths_are_counted_once():
+    """Loops over 22,000 prompts look lengths up one by one: counted anew each time, that is as many squared."""
+    made = random_prompts(9, length=4, samples=3)
+    assert made.lengths is made.lengths
+    assert made.lengths == (4, 4, 4)
+
+
 def test_lengths_that_cannot_be_measured_are_named():
     check_lengths(id_prompts([[1, 2], [1, 2, 3]], 10), 3)
     check_lengths(id_prompts([[1] * 5000], 10), None)

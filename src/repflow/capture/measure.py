@@ -89,17 +89,18 @@ def measure_prompts(
     shapes = _batches(model, prompts, plan, check is not None)
     compile_ahead(factory, shapes, model.width, model.device, also=kernels_of_digest)
 
+    meters, taken = factory(), set[str]()
+
     def at_last() -> None:
-        if meanwhile is not None:
-            meanwhile()
         repeat.start()
         if check is not None:
             check.start()
+        _take_in(meters, plan, sink, taken)
+        if meanwhile is not None:
+            meanwhile()  # last, as it waits for the GPU: a digest's sums queue behind the batch
 
     plan = run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress, at_last=at_last)
-    meters = factory()
-    for batch in plan.batches:
-        gather(meters, sink.read(batch_name(batch)))
+    _take_in(meters, plan, sink, taken)
     table: Table = {}
     for meter in meters:
         table |= meter.compute()
@@ -111,6 +112,22 @@ def measure_prompts(
     result = _result(table, model, prompts, options, check)
     result.findings += repeat.findings()
     return result
+
+
+def _take_in(meters: Sequence[Meter], plan: Plan, sink: Sink, taken: set[str]) -> None:
+    """Hand the meters the batches that are there and were not taken.
+
+    In the plan's order whenever they come: sums over prompts then have the same bits.
+    """
+    for name in map(batch_name, plan.batches):
+        if name in taken:
+            continue
+        if not sink.has(name):
+            return
+        gather(meters, sink.read(name))
+        for meter in meters:
+            meter.absorb()
+        taken.add(name)
 
 
 def _state_itemsize(model: Model) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -124,14 +125,30 @@ def run_plan(
     when the last batch is launched and before its records are waited for.
     """
     warn_of_batches(model, plan.batches, prompts.lengths, plan.group)
-    waiting: list[RunningBatch] = []
+    with Writer(sink, behind=model.device.type == "cuda") as writer:
+        return _run_batches(model, prompts, plan, meters, writer, kind=kind, progress=progress, at_last=at_last)
+
+
+def _run_batches(
+    model: Model,
+    prompts: Prompts,
+    plan: Plan,
+    meters: MeterFactory,
+    writer: Writer,
+    *,
+    kind: str,
+    progress: Progress | None,
+    at_last: Callable[[], None] | None,
+) -> Plan:
+    sink, waiting = writer.sink, list[RunningBatch]()
 
     def settle(most: int) -> None:
         while len(waiting) > most:
-            running = waiting.pop(0)
-            sink.write(batch_name(running.batch), running.records())
+            writer.write(waiting.pop(0))
+        if not most:
+            writer.wait()
 
-    at = 0
+    at = done = tokens = 0
     while at < len(plan.batches):
         batch = plan.batches[at]
         if not sink.has(batch_name(batch)):
@@ -149,13 +166,56 @@ def run_plan(
             waiting.append(running)
             settle(1 if overlapped else 0)
         at += 1
+        done += len(batch)
+        tokens += sum(prompts.lengths[sample] for sample in batch)
         if progress is not None:
-            done = [sample for b in plan.batches[:at] for sample in b]
-            progress(len(done), len(prompts), sum(prompts.lengths[sample] for sample in done))
+            progress(done, len(prompts), tokens)
     if at_last is not None:
         at_last()
     settle(0)
     return plan
+
+
+class Writer:
+    """Brings a batch's records in and writes them: at once, or behind the launching of the next batch.
+
+    A GPU's batch is over sooner than the host has written 37 MB of features with their digest, waited for the disk and
+    launched the next one's kernels; disk and digest leave the interpreter's lock alone. One batch is written at a time,
+    in order, and what went wrong is raised by the next call.
+
+    Args:
+        sink: keeps the records.
+        behind: write in a thread.
+    """
+
+    def __init__(self, sink: BatchSink, *, behind: bool) -> None:
+        self.sink = sink
+        self._pool = ThreadPoolExecutor(1) if behind else None
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def write(self, running: RunningBatch) -> None:
+        """Write one batch, once the one before is written."""
+        if self._pool is None:
+            self._write(running)
+            return
+        self.wait()
+        self._last = self._pool.submit(self._write, running)
+
+    def wait(self) -> None:
+        """Until all is written."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def _write(self, running: RunningBatch) -> None:
+        self.sink.write(batch_name(running.batch), running.records())
 
 
 def _halve(plan: Plan, at: int, sink: BatchSink, error: Exception) -> Plan:

@@ -135,7 +135,9 @@ def say(text: str) -> None:
 
 def import_torch() -> None:
     """Import what every study of a model needs, so that its seconds are counted under their own name."""
-    with phase("imports"), deferred("scipy.optimize", "linear_sum_assignment"):
+    # transformers takes one function each of these into losses of object detectors and into assisted generation
+    later = deferred("scipy.optimize", "linear_sum_assignment"), deferred("sklearn.metrics", "roc_curve")
+    with phase("imports"), later[0], later[1]:
         import repflow.capture.run
         import repflow.models  # noqa: F401
 

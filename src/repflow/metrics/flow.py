@@ -6,7 +6,7 @@ each metric means is defined by the pure functions; here is only the arrangement
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -89,6 +89,8 @@ class FlowMeter(Meter):
     direction: bool = False
     printed: bool = False
     embedding: bool = True
+    _across: dict[str, AcrossPrompts] = field(default_factory=dict, init=False, repr=False)
+    _absorbed: set[int] = field(default_factory=set, init=False, repr=False)
 
     @classmethod
     def for_run(cls, setting: MeterSetting) -> FlowMeter:
@@ -259,6 +261,18 @@ class FlowMeter(Meter):
             "kept/token_similarity_by_token": stats.by_token.transpose(0, 1),
         }
 
+    def absorb(self) -> None:
+        """Take the prompts that are there into the sums over prompts; on a GPU while the last batch still runs."""
+        fresh = [sample for sample in sorted(self.records) if sample not in self._absorbed]
+        for prefix in ("", f"{self.drop}/", "final_norm/", f"final_norm/{self.drop}/"):
+            for record in (self.records[sample] for sample in fresh):
+                if f"{prefix}unit_sum" not in record:
+                    continue
+                if prefix not in self._across:
+                    self._across[prefix] = AcrossPrompts.start(record, prefix)
+                self._across[prefix].add(record, prefix)
+        self._absorbed |= set(fresh)
+
     def compute(self) -> Table:
         """All metrics over the samples seen; `token_similarity_excess` needs at least two."""
         records = self.ordered()
@@ -267,9 +281,10 @@ class FlowMeter(Meter):
             axes = _record_axes(name)
             if axes is not None and not name.startswith("kept/"):
                 table[name] = _with_samples(records, name, axes)
-        for prefix in ("", f"{self.drop}/", "final_norm/", f"final_norm/{self.drop}/"):
-            if f"{prefix}unit_sum" in records[0] and len(records) > 1:
-                table[f"{prefix}token_similarity_excess"] = _excess(records, prefix)
+        self.absorb()
+        for prefix, across in self._across.items() if len(records) > 1 else ():
+            similarity, axes = _with_samples(records, f"{prefix}token_similarity", ("state",))[::-1]
+            table[f"{prefix}token_similarity_excess"] = axes, similarity - across.cosine()[:, None]
         kept_records = [r for r in records if "kept/token_norm" in r]
         for name in [n for n in (kept_records[0] if kept_records else {}) if n.startswith("kept/")]:
             table[name] = _with_samples(kept_records, name, _record_axes(name) or ())
@@ -374,17 +389,39 @@ def _with_samples(records: list[Record], name: str, axes: tuple[str, ...]) -> tu
     return (*axes[:at], "sample", *axes[at:]), stack_samples(records, name, at)
 
 
-def _excess(records: list[Record], prefix: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """Similarity less `cross_prompt_cosine`, with one sample's sums at a time: all of them in float64 take a while."""
-    total = np.zeros(records[0][f"{prefix}unit_sum"].shape)
-    own = np.zeros(len(total))
-    for record in records:
-        unit = record[f"{prefix}unit_sum"]
-        total += unit
-        own += np.einsum("sw,sw->s", unit, unit, dtype=np.float64)
-    count = np.stack([r[f"{prefix}count"] for r in records], 1).astype(np.float64)
-    pairs = count.sum(1) ** 2 - (count**2).sum(1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        across = np.where(pairs == 0, np.nan, ((total**2).sum(1) - own) / pairs)
-    similarity = np.stack([r[f"{prefix}token_similarity"] for r in records], 1)
-    return ("state", "sample"), similarity - across[:, None]
+@dataclass
+class AcrossPrompts:
+    """Sums over prompts for `cross_prompt_cosine`, which take one prompt after the other.
+
+    Attributes:
+        total: Σ over prompts of Σ_t u_t (state, width), in float64.
+        own: Σ over prompts of ‖Σ_t u_t‖² (state,).
+        count: tokens (state,).
+        squares: Σ over prompts of tokens² (state,).
+    """
+
+    total: np.ndarray
+    own: np.ndarray
+    count: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def start(cls, record: Record, prefix: str) -> AcrossPrompts:
+        """No prompt yet."""
+        states, width = record[f"{prefix}unit_sum"].shape
+        return cls(np.zeros((states, width)), *(np.zeros(states) for _ in range(3)))
+
+    def add(self, record: Record, prefix: str) -> None:
+        """Take one prompt in. Its similarity is (‖Σu‖² - n) / (n (n - 1)) in float64, so ‖Σu‖² is known already."""
+        count = record[f"{prefix}count"].astype(np.float64)
+        similarity = record[f"{prefix}token_similarity"].astype(np.float64)
+        self.total += record[f"{prefix}unit_sum"]
+        self.own += count + np.where(count < 2, 0.0, similarity * count * (count - 1))
+        self.count += count
+        self.squares += count**2
+
+    def cosine(self) -> np.ndarray:
+        """Mean cosine of tokens of different prompts (state,)."""
+        pairs = self.count**2 - self.squares
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(pairs == 0, np.nan, (np.square(self.total).sum(1) - self.own) / pairs)

@@ -191,8 +191,9 @@ def column_sums(
 ) -> tuple[Tensor, Tensor]:
     """As `reduce.column_sums`, on the matrix units, for states of any mixture of dtypes.
 
-    bfloat16 states meet each float32 weight as three bfloat16 parts, which together carry all its bits; products of
-    such numbers are exact in float32, and probes are -1, 0 or 1. Other states meet the float32 weight itself.
+    Each float32 weight is three bfloat16 parts, which together carry all its bits, and so is each entry of a state that
+    is not bfloat16 itself; products of such numbers are exact in float32, and probes are -1, 0 or 1. TF32 would take as
+    many products, each at half the rate, and not from states as they lie in memory.
     """
     parts = [_column_run(states[run], weights[run], probes, others[run], lengths) for run in _runs(states)]
     if len(parts) == 1:
@@ -204,8 +205,8 @@ def _column_run(
     states: list[Tensor], weights: Tensor, probes: Tensor, others: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
     batch, token, width = states[0].shape
-    pairs, exact, dtype = len(states) * batch, weights.shape[2], _table_dtype(states)
-    table, count = _weight_table(weights, probes, others, dtype), exact + probes.shape[1]
+    pairs, exact, narrow = len(states) * batch, weights.shape[2], states[0].dtype == torch.bfloat16
+    table, count = _weight_table(weights, probes, others), exact + probes.shape[1]
     columns = 128 if width >= 128 else 64
     split = max(1, min(8, token // 512))
     rows = table.shape[2]
@@ -225,13 +226,12 @@ def _column_run(
         _span(token, split),
         ROWS=rows,
         COLUMNS=columns,
-        TOKENS=64 if dtype == torch.bfloat16 else 32,  # as many bytes
-        PRECISION=EXACT,
+        TOKENS=64 if narrow else 32,  # as many bytes
+        PARTS=1 if narrow else 3,
         num_warps=4,
     )
     total = sums[:, :, :, : 3 * exact + probes.shape[1]].sum(0)
-    if dtype != torch.float32:
-        total[:, :, :exact] += total[:, :, count : count + exact] + total[:, :, count + exact :]
+    total[:, :, :exact] += total[:, :, count : count + exact] + total[:, :, count + exact :]
     return total[:, :, :count], energy.sum(0)
 
 
@@ -244,19 +244,18 @@ def _span(token: int, split: int) -> int:
     return -(-token // (64 * split)) * 64
 
 
-def _weight_table(weights: Tensor, probes: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
+def _weight_table(weights: Tensor, probes: Tensor, others: Tensor) -> Tensor:
     """Rows for the matrix units: weights rounded, probes, then twice what rounding left of the weights, then zeros."""
     states, batch, exact, token = weights.shape
     count = exact + probes.shape[1]
-    used = count if dtype == torch.float32 else count + 2 * exact
-    table = torch.zeros(states, batch, _power(used), token, dtype=dtype, device=weights.device)
+    used = count + 2 * exact
+    table = torch.zeros(states, batch, _power(used), token, dtype=torch.bfloat16, device=weights.device)
     table[:, :, :exact] = weights
-    torch.mul(probes.to(dtype), others[:, :, None], out=table[:, :, exact:count])
-    if dtype != torch.float32:
-        rest = weights - table[:, :, :exact]
-        table[:, :, count : count + exact] = rest
-        table[:, :, count + exact : used] = rest - table[:, :, count : count + exact]
-    return table
+    torch.mul(probes.to(table.dtype), others[:, :, None], out=table[:, :, exact:count])
+    rest = weights - table[:, :, :exact]
+    table[:, :, count : count + exact] = rest
+    table[:, :, count + exact : used] = rest - table[:, :, count : count + exact]
+    return table.float() if INTERPRETED else table  # the interpreter multiplies bfloat16 numbers by their bits
 
 
 def token_products(
@@ -283,7 +282,7 @@ def _product_run(
     few = torch.nn.functional.pad(torch.cat([tops, last[:, :, None]], 2), (0, 0, 0, SINGLES - top - 1))
     few_off = (few @ mean[..., None])[..., 0]
     few_off[:, :, top] = 0
-    rows = 64
+    rows = 128 if token > 64 and dtype == torch.float32 else 64
     blocks = -(-token // rows)
     singles = torch.empty(count, batch, token, SINGLES, dtype=torch.float32, device=mean.device)
     table = torch.empty(count, batch, blocks, mixed, mixed, dtype=torch.float32, device=mean.device)

@@ -165,13 +165,20 @@ def _state(which, x0, x1, x2, x3, x4, x5, x6, x7):
     return state
 
 
+@triton.jit
+def _bfloat16_part(x):
+    # what bfloat16 keeps of x, and the rest
+    part = x.to(tl.bfloat16)
+    return part, x - part.to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["batch"])
 def column_kernel(
     x0, x1, x2, x3, x4, x5, x6, x7, weights, sums, energy, lengths, batch, token, width, span,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKENS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    # states of one dtype: the compiler cannot choose between pointers of two; what is narrower than the weights widens
-    # in registers
+    # states of one dtype: the compiler cannot choose between pointers of two. Weights are bfloat16; states that are
+    # wider are cut into three bfloat16 parts in registers, which carry all their bits
     pair = tl.program_id(0).to(tl.int64)  # of state and sample
     sample = pair % batch
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -190,9 +197,16 @@ def column_kernel(
         real = at < end
         x = tl.load(x_base + at[:, None].to(tl.int64) * width, mask=real[:, None] & inside[None, :], other=0.0)
         w = tl.load(w_base + at[None, :], mask=real[None, :], other=0.0)
-        mixed = tl.dot(w, x.to(w.dtype), mixed, input_precision=PRECISION)
         wide = x.to(tl.float32)
         square += wide * wide
+        if PARTS == 1:
+            mixed = tl.dot(w, x.to(w.dtype), mixed)
+        else:
+            high, rest = _bfloat16_part(wide)
+            middle, rest = _bfloat16_part(rest)
+            mixed = tl.dot(w, high.to(w.dtype), mixed)
+            mixed = tl.dot(w, middle.to(w.dtype), mixed)
+            mixed = tl.dot(w, rest.to(tl.bfloat16).to(w.dtype), mixed)
 
     place = part * tl.num_programs(0) + pair
     tl.store(sums + (place * ROWS + row[:, None]) * width + columns[None, :], mixed, mask=inside[None, :])

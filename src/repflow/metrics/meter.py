@@ -125,6 +125,9 @@ class Meter(ABC):
     def end(self) -> None:
         """Finish the batch: one record per sample."""
 
+    def absorb(self) -> None:  # noqa: B027  only meters with sums over samples need it
+        """Take the records that are there into sums over samples, before all are: the rest is done by `compute`."""
+
     @abstractmethod
     def compute(self) -> Table:
         """Metrics over all samples seen, in the order of their ids."""

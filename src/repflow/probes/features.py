@@ -59,6 +59,26 @@ class ArrayFeatures:
         return torch.from_numpy(part if part.flags.writeable and part.flags.c_contiguous else part.copy())
 
 
+class KeptFeatures:
+    """Features whose states stay on a device once they were read there: several fits read the same ones.
+
+    >>> features = KeptFeatures(ArrayFeatures(np.zeros((13, 100, 8), np.float32)), "cpu")
+    >>> features.state(2) is features.state(2)
+    True
+    """
+
+    def __init__(self, features: Features, device: str | torch.device) -> None:
+        self.features, self.device = features, torch.device(device)
+        self.n_states, self.n_samples, self.width = features.n_states, features.n_samples, features.width
+        self._kept: dict[int, Tensor] = {}
+
+    def state(self, index: int) -> Tensor:
+        """One state, on the device."""
+        if index not in self._kept:
+            self._kept[index] = self.features.state(index).to(self.device)
+        return self._kept[index]
+
+
 def feature_bytes(features: Features) -> int:
     """Bytes of all states in float32."""
     return features.n_states * features.n_samples * features.width * 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,6 +62,7 @@ def sentinels(
     *,
     n_classes: int | None = None,
     groups: Sequence[Hashable] | np.ndarray | None = None,
+    device: str | torch.device = "cpu",
 ) -> list[Sentinel]:
     """Probe what should not reveal the label, with the `robust` recipe.
 
@@ -74,6 +75,7 @@ def sentinels(
         splits: One per seed.
         n_classes: Classes of the label; the largest label + 1 if not given.
         groups: (sample,) prompts of one group with one label count as one: guessing one right means guessing all.
+        device: Where to fit.
 
     >>> y = np.arange(60) % 3
     >>> part = np.arange(60) // 3 % 5
@@ -92,16 +94,16 @@ def sentinels(
     if features0 is not None:
         rows = features0 if isinstance(features0, torch.Tensor) else torch.as_tensor(np.asarray(features0))
         _check_rows("features0", len(rows), n_samples)
-        verdicts.append(_judge(LAST, *_read(LAST, rows[None].float(), known, splits, n_classes), effective))
+        verdicts.append(_judge(LAST, *_read(LAST, rows[None].float(), known, splits, n_classes, device), effective))
     if lengths is not None or counts is not None:
         sizes = [np.asarray(part, float).reshape(len(part), -1) for part in (lengths, counts) if part is not None]
         for part in sizes:
             _check_rows("lengths and counts", len(part), n_samples)
         columns = torch.as_tensor(size_columns(np.concatenate(sizes, 1)))
-        verdicts.append(_judge(SIZES, *_read(SIZES, columns[None], known, splits, n_classes), effective))
+        verdicts.append(_judge(SIZES, *_read(SIZES, columns[None], known, splits, n_classes, device), effective))
     if token_bags is not None:
         _check_rows("token_bags", len(token_bags), n_samples)
-        verdicts.append(_judge(BAG, *_read_bags(token_bags, known, splits, n_classes), effective))
+        verdicts.append(_judge(BAG, *_read_bags(token_bags, known, splits, n_classes, device), effective))
     return verdicts
 
 
@@ -137,21 +139,30 @@ def effective_tests(
 
 
 def _read(
-    name: str, rows: torch.Tensor, labels: np.ndarray, splits: Sequence[Split], n_classes: int
+    name: str,
+    rows: torch.Tensor,
+    labels: np.ndarray,
+    splits: Sequence[Split],
+    n_classes: int,
+    device: str | torch.device,
 ) -> tuple[float, float]:
-    """Accuracy and chance of a probe on these rows."""
-    fit = fit_probes(ArrayFeatures(rows), labels, splits, n_classes=n_classes, recipe="robust", device="cpu")
+    """Accuracy and chance of a probe on these rows; in float32, as a CPU has it: a leak stops the run."""
+    options = {"recipe": "robust", "device": device, "precision": "float32"}
+    fit = fit_probes(ArrayFeatures(rows), labels, splits, n_classes=n_classes, **options)
     if fit.reasons:
         raise InputError(teach(f"finite numbers for {name}", fit.reasons[0], "look for what makes them NaN or Inf"))
     return float(fit.accuracy_test.mean()), chance_level(fit)
 
 
-def _read_bags(bags: Sequence[Any], labels: np.ndarray, splits: Sequence[Split], n_classes: int) -> tuple[float, float]:
+def _read_bags(
+    bags: Sequence[Any], labels: np.ndarray, splits: Sequence[Split], n_classes: int, device: str | torch.device
+) -> tuple[float, float]:
     """The bag's columns are chosen on training rows, so each seed has its own."""
     parts = []
+    found = Occurrences.of(bags)
     for mine, split in zip(labels, splits, strict=True):
-        columns = torch.as_tensor(bag_columns(bags, mine, split.train, n_classes))
-        parts.append(_read(BAG, columns[None], mine[None], [split], n_classes))
+        columns = torch.as_tensor(found.columns(mine, split.train, n_classes))
+        parts.append(_read(BAG, columns[None], mine[None], [split], n_classes, device))
     accuracy, chance = np.mean(parts, axis=0)
     return float(accuracy), float(chance)
 
@@ -182,26 +193,52 @@ def size_columns(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate(out, 1).astype(np.float32)
 
 
+class Occurrences(NamedTuple):
+    """Every token of every prompt, one entry each: sorted out once for all seeds.
+
+    Attributes:
+        rows: (entry,) sample.
+        tokens: (entry,) number of the token among those that occur.
+        kinds: Different tokens.
+        samples: Prompts.
+    """
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    kinds: int
+    samples: int
+
+    @classmethod
+    def of(cls, bags: Sequence[Any]) -> Occurrences:
+        """Entries of the bags."""
+        ids = [np.asarray(bag).ravel() for bag in bags]
+        rows = np.repeat(np.arange(len(ids)), [len(bag) for bag in ids])
+        names, tokens = np.unique(np.concatenate(ids), return_inverse=True)
+        return cls(rows, tokens, len(names), len(ids))
+
+    def columns(self, labels: np.ndarray, train: np.ndarray, n_classes: int) -> np.ndarray:
+        """See `bag_columns`."""
+        trained = np.zeros(self.samples, bool)
+        trained[train] = True
+        inside = trained[self.rows]
+        cells = self.tokens[inside] * n_classes + labels[self.rows[inside]]
+        seen = np.bincount(cells, minlength=self.kinds * n_classes).reshape(self.kinds, n_classes).astype(float)
+        share = np.bincount(labels[train], minlength=n_classes) / len(train)
+        hoped = seen.sum(1, keepdims=True) * share
+        with np.errstate(divide="ignore", invalid="ignore"):
+            informative = np.where(hoped > 0, (seen - hoped) ** 2 / hoped, 0).sum(1)
+        kept = np.sort(np.argsort(-informative, kind="stable")[:BAG_COLUMNS])
+        place = np.full(self.kinds, -1)
+        place[kept] = np.arange(len(kept))
+        at = place[self.tokens]
+        flat = (self.rows * len(kept) + at)[at >= 0]
+        size = self.samples * len(kept)
+        return np.bincount(flat, minlength=size).reshape(self.samples, len(kept)).astype(np.float32)
+
+
 def bag_columns(bags: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> np.ndarray:
     """How often each of the most informative tokens occurs in each prompt, (sample, token).
 
     Informative: the largest χ² of a token's counts over the classes against their shares, on training rows.
     """
-    ids = [np.asarray(bag).ravel() for bag in bags]
-    rows = np.repeat(np.arange(len(ids)), [len(bag) for bag in ids])
-    names, tokens = np.unique(np.concatenate(ids), return_inverse=True)
-    trained = np.zeros(len(ids), bool)
-    trained[train] = True
-    inside = trained[rows]
-    seen = np.bincount(tokens[inside] * n_classes + labels[rows[inside]], minlength=len(names) * n_classes)
-    seen = seen.reshape(len(names), n_classes).astype(float)
-    share = np.bincount(labels[train], minlength=n_classes) / len(train)
-    hoped = seen.sum(1, keepdims=True) * share
-    with np.errstate(divide="ignore", invalid="ignore"):
-        telling = np.where(hoped > 0, (seen - hoped) ** 2 / hoped, 0).sum(1)
-    columns = np.sort(np.argsort(-telling, kind="stable")[:BAG_COLUMNS])
-    place = np.full(len(names), -1)
-    place[columns] = np.arange(len(columns))
-    chosen = place[tokens] >= 0
-    flat = rows[chosen] * len(columns) + place[tokens[chosen]]
-    return np.bincount(flat, minlength=len(ids) * len(columns)).reshape(len(ids), len(columns)).astype(np.float32)
+    return Occurrences.of(bags).columns(labels, train, n_classes)

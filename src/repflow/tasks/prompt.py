@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,9 @@ class Prompts(Sequence[Prompt]):
     def __iter__(self) -> Iterator[Prompt]:
         return iter(self.samples)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens of each prompt."""
+        """Number of tokens of each prompt; counted once, as loops over prompts look them up one by one."""
         return tuple(len(prompt.ids) for prompt in self.samples)
 
     def digest(self) -> str:

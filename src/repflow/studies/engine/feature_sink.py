@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from repflow.capture import Plan
     from repflow.capture.features import FeatureShard
     from repflow.capture.run import Records
+
+
+READERS = min(8, os.cpu_count() or 1)
+"""Shards whose digests are checked side by side."""
 
 
 @runtime_checkable
@@ -95,7 +101,12 @@ class _RunPart:
         from repflow.capture.features import FeatureShard
 
         full = [f"{self.part}-{name}" for name in names]
-        return [FeatureShard(tuple(self.run.shard_meta(name)["samples"]), self.run.map_shard(name)) for name in full]
+        with ThreadPoolExecutor(READERS) as pool:  # reading and digests leave the interpreter's lock alone
+            mapped = pool.map(self.run.map_shard, full)
+            return [
+                FeatureShard(tuple(self.run.shard_meta(name)["samples"]), arrays)
+                for name, arrays in zip(full, mapped, strict=True)
+            ]
 
 
 @dataclass

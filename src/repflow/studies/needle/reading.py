@@ -61,7 +61,7 @@ def read_batches(
 
     plan = sink.plan(lambda: make_batches(documents.prompts.lengths, config.batch_size))
     cached = _keeps_state(model, documents, plan, sink)
-    at = 0
+    at = done = tokens = 0
     while at < len(plan.batches):
         batch = plan.batches[at]
         if not sink.has(batch_name(batch)):
@@ -76,9 +76,10 @@ def read_batches(
                 continue
             sink.write(batch_name(batch), records)
         at += 1
+        done += len(batch)
+        tokens += sum(documents.prompts.lengths[prompt] for prompt in batch)
         if progress is not None:
-            done = [prompt for part in plan.batches[:at] for prompt in part]
-            progress(len(done), len(documents.prompts), sum(documents.prompts.lengths[prompt] for prompt in done))
+            progress(done, len(documents.prompts), tokens)
     logprobs: dict[int, np.ndarray] = {}
     answers: dict[int, str] = {}
     for batch in plan.batches:

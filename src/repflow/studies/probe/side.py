@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.models import Model
     from repflow.probes import ProbeFit, Split
+    from repflow.probes.features import Features
     from repflow.studies.engine.feature_sink import Keeper
     from repflow.studies.probe.prompts import SeedPrompts
 
 FINAL = "final_norm/"
+KEPT_SHARE = 0.25
+"""Of a GPU's free memory, for features that several fits read; the fits themselves take at most 0.6 of what is left."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,19 @@ class Side:
             names.append(FINAL + main)
         return StoredFeatures(self.shards[part], names)
 
+    @cached_property
+    def _kept(self) -> dict[int, Features]:
+        """Features of every part that stay on a GPU with room for all of them: fits and controls read the same ones."""
+        from repflow.models.room import free_bytes
+        from repflow.probes.features import KeptFeatures, feature_bytes
+
+        device = self.model.device
+        free = free_bytes(device) if device.type == "cuda" else None
+        found = {part: self.features(part) for part in range(self.prompts.n_parts)}
+        if free is None or sum(map(feature_bytes, found.values())) > KEPT_SHARE * free:
+            return dict(found)
+        return {part: KeptFeatures(features, device) for part, features in found.items()}
+
     def problems(self, splits: Splits, reading: str | None = None, *, keys: bool = False) -> list[Problem]:
         """What is to be fitted: one problem per part.
 
@@ -84,7 +100,8 @@ class Side:
             seeds = tuple(self.prompts.seeds_of(number))
             labels = splits.control[number] if keys else splits.labels[number]
             mine = tuple(splits.splits[seed] for seed in seeds)
-            tasks.append(Problem(number, seeds, self.features(number, reading), labels, mine))
+            features = self._kept[number] if reading is None else self.features(number, reading)
+            tasks.append(Problem(number, seeds, features, labels, mine))
         return tasks
 
     def fits(self, splits: Splits, recipes: Sequence[str]) -> list[ProbeFit]:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from repflow.studies.engine.feature_sink import Keeper
 
 
+MANY_PROMPTS = 5_000
+"""From here on sentinels are fitted where the model is; fewer are done on a CPU before a GPU's kernels are launched."""
+
+
 class LeakError(InputError):
     """The label can be read from the prompts alone: a probe's accuracy would say nothing about the states."""
 
@@ -111,6 +115,7 @@ class ProbeStudy:
             moved,
             n_classes=len(self.prompts.classes),
             groups=None if groups is None else groups[: int(start[-1])],
+            device=self.model.device if len(rows) >= MANY_PROMPTS else "cpu",
         )
         return self._sentinels
 

@@ -147,8 +147,9 @@ def _read(
     device: str | torch.device,
 ) -> tuple[float, float]:
     """Accuracy and chance of a probe on these rows; in float32, as a CPU has it: a leak stops the run."""
-    options = {"recipe": "robust", "device": device, "precision": "float32"}
-    fit = fit_probes(ArrayFeatures(rows), labels, splits, n_classes=n_classes, **options)
+    fit = fit_probes(
+        ArrayFeatures(rows), labels, splits, n_classes=n_classes, recipe="robust", device=device, precision="float32"
+    )
     if fit.reasons:
         raise InputError(teach(f"finite numbers for {name}", fit.reasons[0], "look for what makes them NaN or Inf"))
     return float(fit.accuracy_test.mean()), chance_level(fit)

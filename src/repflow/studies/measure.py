@@ -237,7 +237,7 @@ def _metric_digests(config: MeasureConfig) -> dict[str, str]:
 
 def measure(
     model: Any,
-    task: str | Sequence[str] | Any = "random",
+    task: str | Sequence[str] | Any = "text",
     *,
     metrics: Sequence[str | Callable[..., Any]] | Callable[..., Any] = DEFAULT_METRICS,
     out: str | Path | None = None,

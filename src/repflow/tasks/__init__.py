@@ -3,6 +3,7 @@
 from repflow.spec.length import parse_length
 from repflow.spec.request import TASKS
 from repflow.tasks.conformance import TaskReport, check_task
+from repflow.tasks.english import english_prompts, english_texts
 from repflow.tasks.make import file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
@@ -23,6 +24,8 @@ __all__ = [
     "check_fit",
     "check_lengths",
     "check_task",
+    "english_prompts",
+    "english_texts",
     "file_prompts",
     "id_prompts",
     "jsonl_prompts",

@@ -56,7 +56,7 @@ HELD_BYTES = 1 << 30
 @defaults(
     {
         "task": f"what the models read: {WORDS}",
-        "length": "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1000",
+        "length": "tokens of the first model per prompt; of both for kvpr and mdqa; 1K is 1,000",
         "init": "weights of the first model: trained, or random as in measure: default, gaussian[:std] ...",
         "ablate": "parts of the first model, and of its twin, taken out: norm-affine, norm, positions, "
         "attention-window:W, attention-uniform, block:N, branch:N.KIND, branch:KIND",

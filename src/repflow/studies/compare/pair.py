@@ -290,16 +290,21 @@ def tabulate(config: CompareConfig, records: list[Record], states_a: int, paired
 
 def make_prompts(config: CompareConfig, a: Model, b: Model) -> PairedPrompts:
     """Make the prompts the config names, for both models."""
-    from repflow.studies.engine.prompts import drawn_prompts, task_options
-    from repflow.tasks import jsonl_prompts, make_task
+    from repflow.studies.engine.prompts import built_in, drawn_prompts, readable, task_options
+    from repflow.tasks import english_texts, jsonl_prompts, make_task
     from repflow.tasks.lines import is_jsonl
 
+    whole: Any = config  # some options of tasks are not among its fields
+    config = whole = readable(whole, a, b)
     if config.task in DRAWN:
-        whole: Any = config  # some options of tasks are not among its fields
         return same_prompts(drawn_prompts(whole, [a, b], check_vocabularies(a, b)))
     if a.tokenizer is b.tokenizer and a.tokenizer is not None:  # needs no character spans, so any tokenizer will do
         return same_prompts(measure.make_prompts(as_measure(config), a))
     encoder_a, encoder_b = _encoders(config, a, b)
+    if built_in(whole):
+        size = {"length": config.length, "samples": config.samples, "seed": config.seed}
+        pieces = text_pieces(english_texts(encoder_a, **size), encoder_a, length=config.length)
+        return pair_prompts(pieces, encoder_a, encoder_b, task="text")
     if config.task == "text":
         pieces = file_pieces(config.text, encoder_a, length=config.length, samples=config.samples)
         return pair_prompts(pieces, encoder_a, encoder_b, task="text")

@@ -89,7 +89,7 @@ def run(
 def compare(
     model_a: Any,
     model_b: Any = None,
-    texts: str | Sequence[str] | Any = "random",
+    texts: str | Sequence[str] | Any = "text",
     *,
     out: str | Path | None = None,
     name: str | None = None,

@@ -213,7 +213,7 @@ def _course(ratio: float) -> str:
     return "shrink" if ratio < FALLS else "grow" if ratio > RISES else "keep their length"
 
 
-def apply(model: Any, task: str = "random", *, out: str | Path | None = None, **options: Any) -> Result:
+def apply(model: Any, task: str = "text", *, out: str | Path | None = None, **options: Any) -> Result:
     """Paper 3's prediction beside what a model's tokens do.
 
     Args:

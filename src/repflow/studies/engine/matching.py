@@ -17,6 +17,7 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 
 if TYPE_CHECKING:
+    from repflow.core.results import Finding
     from repflow.models import Model
     from repflow.tasks import Encoder, Prompt, Prompts
 
@@ -57,6 +58,11 @@ class PairedPrompts:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What a reader should know of the prompts."""
+        return self.a.findings
 
     @property
     def matched(self) -> np.ndarray:

@@ -173,7 +173,7 @@ class OneModel(Permissions, Scans, Placement, Machine, Ablation, InitSeed, Init,
 class Task:
     """What the model reads."""
 
-    task: str = option("random", f"what the model reads: {WORDS}")
+    task: str = option("text", f"what the model reads: {WORDS}")
 
 
 @dataclass
@@ -187,7 +187,7 @@ class TextFiles:
 class Length:
     """Tokens per prompt."""
 
-    length: int = length_option(512, "tokens per prompt, at most; 1K is 1000")
+    length: int = length_option(512, "tokens per prompt, at most; 1K is 1,000")
 
 
 @dataclass
@@ -283,7 +283,7 @@ class Leaks:
 class Lengths:
     """Several lengths."""
 
-    lengths: list[str] = listed("tokens per prompt, repeated or comma separated", aliases=("--length",))
+    lengths: list[str] = listed("tokens per prompt, repeated or comma separated; 1K is 1,000", aliases=("--length",))
 
 
 @dataclass

@@ -64,8 +64,6 @@ def check_task(config: PromptConfig) -> None:
         raise InputError(f"unknown task {config.task!r}; {nearest(config.task, [*NAMES, OWN])}")
     if config.bos not in ("model", "always", "never"):
         raise InputError(teach("--bos model, always or never", repr(config.bos), "see repflow measure --help"))
-    if config.task == "text" and not config.text:
-        raise InputError(teach("--text FILE with the task text", "no file", "name one or more text files"))
     if config.text and config.task != "text":
         raise InputError(
             teach("--task text with --text", f"--task {config.task}", "pass --task text or leave --text out")
@@ -126,20 +124,38 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
         model: the model that will read them.
         task: a Task object, instead of `config.task`.
     """
-    from repflow.tasks import Encoder, file_prompts, make_task
+    from repflow.tasks import Encoder, english_prompts, file_prompts, make_task
     from repflow.tasks.prompt import note_unknown
 
     if task is None:
         check_task(config)
         if config.task in DRAWN:
             return drawn_prompts(config, [model])
+        if built_in(config) and model.tokenizer is None:
+            return random_instead(config, [model])
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
-    if task is None and config.task == "text":
+    if task is None and built_in(config):
+        prompts = english_prompts(encoder, length=config.length, samples=config.samples, seed=config.seed)
+    elif task is None and config.task == "text":
         prompts = file_prompts(config.text, encoder, length=config.length, samples=config.samples)
     else:
         chosen = make_task(config.task, task_options(config)) if task is None else task
         prompts = task_prompts(chosen, encoder, config)
     return note_unknown(prompts, model.tokenizer)
+
+
+def built_in(config: PromptConfig) -> bool:
+    """Whether the built-in text is asked for: the task text without files."""
+    return config.task == "text" and not config.text
+
+
+def random_instead(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:
+    """Random ids for models of which one has no tokenizer for the built-in text, with a finding."""
+    from repflow.tasks.english import without_tokenizer
+
+    whole: Any = config
+    lacking = [model.name for model in models if model.tokenizer is None]
+    return without_tokenizer(drawn_prompts(replace(whole, task="random"), models, vocabulary), lacking)
 
 
 def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:

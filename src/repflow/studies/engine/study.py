@@ -383,6 +383,8 @@ def _computed(study: Study[C, J], job: J, sink: Sink, progress: Progress | None)
     job.take_digests()
     result.config = job.stored
     result.provenance = {**job.provenance, **job.facts, **result.provenance}
+    notes = getattr(job.prompts, "findings", ())  # of prompts; a study may have put them where they belong
+    result.findings += [finding for finding in notes if finding not in result.findings]
     for model in job.models.values():
         result.findings += [finding for finding in model.scans.findings() if finding not in result.findings]
     return result

@@ -52,7 +52,7 @@ FRACTIONS = (0.6, 0.2, 0.2)
 
 def task_length() -> Any:
     """A length whose default depends on the task."""
-    text = f"tokens per prompt, at most; 1K is 1000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}"
+    text = f"tokens per prompt, at most; 1K is 1,000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}"
     return length_option(None, text, shown=False)
 
 

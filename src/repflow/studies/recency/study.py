@@ -208,7 +208,7 @@ def _side(
 
 def influence(
     model: Any,
-    tokens: str | Sequence[str] | Any = "random",
+    tokens: str | Sequence[str] | Any = "text",
     *,
     at: int = -1,
     to: Any = FINAL_NORM,

@@ -258,6 +258,7 @@ def run(
     from repflow.capture.provenance import machine
     from repflow.store import RunFolder, check_name
 
+    findings += [finding for finding in first.findings if finding.code == "random_ids"]
     stored = identity(config) | {"study": "twins"}
     folder = Path(out) / (check_name(name) if name else study_name(config, Path(out)))
     _check_model(config)

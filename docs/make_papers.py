@@ -41,7 +41,7 @@ def counted(holds: list[bool | None], noun: str = "statements") -> str:
     yes, no = sum(value is True for value in holds), sum(value is False for value in holds)
     rest = len(holds) - yes - no
     word = "partly holds" if yes and no else "open" if rest else "holds" if yes else "does not hold"
-    tail = f"{f', {no} not' if no and yes else ''}{f', {rest} open' if rest else ''}"
+    tail = f"{f', {no} not' if no and (yes or rest) else ''}{f', {rest} open' if rest else ''}"
     return f"**{word}**: {yes} of {len(holds)} {noun}{tail}"
 
 

@@ -183,8 +183,7 @@ def test_tasks_by_name(tmp_path):
     own.write_text("\n".join(json.dumps({"prompt": text}) for text in TEXTS))
     for task in (str(own), own):
         assert repflow.measure(loaded, task, length=10).provenance["lengths"] == [10, 10, 10]
-    with pytest.raises(InputError, match="text=FILE with the task text; got no file"):
-        repflow.measure(loaded, "text")
+    assert repflow.measure(loaded, "text", length=10, samples=2).provenance["lengths"] == [10, 10]  # the built-in one
     with pytest.raises(InputError, match="cannot read"):
         repflow.measure(loaded, tmp_path / "none.jsonl")
 
@@ -267,7 +266,7 @@ def test_given_prompts_do_not_take_the_name_of_a_task(tmp_path):
         "live-gpt2-random-4",
         "live-gpt2-text-4",
     ]
-    assert run_name(MeasureConfig(model="a/b", init="he", states="branch", grid=3)) == "a-b-he-random-512-branch-grid3"
+    assert run_name(MeasureConfig(model="a/b", init="he", states="branch", grid=3)) == "a-b-he-text-512-branch-grid3"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ DRAWN = tuple(row.name for row in TASKS if row.drawer)
 """Tasks that are token ids and need no tokenizer."""
 LABELLED = (*(row.name for row in TASKS if row.labelled), OWN)
 UNLABELLED = tuple(row.name for row in TASKS if not row.labelled)
-WORDS = f"text (with --text), {', '.join(name for name in NAMES if name != 'text')}, or {OWN}"
+WORDS = f"text (built-in English, or --text FILE), {', '.join(name for name in NAMES if name != 'text')}, or {OWN}"
 """All of them, for the help of commands."""
 
 

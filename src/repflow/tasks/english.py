@@ -52,10 +52,12 @@ def english_prompts(encoder: Encoder, *, length: int, samples: int, seed: int = 
     )
 
 
-def without_tokenizer(prompts: Prompts, specs: Sequence[str]) -> Prompts:
-    """Random ids in place of the text, with a finding that says so."""
+def note_random(prompts: Prompts, models: Sequence[str]) -> Prompts:
+    """Random ids with a finding, where trained models that have no tokenizer read them."""
+    if not models:
+        return prompts
     text = (
-        f"{' and '.join(specs)} without a tokenizer: the prompts are random token ids, not the built-in text; to a "
-        "trained model they are noise. Pass --tokenizer FOLDER, or --task random if this is meant"
+        f"random token ids, which are noise to a trained model: {' and '.join(models)} without a tokenizer cannot "
+        "read the built-in text; pass --tokenizer FOLDER"
     )
     return replace(prompts, findings=(*prompts.findings, Finding("random_ids", None, text)))

@@ -93,8 +93,8 @@ def test_run_names_and_cells():
     plain = MeasureConfig(model="m", length=8)
     changed = MeasureConfig(model="m", length=8, ablate=["norm:final", "norm-affine"])
     drawn = MeasureConfig(model="m", length=8, init="xavier:2+residual", init_seed=7)
-    assert run_name(changed) == "m-ablated-norm-affine-norm-final-random-8"
-    assert run_name(drawn) == "m-xavier-2-residual-init7-random-8"
+    assert run_name(changed) == "m-ablated-norm-affine-norm-final-text-8"
+    assert run_name(drawn) == "m-xavier-2-residual-init7-text-8"
     assert len({cell_name(c) for c in (plain, changed, drawn)}) == 3
     assert len({model_key(c) for c in (plain, changed, drawn)}) == 3
 

@@ -10,7 +10,7 @@ from repflow.studies.engine.naming import known_name, model_word, spell
 from repflow.studies.measure import STUDY, MeasureConfig
 from tests.models.tiny_configs import tiny_model
 
-PLAIN = MeasureConfig(model="gpt2", length=12)
+PLAIN = MeasureConfig(model="gpt2", task="random", length=12)
 
 
 @pytest.mark.parametrize("change", [{"samples": 3}, {"seed": 1}, {"metrics": ["layer_cosine"]}, {"dtype": "float64"}])

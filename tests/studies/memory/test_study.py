@@ -135,8 +135,8 @@ def test_one_decay_has_no_range():
 
 
 def test_names_of_runs():
-    assert run_name(MemoryConfig(model="zoo/mamba", length=64)) == "zoo-mamba-random-64-memory"
-    assert run_name(MemoryConfig(model="m", init="default", attention=True)) == "m-default-random-512-memory-attention"
+    assert run_name(MemoryConfig(model="zoo/mamba", length=64)) == "zoo-mamba-text-64-memory"
+    assert run_name(MemoryConfig(model="m", init="default", attention=True)) == "m-default-text-512-memory-attention"
 
 
 @pytest.fixture(scope="module")

@@ -311,7 +311,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_a_finding(tmp_path, mamba):
 
 def test_tasks_texts_and_names(mamba):
     assert repflow.influence(mamba, "random", length=9, samples=2)["log_influence"].shape == (2, 9)
-    assert run_name(RecencyConfig(model="a/b", init="he", at=3)).startswith("a-b-he-recency-random-512-")
+    assert run_name(RecencyConfig(model="a/b", init="he", at=3)).startswith("a-b-he-recency-text-512-")
     assert run_name(RecencyConfig(model="m", checkpointing=True)) == run_name(RecencyConfig(model="m"))
 
 

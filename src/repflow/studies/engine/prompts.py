@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.seconds import timed
 from repflow.core.tasks import DRAWN, MADE, NAMES, OPTIONS, OWN, part_of, takers, task_row
+from repflow.spec.tokenizer import lacks_tokenizer
 from repflow.studies.engine.loading import check_files
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
         if config.task in DRAWN:
             return drawn_prompts(config, [model])
         if built_in(config) and model.tokenizer is None:
-            return random_instead(config, [model])
+            return drawn_prompts(readable(config, model), [model])
     encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id, limit=model.max_length)
     if task is None and built_in(config):
         prompts = english_prompts(encoder, length=config.length, samples=config.samples, seed=config.seed)
@@ -149,17 +150,29 @@ def built_in(config: PromptConfig) -> bool:
     return config.task == "text" and not config.text
 
 
-def random_instead(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:
-    """Random ids for models of which one has no tokenizer for the built-in text, with a finding."""
-    from repflow.tasks.english import without_tokenizer
+def readable(config: C, *models: Model) -> C:
+    """The config, with random ids for the built-in text where a model has no tokenizer to read it.
 
-    whole: Any = config
-    lacking = [model.name for model in models if model.tokenizer is None]
-    return without_tokenizer(drawn_prompts(replace(whole, task="random"), models, vocabulary), lacking)
+    Args:
+        config: of a study; one without prompts stays as it is.
+        models: loaded; without them the names of files decide (`lacks_tokenizer`).
+    """
+    request: Any = config
+    if not hasattr(request, "task") or not hasattr(request, "text") or not built_in(request):
+        return config
+    if models:
+        lacking = any(model.tokenizer is None for model in models)
+    else:
+        spec = str(getattr(request, "model", "") or getattr(request, "model_a", ""))
+        lacking = lacks_tokenizer(spec, getattr(request, "tokenizer", None))
+    changed: C = replace(request, task="random") if lacking else config
+    return changed
 
 
 def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:
     """Prompts of a task that draws token ids, the same for all models."""
+    from repflow.tasks.english import note_random
+
     row, first, options = task_row(config.task), models[0], task_options(config)
     assert row is not None
     own = {name: getattr(options, name) for name in row.options}
@@ -174,7 +187,12 @@ def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int
         without=padding_ids(*models),
         **own,
     )
-    return prompts
+    return note_random(prompts, _misled(models)) if config.task == "random" else prompts
+
+
+def _misled(models: Sequence[Model]) -> list[str]:
+    """Models to which random ids are noise, and that could not have read anything else."""
+    return [model.name for model in models if model.tokenizer is None and model.init == "trained"]
 
 
 def padding_ids(*models: Model) -> list[int]:

@@ -17,6 +17,7 @@ from repflow.core.seconds import CLOCK, since
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names, known_name
 from repflow.studies.engine.phase import STORED, tell
+from repflow.studies.engine.prompts import readable
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
@@ -129,15 +130,16 @@ class BaseStudy(ABC, Generic[C]):
 
     def run_name(self, config: C) -> str:
         """Default name of the run."""
-        return self.names(config).current
+        return self.names(readable(config)).current
 
     def find_name(self, config: C, out: Path) -> str:
         """As `run_name`, or that of an earlier version where `out` holds the same request under it."""
+        config = readable(config)
         return known_name(out, self.names(config), identity(config))
 
     def cell_word(self, config: C) -> str:
         """Beginning of the name of a grid's cell, whose end is a hash of everything."""
-        return self.names(config).current
+        return self.names(readable(config)).current
 
     def again(self, stored: Mapping[str, Any]) -> C:
         """The request of a stored run, so that what is missing can be computed."""
@@ -334,7 +336,9 @@ def run_study(
     if name is not None:
         check_name(name)
     (study.check if given is None else study.check_given)(config)
+    config = readable(config) if given is None else config
     loaded = study.load(config) if models is None else dict(models)
+    config = readable(config, *loaded.values()) if given is None else config
     job = study.prepare(config, loaded, given, progress)
     describe(study, job)
     for model in job.models.values():

@@ -127,7 +127,7 @@ def names(config: RecencyConfig) -> Names:
     """Names of a run.
 
     >>> names(RecencyConfig(model="gpt2")).current, names(RecencyConfig(model="gpt2", twin="default", probes=4)).current
-    ('gpt2-recency-random-512', 'gpt2-recency-random-512-0a0a5fd3')
+    ('gpt2-recency-text-512', 'gpt2-recency-text-512-0a0a5fd3')
     """
     parts = [config.init] if config.init != "trained" else []
     parts += [f"no-{name}" if name in ("norm", "positions") else name for name in config.ablate]

@@ -42,6 +42,7 @@ from repflow.studies.engine.parts import (
     option,
     words,
 )
+from repflow.studies.engine.prompts import readable
 from repflow.studies.engine.study import BaseStudy
 from repflow.studies.measure import MeasureConfig, check_request
 from repflow.studies.twins.verdict import (
@@ -252,13 +253,13 @@ def run(
         Result: arrays over (ablation, weights, length, seed, sample), `provenance["verdicts"]`, a finding per verdict.
     """
     check_words(config)
+    config = readable(config)
     if out is None:
         with tempfile.TemporaryDirectory() as passing:
             return _judged(config, _measured(config, Path(passing), progress, note))
     from repflow.capture.provenance import machine
     from repflow.store import RunFolder, check_name
 
-    findings += [finding for finding in first.findings if finding.code == "random_ids"]
     stored = identity(config) | {"study": "twins"}
     folder = Path(out) / (check_name(name) if name else study_name(config, Path(out)))
     _check_model(config)
@@ -342,6 +343,7 @@ def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
         "break_conditions": conditions,
         "digests": {"prompts": _prompt_digests(outcomes)},
     }
+    findings += [finding for finding in first.findings if finding.code == "random_ids"]
     stored = identity(config) | {"study": "twins"}
     return Result(arrays, axes, stored, provenance, findings)
 

@@ -12,12 +12,16 @@ SPREAD := -n $(WORKERS) --dist worksteal
 CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
         "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
 
-.PHONY: audit demo docs test test-cpus lint faults fuzz install clean
+.PHONY: audit demo docs test test-cpus lint faults fuzz install wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
 
 install: $(VENV)/.installed
+
+# One file to install elsewhere, models and page included: dist/repflow-*.whl.
+wheel:
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 
 # The documentation as a site: open site/index.html; needs no network.
 docs: $(VENV)/.installed-dev

@@ -273,6 +273,7 @@ def run(
 
 def study_name(config: TwinsConfig, out: Path | None = None) -> str:
     """Name of the study's folder; that of an earlier version where `out` holds the same request under it."""
+    config = readable(config)
     names = STUDY.names(config)
     if out is None:
         return names.current

@@ -94,7 +94,7 @@ def test_a_finished_study_loads_no_model(place, monkeypatch):
     again = run(config, out="runs")
     assert json.dumps(again.to_json()) == json.dumps(first.to_json())
     assert (
-        load_result(*Path("runs").glob("gpt-random-twins*/summary")).provenance["verdicts"]
+        load_result(*Path("runs").glob("gpt-text-twins*/summary")).provenance["verdicts"]
         == first.provenance["verdicts"]
     )
     with pytest.raises(ConfigChangedError, match="seeds"):
@@ -131,7 +131,7 @@ def test_missing_cells_are_named(place, capsys):
     done = command("gpt", "--inits", "default", "--lengths", "8,300", "--seeds", 1, "--samples", 2)
     assert done.exit_code == 0
     assert "trained n=300: cannot run: expected at most 256 tokens" in done.stderr
-    verdicts = load_result(*Path("runs").glob("gpt-random-twins*/summary")).provenance["verdicts"]
+    verdicts = load_result(*Path("runs").glob("gpt-text-twins*/summary")).provenance["verdicts"]
     assert any("default n=300 seed 0 (expected at most 256 tokens" in gap for gap in verdicts["raw"]["gaps"])
     assert verdicts["raw"]["code"] != "architectural"
 
@@ -152,7 +152,7 @@ def test_whole_grid_by_default():
     config = TwinsConfig(model="m")
     assert config.tokens == [128, 512, 2000]
     assert len(cells(config)) == 3 + 7 * 3 * 3
-    assert study_name(TwinsConfig(model="config:a/b.json", task="text")) == "b-text-twins"
+    assert study_name(TwinsConfig(model="config:a/b.json", task="kvpr")) == "b-kvpr-twins"
     names = [cell.name for cell in cells(config).values()]
     assert len(set(names)) == len(names)
     assert json.dumps(asdict(config))
@@ -170,7 +170,6 @@ def test_whole_grid_by_default():
         ({"samples": 1}, "at least 1 seed and 2 samples"),
         ({"share": 0.7}, "share over 0"),
         ({"states": "hf-tuple"}, "states='residual' or branch"),
-        ({"task": "text"}, "text=FILE"),
         ({"inits": []}, "at least one init"),
     ],
 )

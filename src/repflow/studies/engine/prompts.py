@@ -145,9 +145,9 @@ def make_prompts(config: PromptConfig, model: Model, task: Task | None = None) -
     return note_unknown(prompts, model.tokenizer)
 
 
-def built_in(config: PromptConfig) -> bool:
+def built_in(config: Any) -> bool:
     """Whether the built-in text is asked for: the task text without files."""
-    return config.task == "text" and not config.text
+    return bool(config.task == "text" and not config.text)
 
 
 def readable(config: C, *models: Model) -> C:

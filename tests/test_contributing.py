@@ -131,7 +131,7 @@ def test_families_mixers_and_tasks_pass_their_checks(tree, modules):
         assert code == 0, f"{line}: {err}"
         assert printed is None or out == printed
     words = " ".join(said[-1][1].replace("│", " ").split())
-    assert re.search(r"text \(with --text\), [\w, ]*\bodd,[\w, ]* or FILE\.jsonl", words), words
+    assert re.search(r"text \(built-in English, or --text FILE\), [\w, ]*\bodd,[\w, ]* or FILE\.jsonl", words), words
     assert len(list((modules / "runs").iterdir())) == 2
 
 

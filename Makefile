@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 # One thread per test worker: results then do not depend on the machine, and workers do not fight for cores.
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # Each worker takes neighbouring tests, which share models and runs; who is done first takes over from the other's end.
 SPREAD := -n $(WORKERS) --dist worksteal
 

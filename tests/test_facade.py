@@ -123,3 +123,17 @@ def test_old_module_names_leave_namespace_packages_alone(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"spread_out\.part"):
         importlib.import_module("spread_out.part")
+
+
+def test_a_module_in_a_package_is_not_called_moved():
+    """`from repflow.report.page import render` asks the package's `__getattr__` before it imports the module."""
+    import warnings
+
+    from repflow.report import page
+    from repflow.studies import probe
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert page.__getattr__("render").__name__ == "repflow.report.page.render"
+    with pytest.warns(DeprecationWarning, match=r"repflow\.studies\.probe\.ProbeConfig has moved to"):
+        assert probe.__getattr__("ProbeConfig").__name__ == "ProbeConfig"

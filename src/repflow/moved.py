@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -263,6 +264,8 @@ def successor(old: str, new: str) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        if find_spec(f"{old}.{name}") is not None:  # `from package import module` asks here first
+            return importlib.import_module(f"{old}.{name}")
         try:
             value = getattr(importlib.import_module(new), name)
         except AttributeError:

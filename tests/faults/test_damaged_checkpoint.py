@@ -1,5 +1,7 @@
 """A damaged checkpoint is refused in plain words, whatever the libraries that read it raise."""
 
+import functools
+import inspect
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import transformers
 from repflow.core.errors import InputError
 from repflow.models import load
 from repflow.models.tokenizer import local_tokenizer
+from repflow.tasks import chat
 from repflow.tasks.chat import ChatEncoder, bounded_steps
 from repflow.tasks.prompt import Encoder
 from tests.faults.damaged_checkpoints import (
@@ -124,12 +127,14 @@ def test_chat_templates(name, whole):
         ChatEncoder(Encoder(tokenizer))
 
 
-def test_a_chat_template_without_an_end_is_stopped(whole):
+def test_a_chat_template_without_an_end_is_stopped(whole, monkeypatch):
+    monkeypatch.setattr(chat, "bounded_steps", functools.partial(bounded_steps, 20_000))  # seconds with a million
     tokenizer = local_tokenizer(whole["llama"])
     loop = "{% for a in range(100000) %}"
     tokenizer.chat_template = loop * 3 + "x" + "{% endfor %}" * 3
-    with pytest.raises(InputError, match="more than 1,000,000 steps"):
+    with pytest.raises(InputError, match="more than 20,000 steps"):
         ChatEncoder(Encoder(tokenizer))
+    assert inspect.signature(bounded_steps).parameters["most"].default == chat.STEPS == 1_000_000
 
 
 def test_steps_outside_templates_are_not_counted():

@@ -91,23 +91,26 @@ def test_the_watch_allows_what_readers_do(tmp_path):
     assert done.stdout.strip() == "seen 0", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("raise KeyError('x')", "FAILED config: KeyError"),
-        ("while True: pass", "FAILED config: HangError"),
-        ("open(folder.parent / 'elsewhere', 'w')", "FAILED config: ForbiddenError: 'a write to"),
-    ],
-)
-def test_a_failing_case_names_the_command_that_repeats_it(fault, said, tmp_path):
-    """A reader with a fault is put in; the hang is one of computing, so no clock is asked."""
-    code = f"import sys\nfrom tests.faults import fuzz\ndef broken(files, folder, rng):\n    {fault}\n"
-    code += "fuzz.FORMATS['config'] = broken\n"
-    code += "fuzz.SECONDS = 1\nsys.argv = ['fuzz', '--seed', '3', '--cases', '1']\nsys.exit(fuzz.main())"
+FAULTS = {
+    "raise KeyError('x')": "FAILED config: KeyError",
+    "while True: pass": "FAILED config: HangError",
+    "open(folder.parent / 'elsewhere', 'w')": "FAILED config: ForbiddenError: 'a write to",
+}
+
+
+def test_a_failing_case_names_the_command_that_repeats_it():
+    """Readers with a fault are put in, one after the other; the hang is one of computing, so no clock is asked."""
+    code = "import sys\nfrom tests.faults import fuzz\nfuzz.SECONDS = 1\n"
+    code += "sys.argv = ['fuzz', '--seed', '3', '--cases', '1']\n"
+    for fault in FAULTS:
+        code += f"def broken(files, folder, rng):\n    {fault}\n"
+        code += "fuzz.FORMATS['config'] = broken\nprint('CODE', fuzz.main())\n"
     environment = {**os.environ, "PYTHONPATH": f"{FUZZ.parent}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=environment
     )
-    assert done.returncode == 1, done.stderr
-    assert said in done.stdout
-    assert "again: python -m tests.faults.fuzz --seed 3 --case 0" in done.stdout
+    *outputs, rest = done.stdout.split("CODE 1\n")
+    assert (len(outputs), rest) == (3, ""), done.stderr
+    for said, output in zip(FAULTS.values(), outputs, strict=True):
+        assert said in output
+        assert "again: python -m tests.faults.fuzz --seed 3 --case 0" in output

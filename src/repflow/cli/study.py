@@ -16,7 +16,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, complain, note, quiet, stdout_console
 from repflow.cli.help import complete_model
-from repflow.cli.options import MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import StudyRow
 from repflow.store.disk import check_place
@@ -70,6 +70,54 @@ def study_command(row: StudyRow) -> Callable[..., None]:
 
     command.__doc__ = study.summary
     return command
+
+
+def single_command(row: StudyRow) -> Callable[..., None]:
+    """The command of a study of the table that is asked of one model and prints its whole Result."""
+    study = study_at(row)
+
+    @with_options(study.config, skip=("model",))
+    def command(
+        model: Annotated[
+            str,
+            typer.Argument(
+                metavar="[MODEL]",
+                autocompletion=complete_model,
+                help=f"{MODEL_HELP}; none: {study.usual_words}",
+                show_default=False,
+            ),
+        ] = "",
+        out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
+        name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
+        as_json: AS_JSON = False,
+        **options: Any,
+    ) -> None:
+        check_place(out)
+        (spec,) = or_zoo(model, *study.usual)
+        config: Any = make_config(study.config, {**options, "model": spec})
+        study.check_request(config, name)
+        called = name or study.find_name(config, out)
+        with quiet(), ProgressLine(short_name(spec)) as progress:
+            result = study.run(config, out=out, name=called, progress=progress)
+        show_whole(result, [out / called], as_json=as_json)
+
+    command.__doc__ = study.summary
+    return command
+
+
+def show_whole(result: "Result", written: Sequence[Path], *, as_json: bool, **more: Any) -> None:
+    """Print a result as its study's view shows it and where it is stored, or all of it as one JSON object.
+
+    Args:
+        result: of a study.
+        written: its run, then other files.
+        as_json: print the object.
+        more: further entries of the object.
+    """
+    if as_json:
+        print(json.dumps({"run": str(written[0]), **more, **result.to_json()}, allow_nan=False), flush=True)
+        return
+    show_result(str(result.config["study"]), result, written)
 
 
 def run_each(

@@ -66,6 +66,14 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
 
     name = "dynamics-apply"
     config = ApplyConfig
+    summary = (
+        "Compare MODEL's Mamba layers with paper 3: eigenvalue signs of S_C'S_B, the sign of x'Mx, norms through "
+        "depth.\n\n"
+        "The paper's prediction is of tied weights without norms, gates and convolutions; the table puts it beside "
+        "what the tokens of this model do, with its norms and without those at the stream."
+    )
+    usual = ("mamba",)
+    usual_words = "one of the zoo"
 
     def check(self, config: ApplyConfig) -> None:
         """Refuse wrong options, tasks and files."""

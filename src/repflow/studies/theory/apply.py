@@ -50,6 +50,14 @@ class TheoryApply(Study[ApplyConfig, Job[ApplyConfig]]):
 
     name = "theory-apply"
     config = ApplyConfig
+    summary = (
+        "Apply paper 1's theorems to MODEL: linearisation error, predicted and measured St² by layer, constants, "
+        "bounds.\n\n"
+        "Reads GPT-2, GPT-Neo, GPT-NeoX, OPT, Phi, Mamba, Falcon-Mamba and Mamba-2 blocks; others have no reading. "
+        "The hypotheses that fail are named, and no ordering is stated unless all hold."
+    )
+    usual = ("gpt-neox",)
+    usual_words = "one of the zoo"
 
     def check(self, config: ApplyConfig) -> None:
         """Refuse wrong options, tasks and files."""

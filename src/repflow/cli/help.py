@@ -52,7 +52,7 @@ def questions() -> str:
             "",
             *lines,
             "",
-            "MODEL is a folder, a hub id, or a built-in model such as zoo:mamba2 (used where none is given).",
+            "MODEL is a folder, a hub id, or a built-in model such as zoo:mamba2 (used by default).",
             "",
             "  repflow demo            see all of it on built-in models",
             "  repflow --help          every command",
@@ -81,7 +81,7 @@ class Command(TyperCommand):
         if sum(map(_is_option, params)) <= FEW or ctx.meta.get(ALL):
             rare = []
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
-        said = "\n\n".join(paragraphs[:1] if rare else paragraphs)
+        text = "\n\n".join(paragraphs[:1] if rare else paragraphs)
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in params:
             if parameter not in rare:
@@ -90,7 +90,7 @@ class Command(TyperCommand):
         examples = [line for line in (self.epilog or "").split("\n\n") if line]
         arguments = [parameter.metavar or parameter.name.upper() for parameter in params if not _is_option(parameter)]
         usage = " ".join(["Usage:", ctx.command_path, "[OPTIONS]", *arguments])
-        formatter.write(_page(usage, said, groups, examples))
+        formatter.write(_page(usage, text, groups, examples))
 
 
 class Group(TyperGroup):
@@ -122,7 +122,7 @@ class Root(Group):
         return super().parse_args(ctx, args)
 
 
-def _page(usage: str, said: str, groups: dict[str, list[tuple[str, str]]], last: list[str]) -> str:
+def _page(usage: str, description: str, groups: dict[str, list[tuple[str, str]]], last: list[str]) -> str:
     """Usage, what it does, groups of two columns, and last lines."""
     from rich.table import Table
     from rich.text import Text
@@ -130,7 +130,7 @@ def _page(usage: str, said: str, groups: dict[str, list[tuple[str, str]]], last:
     console = stdout_console()
     wide = max(len(name) for entries in groups.values() for name, _ in entries) + 2
     with console.capture() as captured:
-        console.print(Text(f"{usage}\n\n{said}\n"))
+        console.print(Text(f"{usage}\n\n{description}\n"))
         for title, entries in groups.items():
             table = Table.grid(padding=(0, 2, 0, 0))
             table.add_column(no_wrap=True, width=wide)
@@ -157,11 +157,13 @@ def _described(parameter: Any, ctx: Any, *, more: bool = False) -> tuple[str, st
     if parameter.name == "help":
         return "--help", f"show this{f'; {ALL} shows every option' if more else ''}"
     word = parameter.metavar or PLACEHOLDERS.get((parameter.display_type(ctx) or "").strip("<>"), "TEXT")
-    shown, default = parameter.show_default, parameter.default
-    if not isinstance(shown, str):
-        shown = "" if not shown or default is None or default is False or callable(default) else str(default)
+    default_text, default = parameter.show_default, parameter.default
+    if not isinstance(default_text, str):
+        default_text = (
+            "" if not default_text or default is None or default is False or callable(default) else str(default)
+        )
     text = _plain(parameter.help)
-    return f"{parameter.opts[0]} {word}".strip(), f"{text} [{shown}]" if shown else text
+    return f"{parameter.opts[0]} {word}".strip(), f"{text} [{default_text}]" if default_text else text
 
 
 def _plain(text: str | None) -> str:

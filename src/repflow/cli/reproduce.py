@@ -64,8 +64,8 @@ def command(
     it recomputes Table 1 from Table 2 and lists where tables, text and summaries disagree.
     recency-*: paper 2 (arXiv 2501.00658, recency and over-smoothing), its statements beside ours.
     dynamics-*: paper 3 (token dynamics of S6), simulated, with a picture; they need no model.
-    Verdicts are holds, partly holds, does not hold and open. Runs are stored and shared between recipes; a command that
-    was cut goes on where it was.
+    Verdicts are holds, partly holds, does not hold and open. Runs are stored and shared between recipes; an interrupted
+    command resumes.
     """
     from repflow.spec.length import parse_length
     from repflow.store.name import check_name
@@ -100,22 +100,22 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
     from repflow.studies.reproduce.study import plan
 
     with quiet():
-        made = plan(config, out)
-    if made.cells:
+        work = plan(config, out)
+    if work.cells:
         note(f"{config.recipe}: looking at models and cost")
     with quiet():
-        cost = estimate(made)
-        checked = preflight(made, cost)
+        cost = estimate(work)
+        checked = preflight(work, cost)
     if dry_run and as_json:
         print(json.dumps(cost.to_json() | checked.to_json(), allow_nan=False), flush=True)
-    elif dry_run or made.cells:
-        shown = [*checked.lines(), *(_cost_lines(cost) if made.cells else []), *_check_lines(checked)]
-        _print_lines(shown, to_stderr=as_json or not dry_run)
+    elif dry_run or work.cells:
+        lines = [*checked.lines(), *(_cost_lines(cost) if work.cells else []), *_check_lines(checked)]
+        _print_lines(lines, to_stderr=as_json or not dry_run)
     if dry_run:
         if checked.problems:
             raise typer.Exit(WRONG_REQUEST)
         return False
-    if made.cells and config.scale == "paper" and not yes:
+    if work.cells and config.scale == "paper" and not yes:
         raise InputError(teach("--yes to start at scale paper", "none", "the cost is above; --dry-run prints it alone"))
     if not checked.room:
         got = f"{_size(checked.free)} free, {_size(checked.needed)} needed"
@@ -142,8 +142,8 @@ def _print(result: Result, out: Path, name: str, *, as_json: bool) -> None:
     if study in PICTURES and not unfinished:
         written.append(importlib.import_module(PICTURES[study]).write_picture(result, out / f"{name}.html"))
     if as_json:
-        said = {"run": None if unfinished else str(run)} | ({"picture": str(written[1])} if written[1:] else {})
-        print(json.dumps({**said, **result.to_json()}, allow_nan=False), flush=True)
+        content = {"run": None if unfinished else str(run)} | ({"picture": str(written[1])} if written[1:] else {})
+        print(json.dumps({**content, **result.to_json()}, allow_nan=False), flush=True)
         return
     console = stdout_console()
     for part in view_of(study).view(result):

@@ -71,8 +71,8 @@ def verify_command(
     if len(runs) > 1:
         announce(f"{sum(sound)} of {len(runs)} runs in {run} are sound")
     if as_json:
-        found = [{"run": str(one), "sound": not bad, "damage": bad} for one, bad in zip(runs, checked, strict=True)]
-        print(json.dumps({"run": str(run), "sound": all(sound), "runs": found}), flush=True)
+        rows = [{"run": str(one), "sound": not bad, "damage": bad} for one, bad in zip(runs, checked, strict=True)]
+        print(json.dumps({"run": str(run), "sound": all(sound), "runs": rows}), flush=True)
     if not all(sound):
         raise typer.Exit(FAILED)
 

@@ -113,9 +113,9 @@ def amplification(network: PreTrainedModel, ids: Tensor) -> float:
 
 def states_of(model: Model, ids: Tensor, mask: Tensor | None = None, kind: str = "residual") -> list[Tensor]:
     """Every state and the final norm's output."""
-    found: list[Tensor] = []
-    model.stream(ids, mask, kind=kind, on_state=lambda _, h: found.append(h.clone()), on_final_norm=found.append)
-    return found
+    states: list[Tensor] = []
+    model.stream(ids, mask, kind=kind, on_state=lambda _, h: states.append(h.clone()), on_final_norm=states.append)
+    return states
 
 
 def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -233,8 +233,8 @@ class _Probe:
 
         def watch(_: int, hidden: Tensor) -> None:
             seen.append(weakref.ref(hidden))
-            if held := [number for number, ref in enumerate(seen[1:-2], start=1) if ref() is not None]:
-                got = f"state {held[0]} still there at state {len(seen) - 1}"
+            if alive := [number for number, ref in enumerate(seen[1:-2], start=1) if ref() is not None]:
+                got = f"state {alive[0]} still there at state {len(seen) - 1}"
                 raise self.broken("memory", "states that are let go", got, "keep no list of hidden states")
 
         before = self._hooks()
@@ -258,6 +258,6 @@ class _Probe:
             remedy = f'write "{self.model.model_type}": {wanted} in {FAMILY}'
             raise self.broken("row", f"a row that says the tuple lacks the {lacks}", got, remedy)
         repaired = from_hidden_states(self.tuple, self.model.model_type)
-        kept = [index for index in range(self.model.n_states) if index not in repaired.missing]
-        error = worst([repaired.hidden[index] for index in kept], [self.hidden[index] for index in kept])
+        present = [index for index in range(self.model.n_states) if index not in repaired.missing]
+        error = worst([repaired.hidden[index] for index in present], [self.hidden[index] for index in present])
         self.hold("row", error, "a tuple that is repaired by its row", "correct `missing` in the row")

@@ -122,4 +122,4 @@ FAMILIES = {
     "phi": Family(),
     "gemma2": Family(),
 }
-"""Architectures whose tuple was measured (tests/models holds every row against hooks); others load all the same."""
+"""Architectures whose tuple was measured (tests/models compares every row with hooks); others load all the same."""

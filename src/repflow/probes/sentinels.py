@@ -160,9 +160,9 @@ def _read_bags(
 ) -> tuple[float, float]:
     """The bag's columns are chosen on training rows, so each seed has its own."""
     parts = []
-    found = Occurrences.of(bags)
+    occurrences = Occurrences.of(bags)
     for mine, split in zip(labels, splits, strict=True):
-        columns = torch.as_tensor(found.columns(mine, split.train, n_classes))
+        columns = torch.as_tensor(occurrences.columns(mine, split.train, n_classes))
         parts.append(_read(BAG, columns[None], mine[None], [split], n_classes, device))
     accuracy, chance = np.mean(parts, axis=0)
     return float(accuracy), float(chance)
@@ -228,13 +228,13 @@ class Occurrences(NamedTuple):
         hoped = seen.sum(1, keepdims=True) * share
         with np.errstate(divide="ignore", invalid="ignore"):
             informative = np.where(hoped > 0, (seen - hoped) ** 2 / hoped, 0).sum(1)
-        kept = np.sort(np.argsort(-informative, kind="stable")[:BAG_COLUMNS])
+        chosen = np.sort(np.argsort(-informative, kind="stable")[:BAG_COLUMNS])
         place = np.full(self.kinds, -1)
-        place[kept] = np.arange(len(kept))
+        place[chosen] = np.arange(len(chosen))
         at = place[self.tokens]
-        flat = (self.rows * len(kept) + at)[at >= 0]
-        size = self.samples * len(kept)
-        return np.bincount(flat, minlength=size).reshape(self.samples, len(kept)).astype(np.float32)
+        flat = (self.rows * len(chosen) + at)[at >= 0]
+        size = self.samples * len(chosen)
+        return np.bincount(flat, minlength=size).reshape(self.samples, len(chosen)).astype(np.float32)
 
 
 def bag_columns(bags: Sequence[Any], labels: np.ndarray, train: np.ndarray, n_classes: int) -> np.ndarray:

@@ -38,8 +38,8 @@ class TaskReport:
 
     def __str__(self) -> str:
         facts = {"with labels": self.labelled, "seeded": self.seeded, "the same text for all models": self.same_text}
-        said = ", ".join(f"{'' if holds else 'not '}{fact}" for fact, holds in facts.items())
-        return f"{self.task}: {len(self.checks)} checks passed ({', '.join(self.checks)}); {said}"
+        text = ", ".join(f"{'' if holds else 'not '}{fact}" for fact, holds in facts.items())
+        return f"{self.task}: {len(self.checks)} checks passed ({', '.join(self.checks)}); {text}"
 
 
 def check_task(task: Task | str, *, length: int = 2000, samples: int = 6, seed: int = 0) -> TaskReport:
@@ -72,25 +72,25 @@ same text for all models
     if samples < 2:
         raise InputError(teach("at least 2 prompts to check a task", str(samples), "leave samples out"))
     named = isinstance(task, str)
-    made: Any = make_task(task) if isinstance(task, str) else task
+    subject: Any = make_task(task) if isinstance(task, str) else task
     size = {"length": length, "samples": samples, "seed": seed}
     letters, pairs = _encoder(1), _encoder(2)
-    prompts = made.prompts(letters, **size)
-    _check_prompts(made, prompts, samples)
+    prompts = subject.prompts(letters, **size)
+    _check_prompts(subject, prompts, samples)
     for number, prompt in enumerate(prompts):
-        _check_prompt(made.name, number, prompt, letters, length)
-    _check_labels(made.name, prompts)
-    _check_repeated(made, prompts, letters, size)
-    _check_refusals(made, letters, size)
+        _check_prompt(subject.name, number, prompt, letters, length)
+    _check_labels(subject.name, prompts)
+    _check_repeated(subject, prompts, letters, size)
+    _check_refusals(subject, letters, size)
     checks: tuple[str, ...] = ("prompts", "length", "tokens", "labels", "facts", "repeated", "refusals")
     labelled = prompts[0].label is not None
     if named:
-        _check_row(made.name, labelled)
+        _check_row(subject.name, labelled)
         checks = (*checks, "row")
-    other = made.prompts(letters, **{**size, "seed": seed + 1})
-    coarse = made.prompts(pairs, **size)
+    other = subject.prompts(letters, **{**size, "seed": seed + 1})
+    coarse = subject.prompts(pairs, **size)
     seeded, same_text = _texts(other) != _texts(prompts), _texts(coarse) == _texts(prompts)
-    return TaskReport(made.name, checks, labelled, seeded, same_text or _matches(made, letters, pairs, size))
+    return TaskReport(subject.name, checks, labelled, seeded, same_text or _matches(subject, letters, pairs, size))
 
 
 class _Letters:

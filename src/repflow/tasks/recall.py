@@ -214,12 +214,12 @@ def read_rows(ids: Tensor, positions: Tensor, pairs: int) -> RecallRows:
         expected = f"queries behind the {pairs} pairs, from token {2 * pairs} to {ids.shape[1] - 1}"
         got = f"one at token {int(positions[row, query])} of row {row}"
         raise InputError(teach(expected, got, "move the query behind its pair"))
-    asked = ids.gather(1, positions)
-    same = asked[:, :, None] == ids[:, None, 0 : 2 * pairs : 2]
+    queries = ids.gather(1, positions)
+    same = queries[:, :, None] == ids[:, None, 0 : 2 * pairs : 2]
     number = torch.where(same, torch.arange(pairs, device=ids.device), -1).amax(2)
     if bool((number < 0).any()):
         row, query = (int(place) for place in (number < 0).nonzero()[0])
-        got = f"{int(asked[row, query])} at token {int(positions[row, query])} of row {row}"
+        got = f"{int(queries[row, query])} at token {int(positions[row, query])} of row {row}"
         raise InputError(teach("queries whose key is in a pair of their row", got, "correct the row"))
     return RecallRows(ids, positions, ids.gather(1, 2 * number + 1), number)
 

@@ -183,8 +183,8 @@ def make_task(name_or_file: str | Path, options: TaskOptions | None = None) -> T
     name = str(name_or_file)
     row = task_row(name)
     if row is not None and row.maker:
-        made: Task = part_of(row.maker)(options)
-        return made
+        task: Task = part_of(row.maker)(options)
+        return task
     if is_jsonl(name):
         return OwnTask(name, options.chat_template)
     raise InputError(f"unknown task {name!r}; {nearest(name, [*RETRIEVAL, 'FILE.jsonl'])}")

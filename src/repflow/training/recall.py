@@ -51,8 +51,8 @@ class RecallBatches:
     def batch(self, step: int) -> Batch:
         """Draw the rows of a step."""
         generator = torch.Generator(self.device).manual_seed(step_seed(self.seed, step))
-        made = recall_rows(self.setting(step), self.rows, generator)
-        return Batch(made.ids, made.targets, positions=made.positions)
+        rows = recall_rows(self.setting(step), self.rows, generator)
+        return Batch(rows.ids, rows.targets, positions=rows.positions)
 
     def facts(self) -> dict[str, Any]:
         """Settings, rows, seed and kind of device."""

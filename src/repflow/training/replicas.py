@@ -38,11 +38,11 @@ class ReplicaBatches:
 
     def batch(self, step: int) -> Batch:
         """Batch of a step: (replica · row, ...)."""
-        drawn: dict[int, Batch] = {}
+        by_source: dict[int, Batch] = {}
         for source in self.sources:
-            if id(source) not in drawn:
-                drawn[id(source)] = source.batch(step)
-        parts = [drawn[id(source)].tensors() for source in self.sources]
+            if id(source) not in by_source:
+                by_source[id(source)] = source.batch(step)
+        parts = [by_source[id(source)].tensors() for source in self.sources]
         return Batch(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def facts(self) -> dict[str, Any]:
@@ -107,10 +107,10 @@ class ReplicaAdamW(torch.optim.Optimizer):
                 groups.setdefault(config.decay if kinds[name] in config.decayed else 0.0, []).append(parameter)
         self.config = config
         self.scales = torch.ones_like(network.factors)
-        made = [{"params": names, "weight_decay": decay} for decay, names in groups.items()]
+        settings = [{"params": names, "weight_decay": decay} for decay, names in groups.items()]
         # rates are tensors, which a CUDA graph reads anew at every step
-        rates = [{"lr": network.factors * config.rate, "factor": network.factors} for _ in made]
-        super().__init__([one | two for one, two in zip(made, rates, strict=True)], {"capturable": True})
+        rates = [{"lr": network.factors * config.rate, "factor": network.factors} for _ in settings]
+        super().__init__([one | two for one, two in zip(settings, rates, strict=True)], {"capturable": True})
 
     @torch.no_grad()
     def clip(self, bound: float | None) -> Tensor:

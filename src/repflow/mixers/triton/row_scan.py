@@ -99,8 +99,8 @@ def _product_over_tokens(a: Tensor, b: Tensor, size: _Sizes) -> Tensor:
     """Sum over a model's tokens of a ⊗ b, (replica, a's width, b's width) in float32: in parts, then over the parts."""
     part = size.parts(PART)
     left, right = (tensor.view(-1, part, tensor.shape[-1]) for tensor in (a, b))
-    made = _product(left.mT, right)
-    return made.view(size.replicas, -1, *made.shape[1:]).sum(1)
+    products = _product(left.mT, right)
+    return products.view(size.replicas, -1, *products.shape[1:]).sum(1)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -172,8 +172,8 @@ class _Block(torch.autograd.Function):
     """One residual block of all models; x is (replica · row, token, width) in float32."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, half: torch.dtype, *given: Tensor) -> Tensor:
-        weights = BlockWeights(*given)
+    def forward(ctx: Any, x: Tensor, eps: float, half: torch.dtype, *parts: Tensor) -> Tensor:
+        weights = BlockWeights(*parts)
         size = _Sizes.of(x, weights)
         keep = any(ctx.needs_input_grad)
         with on_device(x):
@@ -188,15 +188,15 @@ class _Block(torch.autograd.Function):
             y, marks = _scan(u, xz, maps, weights, size, keep)
             mixed = torch.bmm(_wide(y, size.replicas), out.mT).view_as(x)
         if keep:
-            ctx.save_for_backward(x, normed, xz, u, maps, y, marks, *given)
+            ctx.save_for_backward(x, normed, xz, u, maps, y, marks, *parts)
             ctx.eps, ctx.half, ctx.size = eps, half, size
         return x + mixed
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, normed, xz, u, maps, y, marks, *given = ctx.saved_tensors
-        weights, size = BlockWeights(*given), ctx.size
+        x, normed, xz, u, maps, y, marks, *parts = ctx.saved_tensors
+        weights, size = BlockWeights(*parts), ctx.size
         replicas, slope = size.replicas, slope.contiguous()
         with on_device(x):
             into, side, out = _halves(weights, size, ctx.half)
@@ -216,8 +216,8 @@ class _Block(torch.autograd.Function):
             sums = torch.empty(programs, x.shape[2], dtype=torch.float32, device=x.device)
             norm_backward(x, weights.norm.contiguous(), ctx.eps, dn, dx, sums, passed=slope, replicas=replicas)
             d_norm = sums.view(replicas, -1, x.shape[2]).sum(1)
-        found = BlockWeights(d_norm, d_in, *d_conv, d_side, back.dt_proj, back.dt_bias, back.A, back.D, d_out)
-        return dx, None, None, *found
+        gradients = BlockWeights(d_norm, d_in, *d_conv, d_side, back.dt_proj, back.dt_bias, back.A, back.D, d_out)
+        return dx, None, None, *gradients
 
 
 def _halves(weights: BlockWeights, size: _Sizes, half: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -253,5 +253,5 @@ def row_block(x: Tensor, weights: BlockWeights, eps: float, half: torch.dtype) -
         eps: Of the norm.
         half: Dtype of products and of what is kept for the gradient.
     """
-    made: Tensor = _Block.apply(x, eps, half, *weights)  # type: ignore[no-untyped-call]
-    return made
+    output: Tensor = _Block.apply(x, eps, half, *weights)  # type: ignore[no-untyped-call]
+    return output

@@ -73,8 +73,8 @@ class ReplicaStack(nn.Module):
         self.stacked = nn.ParameterDict()
         for name, parameter in networks[0].named_parameters():
             parts = [_full(network, name).detach() for network in networks]
-            made = nn.Parameter(torch.stack(parts).clone(), requires_grad=parameter.requires_grad)
-            self.stacked[_key(name)] = made
+            stacked = nn.Parameter(torch.stack(parts).clone(), requires_grad=parameter.requires_grad)
+            self.stacked[_key(name)] = stacked
         for name in self._rate_names():
             free, fixed = zip(*(_columns(network, name) for network in networks), strict=True)
             self.register_buffer(_key(name) + "/free", torch.stack(free)[:, None])
@@ -93,13 +93,13 @@ class ReplicaStack(nn.Module):
 
     def single(self, number: int) -> dict[str, Tensor]:
         """Parameters of one replica, as its stack has them; views with gradients."""
-        found = {}
+        parts = {}
         for name, value in self.named_single():
             part = value[number]
             if _has_poles(self.networks[0], name):
                 part = part[:, self.get_buffer(_key(name) + "/free")[number, 0]]
-            found[name] = part
-        return found
+            parts[name] = part
+        return parts
 
     @torch.no_grad()
     def put_back(self) -> Sequence[StackForCausalLM]:
@@ -114,17 +114,17 @@ class ReplicaStack(nn.Module):
         """Why the kernels cannot take these stacks and inputs; None if they can."""
         network = self.networks[0]
         weight = self.stacked[_key("lm_head.weight" if not self._tied else "model.embeddings.weight")]
-        found = obstacle(weight)
+        reason = obstacle(weight)
         config = network.config
-        if found is None and (config.norm != "rms" or not config.final_norm or config.embedding_norm):
-            found = "other norms than RMS in front of every block and behind the last"
-        if found is None and (config.input_channels is not None or config.max_position_embeddings is not None):
-            found = "inputs that are not token ids alone"
-        if found is None and config.share != list(range(config.num_hidden_layers)):
-            found = "layers that share weights"
-        if found is None and any(not _is_plain(block) for block in network.model.blocks):
-            found = "blocks other than gated S6 with a short convolution"
-        return found
+        if reason is None and (config.norm != "rms" or not config.final_norm or config.embedding_norm):
+            reason = "other norms than RMS in front of every block and behind the last"
+        if reason is None and (config.input_channels is not None or config.max_position_embeddings is not None):
+            reason = "inputs that are not token ids alone"
+        if reason is None and config.share != list(range(config.num_hidden_layers)):
+            reason = "layers that share weights"
+        if reason is None and any(not _is_plain(block) for block in network.model.blocks):
+            reason = "blocks other than gated S6 with a short convolution"
+        return reason
 
     @property
     def _tied(self) -> bool:
@@ -143,8 +143,8 @@ class ReplicaStack(nn.Module):
             raise InputError(teach(expected, str(len(inputs)), "give every replica equally many"))
         if self.fused(inputs) is None:
             return self._fused_losses(inputs, positions, targets)
-        found = [self._alone(number, *parts) for number, parts in enumerate(self._each(inputs, positions, targets))]
-        loss, hit = (torch.stack(values) for values in zip(*found, strict=True))
+        pairs = [self._alone(number, *parts) for number, parts in enumerate(self._each(inputs, positions, targets))]
+        loss, hit = (torch.stack(values) for values in zip(*pairs, strict=True))
         return loss, hit
 
     def _each(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -169,10 +169,10 @@ class ReplicaStack(nn.Module):
             hidden = functional.embedding(inputs + offset[:, None], table.flatten(0, 1))
             for layer in range(config.num_hidden_layers):
                 hidden = row_block(hidden, self._block_weights(layer), config.norm_eps, half)
-            asked = _Gathered.apply(hidden, positions).view(replicas, -1, width)  # type: ignore[no-untyped-call]
+            gathered = _Gathered.apply(hidden, positions).view(replicas, -1, width)  # type: ignore[no-untyped-call]
             weight = self.stacked[_key("model.final_norm.weight")]
-            square = asked.square().mean(-1, keepdim=True)
-            normed = asked * torch.rsqrt(square + config.norm_eps) * weight[:, None]
+            square = gathered.square().mean(-1, keepdim=True)
+            normed = gathered * torch.rsqrt(square + config.norm_eps) * weight[:, None]
             head = table if self._tied else self.stacked[_key("lm_head.weight")]
             logits = torch.bmm(normed.to(half), head.to(half).mT)
             loss, hit = row_losses_in_place(logits.flatten(0, 1), targets.flatten().long())
@@ -233,9 +233,9 @@ class _Gathered(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
-        found = slope.new_zeros(ctx.shape)
-        found.flatten(0, 1).index_copy_(0, index, slope)
-        return found, None
+        gradient = slope.new_zeros(ctx.shape)
+        gradient.flatten(0, 1).index_copy_(0, index, slope)
+        return gradient, None
 
 
 def _key(name: str) -> str:
@@ -285,8 +285,8 @@ def _is_plain(block: Any) -> bool:
 
 def _shapes(network: StackForCausalLM) -> dict[str, Any]:
     """What stacks must share: names and shapes of parameters, A_log by all its states, and the frame around them."""
-    found: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
+    shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
     frame = ("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings")
-    found |= {key: getattr(network.config, key) for key in (*frame, "max_position_embeddings", "input_channels")}
-    found |= {f"mixer {layer}": entry["name"] for layer, entry in enumerate(network.config.mixers)}
-    return {**found, "dtype": network.dtype}
+    shapes |= {key: getattr(network.config, key) for key in (*frame, "max_position_embeddings", "input_channels")}
+    shapes |= {f"mixer {layer}": entry["name"] for layer, entry in enumerate(network.config.mixers)}
+    return {**shapes, "dtype": network.dtype}

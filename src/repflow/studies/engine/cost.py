@@ -39,11 +39,11 @@ class Cost:
 
 def estimate(cells: Sequence[Cell]) -> Cost:
     """Add up the cells."""
-    asked = [(study_for(cell.config), cell.config) for cell in cells]
-    sizes = {config.model: study.size(config) for config, study in {c.model: (c, s) for s, c in asked}.values()}
+    requests = [(study_for(cell.config), cell.config) for cell in cells]
+    sizes = {config.model: study.size(config) for config, study in {c.model: (c, s) for s, c in requests}.values()}
     parameters = {model: None if size is None else size.parameters for model, size in sizes.items()}
-    reads = [study.reads(config) for study, config in asked]
-    known = [(study, config, size) for study, config in asked if (size := sizes[config.model]) is not None]
+    reads = [study.reads(config) for study, config in requests]
+    known = [(study, config, size) for study, config in requests if (size := sizes[config.model]) is not None]
     return Cost(
         cells=len(cells),
         prompts=sum(prompts for prompts, _ in reads),

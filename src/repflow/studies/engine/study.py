@@ -178,8 +178,8 @@ class BaseStudy(ABC, Generic[C]):
         """Size of the model that it runs, from files alone; None where that is not known. No weights are loaded."""
         from repflow.studies.engine.size import model_size
 
-        asked: Any = config
-        return model_size(asked.model, trust_remote_code=asked.trust_remote_code)
+        request: Any = config
+        return model_size(request.model, trust_remote_code=request.trust_remote_code)
 
     def flops(self, config: C, size: Size) -> float:
         """Operations: a forward pass of every token; a study that trains adds its backward passes."""

@@ -82,10 +82,10 @@ class Side:
 
         device = self.model.device
         free = free_bytes(device) if device.type == "cuda" else None
-        found = {part: self.features(part) for part in range(self.prompts.n_parts)}
-        if free is None or sum(map(feature_bytes, found.values())) > KEPT_SHARE * free:
-            return dict(found)
-        return {part: KeptFeatures(features, device) for part, features in found.items()}
+        by_part = {part: self.features(part) for part in range(self.prompts.n_parts)}
+        if free is None or sum(map(feature_bytes, by_part.values())) > KEPT_SHARE * free:
+            return dict(by_part)
+        return {part: KeptFeatures(features, device) for part, features in by_part.items()}
 
     def problems(self, splits: Splits, reading: str | None = None, *, keys: bool = False) -> list[Problem]:
         """What is to be fitted: one problem per part.

@@ -57,12 +57,12 @@ def recompute_table_1() -> list[Recomputed]:
     for (model, length), cell in TABLE_1.items():
         for quantity in QUANTITIES:
             mdqa, kvpr = (TABLE_2[task, model, length].value(quantity) for task in ("mdqa", "kvpr"))
-            said, mean = cell.value(quantity), (mdqa + kvpr) / 2
+            printed, mean = cell.value(quantity), (mdqa + kvpr) / 2
             # each printed number is off by half a unit at most: so is their mean, and so is Table 1's
-            agrees = abs(said - mean) <= UNITS[quantity] + TINY
-            weight = None if math.isclose(mdqa, kvpr) else (said - mdqa) / (kvpr - mdqa)
-            outside = max(said - max(mdqa, kvpr), min(mdqa, kvpr) - said) > UNITS[quantity] + TINY
-            rows.append(Recomputed(model, length, quantity, said, mean, said - mean, agrees, weight, outside))
+            agrees = abs(printed - mean) <= UNITS[quantity] + TINY
+            weight = None if math.isclose(mdqa, kvpr) else (printed - mdqa) / (kvpr - mdqa)
+            outside = max(printed - max(mdqa, kvpr), min(mdqa, kvpr) - printed) > UNITS[quantity] + TINY
+            rows.append(Recomputed(model, length, quantity, printed, mean, printed - mean, agrees, weight, outside))
     return rows
 
 
@@ -88,7 +88,7 @@ def run() -> Result:
         if not check.holds
     ]
     quoted = by_quotation(checks)
-    fails = sum(not all(check.holds for check in made) for made in quoted.values())
+    fails = sum(not all(check.holds for check in checks_of) for checks_of in quoted.values())
     provenance = {
         "rows": [asdict(row) for row in rows],
         "checks": [asdict(check) for check in checks],

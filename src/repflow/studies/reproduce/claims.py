@@ -1,4 +1,4 @@
-"""What paper 1 and its summaries say in words, held against the printed tables and against each other.
+"""What paper 1 and its summaries say in words, compared with the printed tables and with each other.
 
 Everything here is computed from `repflow.papers.values`; a claim is looked at by the checker of its quantity.
 """
@@ -23,12 +23,12 @@ TINY = 1e-9  # decimals are no binary fractions: 0.05 apart may come out as 0.05
 
 @dataclass(frozen=True)
 class Check:
-    """One statement held against the printed numbers.
+    """One statement compared with the printed numbers.
 
     Attributes:
         words: as printed.
         citation: source and place.
-        against: what it was held against.
+        against: what it was compared with.
         found: the numbers there.
         holds: whether they bear it out.
         code: kind of check.
@@ -60,8 +60,8 @@ def _subject(quote: Quote) -> dict[str, Any]:
     return {"family" if quote.subject in ("TBM", "SSM") else "model": quote.subject}
 
 
-def _check(quote: Quote, against: str, found: str, holds: bool) -> Check:
-    return Check(quote.words, quote.citation, against, found, holds, quote.quantity)
+def _check(quote: Quote, against: str, text: str, holds: bool) -> Check:
+    return Check(quote.words, quote.citation, against, text, holds, quote.quantity)
 
 
 def _precision(value: float) -> float:
@@ -104,8 +104,8 @@ def _steadier(quote: Quote) -> Iterator[Check]:
         if CHECKPOINTS[model].family == "SSM":
             above = _above_some_tbm(model, quantities)
             names = sorted({other for other, _, _ in above})
-            found = f"{model} is not below {' and '.join(names)}" if above else f"{model} is below both TBMs at every n"
-            yield _check(quote, f"Table 1, {model}", found, not above)
+            text = f"{model} is not below {' and '.join(names)}" if above else f"{model} is below both TBMs at every n"
+            yield _check(quote, f"Table 1, {model}", text, not above)
 
 
 def _ratio(quote: Quote) -> Iterator[Check]:
@@ -125,7 +125,7 @@ def _largest_drop(quote: Quote) -> Iterator[Check]:
     """'Up to x': no ↓ of the table that the sentence names exceeds it; where it names none, x is a table's largest."""
     assert quote.low is not None
     largest = {block: max(block_cells(block, **_subject(quote)), key=lambda cell: cell.drop) for block in BLOCKS}
-    found = "; ".join(f"{_block(block)} {cell.drop} ({_at(cell)})" for block, cell in largest.items())
+    text = "; ".join(f"{_block(block)} {cell.drop} ({_at(cell)})" for block, cell in largest.items())
     room = _precision(quote.low) + TINY
     named = [block for block in BLOCKS if _block(block) in quote.place]
     if named:
@@ -134,7 +134,7 @@ def _largest_drop(quote: Quote) -> Iterator[Check]:
     else:
         holds = any(abs(cell.drop - quote.low) <= room for cell in largest.values())
         against = "largest ↓ of a table"
-    yield _check(quote, against, found, holds)
+    yield _check(quote, against, text, holds)
 
 
 def _smaller_drop(quote: Quote) -> Iterator[Check]:
@@ -146,9 +146,9 @@ def _smaller_drop(quote: Quote) -> Iterator[Check]:
         }
         if all(drops.values()):
             mean = {family: sum(values) / len(values) for family, values in drops.items()}
-            found = ", ".join(f"{family} {mean[family]:.1f} (largest {max(drops[family])})" for family in drops)
+            text = ", ".join(f"{family} {mean[family]:.1f} (largest {max(drops[family])})" for family in drops)
             against = f"{_block(block)}, n = {papers.short_length(length)}, mean ↓"
-            yield _check(quote, against, found, mean["SSM"] < mean["TBM"])
+            yield _check(quote, against, text, mean["SSM"] < mean["TBM"])
 
 
 def _decline(quote: Quote) -> Iterator[Check]:
@@ -171,8 +171,8 @@ def _steady(quote: Quote) -> Iterator[Check]:
             values = [cell.value(quantity) for cell in block_cells(block, model=model)]
             spreads[f"{quantity} of {model}"] = max(values) / min(values) - 1
         worst = max(spreads, key=lambda name: spreads[name])
-        found = f"largest change {100 * spreads[worst]:.0f} % ({worst})"
-        yield _check(quote, f"{_block(block)}, Sm and St over n", found, spreads[worst] <= ROUGH)
+        text = f"largest change {100 * spreads[worst]:.0f} % ({worst})"
+        yield _check(quote, f"{_block(block)}, Sm and St over n", text, spreads[worst] <= ROUGH)
 
 
 def _gain(quote: Quote) -> Iterator[Check]:
@@ -205,8 +205,8 @@ def _larger_drop(quote: Quote) -> Iterator[Check]:
             for small, large in pairs
             if large.drop <= small.drop
         ]
-        found = f"not larger at {'; '.join(smaller)}" if smaller else "larger at every n"
-        yield _check(quote, f"{_block(block)}, ↓ against Mamba2-130M", found, not smaller)
+        text = f"not larger at {'; '.join(smaller)}" if smaller else "larger at every n"
+        yield _check(quote, f"{_block(block)}, ↓ against Mamba2-130M", text, not smaller)
 
 
 def _models(quote: Quote) -> Iterator[Check]:
@@ -239,11 +239,11 @@ CHECKERS: dict[str, Callable[[Quote], Iterator[Check]]] = {
 
 
 def by_quotation(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
-    """Checks by words and citation: one quotation may be held against several numbers."""
-    found: dict[tuple[str, str], list[Check]] = {}
+    """Checks by words and citation: one quotation may be compared with several numbers."""
+    by_quote: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        found.setdefault((check.words, check.citation), []).append(check)
-    return found
+        by_quote.setdefault((check.words, check.citation), []).append(check)
+    return by_quote
 
 
 def text_checks() -> list[Check]:
@@ -261,10 +261,10 @@ def _peaks() -> Check:
     cells = [*TABLE_1.values(), *TABLE_2.values()]
     highest = max(cells, key=lambda cell: cell.accuracy + cell.drop)
     peak = highest.accuracy + highest.drop
-    found = f"largest {peak:.1f} ({_block(highest.task)}, {_at(highest)})"
+    text = f"largest {peak:.1f} ({_block(highest.task)}, {_at(highest)})"
     words = "(↓ x) is the accuracy difference between the probe trained on the last layer and on the peak layer"
     captions = f"{papers.FLOW}, captions of Tables 1 and 2"
-    return Check(words, captions, "accuracy + ↓ ≤ 100", found, peak <= 100 + UNITS["drop"], "peak")
+    return Check(words, captions, "accuracy + ↓ ≤ 100", text, peak <= 100 + UNITS["drop"], "peak")
 
 
 def quote_pairs() -> list[Check]:
@@ -277,8 +277,8 @@ def quote_pairs() -> list[Check]:
         spans = [_hull(a, b), _hull(b, a)]
         gap = max(spans[0][0] - spans[1][1], spans[1][0] - spans[0][1], 0.0)
         subject = a.subject if b.subject in CHECKPOINTS else b.subject
-        found = f"{subject}: {_percent(spans[0])} there, {_percent(spans[1])} here, {gap:.0f} points apart"
-        check = _check(b, f"{a.citation}: “{a.words}”", found, gap < AROUND)
+        text = f"{subject}: {_percent(spans[0])} there, {_percent(spans[1])} here, {gap:.0f} points apart"
+        check = _check(b, f"{a.citation}: “{a.words}”", text, gap < AROUND)
         checks[check.words, check.citation, check.against] = check  # one for the family, not one for each model of it
     return list(checks.values())
 

@@ -128,10 +128,10 @@ def ours(row: Row, kind: str, results: Mapping[Key, Result], tasks: Sequence[str
     wanted_inits = [init for init in inits if (init == "trained") == (row.init == "trained")]
     probed = row.quantity in PROBED
     keys = [Key(row.model, task, row.length, init, kind, probed) for task in wanted_tasks for init in wanted_inits]
-    found = [results.get(key) for key in keys]
-    if not found or any(result is None for result in found):
+    measured = [results.get(key) for key in keys]
+    if not measured or any(result is None for result in measured):
         return Ours(math.nan)
-    return _mean_of([with_error(row, kind, result) for result in found if result is not None])
+    return _mean_of([with_error(row, kind, result) for result in measured if result is not None])
 
 
 def _mean_of(parts: Sequence[Ours]) -> Ours:
@@ -159,11 +159,11 @@ def _prompts(quantity: str, result: Result) -> list[Result]:
     """The part of a Result that a quantity is read from, for one prompt at a time."""
     name = "cka_matrix" if quantity == "cka" else PRINTED.get(quantity, quantity)
     axis = result.axes[name].index("sample")
-    shown = "cka_pooled" if quantity == "cka" else name
+    shown_name = "cka_pooled" if quantity == "cka" else name
     cuts = [result[name].take([sample], axis) for sample in range(result[name].shape[axis])]
     if quantity == "cka":
-        return [Result({shown: cut[..., 0]}, {shown: ("state", "state")}) for cut in cuts]
-    return [Result({shown: cut}, {shown: result.axes[name]}) for cut in cuts]
+        return [Result({shown_name: cut[..., 0]}, {shown_name: ("state", "state")}) for cut in cuts]
+    return [Result({shown_name: cut}, {shown_name: result.axes[name]}) for cut in cuts]
 
 
 def _probe_error(row: Row, kind: str, result: Result) -> float:
@@ -318,7 +318,7 @@ def verdicts(
         labels: what stands for a model, where that is not the paper's checkpoint.
         untrained: models whose stand-in is random.
     """
-    found = []
+    judged = []
     for model in dict.fromkeys(row.model for row in rows):
         mine = [i for i, row in enumerate(rows) if row.model == model]
         scores = np.array([[score(rows[i], value.value) for value in values[i]] for i in mine])
@@ -331,7 +331,9 @@ def verdicts(
             at = kinds.index(nearest)
             counted = [i for i, use in zip(mine, whole, strict=True) if use]
             parts = [Part(rows[i].what, *judge(rows[i], values[i][at], untrained=untrained)) for i in counted]
-        said = decide(parts)
+        verdict = decide(parts)
         label, random = (labels or {}).get(model, model), model in untrained
-        found.append(Verdict(model, said.word, nearest, means, said.held, said.failed, len(parts), label, random))
-    return found
+        judged.append(
+            Verdict(model, verdict.word, nearest, means, verdict.held, verdict.failed, len(parts), label, random)
+        )
+    return judged

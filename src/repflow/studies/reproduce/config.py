@@ -8,7 +8,7 @@ from repflow.core.recipes import NAMES
 from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
 
 KINDS = ("residual", "branch", "hf-tuple")
-"""Kinds of state that the printed values are held against; paper 1 does not say which it used."""
+"""Kinds of state that the printed values are compared with; paper 1 does not say which it used."""
 
 
 @dataclass

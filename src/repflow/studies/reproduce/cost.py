@@ -53,15 +53,15 @@ def estimate(plan: ReproducePlan, cells: Sequence[ReproduceCell] | None = None) 
     """Add up the cells of a plan, or some of them."""
     chosen = plan.cells if cells is None else cells
     sizes = {role: stand_in_size(model) for role, model in plan.models.items()}
-    asked = [(study_for(cell.config), cell) for cell in chosen]
-    sizes |= {cell.key: study.size(cell.config) for study, cell in asked if cell.role not in plan.models}
+    requests = [(study_for(cell.config), cell) for cell in chosen]
+    sizes |= {cell.key: study.size(cell.config) for study, cell in requests if cell.role not in plan.models}
     parameters = {str(name): None if size is None else size.parameters for name, size in sizes.items()}
     known = [
         (study, cell.config, size)
-        for study, cell in asked
+        for study, cell in requests
         if (size := sizes[cell.role if cell.role in plan.models else cell.key]) is not None
     ]
-    reads = [study.reads(cell.config) for study, cell in asked]
+    reads = [study.reads(cell.config) for study, cell in requests]
     flops = sum(study.flops(config, size) for study, config, size in known)
     features = sum(study.feature_bytes(config, size) for study, config, size in known)
     whole = sum(study.disk_bytes(config, size) for study, config, size in known)
@@ -102,8 +102,8 @@ def shape_size(config: Mapping[str, Any]) -> Size:
     from repflow.models.weights.initialise import random_model
 
     options = dict(config)
-    made = config_class(options.pop("model_type"))(**options)
+    architecture = config_class(options.pop("model_type"))(**options)
     with torch.device("meta"):
-        network = random_model(made, "default", seed=0)
+        network = random_model(architecture, "default", seed=0)
     count = sum(parameter.numel() for parameter in network.parameters())
-    return Size(count, int(declared_layers(made) or 0), int(config["hidden_size"]))
+    return Size(count, int(declared_layers(architecture) or 0), int(config["hidden_size"]))

@@ -46,8 +46,8 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """Fields, with None for a number that is not there or infinite."""
-        made = asdict(self)
-        return made | {name: made[name] if math.isfinite(made[name]) else None for name in ("theory", "measured")}
+        fields = asdict(self)
+        return fields | {name: fields[name] if math.isfinite(fields[name]) else None for name in ("theory", "measured")}
 
 
 class Simulation(Recipe):
@@ -80,8 +80,8 @@ class Simulation(Recipe):
         findings: list[Finding] = []
         for panel, printed_sign in _drawn(self.name):
             path = follow(panel.parameters(printed_sign=printed_sign), panel.until, POINTS, paper_sign=printed_sign)
-            made, named = path_arrays(path, f"{panel.name}/")
-            arrays |= made
+            panel_arrays, named = path_arrays(path, f"{panel.name}/")
+            arrays |= panel_arrays
             axes |= named
             panels[panel.name] = {**asdict(panel), **path_facts(path), "source": panel.source}
             findings += [Finding(e.kind.replace("-", "_"), None, f"{panel.name}: {e.message}") for e in path.events]
@@ -179,16 +179,16 @@ def _fig4() -> list[Line]:
 def _fig5() -> list[Line]:
     from repflow.dynamics import blow_up_time, simulate
 
-    given = FIGURES["dynamics-fig5"][0].parameters()
-    found = blow_up_time(**given)
-    alone = blow_up_time(**given | {"x0": given["x0"][:1]})
-    near = simulate(**given, t=[found.time * (1 - 1e-12)])
+    parameters = FIGURES["dynamics-fig5"][0].parameters()
+    end = blow_up_time(**parameters)
+    alone = blow_up_time(**parameters | {"x0": parameters["x0"][:1]})
+    near = simulate(**parameters, t=[end.time * (1 - 1e-12)])
     scores = near.attention_at(0)
-    token = int(found.token or 0)
+    token = int(end.token or 0)
     last = len(scores) - 1
     return [
-        Line("blow-up time T", "finite", math.nan, found.time, f"holds: token {token + 1} first", 12),
-        Line("bound from the proof", f"T ≤ {found.upper_bound:.6f}", found.upper_bound, found.time, "holds, loose"),
+        Line("blow-up time T", "finite", math.nan, end.time, f"holds: token {token + 1} first", 12),
+        Line("bound from the proof", f"T ≤ {end.upper_bound:.6f}", end.upper_bound, end.time, "holds, loose"),
         Line("T of token 1 alone", "finite", math.nan, alone.time, "holds", 12),
         Line(f"x_{token + 1} close to T", "→ ∞", math.nan, float(near.tokens[0, token]), "holds"),
         Line(
@@ -219,11 +219,13 @@ def _fig6() -> list[Line]:
         for value, printed in zip(values, EIGENVALUES[panel.name], strict=True):
             verdict = HOLDS if abs(value - printed) < 5.1e-6 * max(1, abs(printed)) else DOES_NOT
             lines.append(Line(f"{panel.name}: eigenvalue", f"{printed:g}", math.nan, float(value), verdict))
-        given = panel.parameters()
-        found = classify_nd(given["io_matrix"], given["x0"], s_delta=given["s_delta"], a=given["a"], until=1e6)
-        wanted = "→ 0" if found.verdict == "convergence" else "→ ∞"
-        for token, outcome in enumerate(found.outcomes):
-            seen = found.evidence["times"][token], found.evidence["norms"][token]
+        parameters = panel.parameters()
+        guess = classify_nd(
+            parameters["io_matrix"], parameters["x0"], s_delta=parameters["s_delta"], a=parameters["a"], until=1e6
+        )
+        wanted = "→ 0" if guess.verdict == "convergence" else "→ ∞"
+        for token, outcome in enumerate(guess.outcomes):
+            seen = guess.evidence["times"][token], guess.evidence["norms"][token]
             lines.append(_fate(f"{panel.name}: ", token + 1, outcome, wanted, *seen))
     return lines
 

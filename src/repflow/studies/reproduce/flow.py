@@ -134,15 +134,15 @@ class FlowRecipe(Recipe):
         """
         kinds, tasks = plan.config.states, self.tasks_run(plan.config)
         printed: Any = plan.printed
-        found: dict[Key, Result] = {o.cell.key: o.result for o in outcomes if o.result is not None}  # type: ignore[attr-defined]
-        values = [[ours(row, kind, found, tasks, self.inits) for kind in kinds] for row in printed]
+        results: dict[Key, Result] = {o.cell.key: o.result for o in outcomes if o.result is not None}  # type: ignore[attr-defined]
+        values = [[ours(row, kind, results, tasks, self.inits) for kind in kinds] for row in printed]
         untrained = [role for role, model in plan.models.items() if not model.trained]
         arrays = _comparison(printed, values, untrained)
         axes: dict[str, tuple[str, ...]] = {name: ("row", "kind")[: array.ndim] for name, array in arrays.items()}
-        _add_curves(arrays, axes, self.quantities, found)
-        labels = stand_in_labels(plan.config, self.roles, plan.models, {key.model: r for key, r in found.items()})
+        _add_curves(arrays, axes, self.quantities, results)
+        labels = stand_in_labels(plan.config, self.roles, plan.models, {key.model: r for key, r in results.items()})
         judged = verdicts(printed, values, kinds, labels, untrained)
-        chances = [_chance(row, kinds, found, tasks) for row in printed]
+        chances = [_chance(row, kinds, results, tasks) for row in printed]
         facts = {
             "note": self.note,
             "kinds": list(kinds),
@@ -182,9 +182,9 @@ def _shared_options(
     return options
 
 
-def _measure(config: ReproduceConfig, made: FlowRecipe, shared: dict[str, Any]) -> MeasureConfig:
+def _measure(config: ReproduceConfig, chosen: FlowRecipe, shared: dict[str, Any]) -> MeasureConfig:
     samples = SAMPLES[config.scale] if config.samples is None else config.samples
-    return MeasureConfig(**shared, samples=samples, metrics=made.metrics)
+    return MeasureConfig(**shared, samples=samples, metrics=chosen.metrics)
 
 
 def _probe(config: ReproduceConfig, shared: dict[str, Any]) -> ProbeConfig:
@@ -212,10 +212,10 @@ def _named(key: Key, config: MeasureConfig | ProbeConfig) -> ReproduceCell:
     from repflow.store import safe_name
 
     study = "probe" if key.probed else "measure"
-    asked = identity(config)
-    asked.pop("allow_leak", None)  # says whether a run may go on, not what it is
+    request = identity(config)
+    request.pop("allow_leak", None)  # says whether a run may go on, not what it is
     parts = [study, key.model, key.task, str(config.length), *([key.init] if key.init != "trained" else []), key.kind]
-    return ReproduceCell(safe_name("-".join([*parts, short_hash([study, asked])])), config, key=key, role=key.model)
+    return ReproduceCell(safe_name("-".join([*parts, short_hash([study, request])])), config, key=key, role=key.model)
 
 
 def _comparison(
@@ -238,13 +238,13 @@ def _comparison(
     }
 
 
-def _chance(row: Row, kinds: Sequence[str], found: Mapping[Key, Result], tasks: Sequence[str]) -> float | None:
+def _chance(row: Row, kinds: Sequence[str], results: Mapping[Key, Result], tasks: Sequence[str]) -> float | None:
     """Chance level of an accuracy in percent, the mean over tasks."""
     if row.quantity != "accuracy":
         return None
     wanted = [task for task in tasks if row.task in ("mean", task)]
     keys = [Key(row.model, task, row.length, "trained", kinds[0], probed=True) for task in wanted]
-    chances = [float(found[key]["probe_chance"]) for key in keys if key in found]
+    chances = [float(results[key]["probe_chance"]) for key in keys if key in results]
     return 100 * float(np.mean(chances)) if chances else None
 
 
@@ -256,16 +256,16 @@ def _add_curves(
     arrays: dict[str, np.ndarray],
     axes: dict[str, tuple[str, ...]],
     quantities: Sequence[str],
-    found: Mapping[Key, Result],
+    results: Mapping[Key, Result],
 ) -> None:
     """What a figure draws, under MODEL/TASK/LENGTH/INIT/KIND/METRIC."""
     for quantity in [name for name in quantities if name in SHOWN]:
-        for key, result in found.items():
+        for key, result in results.items():
             if not key.probed:
                 name = _curve_name(key, SHOWN[quantity])
                 arrays[name] = curve(result, quantity)
                 axes[name] = ("layer",) if quantity == "layer_cosine" else ("state",) * arrays[name].ndim
-    for key, result in found.items():
+    for key, result in results.items():
         if key.probed:
             name = _curve_name(key, "probe_accuracy")
             arrays[name], axes[name] = curve(result, "probe/paper/accuracy"), ("state",)
@@ -297,14 +297,14 @@ RECIPES: dict[str, FlowRecipe] = {
             quantities=("layer_cosine",),
             roles=PAIR,
             tasks=("kvpr",),
-            note="Figure 5 has no printed value: held against those of Figure 1, which averages both tasks",
+            note="Figure 5 has no printed value: compared with those of Figure 1, which averages both tasks",
         ),
         FlowRecipe(
             name="flow-fig6",
             quantities=("cka",),
             roles=PAIR,
             tasks=("kvpr",),
-            note="Figure 6 has no printed value: held against those of Figure 4, which averages both tasks",
+            note="Figure 6 has no printed value: compared with those of Figure 4, which averages both tasks",
         ),
         FlowRecipe(name="flow-fig7", quantities=("peak_layer", "accuracy", "drop"), tasks=("mdqa",), by_task=True),
         FlowRecipe(name="flow-table1", quantities=papers.QUANTITIES, roles=papers.MODELS, lengths=papers.LENGTHS),

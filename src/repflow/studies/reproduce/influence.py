@@ -53,8 +53,8 @@ class InfluenceRecipe(RecencyRecipe):
     def request(self, config: ReproduceConfig, model: StandIn) -> tuple[str, RecencyConfig]:
         """Influence on one prompt after the other."""
         twin = "default" if self.twins else None
-        made = RecencyConfig(twin=twin, **run_options(config, model, TASK, LENGTHS, SAMPLES))
-        return STUDY.names(made).earlier, made
+        recency = RecencyConfig(twin=twin, **run_options(config, model, TASK, LENGTHS, SAMPLES))
+        return STUDY.names(recency).earlier, recency
 
     def statements(self, roles: Sequence[str], *, random: bool = False) -> list[Statement]:
         """What the paper says of these models."""
@@ -62,10 +62,10 @@ class InfluenceRecipe(RecencyRecipe):
 
     def arrays(self, results: Results) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
         """ROLE/NAME, and A over B/NAME for the ratios."""
-        kept = super().arrays(results)
+        entries = super().arrays(results)
         for pair, ratio in self.ratios(results).items():
-            kept |= {f"{pair}/{name}": (ratio[name], ratio.axes[name]) for name in ratio}
-        return kept
+            entries |= {f"{pair}/{name}": (ratio[name], ratio.axes[name]) for name in ratio}
+        return entries
 
     def facts(self, results: Results) -> dict[str, Any]:
         """Exponential fits of the curves, and of the ratios."""
@@ -139,8 +139,8 @@ def _amplified(result: Result, weights: str) -> Reading:
 
 
 def _bound(result: Result) -> Reading:
-    said = next((finding.message for finding in result.findings if finding.code == "loose_bound"), None)
-    return Reading(said or "the layers' decays cannot be read", None)
+    message = next((finding.message for finding in result.findings if finding.code == "loose_bound"), None)
+    return Reading(message or "the layers' decays cannot be read", None)
 
 
 def _figure7(roles: Sequence[str], weights: str) -> Iterator[Statement]:

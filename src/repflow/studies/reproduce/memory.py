@@ -46,8 +46,8 @@ class MemoryRecipe(RecencyRecipe):
 
     def request(self, config: ReproduceConfig, model: StandIn) -> tuple[str, MemoryConfig]:
         """Memory statistics of every layer."""
-        made = MemoryConfig(**run_options(config, model, TASK, LENGTHS, SAMPLES))
-        return cell_name(STUDY.names(made).bare, made), made
+        memory = MemoryConfig(**run_options(config, model, TASK, LENGTHS, SAMPLES))
+        return cell_name(STUDY.names(memory).bare, memory), memory
 
     def statements(self, roles: Sequence[str], *, random: bool = False) -> list[Statement]:
         """What the paper says of these models."""
@@ -90,8 +90,8 @@ def _figure5(roles: Sequence[str]) -> Iterator[Statement]:
             continue
         yield Statement(f"{role}, b and h", order, "4, Figure 5a", (role,), _order)
         for part in ("mixer", "block"):
-            read = partial(_falls, part=part)
-            yield Statement(f"{role}, {part} output", falls, "4, Figures 5b, 5c", (role,), read)
+            reader = partial(_falls, part=part)
+            yield Statement(f"{role}, {part} output", falls, "4, Figures 5b, 5c", (role,), reader)
         yield Statement(f"{role}, assumption (i)", small, "Theorem 4.2", (role,), _assumption)
     pair = ("Mamba-1.4B", "Pythia-1.4B")
     for part in ("mixer", "block") if {*pair} <= {*roles} else ():
@@ -108,10 +108,10 @@ def _order(result: Result) -> Reading:
     upper, lower = result["sharpness/input"], result["sharpness/state"]
     band = paired_interval(upper, lower, axis=1)
     known = np.isfinite(band.mean)
-    shown, below = int((band.low > 0).sum()), int((band.high < 0).sum())
+    above_count, below = int((band.low > 0).sum()), int((band.high < 0).sum())
     means = [np.nanmean(side[known]) if known.any() else np.nan for side in (upper, lower)]
-    ours = f"E(b) shown above E(h) in {shown} of {int(known.sum())} layers, below in {below}"
-    holds = False if below else True if known.any() and shown == known.sum() else None
+    ours = f"E(b) shown above E(h) in {above_count} of {int(known.sum())} layers, below in {below}"
+    holds = False if below else True if known.any() and above_count == known.sum() else None
     return Reading(f"{ours}; means {means[0]:.3f} and {means[1]:.3f}", holds)
 
 

@@ -184,7 +184,7 @@ def _short_count(parameters: int) -> str:
     return f"{parameters / 1e6:.{1 if parameters >= 1e5 else 2}f}M"
 
 
-def parse_models(given: Sequence[str], family: str) -> dict[str, str]:
+def parse_models(entries: Sequence[str], family: str) -> dict[str, str]:
     """Read `ROLE=SPEC` options.
 
     >>> parse_models(["pythia-2.8b=models/tiny-gpt"], "flow")
@@ -192,7 +192,7 @@ def parse_models(given: Sequence[str], family: str) -> dict[str, str]:
     """
     known = {name.lower(): name for name, role in ROLES.items() if role.family == family}
     named: dict[str, str] = {}
-    for entry in given:
+    for entry in entries:
         role, equals, spec = entry.partition("=")
         if not equals or not spec.strip():
             remedy = f"ROLE is one of {', '.join(known.values())}; SPEC a folder, zoo:NAME or hub id"
@@ -216,15 +216,15 @@ def stand_ins(config: ReproduceConfig, roles: Sequence[str], folder: Path) -> di
     """
     named = parse_models(config.models, recipe_row(config.recipe).family)
     if named:
-        found = {
+        models = {
             role: StandIn(role, named[role], config.tokenizer, trained=not named[role].startswith("config:"))
             for role in roles
             if role in named
         }
-        if not found:
+        if not models:
             expected = f"a --model for one of {', '.join(roles)}"
             raise InputError(teach(expected, "others", f"{config.recipe} shows no other model"))
-        return found
+        return models
     if config.scale == "paper":
         return {
             role: StandIn(role, ROLES[role].hub, config.tokenizer or ROLES[role].tokenizer, own=True) for role in roles
@@ -239,12 +239,12 @@ def sharing(config: ReproduceConfig, roles: Sequence[str]) -> dict[str, list[str
     """Roles that one model stands for, under the first of them: it is run, and said, once."""
     if config.models or config.scale == "paper":
         return {role: [role] for role in roles}
-    found: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     for role in roles:
         spec = getattr(ROLES[role], config.scale)
-        first = next((other for other in found if getattr(ROLES[other], config.scale) == spec), role)
-        found.setdefault(first, []).append(role)
-    return found
+        first = next((other for other in shared if getattr(ROLES[other], config.scale) == spec), role)
+        shared.setdefault(first, []).append(role)
+    return shared
 
 
 def stand_in_labels(

@@ -49,25 +49,25 @@ class NeedleRecipe(RecencyRecipe):
 
     def request(self, config: ReproduceConfig, model: StandIn) -> tuple[str, NeedleConfig]:
         """Needles at every length and position."""
-        made = NeedleConfig(
+        wanted = NeedleConfig(
             lengths=[str(length) for length in config.lengths or LENGTHS[config.scale]],
             positions=list(POSITIONS.get(config.scale, TENTHS)),
             samples=config.samples or SAMPLES[config.scale],
             **loading_options(config, model),
         )
-        return cell_name(STUDY.names(made).earlier, made), made
+        return cell_name(STUDY.names(wanted).earlier, wanted), wanted
 
     def statements(self, roles: Sequence[str], *, random: bool = False) -> list[Statement]:
         """What the paper says of the slopes over position."""
         stable = "“the retrieval accuracy of the Transformer remains stable regardless of the needle position”"
         rises = "“the SSM achieves higher accuracy when the needle is placed closer to the end of the context”"
         biased = "“a positional bias towards local tokens in the SSM”, and none in the Transformer"
-        said = [
+        all_statements = [
             Statement(f"{TRANSFORMER}, position", stable, "3.2", (TRANSFORMER,), _transformer),
             Statement(f"{SSM}, position", rises, "3.2", (SSM,), _ssm),
             Statement(f"{SSM} minus {TRANSFORMER}", biased, "3.2", (SSM, TRANSFORMER), _both),
         ]
-        return [statement for statement in said if {*statement.needs} <= {*roles}]
+        return [statement for statement in all_statements if {*statement.needs} <= {*roles}]
 
     def facts(self, results: Results) -> dict[str, Any]:
         """Lengths and positions that were run."""

@@ -122,21 +122,23 @@ def _check_model(model: StandIn, cells: Sequence[dict[str, Any]], problems: list
     if config is None and not model.spec.endswith(".gguf"):
         reachable = hub_reachable()
         remedy = f"download it first, or name a folder: --model {model.role}=FOLDER"
-        found = "looked at once it is downloaded" if reachable else f"not here, and the hub cannot be reached; {remedy}"
-        (notes if reachable else problems).append(f"{where}: {found}")
+        reason = (
+            "looked at once it is downloaded" if reachable else f"not here, and the hub cannot be reached; {remedy}"
+        )
+        (notes if reachable else problems).append(f"{where}: {reason}")
     elif config is not None:
         _check_lengths(cells, where, config.to_dict(), notes)
     tasks = dict.fromkeys(cell["task"] or cell["study"] for cell in cells)
-    asked = [task for task in tasks if task not in DRAWN]
+    texts = [task for task in tasks if task not in DRAWN]
     known = config is not None or (model.tokenizer is not None and Path(model.tokenizer).exists())
-    if asked and known and spec_tokenizer(model.spec, model.tokenizer)[0] is None:
+    if texts and known and spec_tokenizer(model.spec, model.tokenizer)[0] is None:
         named = f"in {model.tokenizer}" if model.tokenizer else "beside it"
-        problems.append(f"{where}: no tokenizer {named}, which {', '.join(asked)} needs; pass --tokenizer")
+        problems.append(f"{where}: no tokenizer {named}, which {', '.join(texts)} needs; pass --tokenizer")
 
 
 def _check_lengths(cells: Sequence[dict[str, Any]], where: str, config: dict[str, Any], notes: list[str]) -> None:
     limit = config.get("max_position_embeddings") or config.get("n_positions")
     over = dict.fromkeys(tokens for cell in cells for tokens in cell["lengths"] if limit and tokens > limit)
     if over:
-        shown = ", ".join(map(short_length, over))
-        notes.append(f"{where}: takes at most {limit} tokens, so {shown} is stored as a run that cannot be")
+        lengths = ", ".join(map(short_length, over))
+        notes.append(f"{where}: takes at most {limit} tokens, so {lengths} is stored as a run that cannot be")

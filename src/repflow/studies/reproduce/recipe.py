@@ -92,7 +92,7 @@ class ReproducePlan:
         recipe: its recipe.
         models: what stands for each of the paper's models in it.
         cells: runs, in the order of running.
-        printed: what ours is held against.
+        printed: what ours is compared with.
         folder: where the cells go; recipes of one paper share it.
     """
 
@@ -145,7 +145,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Sequence[Printed]:
-        """What the paper prints and ours is held against."""
+        """What the paper prints and ours is compared with."""
 
     @abstractmethod
     def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
@@ -161,14 +161,14 @@ class Recipe(ABC):
 
     def run_name(self, config: ReproduceConfig) -> str:
         """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
-        asked = self.asked(config)
-        return self.name if asked.keys() == {"recipe"} else f"{self.name}-{config.scale}-{short_hash(asked)}"
+        request = self.asked(config)
+        return self.name if request.keys() == {"recipe"} else f"{self.name}-{config.scale}-{short_hash(request)}"
 
 
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name, its module imported now; needs no torch."""
-    made: Recipe = importlib.import_module(recipe_row(name).module).RECIPES[name]
-    return made
+    recipe: Recipe = importlib.import_module(recipe_row(name).module).RECIPES[name]
+    return recipe
 
 
 def check_options(recipe: Recipe, config: ReproduceConfig) -> None:
@@ -192,9 +192,9 @@ def check_options(recipe: Recipe, config: ReproduceConfig) -> None:
             raise InputError(teach(f"--{name.replace('_', '-')} of at least {least}", f"{number}", "or leave it out"))
 
 
-def short_hash(asked: Any) -> str:
+def short_hash(request: Any) -> str:
     """Eight digits for plain values."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:HASH_DIGITS]
 
 
 def cell_name(word: str, config: Any) -> str:

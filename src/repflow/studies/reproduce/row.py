@@ -54,7 +54,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Row:
-    """One printed value to hold ours against.
+    """One printed value to compare ours with.
 
     Attributes:
         model: the paper's name.
@@ -81,28 +81,28 @@ class Row:
     source: str
 
 
-def rows(made: Shown, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]) -> list[Row]:
+def rows(chosen: Shown, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]) -> list[Row]:
     """Printed values of a recipe, for the models, tasks and lengths that are run.
 
     Args:
-        made: the recipe.
+        chosen: the recipe.
         models: the paper's models.
         tasks: tasks.
         lengths: the paper's length → tokens that are run for it.
     """
-    found = []
-    for quantity in made.quantities:
+    printed = []
+    for quantity in chosen.quantities:
         if quantity in papers.QUANTITIES:
-            found += _table_rows(made, quantity, models, tasks, lengths)
+            printed += _table_rows(chosen, quantity, models, tasks, lengths)
         else:
-            found += _quote_rows(made, quantity, models, tasks)
-    return sorted(found, key=lambda row: (models.index(row.model), row.length))
+            printed += _quote_rows(chosen, quantity, models, tasks)
+    return sorted(printed, key=lambda row: (models.index(row.model), row.length))
 
 
 def _table_rows(
-    made: Shown, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]
+    chosen: Shown, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...], lengths: Mapping[int, int]
 ) -> list[Row]:
-    blocks = tasks if made.by_task else ("mean",)
+    blocks = tasks if chosen.by_task else ("mean",)
     cells = [papers.printed(task, model, length) for model in models for length in lengths for task in blocks]
     return [
         Row(cell.model, f"{cell.task} {_run_length(cell.length, lengths)}", quantity, cell.task, cell.length,
@@ -122,21 +122,21 @@ def _run_length(length: int, lengths: Mapping[int, int]) -> str:
     return f"n = {short}" if ran == length else f"n = {papers.short_length(ran)} for {short}"
 
 
-def _quote_rows(made: Shown, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...]) -> list[Row]:
+def _quote_rows(chosen: Shown, quantity: str, models: tuple[str, ...], tasks: tuple[str, ...]) -> list[Row]:
     task = tasks[0] if len(tasks) == 1 else "mean"
     figures = {"flow-fig2": "Figure 2", "flow-fig3": "Figure 3"}
-    found = []
+    quoted = []
     for quote in papers.QUOTES:
         wanted = quote.source == papers.FLOW and quote.quantity == quantity and quote.subject in models
         if not wanted or quote.low is None or quote.high is None:
             continue
-        if made.name in figures and figures[made.name] not in quote.place:
+        if chosen.name in figures and figures[chosen.name] not in quote.place:
             continue
-        found.append(
+        quoted.append(
             Row(quote.subject, _what(quote), quantity, task, papers.FIGURE_LENGTH, quote.init, quote.layers,
                 quote.low, quote.high, f"{quote.citation}: “{quote.words}”")
         )  # fmt: skip
-    return found
+    return quoted
 
 
 def _what(quote: papers.Quote) -> str:

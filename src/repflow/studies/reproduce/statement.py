@@ -119,7 +119,7 @@ class Statement:
         printed: float,
         source: str,
         needs: Sequence[Any],
-        read: Callable[..., Ours],
+        reader: Callable[..., Ours],
         *,
         tolerance: float,
         digits: int = 3,
@@ -133,9 +133,9 @@ class Statement:
         from repflow.core.intervals import bracketed
 
         def judged(*results: Result) -> Reading:
-            ours = read(*results)
-            shown = f"{ours.value:.{digits}f}{bracketed(*ours.interval, f'.{digits}f')}"
-            return Reading(shown, *ours.within(printed - tolerance, printed + tolerance))
+            ours = reader(*results)
+            text = f"{ours.value:.{digits}f}{bracketed(*ours.interval, f'.{digits}f')}"
+            return Reading(text, *ours.within(printed - tolerance, printed + tolerance))
 
         return cls(what, f"{printed:.{digits}f} ± {tolerance:g}", source, tuple(needs), judged)
 
@@ -208,7 +208,7 @@ class StatementRecipe(Recipe):
         prompts = getattr(plan.cells[0].config, "samples", None)
         judged = [settled(*pair, plan, prompts) for pair in judged_lines(plan.printed, results)]
         verdict = decide([Part(line.what, line.holds, tail) for line, tail in judged])
-        kept = self.arrays(results)
+        entries = self.arrays(results)
         facts = {
             "lines": [asdict(line) | {"of": named(line.what, labels)} for line, _ in judged],
             "verdict": {"word": verdict.word, "held": verdict.held, "failed": verdict.failed, "parts": verdict.parts},
@@ -217,24 +217,26 @@ class StatementRecipe(Recipe):
             "runs": {str(cell.key): f"{plan.folder.name}/{cell.name}" for cell in plan.cells},
             **(self.facts(results) if results else {}),
         }
-        made = Result({key: array for key, (array, _) in kept.items()}, {key: axes for key, (_, axes) in kept.items()})
-        made.provenance = facts
-        made.bands = {
+        whole = Result(
+            {key: array for key, (array, _) in entries.items()}, {key: axes for key, (_, axes) in entries.items()}
+        )
+        whole.provenance = facts
+        whole.bands = {
             f"{key}/{name}": band for key, result in results.items() for name, band in result.bands.items()
-            if f"{key}/{name}" in kept
+            if f"{key}/{name}" in entries
         }  # fmt: skip
-        return made
+        return whole
 
 
 def judged_lines(statements: Sequence[Any], results: Results) -> list[tuple[Line, float]]:
     """Statements whose cells are all there, with what these give and the error of saying so."""
-    made = []
+    lines = []
     for statement in statements:
         if all(key in results for key in statement.needs):
             reading = statement.read(*(results[key] for key in statement.needs))
             stated = f"{statement.stated} ({statement.source})"
-            made.append((Line(statement.what, stated, reading.text, reading.holds, statement.trained), reading.tail))
-    return made
+            lines.append((Line(statement.what, stated, reading.text, reading.holds, statement.trained), reading.tail))
+    return lines
 
 
 def settled(line: Line, tail: float, plan: ReproducePlan, prompts: int | None) -> tuple[Line, float]:

@@ -77,14 +77,14 @@ def run(
     """
     begun = CLOCK.seconds()
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
-        made = plan(config, folder)
-        make_tiny(made.folder / MODELS, [model.made_here for model in made.models.values() if model.made_here])
-        outcomes = list(run_cells(made, label or (None if progress is None else lambda *_: progress)))
-        result = compared(made, outcomes)
-        result.config = ({"study": made.recipe.stored_as} if made.recipe.stored_as else {}) | made.recipe.asked(config)
+        work = plan(config, folder)
+        make_tiny(work.folder / MODELS, [model.made_here for model in work.models.values() if model.made_here])
+        outcomes = list(run_cells(work, label or (None if progress is None else lambda *_: progress)))
+        result = compared(work, outcomes)
+        result.config = ({"study": work.recipe.stored_as} if work.recipe.stored_as else {}) | work.recipe.asked(config)
         results = [outcome.result for outcome in outcomes if outcome.result is not None]
         if out is not None and len(results) == len(outcomes):
-            keep_result(result, out, name or run_name(config), made.recipe.made_with(results), begun)
+            keep_result(result, out, name or run_name(config), work.recipe.made_with(results), begun)
     return result
 
 
@@ -95,12 +95,12 @@ def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[Outco
         plan: what to run.
         label: gives the callback for a cell.
     """
-    held = HeldModel()
+    holder = HeldModel()
 
     def run(numbered: tuple[int, ReproduceCell]) -> Outcome:
         number, cell = numbered
         progress = None if label is None else label(number, len(plan.cells), cell)
-        return run_cell(cell, plan.folder, held, progress)
+        return run_cell(cell, plan.folder, holder, progress)
 
     yield from free_first(list(enumerate(plan.cells, start=1)), run, lambda numbered: plan.folder / numbered[1].name)
 
@@ -123,16 +123,16 @@ def compared(plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
 def _findings(plan: ReproducePlan, outcomes: Sequence[Outcome]) -> list[Finding]:
     from repflow.core.results import Finding
 
-    found = []
+    findings = []
     if any(not model.own for model in plan.models.values()):
         message = f"{'small random' if plan.random else 'other'} models stand for the paper's: {STAND_IN}"
-        found.append(Finding("stand_in", None, message))
+        findings.append(Finding("stand_in", None, message))
     missing = [outcome for outcome in outcomes if outcome.status != "finished"]
     if missing:
         first = f"{missing[0].cell.name}: {missing[0].reason}"
         message = f"{len(missing)} of {len(outcomes)} runs are missing, such as {first}"
-        found.append(Finding("unfinished", None, message))
-    return found
+        findings.append(Finding("unfinished", None, message))
+    return findings
 
 
 class Reproduce(BaseStudy[ReproduceConfig]):

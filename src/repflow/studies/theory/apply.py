@@ -173,8 +173,8 @@ def _layers(
     facts, blocks = [], []
     for index, layer in enumerate(gathered):
         entering = [states[index] for states in hidden]
-        read, leaving = [observed.arrays["x"] for observed in layer], [states[index + 1] for states in hidden]
-        blocks.append(block_facts(read, leaving, gains[index]))
+        inputs, leaving = [observed.arrays["x"] for observed in layer], [states[index + 1] for states in hidden]
+        blocks.append(block_facts(inputs, leaving, gains[index]))
         if kind == "transformer":
             steps = [float(((states[index + 1] - states[index]) ** 2).sum()) for states in hidden]
             facts.append(transformer_layer(readings[index], layer, steps, entering))

@@ -47,8 +47,8 @@ class FlowHistory:
 
     def add(self, step: int, table: Table) -> None:
         """Keep a reading; those of the same step and later ones belonged to a training that was set back."""
-        kept = sum(before < step for before in self.steps)
-        del self.steps[kept:], self._tables[kept:]
+        earlier = sum(before < step for before in self.steps)
+        del self.steps[earlier:], self._tables[earlier:]
         self.steps.append(step)
         self._tables.append(table)
 

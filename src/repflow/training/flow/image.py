@@ -36,8 +36,8 @@ def heat_map(result: Result, name: str, span: tuple[float, float] | None = None)
     """
     values = np.asarray(result.mean(name), dtype=np.float64)
     values = values.reshape(len(values), values.shape[1], -1).mean(-1)
-    kept = np.unique(np.linspace(0, len(values) - 1, min(len(values), STEPS)).round().astype(int))
-    grid = values[kept].T[::-1]
+    chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), STEPS)).round().astype(int))
+    grid = values[chosen].T[::-1]
     finite = grid[np.isfinite(grid)]
     low, high = span if span is not None else (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
     share = np.clip((grid - low) / (high - low if high > low else 1.0), 0, 1)

@@ -182,15 +182,15 @@ class FlowMeter:
         self._network = unwrapped(self._module)
         if self._autocast is not None:
             require_dtype(self._autocast, self._network.device)
-        kept = [(name, buffer, buffer.clone()) for name, buffer in self._network.named_buffers()]
+        buffers = [(name, buffer, buffer.clone()) for name, buffer in self._network.named_buffers()]
         with self._undisturbed():
             model = reading_copy(self._network, self._tokenizer)
             prompts = flow_prompts(model, self._prompts, **self._size)
             self.metrics = named_metrics(self._asked)
             self._reading = Reading(model, prompts, self.metrics, self._labels, self._size["seed"])
-        changed = [name for name, buffer, before in kept if not _same_bits(buffer, before)]
+        changed = [name for name, buffer, before in buffers if not _same_bits(buffer, before)]
         if changed:
-            for _, buffer, before in kept:
+            for _, buffer, before in buffers:
                 buffer.copy_(before)
             self._reading = None
             remedy = "watch it by its checkpoints: `repflow compare FOLDER`"

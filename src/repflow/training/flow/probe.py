@@ -83,6 +83,6 @@ class WarmProbe:
         minimum = minimise(partial(probes.value, PENALTY), start, active=every, tolerance=TOLERANCE)
         self.rounds = minimum.rounds
         self._point = torch.where(torch.from_numpy(bad)[:, None, None], 0.0, minimum.point)
-        held = masks(plan, [np.concatenate([self.split.valid, self.split.test]).tolist()])
-        correct = probes.read(minimum.point).correct[..., 0][:, held[:, 0]].double().mean(1).numpy()
+        unseen = masks(plan, [np.concatenate([self.split.valid, self.split.test]).tolist()])
+        correct = probes.read(minimum.point).correct[..., 0][:, unseen[:, 0]].double().mean(1).numpy()
         return {"probe_accuracy": (("state",), np.where(bad, np.nan, correct))}

@@ -44,9 +44,9 @@ def known_metrics(metrics: Sequence[str | Callable[..., Any]] | str) -> tuple[st
     Raises:
         InputError: An unknown name, or none at all.
     """
-    asked: list[Any] = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
+    entries: list[Any] = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
     known: list[Any] = []
-    for one in asked:
+    for one in entries:
         if one == "default":
             known += DEFAULT_METRICS
         else:

@@ -38,8 +38,8 @@ class Watch:
 
     def begin(self, model: Any, step: int, **usual: Any) -> dict[str, float]:
         """Make the meter and read once; `usual` are options that the trainer knows, where the user gave none."""
-        asked = {name: value for name, value in self._options.items() if value is not None or name == "out"}
-        self.meter = FlowMeter(model, self._prompts, self._every, **{**usual, **asked})
+        options = {name: value for name, value in self._options.items() if value is not None or name == "out"}
+        self.meter = FlowMeter(model, self._prompts, self._every, **{**usual, **options})
         self._shown = 0
         return self.meter.measure(step)
 

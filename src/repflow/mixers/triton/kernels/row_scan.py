@@ -23,10 +23,10 @@ from repflow.mixers.triton.kernels.math import sigmoid, silu, softplus
 @triton.jit
 def _row(pointer, at, size, EVEN: tl.constexpr):
     if EVEN:
-        made = tl.load(pointer + at)
+        row = tl.load(pointer + at)
     else:
-        made = tl.load(pointer + at, mask=at < size, other=0.0)
-    return made.to(tl.float32)
+        row = tl.load(pointer + at, mask=at < size, other=0.0)
+    return row.to(tl.float32)
 
 
 @triton.jit
@@ -40,10 +40,10 @@ def _put(pointer, at, size, value, EVEN: tl.constexpr):
 @triton.jit
 def _until(t, tokens, size, EVEN: tl.constexpr):
     # how many numbers of token t there are: none behind the row's end
-    found = size
+    count = size
     if not EVEN:
-        found = tl.where(t < tokens, size, 0)
-    return found
+        count = tl.where(t < tokens, size, 0)
+    return count
 
 
 @triton.jit

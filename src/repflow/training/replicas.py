@@ -78,7 +78,7 @@ class ReplicaLoss:
 
 
 def finite_sum(values: Tensor) -> Tensor:
-    """Sum of the finite ones; not finite where none is.
+    """Sum of the finite ones; not finite without any.
 
     >>> float(finite_sum(torch.tensor([1.0, torch.inf, 2.0, torch.nan]))), float(finite_sum(torch.tensor([torch.nan])))
     (3.0, nan)

@@ -54,7 +54,7 @@ class FlowMeter:
         tokenizer: for texts; by default that of the folder the model was loaded from.
         labels: classes of the prompts, for `probe_accuracy`; by default those of the task.
         length: tokens of a task's prompts, 128 by default; texts and ids are cut to it where it is given.
-        samples: number of prompts, 8 of a task by default; of texts and ids the first so many.
+        samples: number of prompts, 8 of a task by default; of texts and ids the first `samples`.
         seed: of a task's prompts and of the probe's split.
         autocast: `bfloat16` or `float16` to read under autocast as the training computes; by default in the precision
             of the weights.
@@ -282,7 +282,7 @@ class FlowMeter:
 
     @contextmanager
     def _reporting(self, what: str, step: int | None = None) -> Iterator[None]:
-        """Errors inside become one message and a finding; KeyboardInterrupt and the like pass."""
+        """Errors inside become one message and a finding; KeyboardInterrupt and other exits pass."""
         try:
             yield
         except Exception as error:

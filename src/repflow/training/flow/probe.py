@@ -3,7 +3,8 @@
     mean cross-entropy + λ/2 ‖W‖², features z-scored by the training rows
 
 The problem is convex, so that the start changes how many evaluations a fit takes and not where it ends: after a few
-training steps the old weights are nearly right. λ is fixed, as a penalty chosen anew at each step would move the curve.
+training steps the old weights are nearly right. λ is fixed, since a penalty chosen again at each step would move the
+curve.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def flow_prompts(
         prompts: texts, token ids (batch, token), what a tokenizer returned, `random`, `recall`, `kvpr`, `mdqa`,
             `FILE.jsonl`, a Task, or ready Prompts.
         length: tokens of a task's prompts; texts and ids are cut to it where it is given.
-        samples: number of prompts; of texts and ids the first so many.
+        samples: number of prompts; of texts and ids the first `samples`.
         seed: of a task.
     """
     if isinstance(prompts, Prompts):

@@ -237,19 +237,19 @@ class Counted(Prompts):
 
 
 def test_the_progress_of_many_batches_looks_up_each_length_as_often_as_that_of_few():
-    looked, told = [], []
+    looked, calls = [], []
     for size in (1, 4):
-        given = Counted("ids", prompts().samples)
-        plan = make_plan(given.lengths, width=16, itemsize=4, batch_size=size)
-        given.__dict__["looked"] = 0
+        inputs = Counted("ids", prompts().samples)
+        plan = make_plan(inputs.lengths, width=16, itemsize=4, batch_size=size)
+        inputs.__dict__["looked"] = 0
         done = []
         run_plan(
-            model("gpt_neox"), given, plan, meters, MemorySink(), progress=lambda *now, done=done: done.append(now)
+            model("gpt_neox"), inputs, plan, meters, MemorySink(), progress=lambda *now, done=done: done.append(now)
         )
-        looked.append(given.__dict__["looked"])
-        told.append(done[-1])
+        looked.append(inputs.__dict__["looked"])
+        calls.append(done[-1])
     assert looked[0] == looked[1]
-    assert told == [(len(LENGTHS), len(LENGTHS), sum(LENGTHS))] * 2
+    assert calls == [(len(LENGTHS), len(LENGTHS), sum(LENGTHS))] * 2
 
 
 class Waiting:

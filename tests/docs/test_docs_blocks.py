@@ -133,9 +133,9 @@ def assert_printed(printed, line, where, prompts=None):
     places = [i for i in range(len(words)) if masked[i : i + len(said)] == wanted]
     expected = [float(number) for number in NUMBER.findall(line)]
     for place in places:
-        found = [float(number) for number in NUMBER.findall(" ".join(words[place : place + len(said)]))]
+        numbers = [float(number) for number in NUMBER.findall(" ".join(words[place : place + len(said)]))]
         allowed = [max(0.05 * abs(said), 0.01, error_of(said, prompts)) for said in expected]
-        if all(abs(got - said) <= most for got, said, most in zip(found, expected, allowed, strict=True)):
+        if all(abs(got - said) <= most for got, said, most in zip(numbers, expected, allowed, strict=True)):
             return
     pytest.fail(f"{where}: no command prints {line!r}")
 

@@ -92,8 +92,8 @@ def clean(value: Any, places: dict[str, str]) -> Any:
     """A JSON value without what changes by itself."""
     if isinstance(value, dict):
         # seconds by phase stand beside a result in memory and in the manifest, not in result.json
-        kept = {k: v for k, v in value.items() if not (k == "seconds" and isinstance(v, dict))}
-        return {clean_text(k, places): f"<{k}>" if k in VARYING else clean(v, places) for k, v in kept.items()}
+        content = {k: v for k, v in value.items() if not (k == "seconds" and isinstance(v, dict))}
+        return {clean_text(k, places): f"<{k}>" if k in VARYING else clean(v, places) for k, v in content.items()}
     if isinstance(value, list | tuple):
         return [clean(item, places) for item in value]
     return clean_text(value, places) if isinstance(value, str) else value
@@ -135,11 +135,11 @@ def read_safetensors(path: Path) -> Any:
     with safe_open(path, framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in sorted(file.keys())}
         meta = file.metadata()
-    found = {}
+    arrays = {}
     for key, tensor in tensors.items():
         half = str(tensor.dtype) in ("torch.bfloat16", "torch.float16")
-        found[key] = array_record((tensor.float() if half else tensor).numpy()) | {"dtype": str(tensor.dtype)}
-    return {"metadata": meta, "arrays": found}
+        arrays[key] = array_record((tensor.float() if half else tensor).numpy()) | {"dtype": str(tensor.dtype)}
+    return {"metadata": meta, "arrays": arrays}
 
 
 def read_npz(path: Path) -> Any:
@@ -196,12 +196,12 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """A block begins, or something with an id."""
-        given = dict(attrs)
+        fields = dict(attrs)
         if tag == "script" or tag == "style":
-            self._skip, self._script = True, given.get("id")
+            self._skip, self._script = True, fields.get("id")
             return
-        if given.get("id"):
-            self.ids.append(f"{tag}#{given['id']}")
+        if fields.get("id"):
+            self.ids.append(f"{tag}#{fields['id']}")
         if tag in self.BLOCKS:
             self._open.append((tag, []))
         elif tag in ("td", "th") and self._open:
@@ -425,8 +425,8 @@ def record_all(target: Path, *, compact: bool, only: str = "") -> None:
     compactor = Compactor()
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         for name, record in records(Path(place), compact=compact, only=only):
-            kept = compactor.record(name, record) if compact else record
-            (target / f"{name}.json").write_text(dumped(kept) + "\n", encoding="utf-8")
+            small = compactor.record(name, record) if compact else record
+            (target / f"{name}.json").write_text(dumped(small) + "\n", encoding="utf-8")
             print(f"{time.process_time():6.1f} s  {name}: {record.get('code', 0)}", file=sys.stderr, flush=True)
 
 
@@ -453,17 +453,17 @@ class Compactor:
         if "help" in record:
             return record | {"help": [line for line in map(_unboxed, record["help"]) if line]}
         self._seen, self._study = {}, name.partition("-")[0]
-        kept = dict(record)
+        fields = dict(record)
         if record.get("brief"):
-            kept["files"] = sorted(record["files"])
+            fields["files"] = sorted(record["files"])
         elif "files" in record:
-            kept["files"] = self._value(merged_runs(record["files"]), f"{name}:files", "files")
+            fields["files"] = self._value(merged_runs(record["files"]), f"{name}:files", "files")
         if "json" in record:  # of several models the first is enough
             rest = [briefly(part) if part.get("metrics") else part for part in record["json"][1:]]
             record = record | {"json": [*record["json"][:1], *rest]}
         for key in sorted(record.keys() - {"files"}):
-            kept[key] = self._value(record[key], f"{name}:{key}", key)
-        return kept
+            fields[key] = self._value(record[key], f"{name}:{key}", key)
+        return fields
 
     def _value(self, value: Any, path: str, key: str) -> Any:
         if key in NUMERIC:
@@ -512,10 +512,10 @@ class Compactor:
             return small
         changed = {k: v for k, v in small.items() if k not in first or first[k] != v}
         gone = sorted(first.keys() - small.keys())
-        kept: dict[str, Any] = {f"as in {where.partition(':')[0]}, but": changed}
+        short: dict[str, Any] = {f"as in {where.partition(':')[0]}, but": changed}
         if gone:
-            kept["without"] = " ".join(gone)
-        return kept if len(changed) < len(small) else small
+            short["without"] = " ".join(gone)
+        return short if len(changed) < len(small) else small
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -557,20 +557,20 @@ def one_run(files: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     result = files["result.json"]
     shards = [name for name in files if name.startswith("shards/")]
     arrays = sum(len(files[name]["arrays"]) for name in shards if name.endswith(".safetensors"))
-    kept = {
+    short = {
         "files": f"{' '.join(name for name in files if name not in shards)}; {len(shards)} shards, {arrays} arrays",
         "result.json": result if whole else briefly(result),
     }
     if "manifest.jsonl" in files:
-        kept["manifest.jsonl"] = " ".join(row["kind"] for row in files["manifest.jsonl"])
+        short["manifest.jsonl"] = " ".join(row["kind"] for row in files["manifest.jsonl"])
     if "run.json" in files and not _same_request(files["run.json"], result):
-        kept["run.json"] = files["run.json"]
+        short["run.json"] = files["run.json"]
     if whole and "result.safetensors" in files:
         found = files["result.safetensors"]["arrays"]
         named = {key.removeprefix("metrics/"): array for key, array in found.items()}
         rest = {key: array for key, array in named.items() if not _same_values(array, result["metrics"].get(key))}
-        kept["arrays that result.json does not hold"] = one_line(rest)
-    return kept
+        short["arrays that result.json does not hold"] = one_line(rest)
+    return short
 
 
 def _same_request(run: dict[str, Any], result: dict[str, Any]) -> bool:
@@ -605,10 +605,10 @@ def by_family(metrics: dict[str, Any]) -> dict[str, Any]:
     families: dict[str, dict[str, Any]] = {}
     for name, entry in metrics.items():
         families.setdefault(name.rpartition("/")[0], {})[name] = entry
-    kept = dict(families.pop("", {}))
+    fields = dict(families.pop("", {}))
     for family, members in families.items():
-        kept |= {f"{family}/…": one_line(members)} if len(members) > 3 else members
-    return kept
+        fields |= {f"{family}/…": one_line(members)} if len(members) > 3 else members
+    return fields
 
 
 def _same_values(array: dict[str, Any], metric: dict[str, Any] | None) -> bool:
@@ -622,8 +622,8 @@ def array_summary(entry: dict[str, Any]) -> str:
     shape = "×".join(map(str, entry["shape"]))
     axes = f"({', '.join(entry['axes'])}) " if "axes" in entry else ""
     flat = _leaves(entry["values"])
-    found = summary(flat)
-    return f"{axes}{shape}: {found.partition(': ')[2] if found else _few(flat)}"
+    text = summary(flat)
+    return f"{axes}{shape}: {text.partition(': ')[2] if text else _few(flat)}"
 
 
 def _few(flat: list[Any]) -> str:
@@ -691,10 +691,10 @@ def _cut(line: str) -> str:
 
 def _by_figure(data: dict[str, Any]) -> dict[str, str]:
     """What each figure draws, all choices of its menus together."""
-    kept: dict[str, list[str]] = {}
+    by_figure: dict[str, list[str]] = {}
     for key, content in data.items():
-        kept.setdefault(re.sub(r"-\d+$", "", key), []).append(_traces(content))
-    return {key: f"{len(drawn)}: {_cut(' | '.join(sorted(set(drawn))))}" for key, drawn in kept.items()}
+        by_figure.setdefault(re.sub(r"-\d+$", "", key), []).append(_traces(content))
+    return {key: f"{len(drawn)}: {_cut(' | '.join(sorted(set(drawn))))}" for key, drawn in by_figure.items()}
 
 
 def _traces(data: Any) -> str:
@@ -868,8 +868,8 @@ def in_fixed_environment() -> None:
         key in os.environ for key in UNSET
     ):
         return
-    kept = {key: value for key, value in os.environ.items() if key not in UNSET}
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**kept, **ENVIRONMENT})
+    by_key = {key: value for key, value in os.environ.items() if key not in UNSET}
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**by_key, **ENVIRONMENT})
 
 
 def main() -> int:

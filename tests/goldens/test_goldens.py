@@ -20,18 +20,18 @@ spec.loader.exec_module(record)
 
 def test_every_command_does_what_was_recorded(tmp_path):
     source = str(Path(repflow.__file__).parents[1])
-    kept = {key: value for key, value in os.environ.items() if key not in record.UNSET}
+    by_key = {key: value for key, value in os.environ.items() if key not in record.UNSET}
     done = subprocess.run(
         [sys.executable, str(FILE), "record", str(tmp_path / "now"), "--compact"],
-        env={**kept, **record.ENVIRONMENT, "PYTHONPATH": source},
+        env={**by_key, **record.ENVIRONMENT, "PYTHONPATH": source},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = record.differences(record.COMMITTED, tmp_path / "now")
+    differences = record.differences(record.COMMITTED, tmp_path / "now")
     advice = "if every one is meant: python tests/goldens/record.py update, and name them in the changelog"
-    assert not found, "\n".join([*found[:40], f"{len(found)} differences; {advice}"])
+    assert not differences, "\n".join([*differences[:40], f"{len(differences)} differences; {advice}"])
 
 
 def test_the_goldens_are_small():

@@ -54,19 +54,19 @@ def check_meters_ahead():
     from repflow.metrics.ahead import Ahead, Batch, launches
 
     def compiled():
-        made = (kernels.depth_kernel, kernels.column_kernel, kernels.product_kernel)
-        return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in made]
+        all_kernels = (kernels.depth_kernel, kernels.column_kernel, kernels.product_kernel)
+        return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in all_kernels]
 
     width, token = 384, 96  # of no other check
     kinds = [torch.bfloat16, *[torch.float32] * 10]
     ahead = Ahead(torch.device("cpu"))
     batch = Batch(2, token, kinds[0], kinds[1], kinds[-1])
-    found = launches(FlowMeter(len(kinds), token, group=3), batch, width)
+    launched = launches(FlowMeter(len(kinds), token, group=3), batch, width)
     before = compiled()
-    ahead.start(lambda: found)
-    assert [ahead.wait(*launch) for launch in found][-1]
+    ahead.start(lambda: launched)
+    assert [ahead.wait(*launch) for launch in launched][-1]
     after = compiled()
-    assert sum(after) == sum(before) + len(found), (before, after, len(found))
+    assert sum(after) == sum(before) + len(launched), (before, after, len(launched))
     run_meter(kinds, group=3, width=width, token=token, grid=None)
     assert compiled() == after
 
@@ -120,8 +120,8 @@ def check_gradients():
             network = model(config, dtype, residual_in_fp32=wide).train()
             with gpu_blocks(network):
                 ids = torch.zeros(1, 300, dtype=torch.long, device="meta")
-                made = network(ids, use_cache=False).last_hidden_state
-                made.sum().backward()
+                output = network(ids, use_cache=False).last_hidden_state
+                output.sum().backward()
 
 
 def check_loss():
@@ -186,18 +186,18 @@ def check_sums_of_weights():
 
 def kernel_modules():
     """Every module of the package that defines kernels."""
-    found = []
+    modules = []
     for info in pkgutil.walk_packages(repflow.__path__, "repflow."):
         spec = info.module_finder.find_spec(info.name, None)
         if spec.origin and "@triton.jit" in Path(spec.origin).read_text(encoding="utf-8"):
-            found.append(importlib.import_module(info.name))
-    return found
+            modules.append(importlib.import_module(info.name))
+    return modules
 
 
 def main():
     torch.set_num_threads(1)
     outcome = {}
-    with compiling() as made:
+    with compiling() as binaries:
         for name, check in list(globals().items()):
             if name.startswith("check_"):
                 try:
@@ -205,8 +205,8 @@ def main():
                     outcome[name] = None
                 except Exception:  # noqa: BLE001 - reported by the test
                     outcome[name] = traceback.format_exc(limit=-6)[-3000:]
-    left = sorted(launched_kernels(*kernel_modules()) - made.keys())
-    json.dump({"checks": outcome, "left": left, "compiled": sum(map(len, made.values()))}, sys.stdout)
+    left = sorted(launched_kernels(*kernel_modules()) - binaries.keys())
+    json.dump({"checks": outcome, "left": left, "compiled": sum(map(len, binaries.values()))}, sys.stdout)
 
 
 if __name__ == "__main__":

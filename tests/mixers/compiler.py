@@ -22,7 +22,7 @@ SHARED = 227 << 10
 @contextlib.contextmanager
 def compiling():
     """Yields what was compiled: kernel name → set of the dtypes its pointers had, in their order."""
-    made = {}
+    binaries = {}
     usual = JITFunction.run, fused.INTERPRETED, triton_launch.INTERPRETED, driver._active
 
     def compile_only(self, *args, grid, warmup, **kwargs):
@@ -31,7 +31,7 @@ def compiling():
         assert kernel.asm["cubin"], self.__name__
         assert kernel.metadata.shared <= SHARED, f"{self.__name__} wants {kernel.metadata.shared} bytes"
         names = tuple(str(pointer.dtype).removeprefix("torch.") for pointer in pointers)
-        made.setdefault((self.__module__, self.__name__), set()).add(names)
+        binaries.setdefault((self.__module__, self.__name__), set()).add(names)
         return kernel
 
     class Absent:
@@ -45,7 +45,7 @@ def compiling():
         driver.set_active(Absent())
         JITFunction.run = compile_only
         fused.INTERPRETED = triton_launch.INTERPRETED = True
-        yield made
+        yield binaries
     finally:
         JITFunction.run, fused.INTERPRETED, triton_launch.INTERPRETED, driver._active = usual
 

@@ -48,11 +48,11 @@ def read_ggml(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
 
 def stack_weights(tensors: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The file's tensors under our names and in our shapes."""
-    found = {}
+    weights = {}
     for name, tensor in tensors.items():
         if name.endswith("time_decay"):
             tensor = torch.log(-tensor) if tensor.ndim == 1 else torch.log(-torch.log(tensor))
         for theirs, ours in NAMES.items():
             name = name.replace(theirs, ours)
-        found[name] = tensor.reshape(like[name].shape)
-    return found
+        weights[name] = tensor.reshape(like[name].shape)
+    return weights

@@ -15,10 +15,10 @@ from tests.docs.pages import DOCS
 
 @pytest.mark.parametrize("family", families())
 def test_every_family_is_a_file_with_its_class(family):
-    found = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
-    assert issubclass(found, Mixer)
-    assert found.family == family
-    width, *options = inspect.signature(found).parameters.values()
+    kind = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    assert issubclass(kind, Mixer)
+    assert kind.family == family
+    width, *options = inspect.signature(kind).parameters.values()
     assert width.name == "width"
     assert all(option.kind is option.KEYWORD_ONLY for option in options)
 

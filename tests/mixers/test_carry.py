@@ -33,12 +33,12 @@ def test_parts_are_the_whole(family, options):
         x = torch.randn(2, 40, 16, dtype=torch.float64)
         whole = mixer(x)
         for cuts in CUTS:
-            carry, made, at = Carry(), [], 0
+            carry, outputs, at = Carry(), [], 0
             for size in cuts:
-                made.append(mixer.advance(x[:, at : at + size], carry))
+                outputs.append(mixer.advance(x[:, at : at + size], carry))
                 at += size
             assert carry.seen == at == 40
-            torch.testing.assert_close(torch.cat(made, 1), whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
+            torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-12 * float(whole.abs().max()))
 
 
 @pytest.mark.parametrize("family", families())

@@ -114,11 +114,11 @@ def test_the_claim_of_e_5_1_on_the_gradient_of_the_step_size(steps, rate, holds)
         """Gradient of Δ by one state's output, less that with the decays held."""
         one = slice(state, state + 1)
         decay = torch.exp(delta * rates[one]) if rates[state] > -torch.inf else torch.zeros_like(delta)
-        found = []
+        gradients = []
         for held in (decay, decay.detach()):
             loss = (recurrence(Transition(held, b[..., one], c[..., one], delta)) * weight[..., 0]).square().sum()
-            found.append(torch.autograd.grad(loss, delta)[0])
-        return found[0] - found[1], found[1]
+            gradients.append(torch.autograd.grad(loss, delta)[0])
+        return gradients[0] - gradients[1], gradients[1]
 
     sizes = [float(through_decay(state)[0].norm()) for state in range(5)]
     assert sizes[0] == 0
@@ -139,10 +139,10 @@ def test_signs_of_the_input_output_matrix(eigenvalues, state):
     matrix = mixer.input_output_matrix().detach()
     values = torch.linalg.eigvalsh(matrix)
     assert relative(matrix, matrix.mT) < 1e-12
-    found = values[values.abs() > 1e-9]
-    assert mixer.signed.rank == len(found) == state < len(values) == 24  # D − N eigenvalues are zero
+    nonzero = values[values.abs() > 1e-9]
+    assert mixer.signed.rank == len(nonzero) == state < len(values) == 24  # D − N eigenvalues are zero
     positive = {"positive": state, "negative": 0, "mixed": (state + 1) // 2}[eigenvalues]
-    assert int((found > 0).sum()) == positive
+    assert int((nonzero > 0).sum()) == positive
 
 
 def test_maps_are_the_papers_factorisation():

@@ -132,9 +132,9 @@ def test_a_token_that_is_not_finite_leaves_earlier_ones_alone(kind, place, value
     """As in the sequential form: two such tokens in one chunk, in parts of their own, spoil what is behind them."""
     make, form, chunked, _ = FORMS[kind]
     x, delta, A, B, C, D, initial = make(21, seed=7)
-    given = {"x": x, "delta": delta, "B": B, "C": C}
-    given[place][0, 12, 0] = value
-    given[place][1, 9, ..., -1] = value
+    inputs = {"x": x, "delta": delta, "B": B, "C": C}
+    inputs[place][0, 12, 0] = value
+    inputs[place][1, 9, ..., -1] = value
     want = form(x, delta, A, B, C, D=D, initial=initial, path="reference")
     got, _ = chunked(x, delta, A, B, C, D, initial, chunk=8)
     assert torch.equal(got.isfinite(), want.isfinite())

@@ -46,13 +46,13 @@ def hold(inputs, run, reference, limit):
     got, want = run(**leaves), reference(**wide)
     # rounded as autograd hands them on
     weights = [torch.randn(w.shape).to(g.dtype).double() for g, w in zip(got, want, strict=True)]
-    made = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         sum((g.double() * w).sum() for g, w in zip(got, weights, strict=True)), list(leaves.values())
     )
     true = torch.autograd.grad(sum((g * w).sum() for g, w in zip(want, weights, strict=True)), list(wide.values()))
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert error(g, w) < limit, f"output {i}: {error(g, w):.1e}"
-    for name, g, w in zip(inputs, made, true, strict=True):
+    for name, g, w in zip(inputs, gradients, true, strict=True):
         assert error(g, w) < 4 * limit, f"gradient of {name}: {error(g, w):.1e}"
 
 
@@ -131,11 +131,11 @@ def check_s6_of_maps_at_odd_places():
 
 def check_s6_keeps_states_for_a_gradient_only():
     x, maps = torch.randn(1, 9, 2, requires_grad=True), torch.randn(1, 9, 3)
-    given = x, x.detach().abs(), -torch.rand(2, 3), maps, maps
-    kept = triton_s6.selective_scan_triton(*given, tiles=S6)
-    assert kept.grad_fn.saved_tensors[-1].shape == (1, 2, 3, 2)  # before tokens 0 and 8
+    inputs = x, x.detach().abs(), -torch.rand(2, 3), maps, maps
+    scanned = triton_s6.selective_scan_triton(*inputs, tiles=S6)
+    assert scanned.grad_fn.saved_tensors[-1].shape == (1, 2, 3, 2)  # before tokens 0 and 8
     with torch.no_grad():
-        assert torch.equal(triton_s6.selective_scan_triton(*given, tiles=S6), kept)
+        assert torch.equal(triton_s6.selective_scan_triton(*inputs, tiles=S6), scanned)
 
 
 def check_s6_of_channels_first():
@@ -331,11 +331,11 @@ def model_case(config, tiles, tokens):
     with gpu_blocks(model, tiles) as blocks:
         assert len(blocks) == 2, blocks
         got = model(ids, use_cache=False).last_hidden_state
-        made = torch.autograd.grad((got * slope).sum(), list(weights.values()))
+        gradients = torch.autograd.grad((got * slope).sum(), list(weights.values()))
     assert "forward" not in vars(model.layers[0])
     assert error(got, want.double()) < 1e-5
     assert not torch.equal(got, want), "the kernels did not run"
-    for name, g, t in zip(weights, made, true, strict=True):
+    for name, g, t in zip(weights, gradients, true, strict=True):
         assert error(g, t.double()) < 1e-3, f"{name}: {error(g, t.double()):.1e}"
 
 
@@ -385,9 +385,9 @@ def check_single_tokens():
                 triton_launch.INTERPRETED = True
             for cut in (1, 2, 6):
                 memory = Memory()
-                made = [memory.run(mixer, hidden[:, :cut])]
-                made += [memory.run(mixer, hidden[:, at : at + 1]) for at in range(cut, 9)]
-                assert error(torch.cat(made, 1), want) < 3e-6, type(mixer).__name__
+                outputs = [memory.run(mixer, hidden[:, :cut])]
+                outputs += [memory.run(mixer, hidden[:, at : at + 1]) for at in range(cut, 9)]
+                assert error(torch.cat(outputs, 1), want) < 3e-6, type(mixer).__name__
                 assert error(memory.layers[mixer].state, exact.layers[wide].state) < 3e-6, type(mixer).__name__
 
 
@@ -483,13 +483,13 @@ def check_ssd_repairs_heads_that_need_it():
     parts = triton_ssd.Parts.of(
         x, torch.rand(2, 20, 4), -torch.ones(4), maps, maps, None, None, triton_ssd.Setting(SSD)
     )
-    kept = triton_ssd.forward(parts, None)[2]
-    assert kept.spoiled.tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
+    saved = triton_ssd.forward(parts, None)[2]
+    assert saved.spoiled.tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
 
 
 def check_ssd_gradients_around_tokens_that_are_not_finite():
     """Of a loss on earlier tokens: a number that is finite is right. More are NaN than in the sequential form."""
-    made = {}
+    reached = {}
     for name in ("x", "delta", "B", "C"):
         inputs = {"x": torch.randn(1, 20, 2, 3), "delta": torch.rand(1, 20, 2), "A": -torch.rand(2) - 0.1}
         inputs |= {"B": torch.randn(1, 20, 1, 4), "C": torch.randn(1, 20, 1, 4)}
@@ -500,11 +500,11 @@ def check_ssd_gradients_around_tokens_that_are_not_finite():
         gradients = (torch.autograd.grad(y, list(v.values())) for y, v in ((got, low), (want, wide)))
         for key, g, w in zip(inputs, *gradients, strict=True):
             finite = g.isfinite()
-            made[name, key] = bool(finite.any())
+            reached[name, key] = bool(finite.any())
             assert w[finite].isfinite().all(), f"{key} where {name} is not finite"
             assert not finite.any() or error(g[finite], w[finite]) < 8e-6, f"{key} where {name} is not finite"
-    assert made["x", "x"]
-    assert made["B", "x"]
+    assert reached["x", "x"]
+    assert reached["B", "x"]
 
 
 def check_s6_of_tokens_that_are_not_finite():
@@ -563,7 +563,7 @@ def replica_stacks(tie, half=False):
     from repflow.models import StackConfig, StackForCausalLM
     from repflow.models.stack.replicas import ReplicaStack
 
-    made = []
+    networks = []
     poles = ({}, {"polarize": "both"}, {"polarize": "both", "placebo": True}, {"polarize": "both", "zero_rate": -100.0})
     for seed, more in enumerate(poles):
         torch.manual_seed(seed)
@@ -573,8 +573,8 @@ def replica_stacks(tie, half=False):
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        made.append(network)
-    return ReplicaStack(made), ReplicaStack([copy.deepcopy(network).double() for network in made])
+        networks.append(network)
+    return ReplicaStack(networks), ReplicaStack([copy.deepcopy(network).double() for network in networks])
 
 
 def replica_case(tie, tokens):
@@ -611,15 +611,15 @@ def check_sums_by_the_matrix_unit():
     width, channels, state, rank = 16, 32, 5, 1
     shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
     shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
-    given = [torch.randn(2, *shape) * 0.3 for shape in shapes]
-    given[7] = -given[7].abs()
+    values = [torch.randn(2, *shape) * 0.3 for shape in shapes]
+    values[7] = -values[7].abs()
     x = torch.randn(4, 8, width)
     slope = torch.randn_like(x)
 
     def gradients(half):
-        leaves = [part.clone().requires_grad_() for part in (x, *given)]
-        made = row_block(leaves[0], BlockWeights(*leaves[1:]), 1e-5, half)
-        return torch.autograd.grad((made * slope).sum(), leaves)
+        leaves = [part.clone().requires_grad_() for part in (x, *values)]
+        output = row_block(leaves[0], BlockWeights(*leaves[1:]), 1e-5, half)
+        return torch.autograd.grad((output * slope).sum(), leaves)
 
     for narrow, wide in zip(gradients(torch.float16), gradients(torch.float32), strict=True):
         assert error(narrow, wide.double()) < 5e-3

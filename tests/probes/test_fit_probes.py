@@ -271,11 +271,14 @@ def test_kept_features_are_read_once_for_several_fits_and_give_the_same():
     array, labels = rng.standard_normal((3, 60, 5)).astype(np.float32), np.arange(60) % 2
     splits = [three_way_split(labels, seed=k) for k in range(2)]
     noted = Noted(array)
-    kept = KeptFeatures(noted, "cpu")
+    features = KeptFeatures(noted, "cpu")
     for recipe in ("paper", "robust"):
-        got = fit_probes(kept, labels, splits, n_classes=2, recipe=recipe, epochs=5)
+        got = fit_probes(features, labels, splits, n_classes=2, recipe=recipe, epochs=5)
         want = fit_probes(ArrayFeatures(array), labels, splits, n_classes=2, recipe=recipe, epochs=5)
         np.testing.assert_array_equal(got.accuracy_test, want.accuracy_test)
         np.testing.assert_array_equal(got.loss, want.loss)
     assert sorted(noted.read) == [0, 1, 2]
-    np.testing.assert_array_equal(array, np.stack([kept.state(state) for state in range(3)])), "fits leave them alone"
+    (
+        np.testing.assert_array_equal(array, np.stack([features.state(state) for state in range(3)])),
+        "fits leave them alone",
+    )

@@ -153,11 +153,11 @@ def test_luck_with_few_groups_is_no_leak():
 
 
 def test_tokens_are_sorted_out_once_for_all_seeds(monkeypatch):
-    made = []
+    counts = []
     real = Occurrences.of
-    monkeypatch.setattr(Occurrences, "of", lambda bags: made.append(len(bags)) or real(bags))
+    monkeypatch.setattr(Occurrences, "of", lambda bags: counts.append(len(bags)) or real(bags))
     sentinels(**prompts() | {"features0": None, "lengths": None, "counts": None})
-    assert made == [SAMPLES]
+    assert counts == [SAMPLES]
 
 
 def test_every_fit_runs_where_it_is_asked_to(monkeypatch):

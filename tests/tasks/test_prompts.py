@@ -180,9 +180,9 @@ def test_prompts_are_a_sequence():
 
 def test_lengths_are_counted_once():
     """Loops over 22,000 prompts look lengths up one by one: counted anew each time, that is as many squared."""
-    made = random_prompts(9, length=4, samples=3)
-    assert made.lengths is made.lengths
-    assert made.lengths == (4, 4, 4)
+    prompts = random_prompts(9, length=4, samples=3)
+    assert prompts.lengths is prompts.lengths
+    assert prompts.lengths == (4, 4, 4)
 
 
 def test_lengths_that_cannot_be_measured_are_named():

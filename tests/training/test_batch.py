@@ -19,14 +19,14 @@ def test_a_drawn_batch_depends_on_seed_and_step_alone():
 
 def test_rows_come_once_an_epoch_in_orders_of_their_own():
     rows = Batch(torch.arange(10)[:, None], targets=torch.arange(10))
-    made = RowBatches(rows, 3, seed=4)
-    epochs = [[made.batch(3 * epoch + place) for place in range(3)] for epoch in range(2)]
+    batches = RowBatches(rows, 3, seed=4)
+    epochs = [[batches.batch(3 * epoch + place) for place in range(3)] for epoch in range(2)]
     for epoch in epochs:
         seen = torch.cat([batch.inputs[:, 0] for batch in epoch])
         assert len(seen.unique()) == 9  # the tenth does not fill a batch
         assert torch.equal(seen, torch.cat([batch.targets for batch in epoch]))
     assert not torch.equal(epochs[0][0].inputs, epochs[1][0].inputs)
-    assert torch.equal(made.batch(1).inputs, epochs[0][1].inputs)
+    assert torch.equal(batches.batch(1).inputs, epochs[0][1].inputs)
 
 
 def test_sources_say_what_their_batches_depend_on():

@@ -127,9 +127,9 @@ def test_the_state_of_every_generator_comes_back():
     random.seed(3), np.random.seed(4), torch.manual_seed(5)
     random.gauss(0, 1), np.random.randn()  # both keep half a pair
     kept = random_state()
-    read = RandomState.from_tensors({name: value.clone() for name, value in kept.tensors().items()})
+    tensors = RandomState.from_tensors({name: value.clone() for name, value in kept.tensors().items()})
     drawn = []
-    for state in (kept, read):
+    for state in (kept, tensors):
         set_random_state(state)
         drawn.append([random.gauss(0, 1), random.random(), np.random.randn(), np.random.rand(), float(torch.rand(1))])
     assert drawn[0] == drawn[1]

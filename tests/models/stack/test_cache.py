@@ -23,25 +23,25 @@ def whole_greedy(network, given, tokens):
 @pytest.mark.parametrize("family", families())
 def test_generate_from_the_cache(family):
     network = stack([family] * 3).double()
-    given = ids(batch=2, tokens=7)
-    made = network.generate(given, max_new_tokens=8, do_sample=False, use_cache=True)
-    assert torch.equal(made, whole_greedy(network, given, 8))
-    assert torch.equal(network.generate(given, max_new_tokens=8, do_sample=False, use_cache=False), made)
+    prompt = ids(batch=2, tokens=7)
+    generated = network.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=True)
+    assert torch.equal(generated, whole_greedy(network, prompt, 8))
+    assert torch.equal(network.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=False), generated)
 
 
 @pytest.mark.parametrize("options", [{"mlp": "rwkv"}, {"mlp": "swiglu", "embedding_norm": True}, {"norm": "layer"}])
 def test_parts_of_a_sequence_are_the_whole(options):
     network = stack(HYBRID, max_position_embeddings=40, **options).double()
-    given = ids(batch=2, tokens=20)
+    prompt = ids(batch=2, tokens=20)
     with torch.no_grad():
-        whole = network(given).logits
-        cache, made = None, []
-        for part in given.split([6, 1, 1, 9, 3], 1):
+        whole = network(prompt).logits
+        cache, outputs = None, []
+        for part in prompt.split([6, 1, 1, 9, 3], 1):
             output = network(part, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
-            made.append(output.logits)
+            outputs.append(output.logits)
     assert cache.get_seq_length() == 20
-    torch.testing.assert_close(torch.cat(made, 1), whole, rtol=0, atol=1e-9 * float(whole.abs().max()))
+    torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-9 * float(whole.abs().max()))
 
 
 def test_only_new_tokens_are_run():
@@ -55,9 +55,9 @@ def test_only_new_tokens_are_run():
 def test_beams_follow_their_rows():
     network = stack(HYBRID).double()
     options = {"max_new_tokens": 5, "num_beams": 3, "do_sample": False}
-    given = ids(2, 6)
+    prompt = ids(2, 6)
     assert torch.equal(
-        network.generate(given, **options, use_cache=True), network.generate(given, **options, use_cache=False)
+        network.generate(prompt, **options, use_cache=True), network.generate(prompt, **options, use_cache=False)
     )
 
 

@@ -45,12 +45,12 @@ def held_to_each_alone(networks):
         assert float(losses[number].mean()) == pytest.approx(float(loss), rel=1e-12)
         assert float(hits[number].mean()) == pytest.approx(float(metrics["accuracy"]))
         for name, parameter in network.named_parameters():
-            found = whole.stacked[name.replace(".", "/")].grad[number]
-            if name.endswith("A_log") and found.shape != parameter.shape:
+            gradient = whole.stacked[name.replace(".", "/")].grad[number]
+            if name.endswith("A_log") and gradient.shape != parameter.shape:
                 free = whole.get_buffer(name.replace(".", "/") + "/free")[number, 0]
-                assert not bool(found[:, ~free].any()), "a fixed decay has a gradient"
-                found = found[:, free]
-            assert torch.allclose(found, parameter.grad, rtol=1e-10, atol=1e-14), name
+                assert not bool(gradient[:, ~free].any()), "a fixed decay has a gradient"
+                gradient = gradient[:, free]
+            assert torch.allclose(gradient, parameter.grad, rtol=1e-10, atol=1e-14), name
 
 
 def test_each_computes_what_it_computes_alone_whatever_its_poles():

@@ -223,8 +223,8 @@ def test_a_random_model_decides_nothing_on_training(tmp_path):
 
     lines = [Line("Mamba-130M, trained", "falls", "κ", True), Line("Mamba-130M, untrained", "falls", "κ", True, False)]
     tiny, zoo = (plan(ReproduceConfig(recipe="recency-fig1", scale=scale), tmp_path) for scale in ("tiny", "zoo"))
-    for made, prompts, expected in ((tiny, 8, [None, True]), (zoo, 8, [True, True]), (zoo, 2, [None, None])):
-        assert [settled(line, 0.0, made, prompts)[0].holds for line in lines] == expected
+    for config, prompts, expected in ((tiny, 8, [None, True]), (zoo, 8, [True, True]), (zoo, 2, [None, None])):
+        assert [settled(line, 0.0, config, prompts)[0].holds for line in lines] == expected
     label = "Mamba-130M → tiny-mamba, 0.1M, random"
     assert named(lines[1].what, {"Mamba-130M": label}) == f"{label}: untrained"
 

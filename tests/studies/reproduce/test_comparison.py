@@ -119,32 +119,32 @@ def test_the_interval_of_a_mean_over_tasks_is_welchs():
         Key("GPT-Neo-2.7B", task, 2000, "trained", "residual"): curve_result("paper_stability", values, ("sample",))
         for task, values in draws.items()
     }
-    found = ours(row("stability", 1.0), "residual", results, ("mdqa", "kvpr"), ("trained",))
+    mean = ours(row("stability", 1.0), "residual", results, ("mdqa", "kvpr"), ("trained",))
     want = scipy.stats.ttest_ind(draws["mdqa"], -draws["kvpr"], equal_var=False).confidence_interval()
-    assert found.interval == pytest.approx((want.low / 2, want.high / 2))
+    assert mean.interval == pytest.approx((want.low / 2, want.high / 2))
 
 
 def test_errors_of_curves_come_from_prompts():
     values = np.random.default_rng(1).random((33, 6, 9))
     result = curve_result("layer_cosine", values[1:], ("layer", "sample", "token"))
-    found = with_error(row("layer_cosine", 0.0, layers=(3, 3)), "residual", result)
+    value = with_error(row("layer_cosine", 0.0, layers=(3, 3)), "residual", result)
     each = 100 * values[3].mean(-1)
-    assert found.value == pytest.approx(each.mean())
-    assert found.error == pytest.approx(each.std(ddof=1) / math.sqrt(6))
-    assert found.freedom == 5
+    assert value.value == pytest.approx(each.mean())
+    assert value.error == pytest.approx(each.std(ddof=1) / math.sqrt(6))
+    assert value.freedom == 5
     matrices = np.random.default_rng(2).random((33, 33, 4))
     both = Result({"cka_matrix": matrices, "cka_pooled": matrices.mean(-1)},
                   {"cka_matrix": ("state", "state", "sample"), "cka_pooled": ("state", "state")})  # fmt: skip
-    found = with_error(row("cka", 0.0, layers=(1, 20)), "residual", both)
-    assert found.error == pytest.approx(100 * matrices[1, 20].std(ddof=1) / 2)
+    value = with_error(row("cka", 0.0, layers=(1, 20)), "residual", both)
+    assert value.error == pytest.approx(100 * matrices[1, 20].std(ddof=1) / 2)
 
 
 @pytest.mark.parametrize("prompts", [1, 2])
 def test_below_three_prompts_nothing_is_decided(prompts):
     result = curve_result("paper_stability", [1.0] * prompts, ("sample",))
-    found = with_error(row("stability", 1.0), "residual", result)
-    assert (found.value, judge(row("stability", 1.0), found)[0]) == (1.0, None)
-    assert np.isnan(found.interval).all()
+    value = with_error(row("stability", 1.0), "residual", result)
+    assert (value.value, judge(row("stability", 1.0), value)[0]) == (1.0, None)
+    assert np.isnan(value.interval).all()
 
 
 def test_a_value_is_shown_within_or_outside_by_its_interval():

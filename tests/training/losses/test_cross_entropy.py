@@ -71,14 +71,14 @@ def test_logits_at_positions_are_those_of_all_tokens(kind):
         sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
         model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=VOCABULARY, **sizes)).eval()
     positions = torch.tensor([[0, 4], [2, 2], [3, 1]])
-    found = read_logits(model, Batch(IDS, positions=positions))
-    assert found.shape == (3, 2, VOCABULARY)
-    torch.testing.assert_close(found, rows_at(model(IDS).logits, positions), rtol=1e-5, atol=1e-6)
+    logits = read_logits(model, Batch(IDS, positions=positions))
+    assert logits.shape == (3, 2, VOCABULARY)
+    torch.testing.assert_close(logits, rows_at(model(IDS).logits, positions), rtol=1e-5, atol=1e-6)
     targets = torch.tensor([[1, 2], [3, 4], [5, 6]])
     weights = torch.tensor([[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]])
     loss, _ = CrossEntropy()(model, Batch(IDS, targets, weights, positions))
     kept = [(0, 0, 1.0), (1, 0, 2.0), (1, 1, 1.0), (2, 1, 1.0)]
-    expected = sum(w * nats(found[row, at].double(), targets[row, at]) for row, at, w in kept) / 5
+    expected = sum(w * nats(logits[row, at].double(), targets[row, at]) for row, at, w in kept) / 5
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 

@@ -112,12 +112,12 @@ def test_the_gain_is_its_definition():
     norms = HIDDEN.norm(dim=-1)
     costs = []
     for row in range(ROWS):
-        kept = [
+        numbers = [
             float(max(0.0, norms[layer + 1, row, token] / norms[layer, row, token] - 1.1) ** 2)
             for layer in range(STATES - 1)
             for token in range(int(MASK[row].sum()))
         ]
-        costs.append(sum(kept) / len(kept))
+        costs.append(sum(numbers) / len(numbers))
     assert float(BlockGain(1.0, limit=1.1)(seen())) == pytest.approx(sum(costs) / ROWS, rel=1e-9)
 
 

@@ -12,7 +12,7 @@ SPREAD := -n $(WORKERS) --dist worksteal
 CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
         "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
 
-.PHONY: audit demo docs test test-cpus lint faults fuzz install wheel clean
+.PHONY: audit demo docs test test-cpus test-gpu lint faults fuzz install wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
@@ -29,6 +29,10 @@ docs: $(VENV)/.installed-dev
 
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
+
+# Trainings that only a GPU runs. Without the checks of shapes: they wrap functions, and Triton compiles from source.
+test-gpu:
+	python3 -m pytest -q tests/training -k "cuda_graph or on_a_gpu" --jaxtyping-packages=
 
 # The tests marked numeric, as other CPUs would round; `make test` has run them on this one.
 test-cpus: $(VENV)/.installed-dev

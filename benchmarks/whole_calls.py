@@ -8,6 +8,9 @@ Each bar runs in processes of its own, on the shapes of benchmarks/journey.py wi
 file. `live` is `repflow.measure` on a live model (a profile of its last call is kept), `folder` the command on a
 checkpoint, beside imports, transformers' own loading and bare passes; `table2` one cell of paper 1's Table 2; `recency`
 the command; `small` every command on a 130M shape with warm kernel caches; `readme` the README's first commands.
+
+Where torch's modules are not compiled and Python may not write them beside their source, every process compiles them
+again, 7 s of imports: set PYTHONPYCACHEPREFIX and unset PYTHONDONTWRITEBYTECODE, and run something twice.
 """
 
 from __future__ import annotations
@@ -56,6 +59,43 @@ def profiled(call, lines=60):
     return text.getvalue().splitlines()
 
 
+def timeline(call, kernels=24):
+    """When the GPU is at work in a call: milliseconds before its first kernel, after its last, and by kernel."""
+    import tempfile
+
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    wait()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        begun = time.time_ns()
+        call()
+        wait()
+        ended = time.time_ns()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        trace = json.loads(Path(file.name).read_text())
+    base, work = trace.get("baseTimeNanoseconds", 0), ("kernel", "gpu_memcpy", "gpu_memset")
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event.get("cat") in work]
+    spans = sorted((base + 1e3 * e["ts"], base + 1e3 * (e["ts"] + e["dur"]), e["name"]) for e in events)
+    busy, last, by_kernel = 0.0, 0.0, {}
+    for start, end, name in spans:
+        busy += max(0.0, end - max(start, last))
+        last = max(last, end)
+        entry = by_kernel.setdefault(name, {"ms": 0.0, "launches": 0, "kernel": name[:90]})
+        entry["ms"] += (end - start) / 1e6
+        entry["launches"] += 1
+    return {
+        "call": (ended - begun) / 1e6,
+        "before_first_kernel": (spans[0][0] - begun) / 1e6,
+        "after_last_kernel": (ended - last) / 1e6,
+        "busy": busy / 1e6,
+        "kernels": len(spans),
+        "largest": sorted(by_kernel.values(), key=lambda entry: -entry["ms"])[:kernels],
+    }
+
+
 def bare_pass(network, ids, batch):
     """A function that runs the base model over all batches, as a script without repflow would."""
     import torch
@@ -94,6 +134,8 @@ def live(shop, args, name):
     record["bare"] = min(clocked(run)[0] for _ in range(3))
     record["second_over_bare"] = min(record["second"], record["third"]) / record["bare"]
     record["first_above_bare"] = record["first"] - record["bare"]
+    record["timeline_bare_ms"] = timeline(run)
+    record["timeline_measure_ms"] = timeline(lambda: repflow.measure(network, ids.cpu(), **options))
     return record
 
 
@@ -269,7 +311,8 @@ def main():
 def short(out, bar, name):
     """One line of a bar's record."""
     record = json.loads((out / "bars" / f"{bar}-{name}.json").read_text())
-    record.pop("profile", None)
+    for long in ("profile", "timeline_bare_ms", "timeline_measure_ms"):
+        record.pop(long, None)
     rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in record.items()}
     return json.dumps(rounded)
 

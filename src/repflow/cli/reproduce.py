@@ -167,7 +167,9 @@ def _check_lines(checked: Preflight) -> list[str]:
 
 def _cost_lines(cost: ReproduceCost) -> list[str]:
     least = "at least " if cost.unknown else ""
-    hours = f"{cost.gpu_hours:,.{1 if cost.gpu_hours >= 1 else 3}f} GPU hours at {cost.rate / 1e12:.0f} TFLOP/s"
+    hours = f"{_hours(cost.pass_hours)} at {cost.rate / 1e12:.0f} TFLOP/s"
+    if cost.gpu_hours > cost.pass_hours:
+        hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [
         f"{cost.runs} run{'s' * (cost.runs != 1)}, {cost.prompts:,} prompts, {cost.tokens:,} tokens",
         f"forward passes: {least}{cost.flops:.2e} FLOP, {hours}",
@@ -175,6 +177,10 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
         f"{_size(cost.download_bytes)} for checkpoints",
     ]
     return lines + [f"  {model}: size unknown before it is downloaded or read" for model in cost.unknown]
+
+
+def _hours(count: float) -> str:
+    return f"{count:,.{1 if count >= 1 else 3}f} GPU hours"
 
 
 def _print_lines(lines: list[str], *, to_stderr: bool) -> None:

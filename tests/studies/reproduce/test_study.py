@@ -1,6 +1,8 @@
 """Recipes from request to stored comparison, on tiny local checkpoints."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +10,14 @@ import pytest
 from repflow import load_result
 from repflow.core.errors import InputError
 from repflow.papers import values as papers
+from repflow.studies.engine.table import study_for
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce import study as reproduce
 from repflow.studies.reproduce.config import KINDS
-from repflow.studies.reproduce.cost import estimate
+from repflow.studies.reproduce.cost import cell_seconds, estimate, shape_size
 from repflow.studies.reproduce.flow import RECIPES
 from repflow.studies.reproduce.models import ROLES, TINY, make_tiny, parse_models, tiny_tokenizer
+from repflow.studies.reproduce.recipe import ReproduceCell
 from repflow.studies.reproduce.study import ReproduceConfig, plan, run
 
 TABLE_2_CELLS = 36  # five models at four lengths and two tasks, without the two Transformers at 4K
@@ -212,9 +216,27 @@ def test_cost_counts_tokens_parameters_and_disk(local, tmp_path):
     sizes = {role: sum(p.numel() for p in load(model.spec).network.parameters()) for role, model in made.models.items()}
     assert cost.parameters == sizes
     assert cost.flops == sum(2 * size * 2 * (2 + 30) * 240 for size in sizes.values())
-    assert cost.gpu_hours == pytest.approx(cost.flops / cost.rate / 3600)
+    assert cost.pass_hours == pytest.approx(cost.flops / cost.rate / 3600)
+    assert cost.gpu_hours > cost.pass_hours
     assert cost.feature_bytes == 2 * 30 * 4 * (6 * 64 + 6 * 32)  # tasks, prompts, bytes, states and final norm x width
     assert cost.download_bytes == 0
+
+
+def test_cost_of_a_cell_is_that_of_the_cell_that_was_run():
+    """20,000 + 2,000 prompts of 300 tokens, Mamba2-2.7B, five seeds: benchmarks/journey.json has its seconds."""
+    ran = json.loads((Path(__file__).parents[3] / "benchmarks" / "journey.json").read_text())["table2"]["mamba2-2.7b"]
+    config = ProbeConfig(task="kvpr", length=300, samples=22_000, seeds=5, recipes=["paper"])
+    cell = ReproduceCell(key=None, name="cell", config=config, role="Mamba2-2.7B")
+    study = study_for(config)
+    bare, whole = cell_seconds(study, cell, shape_size(ROLES["Mamba2-2.7B"].config), 1e12)
+    work = ran["command"] - sum(ran["phases"][name] for name in ("imports", "load", "checks"))
+    assert whole == pytest.approx(work, rel=0.25)
+    assert bare == pytest.approx(ran["phases"]["forward"] + ran["phases"]["meters"], rel=0.25)
+
+
+def test_all_of_paper_1_costs_little_more_than_its_passes(tmp_path):
+    cost = estimate(plan(ReproduceConfig(recipe="flow-table2", scale="paper", states=["residual"]), tmp_path))
+    assert cost.gpu_hours <= 1.4 * cost.pass_hours
 
 
 def test_cost_of_the_papers_checkpoints_needs_no_download(tmp_path):

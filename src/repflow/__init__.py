@@ -11,6 +11,7 @@ Names are imported when they are first used, so that `import repflow` is quick a
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from repflow import moved
@@ -87,12 +88,19 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+        return _imported(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'repflow' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(_imported(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> Any:
+    """A module; what tqdm misses in a notebook, as transformers imports it, is of no use to a reader."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

@@ -183,6 +183,8 @@ def test_to_pandas(result):
     assert row.value.item() == result["cka_matrix"][1, 3, 5]
     scalar = table[table.metric == "rows"]
     assert scalar.value.tolist() == [7.5]
+    assert {str(table[axis].dtype) for axis in ("state", "state_2", "sample")} == {"Int64"}
+    assert table[table.metric == "token_similarity"].state_2.isna().all()
     assert Result({}, {}).to_pandas().empty
     empty = Result({"layer_cosine": np.zeros((0, 3))}, {"layer_cosine": ("layer", "sample")})
     assert empty.to_pandas().empty
@@ -196,6 +198,16 @@ def test_to_xarray(result):
     np.testing.assert_array_equal(data["final_norm/token_similarity"].values, result["final_norm/token_similarity"])
     assert data["final_norm/token_similarity"].dims[0] != "state"
     assert data["kept/token_norm"].dims[1] != "sample"
+    assert all(dim in data.coords for dim in data.dims)
+    assert data.state.values.tolist() == list(range(data.sizes["state"]))
+    assert data.relative_depth.values[[0, -1]].tolist() == [0.0, 1.0]
+    assert data["token_similarity"].attrs["long_name"].startswith("mean cosine")
+    assert {"config", "findings"} <= data.attrs.keys()
+
+
+def test_a_metric_may_have_the_name_of_an_axis():
+    data = Result({"state": np.zeros((2, 3))}, {"state": ("layer", "sample")}).to_xarray()
+    assert data["state"].shape == (2, 3)
 
 
 def test_to_xarray_with_an_axis_of_length_two_beside_a_second_state_axis():

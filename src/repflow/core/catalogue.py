@@ -278,3 +278,15 @@ def span_of(name: str) -> tuple[float, float]:
     if base in METRICS:
         return METRICS[base].low, METRICS[base].high
     return SPANS.get(base, (-_INF, _INF))
+
+
+def described(name: str) -> dict[str, str]:
+    """What a value of a Result is, in words: of a metric, or of a variant such as `final_norm/NAME`.
+
+    >>> described("final_norm/token_norm")["source"], described("my_own")
+    ('repflow', {})
+    """
+    metric = METRICS.get(ALIASES.get(name.rpartition("/")[2], name.rpartition("/")[2]))
+    if metric is None:
+        return {}
+    return {"long_name": metric.summary, "direction": metric.direction, "source": metric.source}

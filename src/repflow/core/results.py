@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.catalogue import span_of
+from repflow.core.catalogue import described, span_of
 from repflow.core.errors import InputError, MissingExtraError, nearest, teach
 from repflow.core.hooks import hook, register_hook
 from repflow.core.intervals import Band, positive_interval, student_interval
@@ -166,7 +167,10 @@ class Result(Mapping[str, np.ndarray]):
         frames = []
         for name, array in self.arrays.items():
             index = np.indices(array.shape).reshape(array.ndim, array.size)
-            columns = {axis: index[i] for i, axis in enumerate(unique_axes(self.axes[name]))}
+            # whole numbers that may be missing: metrics have different axes
+            columns = {
+                axis: pandas.array(index[i], dtype="Int64") for i, axis in enumerate(unique_axes(self.axes[name]))
+            }
             # yes and no as 1 and 0: one bool among numbers would make the whole column a column of objects
             values = array.reshape(-1) * 1 if array.dtype == bool else array.reshape(-1)
             frames.append(pandas.DataFrame({"metric": name, **columns, "value": values}))
@@ -175,18 +179,35 @@ class Result(Mapping[str, np.ndarray]):
     def to_xarray(self) -> Any:
         """Dataset with one variable per metric. Needs the extra `tables`.
 
+        Every dimension has its numbers as coordinates; `relative_depth` goes with `state` from 0 (embedding) to 1.
+        Attributes say what was measured (model, task, config, findings) and what each metric is.
+
         Metrics whose axes have other lengths than the rest (the final norm has one state, kept samples are fewer)
         get dimensions of their own, named AXIS_of_LENGTH (AXIS_2 is the second axis of that name, as in CKA).
         """
         xarray = _need("xarray", "tables")
         lengths: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         variables = {}
         for name, array in self.arrays.items():
             dims = []
             for axis, length in zip(unique_axes(self.axes[name]), array.shape, strict=True):
                 dims.append(axis if lengths.setdefault(axis, length) == length else f"{axis}_of_{length}")
-            variables[name] = (tuple(dims), array)
-        return xarray.Dataset(variables)
+            variables[name] = (tuple(dims), array, described(name))
+            sizes |= dict(zip(dims, array.shape, strict=True))
+        coordinates: dict[str, Any] = {dim: np.arange(size) for dim, size in sizes.items() if dim not in variables}
+        if sizes.get("state", 0) > 1 and "relative_depth" not in variables:
+            depth = np.linspace(0, 1, sizes["state"])
+            coordinates["relative_depth"] = ("state", depth, {"long_name": "0 embedding, 1 last block"})
+        return xarray.Dataset(variables, coordinates, self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """What was measured, as text that every format keeps."""
+        facts = {key: str(self.config[key]) for key in ("model", "task") if self.config.get(key)}
+        facts |= {key: str(self.provenance[key]) for key in ("repflow",) if self.provenance.get(key)}
+        facts["config"] = json.dumps(self.config, default=str)
+        facts["findings"] = json.dumps([asdict(finding) for finding in self.findings])
+        return facts
 
     def plot(self, name: str | None = None) -> Any:
         """Plotly figure of one metric; without a name that of the result's kind (see `repflow.report`)."""

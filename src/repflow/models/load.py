@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -79,7 +80,23 @@ class Source:
     revision: str | None = None
 
 
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Hide transformers' advice while a model is loaded: which scan runs is recorded, and repflow has its own.
+
+    REPFLOW_DEBUG=1 shows it.
+    """
+    before = logging.get_verbosity()
+    if os.environ.get("REPFLOW_DEBUG") != "1":
+        logging.set_verbosity(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 @timed("load")
+@without_advice()
 def load(
     spec: Any,
     *,

@@ -166,6 +166,7 @@ def _netcdf(result: Result) -> bytes:
         {names[name]: axes for name, axes in result.axes.items() if name in names},
     )
     dataset = renamed.to_xarray()
+    dataset = dataset.drop_vars(list(dataset.coords))  # numbers from 0, which the dimensions are without them
     for name, variable in names.items():
         dataset[variable].attrs = {"repflow_name": name, "repflow_dtype": str(result[name].dtype)}
     dataset.attrs = {ABOUT: json.dumps(_about(result), allow_nan=False)}

@@ -44,7 +44,7 @@ def test_the_commands_of_a_page_find_its_runs_again(cli, readers, tmp_path):
         done = cli(*request)
         assert done.code == 0, done.err
     before = stored("runs")
-    page = build_page(["runs"])
+    page = build_page(["runs"], papers=True)
     blocks = {part.id: part for section in page.sections for part in section.blocks}
     expected = {"verdict-table", "findings-table", "figure-1", "figure-2", "figure-3", "figure-4", "figure-4-cross"}
     expected |= {"figure-7", "over-depth", "scaling-size", "table-2", "prompts-explorer", "made-commands"}

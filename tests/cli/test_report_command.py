@@ -91,7 +91,7 @@ def test_names_of_runs_and_models_are_text(cli, tmp_path):
     assert cli("report", "--out", "page.html").code == 0
     text = Path("page.html").read_text(encoding="utf-8")
     assert "<script>window" not in text
-    assert text.count("<script>") == 2
+    assert text.count("<script>") == 1
 
 
 def test_reporting_never_imports_torch(process, runs):

@@ -150,6 +150,29 @@ def probed(
     return Result(arrays, axes, config, provenance, [], bands)
 
 
+def reached(name="gpt", *, layers=4, kinds=None, length=32, samples=3, half=5.0, task="kvpr", parameters=1000):
+    """A Result as `repflow recency` makes it: influence that falls with the distance, half of it in `half` tokens."""
+    distances = np.arange(length, dtype=np.float64)
+    arrays = {
+        "log_influence": np.tile(-distances / (2 * half), (samples, 1)),
+        "half_reach": np.full(samples, half) + np.linspace(-0.2, 0.2, samples),
+        "recent_share": np.tile([0.1, 0.6, np.nan, np.nan], (samples, 1)),
+        "lost_in_the_middle": np.zeros(samples),
+    }
+    axes = {"log_influence": ("sample", "distance"), "half_reach": ("sample",), "recent_share": ("sample", "window")}
+    axes |= {"lost_in_the_middle": ("sample",)}
+    config = {"study": "recency", "model": f"models/{name}", "task": task, "length": length, "samples": samples}
+    fit = {"first": 1, "last": length - 1, "intercept": 0.0, "kappa": 0.5 / half, "r2": 1.0, "power_r2": 0.2}
+    provenance = {
+        **MACHINE,
+        "dtype": "float32",
+        "digests": {"weights": f"w-{name}-trained-None-float32", "prompts": f"p0-reach-{task}-{length}"},
+        "model": facts(name, layers, kinds, parameters=parameters),
+        "recency": {"windows": [1, 16, 64, 256], "fit": fit},
+    }
+    return Result(arrays, axes, config, provenance)
+
+
 def compared(a="gpt", b="mamba", *, layers=(4, 6), seed=0, length=32):
     """A Result as `repflow compare` of two models makes it."""
     rng = np.random.default_rng([seed, *layers])

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
@@ -265,6 +265,83 @@ class ProgressLine:
             left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
             pace = f", {rate:,.0f} tokens/s" if rate else ""
             note(f"{self.label}: {done}/{total} prompts{pace}, {_clock(left)} left")
+
+
+class ModelLines:
+    """One line per model on stderr: a bar on a terminal, elsewhere a line once all runs of a model are done.
+
+    Args:
+        models: name and number of runs of each.
+    """
+
+    WIDTH = 20
+
+    def __init__(self, models: Sequence[tuple[str, int]]) -> None:
+        self._runs = dict(models)
+        self._done = dict.fromkeys(self._runs, 0)
+        self._began: dict[str, float] = {}
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> ModelLines:
+        if sys.stderr.isatty():
+            self._bar = _model_bar()
+            self._bar.start()
+            self._tasks = {name: self._bar.add_task(name, total=runs, doing="") for name, runs in self._runs.items()}
+        import_torch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, name: str, label: str) -> ModelProgress:
+        """A run of a model begins; what its study calls."""
+        self._began.setdefault(name, time.monotonic())
+        self._show(name, 0.0, label)
+        return ModelProgress(self, name, label)
+
+    def end(self, name: str) -> None:
+        """A run has ended, well or not."""
+        self._done[name] += 1
+        self._show(name, 0.0, "")
+        if self._bar is None and self._done[name] == self._runs[name]:
+            seconds = time.monotonic() - self._began[name]
+            width = max(map(len, self._runs))
+            note(f"{name:<{width}} {'=' * self.WIDTH} {self._runs[name]} runs, {_clock(seconds)}")
+
+    def _show(self, name: str, share: float, doing: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._tasks[name], completed=self._done[name] + share, doing=one_line(doing))
+
+
+class ModelProgress:
+    """Progress of one run on its model's line; call it as studies call theirs."""
+
+    def __init__(self, lines: ModelLines, name: str, label: str) -> None:
+        self._lines, self._name, self._label = lines, name, label
+
+    def phase(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Say what is done now."""
+        self._lines._show(self._name, done / total if total else 0.0, f"{self._label}: {text}")
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Report a finished batch."""
+        self._lines._show(self._name, done / max(total, 1), self._label)
+
+
+def _model_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=ModelLines.WIDTH),
+        TextColumn("{task.completed:.0f}/{task.total} runs"),
+        TextColumn("{task.fields[doing]}", markup=False),
+    )
+    return Bar(*columns, console=Console(stderr=True))
 
 
 def _bar() -> Any:

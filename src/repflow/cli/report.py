@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from repflow.cli.console import note, say
 from repflow.cli.help import complete_folder
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
+
+if TYPE_CHECKING:
+    from repflow.report.data.model import Page
 
 PAGE = "report.html"
 SUFFIXES = (".html", ".htm")
@@ -33,29 +37,41 @@ def command(
         bool,
         typer.Option("--allow-mixed", help="draw runs of different prompts, kinds of state or dtypes in one chart"),
     ] = False,
+    papers: Annotated[
+        bool, typer.Option("--papers", help="Also hold the runs against the papers' claims, as the demo's page does.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Also print everything on the page as one JSON object, nothing else.")
+    ] = False,
 ) -> None:
-    """Write one page from the RUNs: verdict, findings, figures, prompts. It opens in any browser and needs no network.
+    """Write one page from the RUNs: first numbers, figures, prompts. It opens in any browser and needs no network.
 
     Runs that are missing, damaged or not comparable are named on the page.
     """
     target = _target(out)
-    for warning in write_page(runs or all_runs(), target, allow_mixed=allow_mixed):
+    page = write_page(runs or all_runs(), target, allow_mixed=allow_mixed, papers=papers)
+    for warning in page.warnings:
         note(f"warning: {warning}")
-    say(f"wrote {target}")
+    if as_json:
+        from repflow.report.page.twin import page_json
+
+        print(json.dumps({"page": str(target), **page_json(page)}, allow_nan=False), flush=True)
+    else:
+        say(f"wrote {target}")
 
 
-def write_page(runs: Sequence[Path], target: Path, *, allow_mixed: bool = False) -> list[str]:
-    """Write the page of some runs to a file as a whole; what the page warns of."""
+def write_page(runs: Sequence[Path], target: Path, *, allow_mixed: bool = False, papers: bool = False) -> Page:
+    """Write the page of some runs to a file as a whole; its data."""
     from repflow.report.page.build import build_page
     from repflow.report.page.render import render
     from repflow.store.disk import check_place, make_folder, write_atomic
 
     check_place(target.parent)
-    page = build_page(runs, allow_mixed=allow_mixed)
+    page = build_page(runs, allow_mixed=allow_mixed, papers=papers)
     text = render(page).encode()
     make_folder(target.parent)
     write_atomic(target.resolve(), text)  # a link stays, and what it names is written
-    return list(page.warnings)
+    return page
 
 
 def _target(out: Path) -> Path:

@@ -29,9 +29,29 @@ from dataclasses import dataclass
 
 from repflow.core.errors import InputError, nearest
 
-__all__ = ["DOES_NOT", "HOLDS", "OPEN", "PARTLY", "WORDS", "Part", "Verdict", "decide", "power", "read_word", "settle"]
+__all__ = [
+    "DOES_NOT",
+    "HOLDS",
+    "MEANING",
+    "OPEN",
+    "PARTLY",
+    "WORDS",
+    "Part",
+    "Verdict",
+    "decide",
+    "power",
+    "read_word",
+    "settle",
+]
 
 HOLDS, PARTLY, DOES_NOT, OPEN = WORDS = ("holds", "partly holds", "does not hold", "open")
+MEANING = {
+    HOLDS: "every part of the claim is shown to be true",
+    PARTLY: "at least one part is shown to be true and at least one shown to be false",
+    DOES_NOT: "every part of the claim is shown to be false",
+    OPEN: "these runs cannot settle it: too few trainings or prompts, or something was not measured",
+}
+"""The words for readers new to them."""
 FORMER = {
     "agrees": HOLDS,
     "consistent": HOLDS,

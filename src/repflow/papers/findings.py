@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repflow.core.intervals import LEAST_VALUES, student_interval
-from repflow.core.verdict import WORDS, Verdict, decide, settle
+from repflow.core.verdict import OPEN, WORDS, Verdict, decide, settle
 from repflow.core.verdict import Part as Shown
 from repflow.papers import flow_parts as parts
 from repflow.papers import probe_parts
@@ -363,6 +363,23 @@ def verdict_words(finding: Judged) -> str:
     text = f"{finding.judgement} ({finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
     text += "" if finding.judgement.power is None else f", power {finding.judgement.power:.0%}"
     return f"{text}; {finding.states})"
+
+
+def verdict_sentence(finding: Judged) -> str:
+    """The verdict in one plain sentence."""
+    parts, verdict = finding.parts, finding.judgement
+    seeds = f"{finding.seeds} seed{'' if finding.seeds == 1 else 's'} of training"
+    if not any(part.asked for part in parts):
+        return f"Nothing here can be asked: {'; '.join(dict.fromkeys(part.why_open for part in parts))}."
+    if verdict.word == OPEN and finding.seeds < LEAST_VALUES:
+        sides = [clause.side for part in parts for clause in part.asked[:1]]
+        lean = f"{sum(map(bool, sides))} of {len(sides)} parts lie on the claim's side"
+        number = "is" if finding.seeds == 1 else "are"
+        return f"{lean} in the first training, but there {number} {seeds} and it takes {LEAST_VALUES}."
+    shown = f"{verdict.held} of {len(parts)} parts are shown to be true, {verdict.failed} to be false"
+    left = len(parts) - verdict.held - verdict.failed
+    rest = f"; {left} {'is' if left == 1 else 'are'} not settled" if left else ""
+    return f"{shown}{rest}, over {seeds}."
 
 
 def told_part(part: Part) -> str:

@@ -18,6 +18,7 @@ from repflow.studies.recency.config import RecencyConfig
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
+    from repflow.models import Model
 
 TASK, LENGTH, SAMPLES = "kvpr", 256, 8
 INIT, INITS = "xavier", ("gaussian", "xavier", "he")
@@ -26,8 +27,9 @@ GRID = 8
 """Steps of relative depth: the blocks of the shallowest model."""
 PROBED = ("gpt-neox", "mamba2", "hybrid")
 BRANCHED = ("mamba", "mamba2")
-"""Read as what each block adds too: the paper's values for state-space models look like these."""
-PROBE_SAMPLES, LABELS = 300, ("index", "answer")
+"""Read as what each block adds too, in the complete tables: the paper's values for these models look like that."""
+PROBE_SAMPLES, LABEL, LABELS = 300, "answer", ("answer", "index")
+"""What is probed for, fixed in advance: the answer. Where in the prompt it stood is for the complete tables."""
 LENGTHS = (256, 384, 512)
 DOCUMENTS = 512
 FULL_SAMPLES, FULL_PROBE_SAMPLES, FULL_SEEDS = 64, 1000, 3
@@ -60,18 +62,33 @@ class Job:
 
 
 def jobs(*, full: bool = False, models: Sequence[str] = NAMES) -> list[Job]:
-    """Runs in their order.
+    """Runs in their order, model by model.
 
     Args:
         full: the complete tables, without a time limit.
         models: names in the zoo.
     """
-    runs = [flow_job(f"{PREFIX}{name}", init) for init in ("trained", INIT) for name in models]
-    added = [name for name in models if name in BRANCHED]
-    runs += [flow_job(f"{PREFIX}{name}", init, states="branch") for init in ("trained", INIT) for name in added]
-    runs += [probe_job(f"{PREFIX}{name}", label) for name in models if name in PROBED for label in LABELS]
-    runs += [reach_job(f"{PREFIX}{name}") for name in models]
-    return runs if not full else _full(models)
+    if full:
+        return sorted(_full(models), key=lambda job: models.index(_name(job.config.model)))
+    runs = []
+    for name in models:
+        spec = f"{PREFIX}{name}"
+        runs += [flow_job(spec, "trained"), reach_job(spec)]
+        runs += [probe_job(spec, LABEL)] if name in PROBED else []
+        runs.append(flow_job(spec, INIT))  # last: the runs before it share the trained weights
+    return runs
+
+
+def by_model(runs: Sequence[Job]) -> dict[str, list[Job]]:
+    """Runs of each model, by its name.
+
+    >>> [len(own) for own in by_model(jobs()).values()]
+    [3, 4, 3, 4, 4, 3]
+    """
+    groups: dict[str, list[Job]] = {}
+    for job in runs:
+        groups.setdefault(_name(job.config.model), []).append(job)
+    return groups
 
 
 def _full(models: Sequence[str]) -> list[Job]:
@@ -126,8 +143,8 @@ def reach_job(spec: str, **options: Any) -> Job:
 def _run_name(kind: str, config: MeasureConfig | ProbeConfig | RecencyConfig) -> str:
     """Name of a run folder.
 
-    >>> jobs()[6].name, jobs()[21].name, jobs()[-1].name
-    ('gpt-neo-xavier-flow-kvpr-256-8', 'hybrid-probe-answer-kvpr-256-300', 'hybrid-mirror-reach-kvpr-256-2')
+    >>> [job.name for job in jobs()][-3:]
+    ['hybrid-mirror-flow-kvpr-256-8', 'hybrid-mirror-reach-kvpr-256-2', 'hybrid-mirror-xavier-flow-kvpr-256-8']
     """
     parts = [_name(config.model)]
     parts += [config.init] if config.init != "trained" else []
@@ -140,14 +157,28 @@ def _name(spec: str) -> str:
     return Path(spec.removeprefix(PREFIX)).name
 
 
-def run_job(job: Job, out: Path | None, progress: Any = None) -> Result:
-    """Do one run, or read it where it is stored; without a folder it is kept in memory alone."""
+def load_job(job: Job) -> Model:
+    """The weights of a run, which others of the same weights may take too."""
+    from repflow.studies.engine.loading import load_model
+
+    return load_model(job.config)
+
+
+def run_job(job: Job, out: Path | None, progress: Any = None, model: Model | None = None) -> Result:
+    """Do one run, or read it where it is stored; without a folder it is kept in memory alone.
+
+    Args:
+        job: which.
+        out: folder of runs.
+        progress: told of every batch.
+        model: its loaded weights, from `load_job`.
+    """
     from repflow.studies import measure
     from repflow.studies.probe import study as probe
     from repflow.studies.recency import study as recency
 
     if isinstance(job.config, RecencyConfig):
-        return recency.run(job.config, out=out, name=job.name, progress=progress)
+        return recency.run(job.config, model=model, out=out, name=job.name, progress=progress)
     if isinstance(job.config, ProbeConfig):
-        return probe.run(job.config, out=out, name=job.name, progress=progress)
-    return measure.run(job.config, out=out, name=job.name, progress=progress)
+        return probe.run(job.config, model=model, out=out, name=job.name, progress=progress)
+    return measure.run(job.config, model=model, out=out, name=job.name, progress=progress)

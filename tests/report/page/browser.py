@@ -26,6 +26,12 @@ RESET = """() => {
   document.querySelectorAll('details[open]').forEach((part) => { part.open = false; });
 }"""
 
+REVEAL = """(id) => {
+  const part = document.getElementById(id);
+  for (let fold = part.closest('details'); fold; fold = fold.parentElement.closest('details')) fold.open = true;
+  part.scrollIntoView({behavior: 'instant'});
+}"""
+
 OVERLAPS = """(chart) => {
   const kinds = ['.xtick text', '.ytick text', '[class^="g-"][class$="title"] text', '.annotation-text', '.legendtext',
     '.colorbar text'];
@@ -65,7 +71,7 @@ APART = """() => {
   }));
   check(parts(document, 'main .card, main h2, main .lead'));
   for (const card of document.querySelectorAll('.card')) {
-    check(parts(card, '.card-head, :scope > .menus, .chart, .readout, figcaption, details'));
+    check(parts(card, '.card-head, :scope > .menus, .chart, .readout, .reading, .basis, details'));
     check(parts(card, '.card-head > *'));
     check(parts(card, ':scope > .menus > *'));
     check(parts(card, '.tokens, .split .chart, .ramp'));
@@ -92,7 +98,16 @@ def launch(playwright):
 class Opened:
     """A page in a tab of its own; `check` fails on console errors, on requests to others and on script that ran."""
 
-    def __init__(self, browser, file: Path, width: int = 1280, height: int = 900, theme: str = "light", **context):
+    def __init__(
+        self,
+        browser,
+        file: Path,
+        width: int = 1280,
+        height: int = 900,
+        theme: str = "light",
+        address: str = "",
+        **context,
+    ):
         self.complaints: list[str] = []
         self.file = file
         self.context = browser.new_context(
@@ -105,7 +120,7 @@ class Opened:
         self.tab.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         self.tab.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
         self.tab.on("popup", lambda _: self.complaints.append("a popup"))
-        self.tab.goto(file.as_uri())
+        self.tab.goto(file.as_uri() + (f"#{address}" if address else ""))
         self.tab.wait_for_selector(READY, state="attached")
 
     def _only_own(self, route):
@@ -116,12 +131,16 @@ class Opened:
             route.abort()
 
     def show(self, figure: str):
-        """Scroll to a figure and wait until it is drawn; its chart."""
-        self.tab.evaluate("id => document.getElementById(id).scrollIntoView({behavior: 'instant'})", figure)
+        """Open the folds around a figure, scroll to it and wait until it is drawn; its chart."""
+        self.tab.evaluate(REVEAL, figure)
         chart = self.tab.locator(f"#{figure} .chart").first
         chart.locator(".main-svg").first.wait_for(state="attached")
         self.settle()
         return chart
+
+    def show_part(self, part: str):
+        """Open the folds around a table or text and scroll to it."""
+        self.tab.evaluate(REVEAL, part)
 
     def settle(self):
         """Wait until nothing is left to draw."""

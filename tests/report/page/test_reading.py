@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from repflow.core.results import Result
+from repflow.core.verdict import MEANING, WORDS
 from repflow.report.data.model import Figure, Page, PageModel, Section, Table, Variant
 from repflow.report.page.build import build_page
 from repflow.report.page.render import render
@@ -25,12 +26,18 @@ def page_with(*figures, models=()):
 
 def test_every_finding_is_said_in_plain_words(tmp_path):
     keep(tmp_path, "a", measured("gpt"))
-    table = block(build_page([tmp_path]), "findings-table")
+    page = build_page([tmp_path], papers=True)
+    table = block(page, "findings-table")
     assert set(PLAIN) == set(TARGETS)
     place = table.columns.index("in plain words")
     assert [row[place] for row in table.rows] == [PLAIN[row[0].text] for row in table.rows]
     assert not [text for text in PLAIN.values() if "TBM" in text or "SSM" in text], "no short form of the paper's"
     assert table.stacked
+    short = block(page, "findings-verdicts")
+    assert [row[1] for row in short.rows] == [PLAIN[row[0].text] for row in short.rows]
+    assert {row[2] for row in short.rows} <= set(WORDS)
+    assert all(row[3].endswith(".") and row[3].count(". ") == 0 for row in short.rows), "one plain sentence each"
+    assert all(meaning in short.caption for meaning in MEANING.values())
 
 
 def test_rows_of_sentences_carry_the_names_of_their_columns():
@@ -87,7 +94,7 @@ def test_captions_name_the_strips_that_are_drawn(tmp_path):
 
 def test_our_task_comes_first_in_table_2(tmp_path):
     keep(tmp_path, "a", measured("gpt", task="kvpr", length=300, bins=32))
-    page = build_page([tmp_path])
+    page = build_page([tmp_path], papers=True)
     assert block(page, "table-2").rows[0][1] == "ours"
     tables = [part.id for section in page.sections if section.id == "tables" for part in section.blocks]
     assert tables == ["table-2", "table-1"], "the mean over both tasks has none of ours"

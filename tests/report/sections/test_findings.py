@@ -83,7 +83,7 @@ def test_a_number_without_an_interval_says_why(tmp_path):
     keep(tmp_path, "b", measured("ssm", kinds=["ssm"] * 4))
     keep(tmp_path, "c", probed("gpt"))
     keep(tmp_path, "d", probed("ssm", kinds=["ssm"] * 4))
-    rows = block(build_page([tmp_path]), "findings-numbers").rows
+    rows = block(build_page([tmp_path], papers=True), "findings-numbers").rows
     over = {(row[0].text, row[1]): row[6] for row in rows}
     assert over["F 3.3.1", "mean CKA of the first half"] == "none: this CKA is one number of all prompts together"
     assert over["F 3.2.1", "fall at the last block"] == "prompts"
@@ -94,7 +94,7 @@ def test_a_number_without_an_interval_says_why(tmp_path):
 def test_the_page_gives_every_verdict_with_its_counts(tmp_path):
     keep(tmp_path, "a", measured("gpt"))
     keep(tmp_path, "b", measured("ssm", kinds=["ssm"] * 4))
-    page = build_page([tmp_path])
+    page = build_page([tmp_path], papers=True)
     verdicts = [row[3] for row in block(page, "findings-table").rows]
     for told in verdicts:
         assert told.partition(":")[0] in WORDS
@@ -111,7 +111,7 @@ def test_branches_of_state_space_models_stand_beside_the_stream(tmp_path):
     added = measured("ssm", kinds=["ssm"] * 4, seed=3)
     added.config["states"] = "branch"
     keep(tmp_path, "c", added)
-    page = build_page([tmp_path])
+    page = build_page([tmp_path], papers=True)
     table = block(page, "findings-table").rows
     assert [len(row[3].splitlines()) for row in table] == [2] * 5 + [1] * 3
     assert table[0][3].splitlines()[1].endswith("state-space branches)")
@@ -123,7 +123,7 @@ def test_runs_of_other_prompts_are_left_out_of_the_findings_unless_asked(tmp_pat
     keep(tmp_path, "a", measured("gpt"))
     keep(tmp_path, "b", measured("ssm", kinds=["ssm"] * 4))
     keep(tmp_path, "c", measured("far", kinds=["ssm"] * 4, prompts="other"))
-    plain, mixed = (build_page([tmp_path], allow_mixed=asked) for asked in (False, True))
+    plain, mixed = (build_page([tmp_path], allow_mixed=asked, papers=True) for asked in (False, True))
     named = [
         {row[2] for row in block(page, "findings-numbers").rows} & {"gpt", "ssm", "far"} for page in (plain, mixed)
     ]
@@ -138,6 +138,6 @@ def test_one_prompt_has_no_interval_and_a_run_without_cosines_no_number(tmp_path
     whole = measured("ssm", kinds=["ssm"] * 4)
     arrays = {name: array for name, array in whole.items() if "layer_cosine" not in name}
     keep(tmp_path, "b", Result(arrays, {name: whole.axes[name] for name in arrays}, whole.config, whole.provenance))
-    rows = block(build_page([tmp_path]), "findings-numbers").rows
+    rows = block(build_page([tmp_path], papers=True), "findings-numbers").rows
     assert {row[6].partition(":")[0] for row in rows if row[2] == "gpt"} == {"none"}
     assert not [row for row in rows if row[1] == "rise in the last quarter"]

@@ -234,7 +234,7 @@ def test_reproduced_figures_have_a_row_per_statement(tmp_path):
     result = Result({"x": np.ones(1)}, {"x": ("layer",)}, config, about)
     result.findings.append(Finding("stand_in", None, "other models stand for the paper's"))
     keep(tmp_path, "five", result)
-    table = block(build_page([tmp_path]).sections[0], "recency-reproduced-1")
+    table = block(build_page([tmp_path]).sections[-1], "recency-reproduced-1")
     assert [list(row) for row in table.rows] == [
         ["b and h", "b above h", "4 of 4", "holds"],
         ["output", "falls", "+0.1", "does not hold"],

@@ -111,7 +111,7 @@ def test_a_band_needs_the_same_prompts_and_two_trainings(runs, known, tmp_path, 
 
 def test_findings_name_the_training_of_their_numbers(runs, known, tmp_path, monkeypatch):
     monkeypatch.setattr(section_findings, "known_readings", lambda: known)
-    page = build_page([keep(tmp_path, f"run{at}", result) for at, result in enumerate(runs)])
+    page = build_page([keep(tmp_path, f"run{at}", result) for at, result in enumerate(runs)], papers=True)
     (section,) = [section for section in page.sections if section.id == "findings"]
     assert "and against further trainings of the built-in models that repflow brings" in section.lead
     (table,) = [block for block in section.blocks if block.id == "findings-table"]
@@ -122,7 +122,7 @@ def test_findings_name_the_training_of_their_numbers(runs, known, tmp_path, monk
         said = sum(clause.side for clause in part.asked)
         assert text.endswith(f"The numbers say so in {said} of 4 trainings.")
     monkeypatch.setattr(section_findings, "known_readings", list)
-    page = build_page([keep(tmp_path, f"own{at}", result) for at, result in enumerate(runs)])
+    page = build_page([keep(tmp_path, f"own{at}", result) for at, result in enumerate(runs)], papers=True)
     (section,) = [section for section in page.sections if section.id == "findings"]
     assert "further trainings" not in section.lead
 

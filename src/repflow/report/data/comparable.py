@@ -100,6 +100,24 @@ def group_runs(runs: Iterable[StoredRun], *, allow_mixed: bool = False) -> list[
     return sorted(groups, key=lambda group: (-len(group.runs), group.states != "residual"))
 
 
+def basis(runs: Iterable[StoredRun], *, states: bool = True) -> str:
+    """What the numbers of some runs rest on: tasks, lengths, prompts and, where asked, kinds of state."""
+    own = list(runs)
+    tasks = [name for name in dict.fromkeys(map(task_name, own)) if name]
+    lengths = sorted({int(run.length) for run in own if run.length.isdigit()})
+    counts = sorted({int(run.result.config["samples"]) for run in own if run.result.config.get("samples")})
+    parts = [" and ".join(tasks)] if tasks else []
+    parts += [f"{_span(lengths)} token{'' if lengths == [1] else 's'}"] if lengths else []
+    parts += [f"{_span(counts)} prompt{'' if counts == [1] else 's'}"] if counts else []
+    if states and tasks:
+        parts.append(" and ".join(dict.fromkeys(run.states for run in own)) + " states")
+    return ", ".join(parts)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+
+
 def task_name(run: StoredRun) -> str:
     """Task without the folder of a file."""
     return Path(run.task).name if run.task else ""

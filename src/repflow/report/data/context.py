@@ -17,11 +17,13 @@ class Context:
         models: of the page.
         allow_mixed: draw together what differs in prompts, number format or kind of state.
         warnings: what is missing, damaged or not comparable.
+        papers: hold the runs against what the papers claim and print: the demo, reproductions, and where it is asked.
     """
 
     models: Sequence[PageModel]
     allow_mixed: bool = False
     warnings: Sequence[str] = ()
+    papers: bool = False
 
     def of(self, runs: Iterable[StoredRun]) -> list[PageModel]:
         """Models of some runs, in the order of the page."""

@@ -64,6 +64,9 @@ class Variant:
         columns: Names of the columns of the figure's CSV.
         rows: The exact numbers of the figure.
         note: What was thinned, which layer is NaN.
+        reading: What it shows, in one sentence with its numbers; by default the page makes one from the traces.
+        alt: The same for those who cannot see it, line by line; by default made from the traces.
+        basis: What the numbers rest on: task, length, prompts, kind of state.
     """
 
     when: Mapping[str, str]
@@ -72,6 +75,9 @@ class Variant:
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Any]] = ()
     note: str = ""
+    reading: str = ""
+    alt: str = ""
+    basis: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,8 @@ class Figure:
     Args:
         id: Anchor on the page, unique, of letters, digits, `-` and `_`.
         title: Heading.
-        caption: What is drawn and how to read it, below the chart.
-        alt: The chart in one or two sentences, for those who cannot see it.
+        caption: What is drawn and how to read it, folded below the chart.
+        alt: What kind of chart it is, for those who cannot see it; the variant's `alt` has its numbers.
         variants: At least one.
         depth_axis: The x axis (or y, of a heat map) is depth: relative or absolute.
         log_axis: The y axis may be logarithmic.
@@ -165,20 +171,35 @@ Block = Figure | Table | Text | Prompts
 
 @dataclass(frozen=True)
 class Content:
-    """What a section shows: a paragraph of introduction, and its figures, tables and texts."""
+    """What a section shows.
+
+    Args:
+        lead: What the section is for; it stands with what is folded away.
+        blocks: Figures, tables and texts.
+        shown: Ids of the blocks that stand on the page, the others being folded away; None for the first one alone.
+        reading: A sentence that stands under the heading, where no figure says what there is to see.
+    """
 
     lead: str
     blocks: Sequence[Block]
+    shown: Sequence[str] | None = None
+    reading: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with its entry in the navigation."""
+    """A part of the page with its entry in the navigation; see `Content`."""
 
     id: str
     title: str
     lead: str
     blocks: Sequence[Block]
+    shown: Sequence[str] | None = None
+    reading: str = ""
+
+    def is_shown(self, block: Block) -> bool:
+        """Whether a block stands on the page, the rest being folded away."""
+        return block.id in (self.shown if self.shown is not None else [one.id for one in self.blocks[:1]])
 
 
 @dataclass(frozen=True)
@@ -199,11 +220,42 @@ class PageModel:
 
 
 @dataclass(frozen=True)
+class Card:
+    """One number of the first screen.
+
+    Args:
+        title: What it is, such as "Farthest reach".
+        value: The number, "" where nothing was measured.
+        text: Whose it is and where, or how to measure it.
+        basis: What it rests on: task, length, prompts.
+        target: Id of the figure that it comes from.
+    """
+
+    title: str
+    value: str
+    text: str
+    basis: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True)
 class Page:
-    """The whole report."""
+    """The whole report.
+
+    Args:
+        title: Heading.
+        subtitle: The page in one sentence.
+        models: With a colour each.
+        warnings: What is missing, damaged or not comparable.
+        sections: In their order.
+        headline: Id of the figure on the first screen, "" for none; it belongs to one of the sections.
+        cards: Numbers of the first screen.
+    """
 
     title: str
     subtitle: str
     models: Sequence[PageModel]
     warnings: Sequence[str]
     sections: Sequence[Section]
+    headline: str = ""
+    cards: Sequence[Card] = ()

@@ -108,6 +108,15 @@ def axis_names(place: int) -> tuple[str, str]:
     return f"x{number}", f"y{number}"
 
 
+def columns_for(panels: int) -> int:
+    """Panels side by side: two where few can be large, three where many should fit on a screen.
+
+    >>> columns_for(4), columns_for(6)
+    (2, 3)
+    """
+    return 2 if panels <= 4 else 3
+
+
 def small_multiples(
     headings: Sequence[str],
     across: Mapping[str, Any],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from repflow.report.data.comparable import basis
 from repflow.report.data.labels import page_models
 from repflow.report.data.model import Figure, PageModel, Variant
 from repflow.report.data.runs import StoredRun
@@ -200,7 +201,8 @@ def depth_variant(
     whole = {**layout, **strips(models)}
     if "shapes" in layout and "shapes" in whole:
         whole["shapes"] = [*layout["shapes"], *strips(models).get("shapes", [])]
-    return Variant(when, [*traces, *kind_keys(models)], whole, *table, joined(*notes, strip_note(models)))
+    note = joined(*notes, strip_note(models))
+    return Variant(when, [*traces, *kind_keys(models)], whole, *table, note, basis=basis(runs))
 
 
 def depth_figure(

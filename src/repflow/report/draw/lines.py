@@ -10,7 +10,7 @@ import numpy as np
 
 from repflow.core.catalogue import span_of
 from repflow.core.results import Band, Result, sample_band
-from repflow.report.data.comparable import MIXED, Group
+from repflow.report.data.comparable import MIXED, Group, basis
 from repflow.report.data.context import Context
 from repflow.report.data.model import Variant
 from repflow.report.data.runs import StoredRun
@@ -46,6 +46,7 @@ class Curve:
         beside: what else a run shows at these places.
         shapes: of the layout, below the strips of hybrids.
         columns: of the CSV.
+        reading: what the lines show, in one sentence; by default the page makes one.
     """
 
     title: str = ""
@@ -54,6 +55,7 @@ class Curve:
     beside: Callable[[StoredRun, Depth], Drawn] | None = None
     shapes: Sequence[dict[str, Any]] = ()
     columns: Sequence[str] = COLUMNS
+    reading: Callable[[Sequence[StoredRun]], str] | None = None
 
 
 def curves(
@@ -83,7 +85,16 @@ def curves(
     layout: dict[str, Any] = {"yaxis": {"title": {"text": curve.title or words_of(name)}}} | strips(models)
     if curve.shapes:
         layout["shapes"] = [*layout.get("shapes", []), *curve.shapes]
-    return Variant(when, traces + kind_keys(models), layout, curve.columns, rows, joined(group.note, *notes))
+    return Variant(
+        when,
+        traces + kind_keys(models),
+        layout,
+        curve.columns,
+        rows,
+        joined(group.note, *notes),
+        curve.reading(runs) if curve.reading else "",
+        basis=basis(runs),
+    )
 
 
 def _final_norm(name: str, read: Callable[[Result, str], Band]) -> Callable[[StoredRun, Depth], Drawn]:

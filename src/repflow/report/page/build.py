@@ -6,6 +6,7 @@ Never imports torch. What is missing, damaged or not comparable is named in `Pag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +15,28 @@ from repflow.core.errors import InputError, teach
 from repflow.report.data.comparable import comparison_warnings
 from repflow.report.data.context import Context, is_twin, measured_runs
 from repflow.report.data.labels import page_models, sides
-from repflow.report.data.model import Page, PageModel
+from repflow.report.data.model import Figure, Page, PageModel, Section
+from repflow.report.data.probed import probed_label
 from repflow.report.data.runs import StoredRun, read_runs
+from repflow.report.data.summary import summaries
+from repflow.report.draw.description import described
+from repflow.report.page import overview
 from repflow.report.sections import sections_of
-from repflow.report.sections.probe import probed_label
 
-MOST_NAMED = 4
+MOST_NAMED = 3
 """Models that the title names; more are counted."""
 
 
-def build_page(paths: Sequence[Path | str], *, title: str | None = None, allow_mixed: bool = False) -> Page:
+def build_page(
+    paths: Sequence[Path | str], *, title: str | None = None, allow_mixed: bool = False, papers: bool = False
+) -> Page:
     """Read runs and make the data of a page.
 
     Args:
         paths: run folders, folders of studies, or folders of both.
         title: heading; by default the models.
         allow_mixed: draw in one chart what differs in prompts, number format or kind of state; it is named either way.
+        papers: hold the runs against what the papers claim; reproductions of them always are.
 
     Returns:
         Page: for `repflow.report.page.render.render`.
@@ -44,11 +51,16 @@ def build_page(paths: Sequence[Path | str], *, title: str | None = None, allow_m
         got = "; ".join(warnings) or f"nothing in {', '.join(map(str, paths))}"
         raise InputError(teach("a finished run to report on", got, "see `repflow list` for the runs of a folder"))
     with np.errstate(invalid="ignore"):  # what is not finite is named on the page
-        return page_of(runs, warnings, title=title, allow_mixed=allow_mixed)
+        return page_of(runs, warnings, title=title, allow_mixed=allow_mixed, papers=papers)
 
 
 def page_of(
-    runs: Sequence[StoredRun], warnings: Sequence[str] = (), *, title: str | None = None, allow_mixed: bool = False
+    runs: Sequence[StoredRun],
+    warnings: Sequence[str] = (),
+    *,
+    title: str | None = None,
+    allow_mixed: bool = False,
+    papers: bool = False,
 ) -> Page:
     """The page of runs that were read."""
     models = models_of_page(runs)
@@ -59,8 +71,21 @@ def page_of(
     for mine in (measured, *([run for run in probed if probed_label(run) == label] for label in labels)):
         told += comparison_warnings(mine, allow_mixed=allow_mixed)
     told = list(dict.fromkeys(told))
-    sections = sections_of(runs, Context(models, allow_mixed, told))
-    return Page(title or _title(models), _subtitle(runs), models, told, sections)
+    reproduced = any("recipe" in run.result.config for run in runs)
+    context = Context(models, allow_mixed, told, papers or reproduced)
+    sections = [_described(section) for section in sections_of(runs, context)]
+    entries = summaries(runs, context)
+    said = overview.sentence(entries, runs)
+    return Page(
+        title or _title(models), said, models, told, sections, overview.headline(sections), overview.cards(entries)
+    )
+
+
+def _described(section: Section) -> Section:
+    """The section with every figure in words."""
+    return replace(
+        section, blocks=[described(block) if isinstance(block, Figure) else block for block in section.blocks]
+    )
 
 
 def models_of_page(runs: Sequence[StoredRun]) -> list[PageModel]:
@@ -79,10 +104,3 @@ def _title(models: Sequence[PageModel]) -> str:
         return "Representation flow"
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"Representation flow: {', '.join(names[:MOST_NAMED])}{more}"
-
-
-def _subtitle(runs: Sequence[StoredRun]) -> str:
-    studies = list(dict.fromkeys(run.study for run in runs))
-    tasks = list(dict.fromkeys(run.task for run in runs if run.task))
-    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
-    return f"{count} of {', '.join(studies)}" + (f" on {', '.join(tasks)}" if tasks else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import hashlib
 import importlib.resources
 import re
@@ -22,7 +23,18 @@ from repflow.report.data.text import json_text, number, packed, plain
 from repflow.report.draw import palette
 from repflow.version import __version__
 
-SCRIPTS = ("text.js", "data.js", "state.js", "chart.js", "figure.js", "tokens.js", "prompts.js", "main.js")
+SCRIPTS = (
+    "text.js",
+    "data.js",
+    "state.js",
+    "chart.js",
+    "figure.js",
+    "tokens.js",
+    "prompts.js",
+    "address.js",
+    "print.js",
+    "main.js",
+)
 """Files of the page's script, joined in this order into one."""
 BAND = "/0.18"
 """Opacity of a model's band."""
@@ -56,7 +68,7 @@ def render(page: Page) -> str:
         policy=_policy(script, plotly),
         style=_markup(style),
         script=_markup(script),
-        plotly=_markup(plotly),
+        plotly=_markup(_packed_plotly()),
         settings=_markup(json_text(_settings(page))),
         version=__version__,
     )
@@ -83,7 +95,7 @@ def _environment() -> Any:
         link=lambda cell: isinstance(cell, Link),
         numeric=lambda cell: isinstance(plain(cell), int | float),
     )
-    environment.globals["csv"] = _table_data
+    environment.globals |= {"csv": _table_data, "block_of": _block_of, "standing": _standing, "folded": _folded}
     return environment
 
 
@@ -119,6 +131,25 @@ def _plotly() -> str:
     except ImportError as error:
         raise _missing("plotly") from error
     return str(get_plotlyjs())
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """The same, compressed: the page's script unpacks it and adds it as it was, so that the policy knows its hash."""
+    return base64.b64encode(gzip.compress(_plotly().encode(), compresslevel=9, mtime=0)).decode()
+
+
+def _block_of(page: Page, wanted: str) -> Block | None:
+    return next((block for block in _blocks(page) if block.id == wanted), None)
+
+
+def _standing(section: Section, headline: str) -> list[Block]:
+    """Blocks that stand in their section; the headline stands on the first screen."""
+    return [block for block in section.blocks if section.is_shown(block) and block.id != headline]
+
+
+def _folded(section: Section, headline: str) -> list[Block]:
+    return [block for block in section.blocks if not section.is_shown(block) and block.id != headline]
 
 
 def _policy(*scripts: str) -> str:

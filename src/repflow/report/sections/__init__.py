@@ -40,33 +40,37 @@ class Row:
 
 
 SECTIONS = (
-    Row("verdict", "Verdict", "verdict"),
-    Row("findings", "The eight findings", "findings"),
-    Row("diagnosis", "Diagnosis", "diagnosis"),
-    Row("flow", "Flow of tokens through depth", "similarity"),
-    Row("twins", "Architecture or training", "twin"),
-    Row("training", "Through training", "history", ("training",)),
-    Row("cka", "Layers against layers", "cka"),
-    Row("probes", "What can be read at each depth", "probe"),
-    Row("scaling", "Smoothness, length and size", "scaling"),
-    Row("tables", "Tables 1 and 2, ours and the paper's", "tables"),
-    Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),
-    Row("dynamics", "Token dynamics", "dynamics", ("dynamics",)),
+    Row("prompts", "Token by token", "prompts"),
     Row(
         "recency",
-        "Recency and memory",
+        "How far back a token reaches",
         "recency",
         ("recency", "needle", "memory", "hidden_attention"),
     ),
-    Row("prompts", "Prompts", "prompts"),
+    Row("probes", "What can be read at each depth", "probe"),
+    Row("flow", "How tokens change from layer to layer", "similarity"),
+    Row("diagnosis", "Diagnosis", "diagnosis"),
+    Row("twins", "Architecture or training", "twin"),
+    Row("training", "Through training", "history", ("training",)),
+    Row("cka", "Layers against layers", "cka"),
+    Row("scaling", "Smoothness, length and size", "scaling"),
+    Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),
+    Row("dynamics", "Token dynamics", "dynamics", ("dynamics",)),
+    Row("verdict", "Model by model", "verdict"),
     Row("made", "How this was made", "made"),
+    Row("findings", "What the paper found, and these models", "findings"),
+    Row("tables", "The papers' tables beside ours", "tables"),
 )
 
 
 def sections_of(runs: Sequence[StoredRun], context: Context) -> list[Section]:
     """All sections that have something to show, in the order of the table."""
-    made = ((row, row.content(runs, context)) for row in SECTIONS)
-    return [Section(row.id, row.title, content.lead, content.blocks) for row, content in made if content is not None]
+    contents = ((row, row.content(runs, context)) for row in SECTIONS)
+    return [
+        Section(row.id, row.title, content.lead, content.blocks, content.shown, content.reading)
+        for row, content in contents
+        if content is not None
+    ]
 
 
 def section_of(study: str) -> Row | None:

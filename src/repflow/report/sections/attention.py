@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from repflow.core.intervals import positive_interval
+from repflow.report.data.comparable import basis
 from repflow.report.data.model import Block, Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, gaps, joined, layer_depth, thin
@@ -97,7 +98,8 @@ def _map_variant(run: StoredRun, layer: int | str, form: str, sample: int, unit:
         "form": form,
         "prompt": str(sample + 1),
     }
-    return Variant(when, [trace], layout, ["output position", "input position", form], rows, joined(note, told))
+    columns = ["output position", "input position", form]
+    return Variant(when, [trace], layout, columns, rows, joined(note, told), basis=basis([run], states=False))
 
 
 def top_colour(values: np.ndarray) -> tuple[float, int]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
-from repflow.report.data.comparable import Group, group_runs, task_name
+from repflow.report.data.comparable import Group, basis, group_runs, task_name
 from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.model import Block, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import axis_names, joined, small_multiples
+from repflow.report.draw.curve import axis_names, columns_for, joined, small_multiples
 from repflow.report.draw.depth import depth, hybrids, strip, strip_note, with_strips
 from repflow.report.draw.number import plain, short
 from repflow.report.sections.steps import step_figure
@@ -39,7 +39,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         return None
     lead = (
         "CKA compares two layers by the geometry of all their tokens: 1 where one is a rotated and scaled copy of the "
-        "other. Hatched cells cannot be told from what shuffled tokens give."
+        "other. Hatched cells cannot be distinguished from what shuffled tokens give."
     )
     return Content(lead, blocks)
 
@@ -62,7 +62,7 @@ def figure_4(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         "the paper's biased form, which is high for short prompts whatever the states are."
     )
     alt = "Square heat maps of CKA between all pairs of states, one panel per model; hatched where not above chance."
-    title = "Figure 4: CKA of every pair of layers"
+    title = "CKA of every pair of layers"
     return Figure(
         "figure-4",
         title,
@@ -104,7 +104,7 @@ class Matrix:
         note = ""
         if step > 1:
             counts = " by ".join(f"{len(own)} of {count}" for own, count in zip(kept, values.shape, strict=True))
-            note = f"{counts} states drawn, every {step}. and the last one; the run folder has all."
+            note = f"{counts} states drawn, one in {step} and the last one; the run folder has all."
         cell = np.ix_(*kept)
         thinned = tuple(
             {kind: [where[kind][i] for i in own] for kind in where} for where, own in zip(places, kept, strict=True)
@@ -134,9 +134,23 @@ def _within(group: Group, when: dict[str, str], context: Context, step: int) -> 
         for model in (model for model in hybrids(context.models) if model.label == run.label):
             shapes += [s for axis in ("x", "y") for s in strip(model, axis=axis, panel=panel)]
     labels = [run.label for run in group.runs]
-    layout = small_multiples(labels, {"title": {"text": ""}}, {"title": {"text": ""}}, columns=2, models=labels)
+    layout = small_multiples(
+        labels, {"title": {"text": ""}}, {"title": {"text": ""}}, columns=columns_for(len(group.runs)), models=labels
+    )
     layout |= with_strips(layout, shapes)
-    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes))
+    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes), _ends(group.runs), basis=basis(group.runs))
+
+
+def _ends(runs: Sequence[StoredRun]) -> str:
+    """How alike the first and the last state are; "" where no value is finite."""
+    ends = [(float(run.result["cka_pooled"][0, -1]), run.label) for run in runs]
+    ends = sorted(end for end in ends if np.isfinite(end[0]))
+    if not ends:
+        return ""
+    (low, least), (high, most) = ends[0], ends[-1]
+    if len(ends) == 1:
+        return f"The embedding and the last state of {most} agree to CKA {high:.2f}."
+    return f"The embedding and the last state agree most in {most} (CKA {high:.2f}) and least in {least} ({low:.2f})."
 
 
 def figure_4_cross(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -158,7 +172,7 @@ def figure_4_cross(runs: Sequence[StoredRun], context: Context) -> Figure | None
         "each token's nearest tokens that both states agree on; hatched where it is not above chance."
     )
     alt = "Heat map of the similarity of every state of one model to every state of another."
-    title = "Figure 4, one model against the other"
+    title = "CKA of one model against the other"
     return Figure(
         "figure-4-cross",
         title,
@@ -193,7 +207,8 @@ def _cross(run: StoredRun, words: str, metric: str, context: Context, step: int)
     pair = f"{run.label} against {run.other}"
     when = {"pair": pair, "task": task_name(run), "length": run.length, "states": run.states, "metric": words}
     columns = (*COLUMNS[:4], words, *COLUMNS[5:])
-    return Variant(when, traces, layout, columns, rows, joined(_matched(result), gap_cells(values, pair), matrix.note))
+    note = joined(_matched(result), gap_cells(values, pair), matrix.note)
+    return Variant(when, traces, layout, columns, rows, note, basis=basis([run]))
 
 
 def _matched(result: Result) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from repflow.core.readout import ReadOut
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Link, Table, Text
+from repflow.report.data.probed import answering, probe_runs, question
 from repflow.report.data.runs import StoredRun
-from repflow.report.sections.probe import answering, probe_runs, question
 from repflow.report.terminal.diagnose import NOTE, SECTIONS
 
 HOLDS = {True: "yes", False: "no", None: "open"}

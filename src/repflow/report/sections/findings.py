@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repflow.core.verdict import DOES_NOT, EFFECT, HOLDS, OPEN, PARTLY
+from repflow.core.verdict import DOES_NOT, EFFECT, HOLDS, MEANING, OPEN, PARTLY, WORDS
 from repflow.papers.claims import PROMPTS, Clause
 from repflow.papers.findings import (
     NOT_KNOWN,
@@ -15,6 +15,7 @@ from repflow.papers.findings import (
     merge,
     read_results,
     told_part,
+    verdict_sentence,
     verdict_words,
 )
 from repflow.papers.reading import SSM, TBM
@@ -81,14 +82,14 @@ GLOSSARY = (
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
-    """The eight findings, on runs that compare directly; None where nothing was measured or probed."""
+    """The eight findings, on runs that compare directly; None where no run or nobody asks for them."""
     runs = [run for run in runs if run.study in ("measure", "probe")]
-    if not runs:
+    if not runs or not context.papers:
         return None
     runs, left = (runs, []) if context.allow_mixed else largest_sets(runs)
     place, judged = judged_findings(runs)
     words = Text("findings-words", "Words used here", (*GLOSSARY, f"Verdicts: {RULE}"))
-    blocks: list[Block] = [words, _overview(judged), _parts(judged), _numbers(judged)]
+    blocks: list[Block] = [_verdicts(judged), words, _overview(judged), _parts(judged), _numbers(judged)]
     where = place.rpartition("/")
     lead = (
         "The paper's eight numbered findings, held against these runs"
@@ -104,7 +105,30 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     if left:
         names = ", ".join(run.name for run in left)
         lead += f" Left out, of other prompts or number formats than the rest: {names} (--allow-mixed takes them)."
-    return Content(lead, blocks)
+    return Content(lead, blocks, reading=_counted(judged))
+
+
+def _counted(judged: Sequence[Judged]) -> str:
+    """How many findings got which word."""
+    counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"Of the paper's {len(judged)} findings, on these models: {told}."
+
+
+def _verdicts(judged: Sequence[Judged]) -> Table:
+    """A row for each finding: what it says in plain words, the verdict, and why in one sentence."""
+    rows: list[list[Cell]] = [
+        [
+            Link(finding.code, TARGETS.get(finding.code, "findings")),
+            PLAIN.get(finding.code),
+            finding.verdict,
+            verdict_sentence(finding),
+        ]
+        for finding in judged
+    ]
+    caption = " ".join(f"{word.capitalize()}: {meaning}." for word, meaning in MEANING.items())
+    columns = ("finding", "what the paper claims", "verdict", "why")
+    return Table("findings-verdicts", "Eight findings, eight verdicts", columns, rows, caption, narrow=True)
 
 
 def judged_findings(runs: Sequence[StoredRun]) -> tuple[str, list[Judged]]:

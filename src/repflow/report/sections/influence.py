@@ -10,10 +10,11 @@ import numpy as np
 from repflow.core.catalogue import EXPONENTIAL_R2, is_exponential
 from repflow.core.intervals import bracketed
 from repflow.core.results import Band
-from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.comparable import Group, basis, group_runs
 from repflow.report.data.interval import few_prompts
-from repflow.report.data.model import Block, Figure, Table, Text, Variant
+from repflow.report.data.model import Block, Figure, PageModel, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import Summary, reach_sentence
 from repflow.report.draw.curve import (
     MOST_CELLS,
     axis_names,
@@ -110,7 +111,9 @@ def _curves(group: Group, beside: str, scale: str) -> Variant:
     }
     when = when_of(group) | {"beside the curve": beside, "distance": scale}
     columns = ["model", "curve", "distance", "ln influence", "low", "high"]
-    return Variant(when, traces, layout, columns, rows, joined(*notes))
+    entries = [Summary(PageModel(run.label, 0, run.layers), reach=run) for run in group.runs]
+    reading, place = reach_sentence(entries), basis(group.runs, states=False)
+    return Variant(when, traces, layout, columns, rows, joined(*notes), reading, basis=place)
 
 
 def _places(count: int, scale: str) -> np.ndarray:
@@ -237,7 +240,8 @@ def _map_figure(groups: Sequence[Group]) -> list[Figure]:
             kept = f"{run.label}: {len(at)} of {whole.shape[1]} distances, in the CSV too; the run has all."
             notes += [kept if len(at) < whole.shape[1] else "", gaps(run.label, whole, "state")]
         columns = ["model", "state", "distance", "ln influence"]
-        variants.append(Variant(when_of(group), traces, layout, columns, rows, joined(*notes)))
+        place_words = basis(runs, states=False)
+        variants.append(Variant(when_of(group), traces, layout, columns, rows, joined(*notes), basis=place_words))
     return depth_figure(
         "recency-map",
         "Influence by depth and distance",
@@ -298,7 +302,8 @@ def _share_figure(groups: Sequence[Group]) -> Figure:
             "yaxis": {"title": {"text": "share of influence"}, "tickformat": ".0%", "range": [0, 1]},
         }
         columns = ["model", "window", "share", "low", "high"]
-        variants.append(Variant(when_of(group), traces, layout, columns, rows, group.note))
+        told = basis(group.runs, states=False)
+        variants.append(Variant(when_of(group), traces, layout, columns, rows, group.note, basis=told))
     return Figure(
         "recency-shares",
         "Share of influence within the last tokens",

@@ -60,7 +60,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content:
         "checked as they were read. Every number on this page comes from them, but for further trainings of "
         "built-in models: their numbers come with repflow."
     )
-    return Content(lead, blocks)
+    return Content(lead, blocks, [], lead)
 
 
 def run_table(runs: Sequence[StoredRun]) -> Table:

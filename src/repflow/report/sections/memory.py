@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band, Result
-from repflow.report.data.comparable import Group, group_runs
+from repflow.report.data.comparable import Group, basis, group_runs
 from repflow.report.data.model import Block, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_of, band_traces, bare, gaps, layer_depth
@@ -97,7 +97,8 @@ def _cumulative(group: Group, runs: Sequence[StoredRun], layer: int | None) -> V
         "shapes": [{**mark, "line": {"color": "muted", "width": 1, "dash": "dot"}}],
     }
     when = when_of(group) | {"layer": "all" if layer is None else str(layer + 1)}
-    return Variant(when, traces, layout, ["model", "range", "share of channels"], rows, group.note)
+    columns = ["model", "range", "share of channels"]
+    return Variant(when, traces, layout, columns, rows, group.note, basis=basis(group.runs, states=False))
 
 
 def _life_figure(groups: Sequence[Group]) -> list[Figure]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
+from repflow.report.data.comparable import basis
 from repflow.report.data.model import Block, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, small_multiples
@@ -57,7 +58,7 @@ def _map_figure(runs: Sequence[StoredRun]) -> Figure:
             traces.append(_map_trace(run, band, place, (low, high), metric))
             rows += _rows(run, names[place], band)
         columns = ["run", "length", "position", metric, "low", "high"]
-        variants.append(Variant({"score": METRICS[metric]}, traces, layout, columns, rows))
+        variants.append(Variant({"score": METRICS[metric]}, traces, layout, columns, rows, basis=basis(drawn)))
     return Figure(
         "needle-map",
         "Needle in a haystack",
@@ -140,7 +141,8 @@ def _position_figure(runs: Sequence[StoredRun]) -> Figure:
                 "yaxis": {"title": {"text": METRICS[metric].replace(" that", "\nthat").split(", nats")[0]}, **span},
             }
             columns = ["run", "length", "position", metric, "low", "high"]
-            variants.append(Variant({"score": METRICS[metric], "length": length}, traces, layout, columns, rows))
+            when = {"score": METRICS[metric], "length": length}
+            variants.append(Variant(when, traces, layout, columns, rows, basis=basis(runs)))
     return Figure(
         "needle-position",
         "Does the position count?",

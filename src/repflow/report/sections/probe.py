@@ -13,8 +13,10 @@ from repflow.core.readout import ReadOut
 from repflow.core.results import Band, Result
 from repflow.report.data.comparable import Group, group_runs
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Cell, Content, Figure, Link, Table, Variant
+from repflow.report.data.model import Block, Cell, Content, Figure, Link, PageModel, Table, Variant
+from repflow.report.data.probed import probe_runs, probed_label
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import Summary, readout_sentence
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import strip_note
 from repflow.report.draw.lines import Curve, Depth, Drawn, band_rows, curves, line, marker, mean_band
@@ -29,31 +31,6 @@ READOUTS: dict[str, tuple[str, str]] = {
     "logit lens, median rank": ("lens_rank", "median rank of the answer's first token"),
     "logit lens, log-probability": ("lens_logprob", "mean log-probability of the answer's first token"),
 }
-
-
-def probe_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Runs of `repflow probe`."""
-    return [run for run in runs if run.study == "probe" and "probe_accuracy" in run.result]
-
-
-def question(run: StoredRun) -> tuple[str, ...]:
-    """What a probe asks: model, task, length, states and label."""
-    return (run.label, run.task, run.length, run.states, probed_label(run))
-
-
-def weight(run: StoredRun) -> tuple[int, int]:
-    """Prompts to fit on, then seeds: of two runs that ask the same, the greater one answers."""
-    counts = ReadOut.of(run.result).counts
-    return (0, 0) if counts is None else (counts.train, counts.seeds)
-
-
-def answering(probed: Sequence[StoredRun]) -> list[StoredRun]:
-    """Of the runs that ask the same, the one with most training prompts."""
-    best: dict[tuple[str, ...], StoredRun] = {}
-    for run in probed:
-        if question(run) not in best or weight(run) > weight(best[question(run)]):
-            best[question(run)] = run
-    return [run for run in probed if best[question(run)] is run]
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -86,7 +63,7 @@ def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:
         "norm and head."
     )
     alt = "Line chart of accuracy over depth, one line per model, with chance and the control task."
-    title = "Figure 7: what a probe reads at each depth"
+    title = "What a probe reads at each depth"
     return Figure(
         "figure-7",
         title,
@@ -96,12 +73,6 @@ def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:
         depth_axis=True,
         log_axis=True,
     )
-
-
-def probed_label(run: StoredRun) -> str:
-    """What is probed for, and where in the prompt."""
-    about = run.result.provenance["probe"]
-    return str(about["label"]) + ("" if about["position"] == "last" else f", at position {about['position']}")
 
 
 def _variant(group: Group, words: str, label: str, context: Context) -> Variant | None:
@@ -115,9 +86,14 @@ def _variant(group: Group, words: str, label: str, context: Context) -> Variant 
         beside=_beside if plain else None,
         shapes=_chance_lines(runs) if plain else (),
         columns=COLUMNS,
+        reading=_reading if plain else None,
     )
     found = curves(group, context, name, group.when | {"probed_for": label, "read-out": words}, curve)
     return replace(found, note=joined(found.note, _classes_note(runs))) if found else None
+
+
+def _reading(runs: Sequence[StoredRun]) -> str:
+    return readout_sentence([Summary(PageModel(run.label, 0, run.layers), probe=run) for run in runs])
 
 
 def _stored(result: Result, name: str) -> Band:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.report.data.comparable import task_name
+from repflow.report.data.comparable import basis, task_name
 from repflow.report.data.context import Context
 from repflow.report.data.model import Content, Prompts, PromptSample
 from repflow.report.data.runs import StoredRun
@@ -44,8 +44,9 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "The prompts themselves. Choose a sample and a token, and see how far it turns at each layer, how long it is, "
         "and how alike it is to the other tokens of its prompt."
     )
-    block = Prompts("prompts-explorer", "Token by token", samples, caption)
-    return Content(lead, [block])
+    block = Prompts("prompts-explorer", "One prompt and the path of each token", samples, caption)
+    told = f"{len(samples)} prompts: {basis(run for run, _ in chosen)}. Pick a token to see its path through depth."
+    return Content(lead, [block], reading=told)
 
 
 def _kept(run: StoredRun) -> list[dict[str, Any]]:

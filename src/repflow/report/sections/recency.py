@@ -11,16 +11,15 @@ from repflow.report.sections.attention import attention_blocks
 from repflow.report.sections.influence import influence_blocks
 from repflow.report.sections.memory import memory_blocks
 from repflow.report.sections.needle import needle_blocks
-from repflow.report.sections.reproduce import statement_tables
 
-REPRODUCED = "recency-figure"
+SHOWN = ("recency-influence", "needle-map", "memory-range", "hidden-attention")
+"""The first figure of each kind of study."""
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """How far back a token reaches, whether far things are found, and what the memory looks like; None without runs."""
     blocks: list[Block] = [*influence_blocks(runs, allow_mixed=context.allow_mixed), *needle_blocks(runs)]
     blocks += [*memory_blocks(runs, allow_mixed=context.allow_mixed), *attention_blocks(runs)]
-    blocks += statement_tables(runs, REPRODUCED, "recency-reproduced")
     if not blocks:
         return None
     lead = (
@@ -28,4 +27,4 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "the influence of each input on the output, the search for a needle, the memory gates, and the matrix by which "
         "a layer mixes its tokens."
     )
-    return Content(lead, blocks)
+    return Content(lead, blocks, [block.id for block in blocks if block.id in SHOWN] or None)

@@ -10,14 +10,14 @@ import numpy as np
 
 from repflow.core.results import Result
 from repflow.papers.thresholds import SIZES
-from repflow.report.data.comparable import group_runs
+from repflow.report.data.comparable import basis, group_runs
 from repflow.report.data.context import Context, measured_runs
 from repflow.report.data.interval import Interval, at
 from repflow.report.data.model import Block, Content, Figure, Variant
+from repflow.report.data.probed import probe_runs, probed_label
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import joined
 from repflow.report.draw.number import exact, short
-from repflow.report.sections.probe import probe_runs, probed_label
 
 COLUMNS = ("model", "run", "task", "states", "length", "parameters", "value", "low", "high")
 
@@ -87,11 +87,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     figures: list[Block] = [figure for figure in made if figure]
     if not figures:
         return None
-    lead = (
-        "How smooth the way through depth is, and whether longer prompts and larger models flow differently. The paper "
-        "finds Sm and St steady over length while accuracy falls, and larger models better on the whole but with a "
-        "larger loss at the last layer."
-    )
+    lead = "How smooth the way through depth is, and whether longer prompts and larger models flow differently."
     return Content(lead, figures)
 
 
@@ -150,7 +146,7 @@ def summary_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None
 def _summary_variant(when: dict[str, str], found: Sequence[Point], note: str) -> Variant:
     traces = [_trace(point.run.label, [point.run.label], [point], "markers") for point in found]
     layout = {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": when["metric"]}}, "showlegend": False}
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note)
+    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
 
 
 def length_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -180,7 +176,7 @@ def _length_variant(when: dict[str, str], found: Sequence[Point], note: str) -> 
         "xaxis": {"title": {"text": "tokens per prompt"}, "type": "log", "tickvals": ticks, "ticktext": words},
         "yaxis": {"title": {"text": when["metric"]}},
     }
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note)
+    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
 
 
 def size_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -219,7 +215,11 @@ def _size_variant(when: dict[str, str], found: Sequence[Point], note: str) -> Va
         "xaxis": {"title": {"text": "parameters"}, "type": "log"},
         "yaxis": {"title": {"text": when["metric"]}},
     }
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note)
+    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
+
+
+def _basis(found: Sequence[Point]) -> str:
+    return basis(point.run for point in found)
 
 
 def _trace(label: str, x: Sequence[int | str], mine: Sequence[Point], mode: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from repflow.core.catalogue import METRICS
 from repflow.core.results import Result
 from repflow.report.data.comparable import Group, group_runs
 from repflow.report.data.context import Context, measured_runs
-from repflow.report.data.model import Content, Figure
+from repflow.report.data.model import Content, Figure, PageModel
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import Summary, alike_sentence
 from repflow.report.draw.curve import joined
 from repflow.report.draw.depth import strip_note
 from repflow.report.draw.lines import Curve, curves, median_band, words_of
@@ -18,6 +19,8 @@ from repflow.report.sections.trainings import trainings_figure
 
 MEASURES = {"raw": "token_similarity", "excess over other prompts": "token_similarity_excess"}
 ALL_TOKENS = "all"
+SHOWN = ("figure-1",)
+"""What stands on the page beside the headline."""
 FLAT = ("token_similarity", "token_similarity_excess")
 
 
@@ -38,7 +41,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "How far each token turns from layer to layer, and how alike the tokens of a prompt are at each depth. Tokens "
         "that become alike (over-smoothing) can no longer be distinguished by what reads them."
     )
-    return Content(lead, figures)
+    return Content(lead, figures, [figure.id for figure in figures if figure.id in SHOWN] or None)
 
 
 def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
@@ -48,7 +51,8 @@ def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
         for words, metric in MEASURES.items():
             for tokens, prefix in _token_sets(group.runs, metric):
                 when = group.when | {"measure": words, "tokens": tokens}
-                found = curves(group, context, f"{prefix}{metric}", when)
+                plain = Curve(reading=_reading_of) if f"{prefix}{metric}" == "token_similarity" else None
+                found = curves(group, context, f"{prefix}{metric}", when, plain)
                 variants += [found] if found else []
     if not variants:
         return None
@@ -56,10 +60,10 @@ def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
         "Mean cosine between different tokens of a prompt, with its 95 % interval over prompts (band). Excess: what is "
         "left after the cosine between tokens of different prompts is taken off, so that what all prompts share does "
         "not count. Sink tokens are those left out by the run's rule, by default more than ten times the median norm. "
-        "The open marker behind the last layer is the output of the final norm. Random twins are in Figure 3."
+        "The open marker behind the last layer is the output of the final norm."
     )
     alt = "Line chart of token similarity over depth, one line per model with its interval."
-    title = "Figure 2: how alike the tokens are, by depth"
+    title = "How alike the tokens of a prompt are, by depth"
     return Figure(
         "figure-2",
         title,
@@ -68,6 +72,10 @@ def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
         variants,
         depth_axis=True,
     )
+
+
+def _reading_of(runs: Sequence[StoredRun]) -> str:
+    return alike_sentence([Summary(PageModel(run.label, 0, run.layers), flow=run) for run in runs])
 
 
 def _token_sets(runs: Sequence[StoredRun], metric: str) -> list[tuple[str, str]]:

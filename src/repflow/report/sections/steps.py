@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.report.data.comparable import task_name
+from repflow.report.data.comparable import basis, task_name
 from repflow.report.data.context import Context
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
@@ -61,4 +61,4 @@ def _variant(run: StoredRun, words: str, metric: str, context: Context) -> Varia
     layout |= {"shapes": [s for model in mixed for s in strip(model, axis="y")]} if mixed else {}
     rows = [[run.label, run.name, steps[i], j, exact(values[i, j])] for i, j in np.ndindex(*values.shape)]
     when = {"model": run.label, "task": task_name(run), "length": run.length, "states": run.states, "metric": words}
-    return Variant(when, [trace], layout, COLUMNS, rows)
+    return Variant(when, [trace], layout, COLUMNS, rows, basis=basis([run]))

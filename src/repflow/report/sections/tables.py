@@ -10,10 +10,10 @@ import numpy as np
 
 from repflow.papers import values as papers
 from repflow.report.data.context import Context, measured_runs
-from repflow.report.data.model import Block, Cell, Content, Table
+from repflow.report.data.model import Block, Cell, Content, Figure, Table
+from repflow.report.data.probed import probe_runs
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import exact
-from repflow.report.sections.probe import probe_runs
 from repflow.report.sections.reproduce import reproduce_figure, statement_tables
 from repflow.report.terminal.reproduce import (
     CAPTION,
@@ -48,7 +48,7 @@ class OwnCell:
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Tables 1 and 2, and every reproduced figure or table; None where no run is of the paper's tasks."""
-    cells = own_cells(runs)
+    cells = own_cells(runs) if context.papers else []
     blocks: list[Block] = []
     if cells:
         blocks = [table_1(cells), table_2(cells)]
@@ -58,6 +58,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     reproduced = [run for run in runs if run.study == "reproduce"]
     for place, run in enumerate(reproduced, 1):
         blocks += [_check_table(run, place) if "checks" in run.result.provenance else _comparison(run, place)]
+    blocks += statement_tables(runs, "recency-figure", "recency-reproduced")
     blocks += statement_tables(runs, "reproduce-table", "reproduce-statements")
     if not blocks:
         return None
@@ -65,7 +66,10 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "What the paper prints, and what these runs give. Other models, prompts and kinds of state than the paper's "
         "speak neither for nor against its numbers; the column of models says which they are."
     )
-    return Content(lead, blocks)
+    first = [block.id for block in blocks if isinstance(block, Figure)][:1]
+    count = sum(isinstance(block, Table) for block in blocks)
+    said = f"{count} table{'' if count == 1 else 's'} of printed values with ours beside them, folded below."
+    return Content(lead, blocks, first, said)
 
 
 def own_cells(runs: Sequence[StoredRun]) -> list[OwnCell]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from repflow.report.data.comparable import Group
+from repflow.report.data.comparable import Group, basis
 from repflow.report.data.model import Figure, PageModel, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import axis_names, joined, small_multiples
+from repflow.report.draw.curve import axis_names, columns_for, joined, small_multiples
 from repflow.report.draw.depth import depth, gap_note, hybrids, strip, strip_note, with_strips
+from repflow.report.draw.lines import nan_mean
 from repflow.report.draw.number import plain, short
 
 METRIC = "layer_cosine"
@@ -33,11 +34,10 @@ def figure_1(groups: Sequence[Group], models: Sequence[PageModel]) -> Figure | N
     variants = [variant for group in groups if (variant := _variant(group, models, most))]
     caption = (
         "Cosine of a token with itself one layer earlier, mean over prompts: 1 where the layer leaves its direction as "
-        "it is, 0 where it turns it by a right angle. Depth runs to the right, position in the prompt upwards. The "
-        "paper finds Transformers near 1 until a sharp turn at the end, state-space models lower and varied."
+        "it is, 0 where it turns it by a right angle. Depth runs to the right, position in the prompt upwards."
     )
     alt = "Heat maps of the cosine between neighbouring layers over depth and position, one panel per model."
-    title = "Figure 1: how far each token turns at each layer"
+    title = "How far each token turns at each layer"
     told = strip_note(models, variants)
     return Figure("figure-1", title, joined(caption, told), alt, variants, depth_axis=True)
 
@@ -64,12 +64,29 @@ def _variant(group: Group, models: Sequence[PageModel], most: int) -> Variant | 
         [run.label for run in runs],
         {"title": {"text": ""}},
         {"title": {"text": "position"}},
-        columns=2,
+        columns=columns_for(len(runs)),
         models=[run.label for run in runs],
     )
     layout |= with_strips(layout, shapes)
     columns = ("model", "run", "layer", "relative depth", "first position", "cosine")
-    return Variant(group.when, traces, layout, columns, rows, joined(*notes))
+    return Variant(group.when, traces, layout, columns, rows, joined(*notes), _turns(runs, maps), basis=basis(runs))
+
+
+def _turns(runs: Sequence[StoredRun], maps: Sequence[tuple[np.ndarray, list[int]]]) -> str:
+    """The layer that turns tokens most, the first left out, which turns every model's embedding; "" without one."""
+    means = [(run, nan_mean(values[1:], 1)) for run, (values, _) in zip(runs, maps, strict=True) if len(values) > 1]
+    turns = [
+        (float(np.nanmin(mean)), 2 + int(np.nanargmin(mean)), run) for run, mean in means if np.isfinite(mean).any()
+    ]
+    if not turns:
+        return ""
+    cosine, layer, run = min(turns, key=lambda turn: turn[0])
+    text = (
+        f"After the first layer, tokens turn most at layer {layer} of {run.layers} in {run.label} (cosine {cosine:.2f})"
+    )
+    calm, at, other = max(turns, key=lambda turn: turn[0])
+    rest = f"; in {other.label} no later layer turns them below {calm:.2f} (layer {at})" if len(turns) > 1 else ""
+    return f"{text}{rest}."
 
 
 def token_map(run: StoredRun, most: int) -> tuple[np.ndarray, list[int]]:

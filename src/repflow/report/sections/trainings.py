@@ -10,11 +10,11 @@ import numpy as np
 
 from repflow.core.results import Band
 from repflow.papers.reading import Reading, further_trainings, further_words, known_readings, read_results
-from repflow.report.data.comparable import Group
+from repflow.report.data.comparable import Group, basis
 from repflow.report.data.context import Context
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import axis_names, band_traces, joined, small_multiples
+from repflow.report.draw.curve import axis_names, band_traces, columns_for, joined, small_multiples
 from repflow.report.draw.depth import depth, hybrids, strip, strip_note, with_strips
 from repflow.report.draw.number import exact
 
@@ -96,8 +96,10 @@ def _variant(
         own = [model for model in hybrids(context.models) if model.label == again.run.label]
         shapes += [shape for model in own for shape in strip(model, panel=axis_names(place)[0][1:])]
     labels = [again.run.label for again in found]
-    layout = small_multiples(labels, {"title": {"text": ""}}, {"title": {"text": words}}, columns=2, models=labels)
+    layout = small_multiples(
+        labels, {"title": {"text": ""}}, {"title": {"text": words}}, columns=columns_for(len(labels)), models=labels
+    )
     for place in range(1, len(found)):
         layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
     layout |= with_strips(layout, shapes)
-    return Variant(when, traces, layout, COLUMNS, rows)
+    return Variant(when, traces, layout, COLUMNS, rows, basis=basis(again.run for again in found))

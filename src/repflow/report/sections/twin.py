@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
-from repflow.report.data.comparable import task_name
+from repflow.report.data.comparable import basis, task_name
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Cell, Content, Figure, Table, Variant
+from repflow.report.data.model import Block, Cell, Content, Figure, PageModel, Table, Variant
 from repflow.report.data.runs import StoredRun
-from repflow.report.draw.curve import axis_names, joined, small_multiples
+from repflow.report.data.summary import Summary, twin_sentence
+from repflow.report.draw.curve import axis_names, columns_for, joined, small_multiples
 from repflow.report.draw.depth import depth, gap_note, hybrids, strip, strip_note, with_strips
 from repflow.report.draw.lines import nan_mean
 from repflow.report.draw.number import exact, short
@@ -37,8 +38,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         return None
     lead = (
         "What shows with random weights comes from the architecture and how it is initialised; what shows only in "
-        "trained weights was learnt. The paper reads: tokens of a Transformer are alike whatever its weights, those of "
-        "a state-space model only once trained."
+        "trained weights was learnt."
     )
     return Content(lead, blocks)
 
@@ -66,7 +66,7 @@ def figure_3(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         "one seed. All weights of a panel read the same prompts; all panels have one scale."
     )
     alt = "Lines of token similarity over depth for trained and random weights, one panel per model."
-    title = "Figure 3: trained weights against random twins"
+    title = "Trained weights against random twins"
     return Figure(
         "figure-3",
         title,
@@ -133,12 +133,29 @@ def _variant(families: Sequence[Family], metric: str, when: dict[str, str], cont
         own = [model for model in hybrids(context.models) if model.label == label]
         shapes += [shape for model in own for shape in strip(model, panel=axis_names(place)[0][1:])]
     layout = small_multiples(
-        labels, {"title": {"text": ""}}, {"title": {"text": "token similarity"}}, columns=2, models=labels
+        labels,
+        {"title": {"text": ""}},
+        {"title": {"text": "token similarity"}},
+        columns=columns_for(len(labels)),
+        models=labels,
     )
     for place in range(1, len(families)):
         layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
     layout |= with_strips(layout, shapes)
-    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes))
+    shown_runs = [run for family in families for runs in family.values() for run in runs]
+    said = _differ(families) if metric == MEASURES["raw"] else ""
+    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes), said, basis=basis(shown_runs))
+
+
+def _differ(families: Sequence[Family]) -> str:
+    """The model whose trained and random weights differ most at the end; "" where none was measured with both."""
+    entries = []
+    for family in families:
+        twins = [run for init, runs in family.items() if init != TRAINED for run in runs]
+        if TRAINED in family and twins:
+            trained = family[TRAINED][0]
+            entries.append(Summary(PageModel(trained.label, 0, trained.layers), flow=trained, twin=twins[0]))
+    return twin_sentence(entries)
 
 
 def _label(family: Family) -> str:

@@ -10,14 +10,15 @@ import numpy as np
 
 from repflow.core.intervals import LEAST_VALUES
 from repflow.core.readout import ReadOut
-from repflow.report.data.comparable import MIXED, group_runs, task_name
-from repflow.report.data.context import Context, measured_runs
+from repflow.report.data.comparable import task_name
+from repflow.report.data.context import Context
 from repflow.report.data.interval import Interval, at, few_prompts, over_samples
 from repflow.report.data.model import Cell, Content, Link, PageModel, Table, Text
+from repflow.report.data.probed import probed_label
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import summaries
 from repflow.report.draw.depth import depth
 from repflow.report.draw.lines import nan_mean
-from repflow.report.sections.probe import answering, probe_runs, probed_label
 from repflow.report.sections.scaling import one_grid
 
 LEAST_PROMPTS = 2 * LEAST_VALUES
@@ -31,6 +32,8 @@ ORDINARY = (
     "intermediate_beats_final",
 )
 """Findings about the study rather than the model, or that the table tells anyway."""
+FEW = 2
+"""Models whose sentences stand on the page; those of more are folded away."""
 TOLD = 3
 """Findings of a run that the table repeats; the others are in the table of findings."""
 
@@ -55,43 +58,17 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     lead = "What each model does with its tokens on the way to the answer."
     asked = {conditions(run) for run in flows}
     lead += f" All numbers of the flow: {asked.pop()}." if len(asked) == 1 else ""
-    return Content(lead, [sentences, verdict_table(verdicts)])
+    shown = [sentences.id] if len(verdicts) <= FEW else []
+    return Content(lead, [sentences, verdict_table(verdicts)], shown, lead)
 
 
 def verdicts_of(runs: Sequence[StoredRun], context: Context) -> list[Verdict]:
     """For every model the run that most models share, residual states and long prompts before others."""
-    flows, probes = _main(measured_runs(runs), context), _main_probes(answering(probe_runs(runs)), context)
-    found = []
-    for model in context.models:
-        flow, probe = flows.get(model.label), probes.get(model.label)
-        if flow or probe:
-            found.append(Verdict(model, flow, probe, unusual(flow, probe)))
-    return found
-
-
-def _main_probes(runs: Sequence[StoredRun], context: Context) -> dict[str, StoredRun]:
-    """Probes for one label: the one that most models are shown to hold, the first one where none is."""
-    labels = dict.fromkeys(probed_label(run) for run in runs)
-    found = [_main([run for run in runs if probed_label(run) == label], context) for label in labels]
-    return max(found, key=lambda chosen: sum(decodable(run) for run in chosen.values()), default={})
-
-
-def decodable(run: StoredRun) -> bool:
-    """Whether the interval of the accuracy at the peak lies above chance."""
-    return ReadOut.of(run.result).decodable
-
-
-def _main(runs: Sequence[StoredRun], context: Context) -> dict[str, StoredRun]:
-    """The run of every model in the set that has most models."""
-    groups = group_runs(runs, allow_mixed=context.allow_mixed)
-    groups = [group for group in groups if group.states != MIXED]
-    length = {id(group): int(group.length) if group.length.isdigit() else 0 for group in groups}
-    groups.sort(key=lambda group: (group.states != "residual", -len(group.runs), -length[id(group)]))
-    chosen: dict[str, StoredRun] = {}
-    for group in groups:
-        for run in group.runs:
-            chosen.setdefault(run.label, run)
-    return chosen
+    return [
+        Verdict(entry.model, entry.flow, entry.probe, unusual(entry.flow, entry.probe))
+        for entry in summaries(runs, context)
+        if entry.flow or entry.probe
+    ]
 
 
 def conditions(run: StoredRun) -> str:

@@ -7,18 +7,102 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from repflow.core.results import Result
-from repflow.core.verdict import EFFECT, WORDS
+from repflow.core.verdict import EFFECT, MEANING, WORDS
 from repflow.papers.claims import Clause
-from repflow.papers.findings import Judged, told_part, verdict_words
+from repflow.papers.findings import Judged, told_part, verdict_sentence, verdict_words
 from repflow.papers.reading import HYBRID, SSM, TBM, Flow, Probe, Reading, further_trainings, further_words
+from repflow.report.data.comparable import basis
+from repflow.report.data.summary import Summary, sentences
+from repflow.report.terminal.cell import ABSENT
 
 WIDTH = 100
+COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}
 WINDOW = 64
 """Last tokens whose share of all influence is told."""
-LABELS = {"index": "the gold pair's index", "answer": "the answer's first symbol"}
+LABELS = {"answer": "the answer's first symbol", "index": "the gold pair's index"}
+
+
+def first_screen(entries: Sequence[Summary], width: int) -> list[RenderableType]:
+    """What ran, one table of the models, and what the runs say, in sentences that need no knowledge of repflow."""
+    width = min(width, WIDTH)
+    parts: list[RenderableType] = [Text("\n".join(_hanging(what_ran(entries), width, 0))), summary_table(entries)]
+    lines = [line for text in sentences(entries) for line in _hanging(f"- {text}", width, 2)]
+    return [*parts, Text("\n".join(lines))] if lines else parts
+
+
+def what_ran(entries: Sequence[Summary]) -> str:
+    """Models, task and prompts in a sentence."""
+    runs = {name: [run for entry in entries if (run := getattr(entry, name))] for name in ("flow", "probe", "reach")}
+    words = {"flow": "to measure", "probe": "to probe", "reach": "to trace influence"}
+    counts = {name: sorted({int(run.result.config["samples"]) for run in own}) for name, own in runs.items()}
+    told = ", ".join(f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name])
+    places = dict.fromkeys(basis(own, states=False).rpartition(", ")[0] for own in runs.values() if own)
+    number = COUNTS[len(entries)] if len(entries) < len(COUNTS) else str(len(entries))
+    return f"{number.capitalize()} small models that repflow trained read {' and '.join(places)} (prompts: {told})."
+
+
+def summary_table(entries: Sequence[Summary]) -> RichTable:
+    """A row per model: how alike its tokens are at the start, at most and at the end; reach; answers."""
+    caption = (
+        "alike: mean cosine of two tokens of a prompt, at the embedding, at most and at the last block; reach: last "
+        f"tokens that hold half of all influence on the output; answers: {_answered_on(entries)}"
+    )
+    table = RichTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for name in ("blocks", "alike: start", "peak", "end", "reach", "answers"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary_rows(entries):
+        states = [row["alike"][name] for name in ("start", "peak", "end")] if row["alike"] else [None] * 3
+        numbers = [ABSENT if value is None else f"{value:.2f}" for value in states]
+        reach = ABSENT if row["reach"] is None else f"{row['reach']:.0f}"
+        answers = ABSENT if row["answers"] is None else f"{row['answers']:.0%}"
+        table.add_row(Text(row["model"]), str(row["blocks"]), *numbers, reach, answers)
+    return table
+
+
+def _answered_on(entries: Sequence[Summary]) -> str:
+    told = dict.fromkeys(
+        f"of {entry.answers.count} prompts ({entry.answers.basis})" for entry in entries if entry.answers
+    )
+    return "; ".join(told) or "not known"
+
+
+def summary_rows(entries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """The table's numbers; None for what was not measured."""
+    rows = []
+    for entry in entries:
+        curve = entry.curve
+        ends = (
+            {"start": float(curve[0]), "peak": float(curve[entry.peak]), "end": float(curve[-1])}
+            if len(curve)
+            else None
+        )
+        back, answers = entry.tokens_back, entry.answers
+        rows.append(
+            {
+                "model": entry.label,
+                "blocks": entry.model.layers,
+                "alike": ends,
+                "reach": None if back is None else back.value,
+                "answers": None if answers is None else answers.share.value,
+                "answered": None if answers is None else answers.count,
+            }
+        )
+    return rows
+
+
+def verdict_line(judged: Sequence[Judged]) -> str:
+    """The findings of paper 1 in one line."""
+    counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"Of the {len(judged)} findings of paper 1 (arXiv 2510.06640), on these models: {told}."
 
 
 def model_verdict(
@@ -145,13 +229,15 @@ def findings_text(judged: Sequence[Judged], width: int) -> str:
     lines += _hanging(POWER, width, 0)
     for entry in judged:
         lines += ["", *_hanging(f"{entry.code}: {verdict_words(entry)}", width, 9)]
-        told = [("paper", entry.words), ("ours", entry.ours), ("why", entry.reason), ("note", entry.caution)]
+        told = [("short", verdict_sentence(entry)), ("paper", entry.words), ("ours", entry.ours)]
+        told += [("why", entry.reason), ("note", entry.caution)]
         if entry.branches:
             differ = "; ".join(f"{told_part(part)}: {part.asked[0].found}" for part in entry.on_branches if part.asked)
             told += [("also", f"{verdict_words(entry.branches)}{f'. {differ}' if differ else ''}")]
         for head, text in told:
             if text:
                 lines += _hanging(f"  {head + ':':<6} {text}", width, 9)
+    lines += ["", *(line for word, text in MEANING.items() for line in _hanging(f"{word}: {text}", width, 2))]
     return "\n".join([*lines, "", ", ".join(f"{sum(e.verdict == word for e in judged)} {word}" for word in WORDS)])
 
 
@@ -173,11 +259,14 @@ def demo_json(
     reach: Mapping[str, Any],
     known: Sequence[Reading],
     place: str,
+    entries: Sequence[Summary] = (),
 ) -> dict[str, Any]:
     """The same as one object."""
     others = {reading.model: further_trainings(reading, known, place) for reading in readings}
     return {
         "runs": list(runs),
+        "models": summary_rows(entries),
+        "sentences": sentences(entries),
         "reach": dict(reach),
         "further_trainings": {
             model: {

@@ -8,6 +8,7 @@ const LETTER = 6.8; // pixels of a letter of the legend, on the average
 const GAP = { x: 78, y: 84 };
 const PANEL = { wide: 300, narrow: 280 };
 const NAME = { wide: 28, narrow: 16 };
+const OPENING = { wide: 340, narrow: 320 }; // with its cards on the first screen
 const TALL = 600;
 const PLAIN = { wide: 400, narrow: 340 };
 
@@ -260,7 +261,7 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
   const whole = {
     ...layout,
     height,
-    autosize: true,
+    ...(state.paper ? { width: state.paper, autosize: false } : { width: undefined, autosize: true }),
     showlegend: legend,
     paper_bgcolor: ink("paper"), plot_bgcolor: ink("paper"),
     font: { family: FONT, size: 13, color: ink("ink") },
@@ -309,7 +310,7 @@ function notice(text) {
 function chartHeight(figure, variant, rows) {
   const width = NARROW.matches ? "narrow" : "wide";
   const tall = figure.height && (!NARROW.matches || figure.height > TALL); // a long list of rows needs its height
-  if (!variant.layout.grid) return tall ? figure.height : PLAIN[width];
+  if (!variant.layout.grid) return tall ? figure.height : figure.opening ? OPENING[width] : PLAIN[width];
   const own = figure.height && !NARROW.matches ? figure.height / (variant.layout.grid.rows || 1) : PANEL[width];
   return own * rows + 60;
 }
@@ -322,7 +323,8 @@ function notAboveZero(traces) {
 const CONFIG = { displayModeBar: false, responsive: true, showTips: false, displaylogo: false, doubleClick: "reset" };
 
 /** Draw into an element, or draw again what has changed. */
-function draw(element, picture) {
+async function draw(element, picture) {
+  await withPlotly();
   element.style.minHeight = picture.height + "px";
   // drawn for another width: Plotly would keep room for colour bars that now lie elsewhere, until no panel is left
   if (element.data && element.drawnNarrow !== NARROW.matches) Plotly.purge(element);

@@ -8,10 +8,27 @@ function data(id) {
   return unpacked.get(id);
 }
 
-async function unpack(text) {
+async function unpackText(text) {
   const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
+  return new Response(stream).text();
+}
+
+async function unpack(text) {
+  return JSON.parse(await unpackText(text));
+}
+
+let plotly = null;
+
+/** Plotly's script, unpacked and added once; the page's policy knows its hash. */
+function withPlotly() {
+  plotly ??= unpackText(BY_ID("page-plotly").textContent).then((text) => {
+    BY_ID("page-plotly").remove();
+    const script = document.createElement("script");
+    script.textContent = text;
+    document.head.append(script);
+  });
+  return plotly;
 }
 
 /** A cell of CSV. A text that a spreadsheet would take for a formula gets an apostrophe in front. */

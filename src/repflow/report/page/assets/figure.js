@@ -40,10 +40,11 @@ function makeFigure(settings) {
     useLog: settings.starts_log,
     seen: false,
     stale: true,
+    opening: Boolean(root.closest(".opening")),
   };
   const grid = settings.panels > 1 ? { rows: settings.rows } : undefined;
   const rows = NARROW.matches ? settings.panels : settings.rows;
-  figure.chart.style.minHeight = chartHeight(settings, { layout: { grid } }, rows) + "px"; // so that little jumps later
+  figure.chart.style.minHeight = chartHeight(figure, { layout: { grid } }, rows) + "px"; // so that little jumps later
   addMenus(figure);
   addTools(figure);
   addKeys(figure);
@@ -121,6 +122,7 @@ function addTools(figure) {
     }),
     toolButton("SVG", `${figure.title} as SVG`, picture("svg")),
     toolButton("PNG", `${figure.title} as PNG`, picture("png")),
+    linkButton(figure.title, () => figureAddress(figure)),
   );
 }
 
@@ -163,14 +165,29 @@ async function redraw(figure) {
   const variant = await variantData(figure);
   if (at !== figure.at) return; // chosen otherwise in the meantime: a newer call draws
   figure.root.querySelectorAll(".waiting").forEach((element) => element.remove());
-  const picture = drawing(variant, figure, { log: figure.useLog, width: figure.chart.clientWidth });
+  const picture = drawing(variant, figure, { log: figure.useLog, width: state.paper || figure.chart.clientWidth });
   await draw(figure.chart, picture);
   figure.point = null;
   const notes = [variant.note];
   if (picture.hidden) notes.push(`${picture.hidden} values at or below zero are not drawn on a logarithmic axis.`);
+  showWords(figure, variant);
   const note = figure.root.querySelector(".note");
   note.textContent = visible(notes.filter(Boolean).join(" "));
   note.hidden = !note.textContent;
+}
+
+/** What the variant shows: its sentence, what it rests on, and the text for those who cannot see it. */
+function showWords(figure, { reading, basis, alt }) {
+  const say = (selector, text) => {
+    const element = figure.root.querySelector(selector);
+    element.textContent = visible(text || "");
+    element.hidden = !text;
+  };
+  const told = figure.opening && BY_ID("page-sentence") && BY_ID("page-sentence").textContent.includes(visible(reading || ""));
+  say(".reading", told ? "" : reading);
+  say(".basis", basis);
+  say(".alt", alt);
+  figure.chart.setAttribute("aria-label", visible(`${figure.title}. ${alt}`));
 }
 
 /** Arrow keys read the values of the focused chart. */

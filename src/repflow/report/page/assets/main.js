@@ -38,7 +38,7 @@ function addModels(place) {
   if (SETTINGS.models.length < 2) return;
   const boxes = SETTINGS.models.map((model) => {
     const swatch = make("span", { class: "swatch", "data-colour": String(model.colour) });
-    const box = make("input", { type: "checkbox", checked: true, name: "models" });
+    const box = make("input", { type: "checkbox", checked: true, name: "models", value: model.label });
     box.addEventListener("change", () => {
       if (box.checked) state.unchosen.delete(model.label);
       else state.unchosen.add(model.label);
@@ -180,13 +180,18 @@ function watchCharts(explorers) {
 }
 
 /** Stay at the part that a link named while figures above it are drawn and grow; until the reader moves. */
-function keepTarget() {
+function keepTarget(explorers) {
   let target = null;
   const aim = () => {
-    target = BY_ID(decodeURIComponent(location.hash.slice(1)));
+    target = applyAddress(explorers);
+    if (target) target.scrollIntoView({ behavior: "instant" });
     setTimeout(() => (target = null), 3000);
   };
   window.addEventListener("hashchange", aim);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link) reveal(BY_ID(decodeURIComponent(link.hash.slice(1)).split("?")[0])); // the same address again is no change
+  });
   for (const moved of ["wheel", "touchmove", "keydown", "pointerdown"]) window.addEventListener(moved, () => (target = null), { passive: true });
   whenIdle.push(() => target && target.scrollIntoView({ behavior: "instant" }));
   if (location.hash.length > 1) aim();
@@ -201,7 +206,8 @@ function start() {
   addTables();
   watchSections();
   watchCharts(explorers);
-  keepTarget();
+  keepTarget(explorers);
+  addPrinting();
 }
 
 start();

@@ -198,5 +198,6 @@ function addPromptTools(view) {
     }),
     toolButton("SVG", "The token's path as SVG", picture("svg")),
     toolButton("PNG", "The token's path as PNG", picture("png")),
+    linkButton(view.settings.title, () => explorerAddress(view)),
   );
 }

@@ -10,6 +10,7 @@ const state = {
   unchosen: new Set(),
   depth: SETTINGS.models.length === 1 ? "absolute" : "relative",
   theme: "system",
+  paper: null, // pixels of a sheet while it is printed
 };
 
 const listeners = [];

@@ -1,0 +1,124 @@
+"""The page's first screen: one sentence, the headline figure and four cards, all from the runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+
+from repflow.report.data.comparable import basis
+from repflow.report.data.model import Card, Figure, Section
+from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import Summary, measured_on, sentences
+
+HEADLINE = "figure-2"
+"""Token similarity by depth; a page without it begins with its first figure."""
+COMMANDS = {"similarity": "measure", "reach": "recency", "read-out": "probe"}
+
+
+def headline(sections: Sequence[Section]) -> str:
+    """Id of the figure on the first screen, "" where the page has none."""
+    figures = [block.id for section in sections for block in section.blocks if isinstance(block, Figure)]
+    return HEADLINE if HEADLINE in figures else next(iter(figures), "")
+
+
+def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun]) -> str:
+    """The page in one sentence: the first thing that its runs say, and what they rest on."""
+    said = sentences(entries)
+    if said:
+        return f"{said[0]} ({_rest(said[0], entries)})" if _rest(said[0], entries) else said[0]
+    studies = list(dict.fromkeys(run.study for run in runs))
+    tasks = [task for task in dict.fromkeys(run.task for run in runs) if task]
+    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    return f"{count} of {', '.join(studies)}" + (f" on {', '.join(tasks)}" if tasks else "")
+
+
+def _rest(text: str, entries: Sequence[Summary]) -> str:
+    """What the runs behind a sentence have in common, which are those of the models that it names."""
+    named = [entry for entry in entries if entry.label in text]
+    if text.startswith("Order decides"):
+        return "; ".join(dict.fromkeys(entry.answers.basis for entry in named if entry.answers))
+    kind = "reach" if "moves" in text else "flow"
+    return basis([run for entry in named if (run := getattr(entry, kind))], states=kind == "flow")
+
+
+def cards(entries: Sequence[Summary]) -> list[Card]:
+    """Most alike, least alike, farthest reach, best read-out; what was not measured says how to; none without a model.
+
+    On a page of several models a card names one of them; on a page of one it names a state.
+    """
+    if not entries:
+        return []
+    return [*_alike(entries), _reach(entries), _read_out(entries)]
+
+
+def _alike(entries: Sequence[Summary]) -> list[Card]:
+    known = [entry for entry in entries if len(entry.curve)]
+    titles = ("Most alike", "Least alike")
+    if not known:
+        return [_missing(title, "how alike tokens are", "similarity", entries) for title in titles]
+    if len(known) == 1:
+        places = [(known[0], known[0].peak), (known[0], known[0].low)]
+    else:
+        most = max(known, key=lambda entry: entry.curve[entry.peak])
+        least = min(known, key=lambda entry: entry.curve[entry.peak])
+        places = [(most, most.peak), (least, least.peak)]
+    single = len(known) == 1
+    return [
+        Card(
+            title,
+            f"{entry.curve[state]:.2f}",
+            f"{'tokens of ' if single else ''}{entry.label} at "
+            f"{'' if single or title == titles[0] else 'its highest, '}state {state} of {len(entry.curve) - 1}",
+            f"mean cosine of two tokens; {_between(entry, state)}{measured_on(entry.flow)}",
+            HEADLINE,
+        )
+        for title, (entry, state) in zip(titles, places, strict=True)
+    ]
+
+
+def _between(entry: Summary, state: int) -> str:
+    value = entry.similarity(state)
+    return f"95 % interval {value.low:.3f} to {value.high:.3f}; " if np.isfinite(value.low) else ""
+
+
+def _reach(entries: Sequence[Summary]) -> Card:
+    known = [(value, entry) for entry in entries if (value := entry.tokens_back)]
+    if not known:
+        return _missing("Farthest reach", "how far back tokens reach", "reach", entries)
+    value, entry = max(known, key=lambda pair: pair[0].value)
+    others = min(known, key=lambda pair: pair[0].value)
+    against = f"; {others[1].label} {others[0].value:.0f}" if len(known) > 1 else ""
+    assert entry.reach is not None
+    return Card(
+        "Farthest reach" if len(known) > 1 else "Reach",
+        f"{value.value:.0f} tokens",
+        f"hold half of what moves the last output of {entry.label}{against}",
+        basis([entry.reach], states=False),
+        "recency-influence",
+    )
+
+
+def _read_out(entries: Sequence[Summary]) -> Card:
+    known = [(read, entry) for entry in entries if (read := entry.read)]
+    if not known:
+        return _missing("Best read-out", "where the answer can be read", "read-out", entries)
+    read, entry = max(known, key=lambda pair: (pair[0].decodable, pair[0].accuracy.value - pair[0].chance))
+    place = f"{read.place(read.peak)} of {read.number(read.last)}" if read.decodable else "no state above chance"
+    return Card(
+        "Best read-out",
+        f"{read.accuracy.value:.2f}",
+        f"chance {read.chance:.2f}; {read.label}, {entry.label} at {place}"
+        if read.decodable
+        else f"chance {read.chance:.2f}; {read.label}: {place} in {entry.label}",
+        f"{measured_on(entry.probe)}{read.beside}",
+        "figure-7",
+    )
+
+
+def _missing(title: str, what: str, kind: str, entries: Sequence[Summary]) -> Card:
+    """A card of what no run measured, with the command that does."""
+    run = next(run for run in (entries[0].flow, entries[0].probe, entries[0].reach) if run)
+    spec = str(run.facts.get("spec") or run.label)
+    return Card(title, "", f"not measured: `repflow {COMMANDS[kind]} {shlex.quote(spec)}` measures {what}")

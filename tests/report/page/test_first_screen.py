@@ -1,0 +1,145 @@
+"""What a page says first: one sentence, a headline figure and four cards, all from the runs; then its sections."""
+
+import json
+
+import numpy as np
+import pytest
+
+from repflow.report.data.model import Figure
+from repflow.report.data.text import json_text
+from repflow.report.draw.description import alternative, reading
+from repflow.report.page.build import build_page
+from repflow.report.page.twin import page_json
+from tests.report.stored_runs import keep, measured, probed, reached
+
+ORDERED = ["ssm", "ssm", "ssm", "attention"]
+CLAIMS = {"findings", "tables"}
+
+
+def with_similarity(result, curve):
+    """The result with the same curve of token similarity for every prompt, a little apart."""
+    samples = result["token_similarity"].shape[1]
+    noise = np.linspace(-0.01, 0.01, samples)
+    result.arrays["token_similarity"] = np.asarray(curve)[:, None] + noise[None]
+    return result
+
+
+def answered(name, share, kinds):
+    """A probed run whose model answers that share of its prompts."""
+    result = probed(name, kinds=kinds, parameters=2_000_000)
+    result.arrays["answer_correct"] = (np.arange(10) < 10 * share).astype(float)
+    return result
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three models: one collapses, one does not, one is a hybrid; reach and probes of some."""
+    keep(tmp_path, "a", with_similarity(measured("gpt"), [0.1, 0.5, 0.9, 0.6, 0.3]))
+    keep(tmp_path, "b", with_similarity(measured("mamba", kinds=["ssm"] * 4), [0.1, 0.15, 0.2, 0.2, 0.2]))
+    keep(tmp_path, "c", with_similarity(measured("hybrid", kinds=ORDERED), [0.1, 0.3, 0.4, 0.3, 0.2]))
+    keep(tmp_path, "d", reached("gpt", half=21))
+    keep(tmp_path, "e", reached("mamba", half=4, kinds=["ssm"] * 4))
+    keep(tmp_path, "f", probed("gpt"))
+    return tmp_path
+
+
+def test_four_cards_name_a_model_each_with_its_number_and_what_it_rests_on(runs):
+    page = build_page([runs])
+    cards = {card.title: card for card in page.cards}
+    assert list(cards) == ["Most alike", "Least alike", "Farthest reach", "Best read-out"]
+    assert (cards["Most alike"].value, cards["Most alike"].text) == ("0.90", "gpt at state 2 of 4")
+    assert cards["Least alike"].value == "0.20"
+    assert cards["Least alike"].text.startswith("mamba at its highest, state ")
+    assert cards["Farthest reach"].value == "21 tokens"
+    assert cards["Farthest reach"].text.endswith("gpt; mamba 4")
+    assert "chance 0.25" in cards["Best read-out"].text
+    ids = {block.id for section in page.sections for block in section.blocks}
+    for card in page.cards:
+        assert card.target in ids, card.title
+        assert "prompts" in card.basis
+        assert "32 tokens" in card.basis
+    assert page.subtitle.startswith("mamba forgets first: half of what moves its last output lies in the last 4 tokens")
+    assert "(kvpr, 32 tokens, 3 prompts)" in page.subtitle
+
+
+def test_equal_parameters_in_another_order_are_the_headline_where_answers_differ(tmp_path):
+    keep(tmp_path, "a", answered("last", 1.0, ORDERED))
+    keep(tmp_path, "b", answered("first", 0.0, ORDERED[::-1]))
+    expected = (
+        "Order decides: with equal parameters (2.0 M), last (attention last) answers 100% of 10 prompts, first "
+        "(attention first) 0%."
+    )
+    assert build_page([tmp_path]).subtitle.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "kinds"), [(0.9, ORDERED[::-1]), (0.0, ["ssm", "ssm", "attention", "attention"]), (0.0, ORDERED)]
+)
+def test_it_is_not_said_where_answers_are_alike_or_the_models_are_not(tmp_path, share, kinds):
+    keep(tmp_path, "a", answered("last", 1.0, ORDERED))
+    keep(tmp_path, "b", answered("first", share, kinds))
+    assert "Order decides" not in build_page([tmp_path]).subtitle
+
+
+def test_a_page_of_one_model_names_states_and_says_how_to_measure_the_rest(tmp_path):
+    keep(tmp_path, "a", with_similarity(measured("gpt"), [0.1, 0.5, 0.9, 0.6, 0.3]))
+    page = build_page([tmp_path])
+    most, least, reach, read = page.cards
+    assert (most.value, most.text) == ("0.90", "tokens of gpt at state 2 of 4")
+    assert (least.value, least.text) == ("0.10", "tokens of gpt at state 0 of 4")
+    assert (reach.value, read.value) == ("", "")
+    assert "`repflow recency models/gpt`" in reach.text
+    assert "`repflow probe models/gpt`" in read.text
+    assert page.subtitle.startswith("The tokens of a prompt start 0.10 alike, are most alike (0.90) at state 2 of 4")
+    assert page.headline == "figure-2"
+
+
+def test_a_page_of_ones_own_runs_makes_no_claims_of_the_paper(runs):
+    own, asked = build_page([runs]), build_page([runs], papers=True)
+    assert not CLAIMS & {section.id for section in own.sections}
+    assert [section.id for section in asked.sections][-2:] == ["findings", "tables"], "and last"
+    assert "paper" not in json_text([own.subtitle, [section.lead for section in own.sections]])
+
+
+def test_tokens_and_reach_come_before_everything_else(runs):
+    assert [section.id for section in build_page([runs]).sections][:2] == ["prompts", "recency"]
+
+
+def test_every_figure_has_a_reading_an_alternative_and_its_basis_from_the_data(runs):
+    page = build_page([runs])
+    for section in page.sections:
+        for block in section.blocks:
+            for variant in block.variants if isinstance(block, Figure) else ():
+                assert variant.reading.endswith("."), (block.id, variant.when)
+                assert any(model.label in variant.alt for model in page.models), block.id
+                assert "32 tokens" in variant.basis, block.id
+                assert "prompts" in variant.basis, block.id
+
+
+def test_words_of_a_chart_follow_its_traces():
+    from repflow.report.data.model import Variant
+
+    lines = [
+        {"name": "a", "x": [0, 1, 2], "y": [0.1, 0.9, None]},
+        {"name": "b", "x": [0, 1, 2], "y": [0.5, 0.25, 0.125]},
+        {"name": "b, peak", "x": [0], "y": [0.5], "showlegend": False},
+        {"x": [0, 1], "y": [1, 1], "hoverinfo": "skip"},
+    ]
+    drawn = Variant({}, lines, {"yaxis": {"title": {"text": "norm"}}})
+    assert alternative(drawn) == "a from 0.1 to 0.9; b from 0.5 to 0.125."
+    assert reading(drawn) == "Norm at the end: highest in a (0.9), lowest in b (0.125)."
+    heat = {"type": "heatmap", "name": "m", "x": [0, 1], "y": [5, 6], "z": [[0.5, 0.1], [None, 1.0]]}
+    assert alternative(Variant({}, [heat])) == "m: 2 by 2 cells from 0.1 at depth 1, row 5 to 1 at depth 1, row 6."
+    assert reading(Variant({}, [])) == ""
+
+
+def test_the_json_twin_holds_every_number_of_the_page(runs):
+    page = build_page([runs])
+    twin = json.loads(json.dumps(page_json(page), allow_nan=False))
+    assert twin["sentence"] == page.subtitle
+    assert [card["value"] for card in twin["cards"]] == [card.value for card in page.cards]
+    blocks = {block["id"]: block for section in twin["sections"] for block in section["blocks"]}
+    assert set(blocks) == {block.id for section in page.sections for block in section.blocks}
+    figure = next(b for s in page.sections for b in s.blocks if b.id == "figure-2")
+    assert blocks["figure-2"]["variants"][0]["rows"] == [list(row) for row in figure.variants[0].rows]
+    assert blocks["prompts-explorer"]["samples"][0]["tokens"][0] == "t0"

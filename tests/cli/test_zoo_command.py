@@ -1,6 +1,7 @@
 """`repflow zoo`, `zoo:NAME` as a model, the zoo where no model is named, and `repflow demo`, on a tiny zoo."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,11 @@ import pytest
 
 from repflow import load, load_result, measure, probe
 from repflow.core.errors import InputError
+from repflow.core.verdict import MEANING
 from repflow.papers.findings import FINDINGS
 from repflow.spec import zoo
 from repflow.studies import demo
 from repflow.studies.recency.config import RecencyConfig
-from tests.cli.invocation import WIDE, invoke
 from tests.models.tiny_zoo import make_zoo
 
 THREE = ("gpt-neox", "mamba2", "hybrid")
@@ -128,39 +129,17 @@ def test_probe_and_diagnose_take_the_zoo_too(cli, command):
 
 
 # ---------------------------------------------------------------- demo
-def shorten(monkeypatch, tiny, place):
+@pytest.fixture
+def short(monkeypatch, tiny, tmp_path):
     """A demo of seconds, on a zoo of three."""
     for name in THREE:
-        shutil.copytree(tiny / name, place / "three" / name)
-    shutil.copy(tiny / zoo.DIGESTS, place / "three")
-    monkeypatch.setenv(zoo.VARIABLE, str(place / "three"))
-    small = {"SAMPLES": 2, "GRID": 2, "PROBE_SAMPLES": 40, "PROBED": ("mamba2",), "LABELS": ("answer",)}
+        shutil.copytree(tiny / name, tmp_path / "three" / name)
+    shutil.copy(tiny / zoo.DIGESTS, tmp_path / "three")
+    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "three"))
+    small = {"SAMPLES": 2, "GRID": 2, "PROBE_SAMPLES": 40, "PROBED": ("mamba2",)}
     small |= {"REACH_PROBES": 1}
     for name, value in small.items():
         monkeypatch.setattr(demo, name, value)
-
-
-@pytest.fixture
-def short(monkeypatch, tiny, tmp_path):
-    shorten(monkeypatch, tiny, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shown(tiny, tmp_path_factory):
-    """A whole demo, run once: what the command said, and the folder that its runs are in."""
-    place = tmp_path_factory.mktemp("demo")
-    with pytest.MonkeyPatch.context() as patch:
-        shorten(patch, tiny, place)
-        patch.chdir(place)
-        patch.setenv("COLUMNS", WIDE)
-        done = invoke("demo", "--out", "d")
-    return done, place / "d"
-
-
-@pytest.fixture
-def stored(shown, tmp_path):
-    """The finished runs of a demo, in a folder of the test's own."""
-    shutil.copytree(shown[1], tmp_path / "d")
 
 
 @pytest.mark.usefixtures("short")
@@ -171,54 +150,72 @@ def test_the_list_suggests_models_that_are_there(cli, tmp_path):
     assert "use: repflow measure zoo:hybrid --task kvpr" in cli("zoo", "list").out
 
 
-@pytest.mark.usefixtures("short", "stored")
-def test_demo(cli, shown, tmp_path):
-    done, _ = shown
+@pytest.mark.usefixtures("short")
+def test_demo_prints_one_screen(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = cli("demo", "--out", "d")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert len(lines) <= 36
+    assert max(map(len, lines)) <= 80
+    words = " ".join(done.out.split())
+    assert words.startswith("Three small models that repflow trained look up a value by its key (kvpr, 256 tokens;")
+    for name in THREE:
+        flow = load_result(tmp_path / "d" / "demo" / f"{name}-flow-kvpr-256-2").mean("token_similarity")
+        reach = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2").mean("half_reach")
+        (row,) = [line.split() for line in lines if line.split()[:1] == [name] and len(line.split()) == 7]
+        assert row[2:6] == [f"{value:.2f}" for value in (flow[0], flow.max(), flow[-1])] + [f"{reach:.0f}"]
+        assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
+    told = [line for line in lines if line.startswith("- ")]
+    assert 4 <= len(told) <= 6, "five sentences, less one that these runs do not carry, and the findings'"
+    assert all(re.search(r"\d", text) for text in re.split(r"(?:^|\n)- ", done.out)[1:]), "each with its number"
+    assert "half of what moves its last output lies in the last" in words
+    assert "8 findings (arXiv 2510.06640), on these models: 8 open." in words
+    assert f"open {Path('d') / 'demo.html'} in a browser" in words
+    assert "type repflow measure" in words
+    assert "F 3.2.1" not in done.out
+    assert "missing from this zoo, so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
+    progress = [line for line in done.err.splitlines() if "====" in line]
+    assert [line.split()[0] for line in progress] == [name for name in zoo.NAMES if name in THREE], "a line per model"
+
+
+@pytest.mark.usefixtures("short")
+def test_everything_else_is_verbose_or_json(cli, tmp_path):
+    done = cli("demo", "--out", "d", "--verbose")
     assert done.code == 0, done.err
     for finding in FINDINGS:
         assert f"\n{finding.code}: " in done.out
     assert "F 3.4.3: open: 0 of 2 parts in 0 of 1 training (0 seeds, power 0%; residual stream)" in done.out
     assert "F 3.2.1: open: 0 of 4 parts in 1 of 1 training (1 seed" in done.out
-    assert "also: open: 0 of 4 parts in 1 of 1 training (1 seed, power 0%; state-space branches)" in " ".join(
-        done.out.split()
-    )
-    assert "\n0 holds, 0 partly holds, 0 does not hold, 8 open\n" in done.out
+    words = " ".join(done.out.split())
+    assert all(f"{word}: {meaning}" in words for word, meaning in MEANING.items())
+    assert "1 seed of training and it takes 3." in words
     for name in THREE:
         assert f"- {name} (" in done.out
-        assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
-    assert "missing from this zoo, so not shown: gpt-neo, mamba, hybrid-mirror" in done.err
-    words = " ".join(done.out.split())
-    for name in THREE:
-        result = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
-        reach, twin = (result.mean(f"{side}half_reach") for side in ("", "twin/"))
-        share, other = (result.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
-        content = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
+        found = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
+        reach, twin = (found.mean(f"{side}half_reach") for side in ("", "twin/"))
+        share, other = (found.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
+        told = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
         random = f"with random weights (default) in the last {twin:.0f} tokens ({other:.0%} within the last 64)."
-        assert f"{content}, {random}" in words
-    assert "9/12 mamba2, probes for the answer" in done.err
-    assert "12/12 hybrid, reach of tokens" in done.err
+        assert f"{told}, {random}" in words
     assert "How far back tokens reach: kvpr, 256 tokens, 2 prompts" in done.out
-    ours = load_result(tmp_path / "d" / "demo" / "mamba2-flow-kvpr-256-2")
-    assert f"{ours.mean('token_similarity')[-1]:.2f} alike at the end" in " ".join(done.out.split())
     again = cli("demo", "--out", "d", "--json")
-    content = json.loads(again.out)
-    assert [entry["code"] for entry in content["findings"]] == [finding.code for finding in FINDINGS]
-    assert {entry["verdict"] for entry in content["findings"]} == {"open"}
-    assert content["findings"][0]["counts"] == "0 of 4 parts in 1 of 1 training"
-    assert [entry["branches"] is not None for entry in content["findings"]] == [True] * 5 + [False] * 3
-    assert len(content["runs"]) == 12
-    assert set(content["reach"]) == set(THREE)
-    assert content["reach"]["hybrid"]["half_within"] == reach
-    assert content["reach"]["hybrid"]["random"]["last_64"] == other
-    assert "finished before" in again.err
-    page = tmp_path / content["page"]
-    assert f"open {Path('d') / 'demo.html'} in a browser" in done.out
-    written = page.read_text(encoding="utf-8")
+    told = json.loads(again.out)
+    assert [entry["code"] for entry in told["findings"]] == [finding.code for finding in FINDINGS]
+    assert {entry["verdict"] for entry in told["findings"]} == {"open"}
+    assert told["findings"][0]["counts"] == "0 of 4 parts in 1 of 1 training"
+    assert len(told["runs"]) == 10
+    assert [row["model"] for row in told["models"]] == list(told["reach"])
+    assert all(isinstance(text, str) for text in told["sentences"])
+    assert told["reach"]["hybrid"]["half_within"] == reach
+    assert told["reach"]["hybrid"]["random"]["last_64"] == other
+    written = (tmp_path / told["page"]).read_text(encoding="utf-8")
     assert written.startswith("<!DOCTYPE html>")
     assert "How far back a token reaches" in written
+    assert "Eight findings, eight verdicts" in written
 
 
-@pytest.mark.usefixtures("short", "stored")
+@pytest.mark.usefixtures("short")
 def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     """Beside the zoo lie readings of two more trainings of Mamba-2; the demo's words, JSON and page have them."""
     monkeypatch.setattr(demo, "PROBED", ())
@@ -229,7 +226,7 @@ def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     others = [own | {"seed": seed, "steps": 9} for seed in (1, 2)]
     (tmp_path / "three" / zoo.SEEDS).write_text(json.dumps({"format": 1, "readings": others}))
     end = own["trained"]["kvpr/256"]["token_similarity"][-1]
-    words = " ".join(cli("demo", "--out", "d").out.split())
+    words = " ".join(cli("demo", "--out", "d", "--verbose").out.split())
     assert f"{end:.2f} to {end:.2f} alike at the end in 2 further trainings of 9 steps" in words
     content = json.loads(cli("demo", "--out", "d", "--json").out)
     assert [entry["seed"] for entry in content["further_trainings"]["mamba2"]["trainings"]] == [1, 2]
@@ -241,20 +238,18 @@ def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     assert "The same models, trained again" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("short", "stored")
+@pytest.mark.usefixtures("short")
 def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "PROBED", ())
-    for run in (tmp_path / "d" / "demo").glob("hybrid-*"):
-        shutil.rmtree(run)
     (tmp_path / "three" / "hybrid" / "config.json").write_text("{}")
-    done = cli("demo", "--out", "d")
+    done = cli("demo", "--out", "d", "--verbose")
     assert done.code == 1
     assert "error: hybrid, trained: expected config.json of zoo:hybrid as it was made" in done.err
     assert "check REPFLOW_ZOO, or run `python -m tools.zoo.make digests`" in done.err
     assert "\nF 3.2.1: " in done.out
     assert "- hybrid (" not in done.out
-    lost = ["hybrid, trained", "hybrid, random (xavier)", "hybrid, reach of tokens"]
-    assert f"3 of 11 runs failed and are not in these results: {'; '.join(lost)}" in done.out
+    lost = ["hybrid, trained", "hybrid, reach of tokens", "hybrid, random (xavier)"]
+    assert f"3 of 9 runs failed and are not in these results: {'; '.join(lost)}" in done.out
     again = cli("demo", "--out", "d", "--json")
     assert again.code == 1
     assert json.loads(again.out)["failed"] == lost
@@ -294,7 +289,9 @@ def test_the_complete_tables_hold_the_quick_ones():
     }  # fmt: skip
     assert {job.config.init for job in full} == {"trained", "gaussian", "xavier", "he"}
     assert {job.config.model for job in full if isinstance(job.config, RecencyConfig)} == {j.config.model for j in full}
-    assert sum(job.probes for job in quick) == 6
+    assert [job.config.label for job in quick if job.probes] == ["answer"] * 3, "fixed in advance"
+    assert {job.config.label for job in full if job.probes} == {"answer", "index"}
+    assert not [job for job in quick if not job.probes and getattr(job.config, "states", "residual") != "residual"]
     assert all(job.config.samples >= 300 for job in quick if job.probes)
     assert all(job.config.length <= 256 for job in quick)
     reach = [job for job in quick if isinstance(job.config, RecencyConfig)]

@@ -98,12 +98,12 @@ def print_json(shown: Shown, out: Path, failed: Sequence[str]) -> None:
 
 def print_next(out: Path, name: str, *, page: bool) -> None:
     """What to open, and what to type."""
-    folder = shlex.quote(str(out / FOLDER))
     lines = [("open", f"{out / PAGE} in a browser: every figure, and what the papers claim")] if page else []
     lines += [
-        ("type", f"repflow measure zoo:{name} --task text    the same of your own model: a folder or a hub id"),
+        ("type", f"repflow measure zoo:{name} --task text    (or the folder of your own model)"),
         ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3"),
-        ("", f"repflow list {folder}; repflow demo --verbose"),
+        ("", f"repflow list {shlex.quote(str(out / FOLDER))}"),
+        ("", "repflow demo --verbose    every table, verdict and finding"),
     ]
     print()
     for head, text in lines:
@@ -151,7 +151,7 @@ def show(shown: Shown, *, verbose: bool) -> None:
         show_everything(shown, console)
     for part in first_screen(summaries_of(list(shown.results.values())), console.width):
         console.print(part, highlight=False)
-    print(verdict_line(shown.judged))
+    print(verdict_line(shown.judged, console.width))
 
 
 def show_everything(shown: Shown, console: Any) -> None:

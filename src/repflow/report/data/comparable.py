@@ -175,7 +175,7 @@ def models_of(runs: Iterable[StoredRun]) -> str:
 
 def _mixed_note(runs: Sequence[StoredRun]) -> str:
     told = dict.fromkeys(
-        f"{run.label} and {runs[0].label} {found}" for run in runs[1:] if (found := difference(runs[0], run))
+        f"{run.label} and {runs[0].label} {reason}" for run in runs[1:] if (reason := difference(runs[0], run))
     )
     return "Drawn together as asked, although " + "; ".join(told) + "." if told else ""
 

@@ -66,8 +66,8 @@ class Labels:
 
     def of(self, result: Result) -> tuple[str, str]:
         """Label of a result's model, and of the second one where two are compared; "" for none."""
-        found = [self._label(one) for one in _identities(result)]
-        return (*found, "", "")[0], (*found, "", "")[1]
+        labels = [self._label(one) for one in _identities(result)]
+        return (*labels, "", "")[0], (*labels, "", "")[1]
 
     def _label(self, one: _Identity) -> str:
         alike = self._known[one.base]
@@ -84,13 +84,13 @@ class Labels:
 def _identities(result: Result) -> list[_Identity]:
     digests, config = result.provenance.get("digests", {}), result.config
     seed = config.get("init_seed") if config.get("init_seed") is not None else config.get("seed")
-    found = []
+    identities = []
     for facts, key in zip(sides(result), ("a", "b"), strict=False):
         digest = digests.get("weights") or digests.get(f"weights_{key}") or ""
         drawn = str(seed) if facts.get("init", "trained") != "trained" and seed is not None else ""
         dtype = str(result.provenance.get("dtype", ""))
-        found.append(_Identity(base_label(facts), str(facts.get("spec", "")), str(digest), drawn, dtype))
-    return found
+        identities.append(_Identity(base_label(facts), str(facts.get("spec", "")), str(digest), drawn, dtype))
+    return identities
 
 
 def page_models(labelled: Sequence[tuple[str, dict[str, Any]]]) -> list[PageModel]:

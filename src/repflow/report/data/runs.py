@@ -103,13 +103,13 @@ def read_runs(paths: Sequence[Path | str]) -> tuple[list[StoredRun], list[str]]:
     Returns:
         The runs in the order given, and a sentence for every one that is missing, damaged or not finished.
     """
-    found: dict[Path, _Found] = {}
+    entries: dict[Path, _Entry] = {}
     warnings: list[str] = []
     for path in paths:
         for entry in _expand(Path(path), warnings):
-            found.setdefault(entry.path.resolve(), entry)
-    read: list[tuple[_Found, Result, str]] = []
-    for entry in found.values():
+            entries.setdefault(entry.path.resolve(), entry)
+    read: list[tuple[_Entry, Result, str]] = []
+    for entry in entries.values():
         try:
             read.append((entry, load_result(entry.path), read_record(entry.path).created))
         except (StoreError, InputError, OSError) as error:
@@ -125,15 +125,15 @@ def read_runs(paths: Sequence[Path | str]) -> tuple[list[StoredRun], list[str]]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Entry:
     path: Path
     name: str
     cell_of: str = ""
     folder: str = ""
 
 
-def _expand(path: Path, warnings: list[str]) -> Iterator[_Found]:
-    """Run folders at or below a path; what is no run is a warning."""
+def _expand(path: Path, warnings: list[str]) -> Iterator[_Entry]:
+    """Run folders at or below a path; what is not a run is a warning."""
     name = path.name or path.resolve().name
     if not path.is_dir():
         gone = "is a file, not the folder of a run" if path.exists() else "is missing: there is no folder of this name"
@@ -145,20 +145,20 @@ def _expand(path: Path, warnings: list[str]) -> Iterator[_Found]:
     elif list(_studies(path)):
         yield from _below(path, warnings)
     else:
-        yield _Found(path, name)  # a run, or something that reading will explain
+        yield _Entry(path, name)  # a run, or something that reading will explain
 
 
-def _cells(folder: Path, name: str) -> Iterator[_Found]:
+def _cells(folder: Path, name: str) -> Iterator[_Entry]:
     runs = runs_in(folder)
     summary = folder / SUMMARY in runs
-    # a folder of runs of different kinds is no study: only a summary or cells that failed tell
+    # a folder of runs of different kinds is not a study: only a summary or cells that failed say that it is one
     kind = "twins" if summary else "grid" if any(folder.glob("*.json")) else ""
     for run in runs:
         shown = name if run.name == SUMMARY and summary else f"{name}/{run.name}" if kind else run.name
-        yield _Found(run, shown, kind, name if kind else "")
+        yield _Entry(run, shown, kind, name if kind else "")
 
 
-def _below(folder: Path, warnings: list[str]) -> Iterator[_Found]:
+def _below(folder: Path, warnings: list[str]) -> Iterator[_Entry]:
     for study in _studies(folder):
         yield from _expand(study, warnings)
 

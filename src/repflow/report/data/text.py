@@ -46,7 +46,7 @@ def json_text(value: Any) -> str:
     for character, escaped in _ESCAPES.items():
         text = text.replace(character, escaped)
     # a lone surrogate, as a damaged tokenizer gives, cannot be written as UTF-8
-    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found.group()):04x}", text)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def packed(value: Any) -> str:

@@ -20,7 +20,7 @@ def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
     probe = about.get("probe") or {}
     recency = about.get("recency") or {}
     branches = about.get("branch_layers")
-    found: dict[str, Any] = {
+    values_by_axis: dict[str, Any] = {
         "token": about.get("positions"),
         "threshold": about.get("thresholds"),
         "window": recency.get("windows"),
@@ -34,7 +34,7 @@ def axis_values(result: Result, name: str, axis: str, count: int) -> list[Any]:
         "moment": result.arrays.get(f"{prefix}moments"),
         "kind": about.get("kinds"),
     }
-    values = found.get(axis)
+    values = values_by_axis.get(axis)
     if axis == "cell":
         values = cell_names(result)
     if axis == "row":
@@ -50,7 +50,7 @@ def _blocks(indices: Sequence[int] | None) -> list[int] | None:
 
 
 def axis_word(result: Result, axis: str) -> str:
-    """What a reader calls an axis; what a block adds to the stream is no state.
+    """What a reader calls an axis; what a block adds to the stream is not a state.
 
     >>> axis_word(Result({}, {}, {}, {"branch_layers": [0, 1]}), "state"), axis_word(Result({}, {}), "state")
     ('block', 'state')

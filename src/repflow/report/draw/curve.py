@@ -69,8 +69,8 @@ def _word(value: Any) -> Any:
 
 def band_of(result: Any, name: str) -> Band:
     """Stored band of a metric, or Student's over its samples."""
-    found: Band = result.band(name)
-    return found
+    band: Band = result.band(name)
+    return band
 
 
 def bare(values: Any) -> Band:

@@ -67,12 +67,12 @@ def pieces(kinds: Sequence[str]) -> list[tuple[str, int, int]]:
     >>> pieces(["ssm", "ssm", "attention"])
     [('ssm', 1, 2), ('attention', 3, 3)]
     """
-    found, at = [], 0
+    spans, at = [], 0
     for kind, members in groupby(kinds):
         size = len(list(members))
-        found.append((kind, at + 1, at + size))
+        spans.append((kind, at + 1, at + size))
         at += size
-    return found
+    return spans
 
 
 def strip(

@@ -88,7 +88,7 @@ def reading(variant: Variant) -> str:
 
 def lines(variant: Variant) -> list[Line]:
     """Named lines, markers and bars with a value; bands, keys of the legend and what stands beside a line are not."""
-    found = []
+    drawn = []
     for trace in variant.traces:
         if trace.get("type", "scatter") == "heatmap" or trace.get("hoverinfo") == "skip" or not trace.get("name"):
             continue
@@ -97,8 +97,8 @@ def lines(variant: Variant) -> list[Line]:
         points = [(a, float(b)) for a, b in zip(x, y, strict=False) if isinstance(b, int | float)]
         beside = trace.get("showlegend") is False and len(y) == 1  # a peak, a final norm
         if points and not beside:
-            found.append(Line(_owner(trace), [a for a, _ in points], [b for _, b in points]))
-    return found
+            drawn.append(Line(_owner(trace), [a for a, _ in points], [b for _, b in points]))
+    return drawn
 
 
 def maps(variant: Variant) -> list[str]:

@@ -138,11 +138,11 @@ def default_metric(result: Result) -> str:
     Raises:
         InputError: It has nothing but single numbers.
     """
-    found = next((name for name in DEFAULTS if name in result), None)
-    found = found or next(iter(drawable(result)), None)
-    if found is None:
+    metric = next((name for name in DEFAULTS if name in result), None)
+    metric = metric or next(iter(drawable(result)), None)
+    if metric is None:
         raise InputError(teach("a result with a metric over depth", f"{', '.join(result) or 'none'}", "print(result)"))
-    return found
+    return metric
 
 
 def drawable(result: Result) -> list[str]:
@@ -272,8 +272,8 @@ def usual(values: np.ndarray, axes: Sequence[str]) -> np.ndarray:
 
 def commonest(values: np.ndarray) -> Any:
     """The commonest of some numbers, the smallest where several are."""
-    found, counts = np.unique(values, return_counts=True)
-    return found[counts.argmax()]
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct[counts.argmax()]
 
 
 def _heat_map(values: np.ndarray, result: Result, name: str, axes: Sequence[str]) -> dict[str, Any]:

@@ -143,9 +143,9 @@ def resolve(colour: str, *, dark: bool = False) -> Colour:
         InputError: Neither a name of the palette nor a colour.
     """
     name, opacity = _split(colour)
-    found = _named(name, dark)
-    if found is not None or _HEX.fullmatch(name):
-        red, green, blue = _parts(found or name)
+    written = _named(name, dark)
+    if written is not None or _HEX.fullmatch(name):
+        red, green, blue = _parts(written or name)
         return red / 255, green / 255, blue / 255, float(opacity or 1)
     if name == "transparent":
         return CLEAR
@@ -192,8 +192,8 @@ def css(colour: str, *, dark: bool = False) -> str:
     if not is_name(colour):
         return colour
     name, opacity = _split(colour)
-    found = _named(name, dark) or name
-    return found if not opacity else "rgba({}, {}, {}, {:g})".format(*_parts(found), float(opacity))
+    written = _named(name, dark) or name
+    return written if not opacity else "rgba({}, {}, {}, {:g})".format(*_parts(written), float(opacity))
 
 
 def _parts(colour: str) -> tuple[int, int, int]:

@@ -75,13 +75,13 @@ def _menu(variants: Sequence[Variant], counts: Sequence[int]) -> dict[str, Any]:
 
 
 def _depth_axes(variant: Variant) -> list[str]:
-    found: dict[str, None] = {}
+    axes: dict[str, None] = {}
     for trace in variant.traces:
         for side in ("x", "y"):
             if (trace.get("meta") or {}).get(side):
                 name = str(trace.get(f"{side}axis") or side)
-                found[f"{side}axis{name[1:]}"] = None
-    return list(found)
+                axes[f"{side}axis{name[1:]}"] = None
+    return list(axes)
 
 
 def _trace(trace: Mapping[str, Any], models: Sequence[PageModel], depth: str) -> dict[str, Any]:

@@ -118,10 +118,10 @@ def _usual(values: np.ndarray, at: int) -> str:
     >>> _usual(np.array([[3, 7, 7], [5, 5, 5]]), 0), _usual(np.array([4, 6]), -1)
     ('mostly 7', '6')
     """
-    found = np.unique(values[at]) if len(values) else np.zeros(0, dtype=int)
-    if not found.size:
+    distinct = np.unique(values[at]) if len(values) else np.zeros(0, dtype=int)
+    if not distinct.size:
         return "–"
-    return str(found[0]) if found.size == 1 else f"mostly {commonest(np.asarray(values[at]).reshape(-1))}"
+    return str(distinct[0]) if distinct.size == 1 else f"mostly {commonest(np.asarray(values[at]).reshape(-1))}"
 
 
 def _finite_mean(values: np.ndarray) -> float:

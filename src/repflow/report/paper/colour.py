@@ -27,5 +27,5 @@ def colour_map(scale: Any) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     stops = colourmap(scale or "sequential") if isinstance(scale, str | None) else scale
-    made = LinearSegmentedColormap.from_list("page", [(float(at), resolve(colour)) for at, colour in stops], N=512)
-    return made.with_extremes(bad=CLEAR)
+    colours = LinearSegmentedColormap.from_list("page", [(float(at), resolve(colour)) for at, colour in stops], N=512)
+    return colours.with_extremes(bad=CLEAR)

@@ -70,12 +70,12 @@ def find_panels(variant: Variant, most: int = 3) -> list[Panel]:
         variant: whose traces name the axes.
         most: panels beside each other where the page leaves their number open.
     """
-    layout, found = variant.layout, dict[tuple[str, str], Panel]()
+    layout, by_axes = variant.layout, dict[tuple[str, str], Panel]()
     for trace in variant.traces:
         key = (str(trace.get("xaxis") or "x"), str(trace.get("yaxis") or "y"))
-        if key not in found:
-            found[key] = Panel(*key, axis_of(layout, key[0]), axis_of(layout, key[1]))
-    panels = list(found.values())
+        if key not in by_axes:
+            by_axes[key] = Panel(*key, axis_of(layout, key[0]), axis_of(layout, key[1]))
+    panels = list(by_axes.values())
     if not panels:
         return [Panel("x", "y", axis_of(layout, "x"), axis_of(layout, "y"))]
     grid = layout.get("grid") or {}

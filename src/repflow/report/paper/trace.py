@@ -151,7 +151,7 @@ def _line_style(
     symbol = marker.get("symbol")
     shape = MARKERS.get(str(symbol or model_marker(index or 0)), "o")
     marked = "markers" in mode and ("lines" not in mode or count <= MOST_MARKERS)
-    made: dict[str, Any] = {
+    style: dict[str, Any] = {
         "color": colour,
         "linestyle": DASHES.get(str(line.get("dash") or model_dash(index or 0)), "-") if "lines" in mode else "none",
         "marker": shape if marked else "none",
@@ -160,15 +160,15 @@ def _line_style(
         "zorder": 3,
     }
     if str(symbol).endswith("-open"):
-        made["markerfacecolor"] = "none"
+        style["markerfacecolor"] = "none"
     if marker.get("size") and "lines" not in mode:  # a lone point is as large as on the page, beside its lines of 2
-        made["markersize"] = POINT * float(marker["size"])
+        style["markersize"] = POINT * float(marker["size"])
     edge = (marker.get("line") or {}).get("color")
     if edge:
-        made |= {"markeredgecolor": resolve(str(edge)), "markeredgewidth": 0.5}
+        style |= {"markeredgecolor": resolve(str(edge)), "markeredgewidth": 0.5}
     if line.get("width") is not None and line["width"] < 2:  # the page's lines are 2 wide: thinner ones are meant so
-        made["linewidth"] = 0.4 * float(line["width"]) + 0.3
-    return made
+        style["linewidth"] = 0.4 * float(line["width"]) + 0.3
+    return style
 
 
 def _fill(drawing: Drawing, trace: Mapping[str, Any], x: np.ndarray, y: np.ndarray, colour: Colour) -> None:

@@ -157,9 +157,9 @@ def write_figures(page: Page, out: Path | str, request: FigureRequest | None = N
     request.check()
     files = figure_files(page, request)
     folder, written = Path(out), []
-    made = [(drawn, draw_bytes(drawn, page, request)) for drawn in files]
+    pictures = [(drawn, draw_bytes(drawn, page, request)) for drawn in files]
     make_folder(folder)
-    for drawn, data in made:
+    for drawn, data in pictures:
         written.append(folder / f"{drawn.name}.{request.format}")
         write_atomic(written[-1], data)
         if request.data and drawn.variant.columns:

@@ -33,8 +33,8 @@ Places = dict[str, list[float]]
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """CKA within models, between models, and of checkpoints; None where none was computed."""
-    found = (figure_4(runs, context), figure_4_cross(runs, context), step_figure(runs, context))
-    blocks: list[Block] = [figure for figure in found if figure]
+    figures = (figure_4(runs, context), figure_4_cross(runs, context), step_figure(runs, context))
+    blocks: list[Block] = [figure for figure in figures if figure]
     if not blocks:
         return None
     lead = (
@@ -320,14 +320,14 @@ def _strokes(cells: np.ndarray) -> list[tuple[int, int, int]]:
     >>> _strokes(np.array([[True, False], [False, True]]))
     [(0, 0, 2)]
     """
-    found = []
+    strokes = []
     rows, columns = cells.shape
     for offset in range(-(rows - 1), columns):
         diagonal = np.diagonal(cells, offset)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], diagonal.astype(int), [0]])))
         for start, end in zip(edges[::2], edges[1::2], strict=True):
-            found.append((int(start + max(offset, 0)), int(start + max(-offset, 0)), int(end - start)))
-    return found
+            strokes.append((int(start + max(offset, 0)), int(start + max(-offset, 0)), int(end - start)))
+    return strokes
 
 
 def matrix_rows(name: str, run: StoredRun, matrix: Matrix) -> list[list[Any]]:

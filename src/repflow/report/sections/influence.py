@@ -134,17 +134,17 @@ def _rows(label: str, what: str, band: Band, first: int = 0) -> list[list[Any]]:
 
 def _lines(run: StoredRun, band: Band) -> list[tuple[str, str, np.ndarray]]:
     """Name, dash and values of the lines beside a curve."""
-    found = []
+    lines = []
     distances = np.arange(len(band.mean), dtype=np.float64)
     fit = (run.result.provenance.get("recency") or {}).get("fit")
     if fit and fit.get("kappa") is not None:
         line = fit["intercept"] - fit["kappa"] * distances
         inside = (distances >= fit["first"]) & (distances <= fit["last"])
-        found.append(("exponential fit", "dash", np.where(inside, line, np.nan)))
+        lines.append(("exponential fit", "dash", np.where(inside, line, np.nan)))
     kappa = theorem_kappa(run)
     if kappa is not None:
-        found.append(("slope of Theorem 3.1", "dot", touching(band.mean, kappa)))
-    return found
+        lines.append(("slope of Theorem 3.1", "dot", touching(band.mean, kappa)))
+    return lines
 
 
 def theorem_kappa(run: StoredRun) -> float | None:
@@ -343,7 +343,7 @@ def _number_table(runs: Sequence[StoredRun]) -> Table:
 
 
 def _said(runs: Sequence[StoredRun]) -> Text:
-    said = [f"{run.label} on {run.task}: {found.message}." for run in runs for found in run.result.findings]
+    said = [f"{run.label} on {run.task}: {finding.message}." for run in runs for finding in run.result.findings]
     return Text("recency-said", "What the recency runs found", said or ["Nothing out of the ordinary."])
 
 

@@ -49,8 +49,8 @@ MOST_SETTINGS = 400
 def section(runs: Sequence[StoredRun], context: Context) -> Content:
     """Settings, versions, digests, machine and commands of every run; findings of the runs too."""
     blocks: list[Block] = [run_table(runs), machine_table(runs)]
-    found = findings_table(runs)
-    blocks += [found] if found.rows else []
+    findings = findings_table(runs)
+    blocks += [findings] if findings.rows else []
     blocks += [settings_table(runs), Text("made-commands", "Commands to repeat it", commands(runs), mono=True)]
     blocks += (
         [Text("made-warnings", "What is missing or not compared", list(context.warnings))] if context.warnings else []

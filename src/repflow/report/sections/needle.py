@@ -169,5 +169,5 @@ def _slope_table(runs: Sequence[StoredRun]) -> Table:
 
 
 def _said(runs: Sequence[StoredRun]) -> Text:
-    said = [joined(f"{_name(run, runs)}: {found.message}.") for run in runs for found in run.result.findings]
+    said = [joined(f"{_name(run, runs)}: {finding.message}.") for run in runs for finding in run.result.findings]
     return Text("needle-said", "What the needle runs found", said or ["Nothing out of the ordinary."])

@@ -53,8 +53,8 @@ def figure_7(probed: Sequence[StoredRun], context: Context) -> Figure:
         mine = [run for run in probed if probed_label(run) == label]
         for group in group_runs(mine, allow_mixed=context.allow_mixed):
             for words in READOUTS:
-                found = _variant(group, words, label, context)
-                variants += [found] if found else []
+                variant = _variant(group, words, label, context)
+                variants += [variant] if variant else []
     caption = (
         "Linear probe: test accuracy of a linear read-out of each state, with its 95 % interval (the wider of test "
         "prompts and refits; over test prompts alone with fewer than three seeds). Dotted "
@@ -88,8 +88,8 @@ def _variant(group: Group, words: str, label: str, context: Context) -> Variant 
         columns=COLUMNS,
         reading=_reading if plain else None,
     )
-    found = curves(group, context, name, group.when | {"probed_for": label, "read-out": words}, curve)
-    return replace(found, note=joined(found.note, _classes_note(runs))) if found else None
+    variant = curves(group, context, name, group.when | {"probed_for": label, "read-out": words}, curve)
+    return replace(variant, note=joined(variant.note, _classes_note(runs))) if variant else None
 
 
 def _reading(runs: Sequence[StoredRun]) -> str:

@@ -83,8 +83,8 @@ def one_grid(runs: Sequence[StoredRun]) -> bool:
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Sm and St by model, and quantities over length and size; None where nothing was measured."""
-    made = (summary_figure(runs, context), length_figure(runs, context), size_figure(runs, context))
-    figures: list[Block] = [figure for figure in made if figure]
+    drawn = (summary_figure(runs, context), length_figure(runs, context), size_figure(runs, context))
+    figures: list[Block] = [figure for figure in drawn if figure]
     if not figures:
         return None
     lead = "How smooth the way through depth is, and whether longer prompts and larger models flow differently."
@@ -100,12 +100,12 @@ def quantities(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
 def points(runs: Sequence[StoredRun], quantity: str) -> list[Point]:
     """Values of a quantity that some runs have."""
     read = {**PROBED, **MEASURED}[quantity]
-    found = []
+    measured = []
     for run in runs:
         value = read(run.result)
         if value is not None and np.isfinite(value.value) and run.length.isdigit():
-            found.append(Point(run, int(run.length), int(run.facts.get("parameters", 0)), value))
-    return found
+            measured.append(Point(run, int(run.length), int(run.facts.get("parameters", 0)), value))
+    return measured
 
 
 def _sets(
@@ -129,9 +129,9 @@ def summary_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None
     for group in group_runs(measured_runs(runs), allow_mixed=context.allow_mixed):
         matched = [name for name in MEASURED if name.endswith(MATCHED)] if one_grid(group.runs) else []
         for quantity in dict.fromkeys((*matched, *MEASURED)):  # what the verdict gives comes first
-            found = points(group.runs, quantity)
-            if found:
-                variants.append(_summary_variant(group.when | {"metric": quantity}, found, group.note))
+            members = points(group.runs, quantity)
+            if members:
+                variants.append(_summary_variant(group.when | {"metric": quantity}, members, group.note))
     if not variants:
         return None
     caption = (
@@ -143,10 +143,10 @@ def summary_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None
     return Figure("over-depth", "Smoothness and stability over depth", caption, alt, variants, log_axis=True)
 
 
-def _summary_variant(when: dict[str, str], found: Sequence[Point], note: str) -> Variant:
-    traces = [_trace(point.run.label, [point.run.label], [point], "markers") for point in found]
+def _summary_variant(when: dict[str, str], members: Sequence[Point], note: str) -> Variant:
+    traces = [_trace(point.run.label, [point.run.label], [point], "markers") for point in members]
     layout = {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": when["metric"]}}, "showlegend": False}
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
+    return Variant(when, traces, layout, COLUMNS, _rows(members), note, basis=_basis(members))
 
 
 def length_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -154,9 +154,9 @@ def length_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
     variants = []
     for quantity, mine in quantities(runs).items():
         for when, members in _sets(mine, quantity, context).items():
-            found = [point for point, _ in members]
-            if len({point.length for point in found}) > 1:
-                variants.append(_length_variant(dict(when), found, joined(*dict.fromkeys(n for _, n in members))))
+            own = [point for point, _ in members]
+            if len({point.length for point in own}) > 1:
+                variants.append(_length_variant(dict(when), own, joined(*dict.fromkeys(n for _, n in members))))
     if not variants:
         return None
     caption = "Each quantity over the tokens of a prompt, with its 95 % interval over prompts."
@@ -165,18 +165,18 @@ def length_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
     return Figure("scaling-length", title, caption, alt, variants, log_axis=True)
 
 
-def _length_variant(when: dict[str, str], found: Sequence[Point], note: str) -> Variant:
+def _length_variant(when: dict[str, str], members: Sequence[Point], note: str) -> Variant:
     traces = []
-    for label in dict.fromkeys(point.run.label for point in found):
-        mine = sorted((point for point in found if point.run.label == label), key=lambda point: point.length)
+    for label in dict.fromkeys(point.run.label for point in members):
+        mine = sorted((point for point in members if point.run.label == label), key=lambda point: point.length)
         traces.append(_trace(label, [point.length for point in mine], mine, "lines+markers"))
-    ticks = sorted({point.length for point in found})
+    ticks = sorted({point.length for point in members})
     words = [str(value) for value in ticks]
     layout = {
         "xaxis": {"title": {"text": "tokens per prompt"}, "type": "log", "tickvals": ticks, "ticktext": words},
         "yaxis": {"title": {"text": when["metric"]}},
     }
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
+    return Variant(when, traces, layout, COLUMNS, _rows(members), note, basis=_basis(members))
 
 
 def size_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -209,17 +209,17 @@ def _size_note(sizes: Sequence[int]) -> str:
     )
 
 
-def _size_variant(when: dict[str, str], found: Sequence[Point], note: str) -> Variant:
-    traces = [_trace(point.run.label, [point.parameters], [point], "markers") for point in found]
+def _size_variant(when: dict[str, str], members: Sequence[Point], note: str) -> Variant:
+    traces = [_trace(point.run.label, [point.parameters], [point], "markers") for point in members]
     layout = {
         "xaxis": {"title": {"text": "parameters"}, "type": "log"},
         "yaxis": {"title": {"text": when["metric"]}},
     }
-    return Variant(when, traces, layout, COLUMNS, _rows(found), note, basis=_basis(found))
+    return Variant(when, traces, layout, COLUMNS, _rows(members), note, basis=_basis(members))
 
 
-def _basis(found: Sequence[Point]) -> str:
-    return basis(point.run for point in found)
+def _basis(members: Sequence[Point]) -> str:
+    return basis(point.run for point in members)
 
 
 def _trace(label: str, x: Sequence[int | str], mine: Sequence[Point], mode: str) -> dict[str, Any]:
@@ -234,8 +234,8 @@ def _trace(label: str, x: Sequence[int | str], mine: Sequence[Point], mode: str)
     return trace
 
 
-def _rows(found: Sequence[Point]) -> list[list[Any]]:
+def _rows(members: Sequence[Point]) -> list[list[Any]]:
     return [
         [p.run.label, p.run.name, p.run.task, p.run.states, p.length, p.parameters, *map(exact, astuple(p.value))]
-        for p in found
+        for p in members
     ]

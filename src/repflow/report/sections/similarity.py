@@ -52,8 +52,8 @@ def figure_2(groups: Sequence[Group], context: Context) -> Figure | None:
             for tokens, prefix in _token_sets(group.runs, metric):
                 when = group.when | {"measure": words, "tokens": tokens}
                 plain = Curve(reading=_reading_of) if f"{prefix}{metric}" == "token_similarity" else None
-                found = curves(group, context, f"{prefix}{metric}", when, plain)
-                variants += [found] if found else []
+                variant = curves(group, context, f"{prefix}{metric}", when, plain)
+                variants += [variant] if variant else []
     if not variants:
         return None
     caption = (
@@ -92,8 +92,8 @@ def depth_figure(groups: Sequence[Group], context: Context) -> Figure | None:
     for group in groups:
         for name in names:
             curve = Curve(read=median_band) if name == "token_norm" else Curve()
-            found = curves(group, context, name, group.when | {"metric": words_of(name)}, curve)
-            variants += [found] if found else []
+            variant = curves(group, context, name, group.when | {"metric": words_of(name)}, curve)
+            variants += [variant] if variant else []
     if not variants:
         return None
     said = "; ".join(

@@ -74,26 +74,26 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
 
 def own_cells(runs: Sequence[StoredRun]) -> list[OwnCell]:
     """Our numbers on the paper's tasks, of trained models, one per model, task, length and kind of state."""
-    found: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+    cells: dict[tuple[str, str, int, str], dict[str, Any]] = {}
     for run in [*measured_runs(runs), *probe_runs(runs)]:
         if run.task not in papers.TASKS or not run.trained or not run.length.isdigit():
             continue
-        mine = found.setdefault((run.label, run.task, int(run.length), run.states), {})
+        mine = cells.setdefault((run.label, run.task, int(run.length), run.states), {})
         if run.study == "probe":
             mine |= _probed(run)
         else:
             mine |= _over_depth(run)
-    return [OwnCell(*key, **values) for key, values in sorted(found.items()) if values]
+    return [OwnCell(*key, **values) for key, values in sorted(cells.items()) if values]
 
 
 def _over_depth(run: StoredRun) -> dict[str, Any]:
     """Sm and St as the paper prints them where they were measured so; Sm can be had from ours, St cannot."""
     result, blocks = run.result, int(run.result.provenance["model"]["layers"])
-    found = {name: exact(result.mean(name)) for name in ("smoothness", "stability") if name in result}
-    if "smoothness" in found and not run.states.startswith("branch") and blocks > 2:
-        found["smoothness"] = exact(result.mean("smoothness") * (blocks - 1) / (blocks - 2))
+    numbers = {name: exact(result.mean(name)) for name in ("smoothness", "stability") if name in result}
+    if "smoothness" in numbers and not run.states.startswith("branch") and blocks > 2:
+        numbers["smoothness"] = exact(result.mean("smoothness") * (blocks - 1) / (blocks - 2))
     printed = {name: f"paper_{name}" for name in ("smoothness", "stability") if f"paper_{name}" in result}
-    return found | {name: exact(result.mean(metric)) for name, metric in printed.items()}
+    return numbers | {name: exact(result.mean(metric)) for name, metric in printed.items()}
 
 
 def _probed(run: StoredRun) -> dict[str, Any]:

@@ -198,9 +198,9 @@ def _stack_table(runs: Sequence[StoredRun]) -> Table:
     ]
     rows: list[list[Any]] = []
     for run in runs:
-        found = {name: float(run.result[f"depth_{name}"]) for name in ("stability", "lower", "upper", "uncorrelated")}
-        ratio = found["upper"] / found["stability"] if found["stability"] else None
-        rows.append([run.label, found["stability"], found["lower"], found["upper"], found["uncorrelated"], ratio])
+        numbers = {name: float(run.result[f"depth_{name}"]) for name in ("stability", "lower", "upper", "uncorrelated")}
+        ratio = numbers["upper"] / numbers["stability"] if numbers["stability"] else None
+        rows.append([run.label, *numbers.values(), ratio])
     caption = (
         "The whole stack: Lemma 1 bounds St_L² by the path energy; a random walk of the same steps stands beside it."
     )
@@ -228,10 +228,10 @@ def _gap_table(runs: Sequence[StoredRun]) -> list[Block]:
 def _hypothesis_table(runs: Sequence[StoredRun]) -> Table:
     rows: list[list[Any]] = []
     for run in runs:
-        found = run.result.provenance["hypotheses"]
+        hypotheses = run.result.provenance["hypotheses"]
         layers = len(run.result["sigma"])
-        for name in dict.fromkeys(row["name"] for row in found):
-            mine = [row for row in found if row["name"] == name]
+        for name in dict.fromkeys(row["name"] for row in hypotheses):
+            mine = [row for row in hypotheses if row["name"] == name]
             broken = [row for row in mine if not row["holds"]]
             example = f"block {broken[0]['layer'] + 1}: {broken[0]['found']}" if broken else mine[0]["found"]
             rows.append([run.label, name, f"{len(broken)} of {layers}", example])

@@ -40,9 +40,9 @@ def trainings_figure(groups: Sequence[Group], context: Context) -> Figure | None
     variants = []
     for group in groups:
         for words, (curve, axis) in MEASURES.items():
-            found = [again for run in group.runs if (again := _again(run, known, curve))]
-            if found:
-                variants.append(_variant(found, group.when | {"measure": words}, words, curve, axis, context))
+            members = [again for run in group.runs if (again := _again(run, known, curve))]
+            if members:
+                variants.append(_variant(members, group.when | {"measure": words}, words, curve, axis, context))
     if not variants:
         return None
     caption = (
@@ -74,12 +74,12 @@ def _again(run: StoredRun, known: Sequence[Reading], curve: str) -> Again | None
 
 
 def _variant(
-    found: Sequence[Again], when: dict[str, str], words: str, curve: str, axis: str, context: Context
+    members: Sequence[Again], when: dict[str, str], words: str, curve: str, axis: str, context: Context
 ) -> Variant:
     traces: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
     shapes: list[dict[str, Any]] = []
-    for place, again in enumerate(found):
+    for place, again in enumerate(members):
         at = f"{again.run.result.config['task']}/{again.run.result.config['length']}"
         mine, *theirs = ([*getattr(reading.trained[at], curve)] for reading in (again.own, *again.others))
         where = depth(again.run, axis, len(mine))
@@ -95,11 +95,11 @@ def _variant(
             rows += [[*told, axis, at, exact(value)] for at, value in zip(x, values, strict=True)]
         own = [model for model in hybrids(context.models) if model.label == again.run.label]
         shapes += [shape for model in own for shape in strip(model, panel=axis_names(place)[0][1:])]
-    labels = [again.run.label for again in found]
+    labels = [again.run.label for again in members]
     layout = small_multiples(
         labels, {"title": {"text": ""}}, {"title": {"text": words}}, columns=columns_for(len(labels)), models=labels
     )
-    for place in range(1, len(found)):
+    for place in range(1, len(members)):
         layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
     layout |= with_strips(layout, shapes)
-    return Variant(when, traces, layout, COLUMNS, rows, basis=basis(again.run for again in found))
+    return Variant(when, traces, layout, COLUMNS, rows, basis=basis(again.run for again in members))

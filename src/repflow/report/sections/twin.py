@@ -56,8 +56,8 @@ def figure_3(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         chosen = [same_prompts(family) for family in families.values() if set(family) - {TRAINED}]
         for words, metric in MEASURES.items():
             when = {"task": task, "length": length, "states": states, "measure": words}
-            found = _variant([family for family in chosen if _has(family, metric)], metric, when, context)
-            variants += [found] if found else []
+            variant = _variant([family for family in chosen if _has(family, metric)], metric, when, context)
+            variants += [variant] if variant else []
     if not variants:
         return None
     caption = (
@@ -203,8 +203,8 @@ def verdict_table(runs: Sequence[StoredRun]) -> Table:
     for run in runs:
         for measure, verdict in run.result.provenance["verdicts"].items():
             rows.append([run.label, task_name(run), measure, str(verdict["code"]), str(verdict["statement"])])
-        for ablation, found in (run.result.provenance.get("break_conditions") or {}).items():
-            rows.append([run.label, task_name(run), f"without {ablation}", "break condition", str(found["statement"])])
+        for ablation, broken in (run.result.provenance.get("break_conditions") or {}).items():
+            rows.append([run.label, task_name(run), f"without {ablation}", "break condition", str(broken["statement"])])
     caption = (
         "Architectural: late minus early similarity has one sign in every cell of a whole grid of schemes, lengths and "
         "seeds, trained weights included. Anything less is named for what it is."

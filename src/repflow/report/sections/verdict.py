@@ -107,8 +107,8 @@ def sentence(verdict: Verdict) -> str:
     kinds = Counter(verdict.model.kinds)
     mixed = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else next(iter(kinds), "")
     layers = f"{verdict.model.layers} blocks" + (f" ({mixed})" if mixed else "")
-    if verdict.flow and (found := homogenisation(verdict.flow)):
-        parts.append(_flow_words(verdict.flow, *found))
+    if verdict.flow and (peak := homogenisation(verdict.flow)):
+        parts.append(_flow_words(verdict.flow, *peak))
     if verdict.probe:
         parts.append(_probe_words(verdict.probe))
     if verdict.unusual:
@@ -146,8 +146,8 @@ def _others(read: ReadOut) -> str:
 
 def unusual(flow: StoredRun | None, probe: StoredRun | None) -> list[str]:
     """What a reader would not expect: the runs' findings, sharp turns, sinks that carry the similarity."""
-    found = [finding for run in (flow, probe) if run for finding in run.result.findings]
-    told = [finding.message for finding in found if finding.code not in ORDINARY]
+    findings = [finding for run in (flow, probe) if run for finding in run.result.findings]
+    told = [finding.message for finding in findings if finding.code not in ORDINARY]
     if flow:
         told += [text for text in (_gaps(flow), _sharp_turn(flow), _sinks(flow), _final_norm(flow)) if text]
     return list(dict.fromkeys(told))
@@ -233,9 +233,9 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
 def _row(verdict: Verdict, prefix: str) -> list[Cell]:
     flow, probe = verdict.flow, verdict.probe
     row: list[Cell] = [verdict.model.label]
-    found = homogenisation(flow) if flow else None
-    if flow and found:
-        state, value, _ = found
+    peak = homogenisation(flow) if flow else None
+    if flow and peak:
+        state, value, _ = peak
         row.append(Link(f"{share(flow, state):.0%} (state {state}), similarity {value.fitted}", "figure-2"))
     else:
         row.append(None)

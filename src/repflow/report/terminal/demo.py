@@ -32,9 +32,9 @@ LABELS = {"answer": "the answer's first symbol", "index": "the gold pair's index
 def first_screen(entries: Sequence[Summary], width: int) -> list[RenderableType]:
     """What ran, one table of the models, and what the runs say, in sentences that need no knowledge of repflow."""
     width = min(width, WIDTH)
-    parts: list[RenderableType] = [Text("\n".join(_hanging(what_ran(entries), width, 0))), summary_table(entries)]
     lines = [line for text in sentences(entries) for line in _hanging(f"- {text}", width, 2)]
-    return [*parts, Text("\n".join(lines))] if lines else parts
+    words = [*_hanging(columns_explained(entries), width, 0), "", *lines]
+    return [Text("\n".join(_hanging(what_ran(entries), width, 0))), summary_table(entries), Text("\n".join(words))]
 
 
 def what_ran(entries: Sequence[Summary]) -> str:
@@ -45,16 +45,13 @@ def what_ran(entries: Sequence[Summary]) -> str:
     told = ", ".join(f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name])
     places = dict.fromkeys(basis(own, states=False).rpartition(", ")[0] for own in runs.values() if own)
     number = COUNTS[len(entries)] if len(entries) < len(COUNTS) else str(len(entries))
-    return f"{number.capitalize()} small models that repflow trained read {' and '.join(places)} (prompts: {told})."
+    what = "look up a value by its key" if any(place.startswith("kvpr") for place in places) else "read"
+    return f"{number.capitalize()} small models that repflow trained {what} ({'; '.join(places)}; prompts: {told})."
 
 
 def summary_table(entries: Sequence[Summary]) -> RichTable:
     """A row per model: how alike its tokens are at the start, at most and at the end; reach; answers."""
-    caption = (
-        "alike: mean cosine of two tokens of a prompt, at the embedding, at most and at the last block; reach: last "
-        f"tokens that hold half of all influence on the output; answers: {_answered_on(entries)}"
-    )
-    table = RichTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("model", overflow="fold")
     for name in ("blocks", "alike: start", "peak", "end", "reach", "answers"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -65,6 +62,14 @@ def summary_table(entries: Sequence[Summary]) -> RichTable:
         answers = ABSENT if row["answers"] is None else f"{row['answers']:.0%}"
         table.add_row(Text(row["model"]), str(row["blocks"]), *numbers, reach, answers)
     return table
+
+
+def columns_explained(entries: Sequence[Summary]) -> str:
+    """What the columns mean."""
+    return (
+        "alike: mean cosine of two tokens of a prompt, first, highest and last; reach: last tokens that hold half of "
+        f"all influence on the output; answers: {_answered_on(entries)}."
+    )
 
 
 def _answered_on(entries: Sequence[Summary]) -> str:
@@ -98,11 +103,12 @@ def summary_rows(entries: Sequence[Summary]) -> list[dict[str, Any]]:
     return rows
 
 
-def verdict_line(judged: Sequence[Judged]) -> str:
-    """The findings of paper 1 in one line."""
+def verdict_line(judged: Sequence[Judged], width: int) -> str:
+    """The findings of paper 1 in a sentence."""
     counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"Of the {len(judged)} findings of paper 1 (arXiv 2510.06640), on these models: {told}."
+    text = f"- Of paper 1's {len(judged)} findings (arXiv 2510.06640), on these models: {told}."
+    return "\n".join(_hanging(text, min(width, WIDTH), 2))
 
 
 def model_verdict(
@@ -152,16 +158,16 @@ def reaches(results: Sequence[Result], place: str) -> dict[str, dict[str, Any]]:
     `half_within` is the least number of last tokens that hold half of all influence on the last token's output,
     `last_64` the share that the last 64 hold; `random` the same of the random twin.
     """
-    found = {}
+    by_model = {}
     for result in results:
         if "log_influence" in result and f"{result.config['task']}/{result.config['length']}" == place:
             told: dict[str, Any] = dict(_reach(result, ""))
             twin = result.provenance.get("twin")
-            found[str(result.provenance["model"]["name"])] = told | {
+            by_model[str(result.provenance["model"]["name"])] = told | {
                 "samples": len(result["log_influence"]),
                 "random": {"init": twin["init"], **_reach(result, "twin/")} if twin else None,
             }
-    return found
+    return by_model
 
 
 def _reach(result: Result, prefix: str) -> dict[str, float | None]:
@@ -270,11 +276,11 @@ def demo_json(
         "reach": dict(reach),
         "further_trainings": {
             model: {
-                "trainings": [reading.training._asdict() for reading in found],
+                "trainings": [reading.training._asdict() for reading in readings_again],
                 "last_similarity": dict(zip(("low", "high"), band, strict=True)),
             }
-            for model, found in others.items()
-            if (band := end_band(found, place))
+            for model, readings_again in others.items()
+            if (band := end_band(readings_again, place))
         },
         "readings": [reading.to_json() for reading in readings],
         "findings": [finding_json(entry) for entry in judged],

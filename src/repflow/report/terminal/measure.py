@@ -145,20 +145,20 @@ def _state_count(result: Result) -> int:
 
 def _columns(result: Result) -> list[Column]:
     """Columns for the state metrics that the result has."""
-    found: list[Column] = []
+    columns: list[Column] = []
     if "token_similarity" in result:
-        found.append(("similarity", _with_band(result, "token_similarity")))
+        columns.append(("similarity", _with_band(result, "token_similarity")))
     if "token_similarity_excess" in result:
-        found.append(("excess", _curve(result.mean("token_similarity_excess"))))
+        columns.append(("excess", _curve(result.mean("token_similarity_excess"))))
     if "layer_cosine" in result:
         cosine = result.token_mean("layer_cosine", pooled=True)
-        found.append(("layer cosine", _curve(np.concatenate([[np.nan], cosine]))))
+        columns.append(("layer cosine", _curve(np.concatenate([[np.nan], cosine]))))
     if "token_norm" in result:
-        found.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
+        columns.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
     if "common_share" in result:
-        found.append(("common share", _curve(result.mean("common_share"))))
-    found += [(name, _curve(result.mean(name))) for name in _asked(result, ("state", "sample"))]
-    return found
+        columns.append(("common share", _curve(result.mean("common_share"))))
+    columns += [(name, _curve(result.mean(name))) for name in _asked(result, ("state", "sample"))]
+    return columns
 
 
 def _asked(result: Result, axes: tuple[str, ...]) -> list[str]:

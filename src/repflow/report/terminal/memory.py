@@ -32,7 +32,7 @@ def view(result: Result) -> list[RenderableType]:
     parts: list[RenderableType] = [layer_table(result)]
     if "range_cumulative" in result:
         parts.append(histogram_line(result))
-    return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
+    return parts + [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
 
 
 def layer_table(result: Result) -> FittedTable:

@@ -24,7 +24,7 @@ def figure_view(result: Result) -> list[RenderableType]:
     parts += [Text(facts["note"])] if facts.get("note") else []
     parts.append(lines_table(facts["lines"]))
     parts.append(Text(counts(facts["lines"])))
-    return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
+    return parts + [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
 
 
 def counts(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -36,7 +36,7 @@ def view(result: Result) -> list[RenderableType]:
     if result.config.get("study") == FIGURE:
         return figure_view(result)
     parts: list[RenderableType] = [curve_table(result), summary_table(result), depth_table(result)]
-    return parts + [Text.assemble((f"{found.code}: ", "yellow"), found.message) for found in result.findings]
+    return parts + [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
 
 
 def side_by_side(results: Sequence[Result]) -> FittedTable:

@@ -173,13 +173,13 @@ def quotations(checks: list[dict[str, Any]]) -> str:
     >>> quotations([{**one, "holds": True}, {**one, "holds": False}])
     'of 1 quotation 0 hold, 1 partly holds and 0 do not hold (1 of 2 checks against what is printed elsewhere fails).'
     """
-    found: dict[tuple[str, str], list[bool]] = {}
+    by_source: dict[tuple[str, str], list[bool]] = {}
     for check in checks:
-        found.setdefault((check["words"], check["citation"]), []).append(bool(check["holds"]))
-    whole, none = (sum(test(holds) for holds in found.values()) for test in (all, lambda holds: not any(holds)))
-    partly, failed = len(found) - whole - none, sum(not check["holds"] for check in checks)
+        by_source.setdefault((check["words"], check["citation"]), []).append(bool(check["holds"]))
+    whole, none = (sum(test(holds) for holds in by_source.values()) for test in (all, lambda holds: not any(holds)))
+    partly, failed = len(by_source) - whole - none, sum(not check["holds"] for check in checks)
     return (
-        f"of {len(found)} quotation{'s' if len(found) != 1 else ''} {whole} hold{'s' if whole == 1 else ''}, "
+        f"of {len(by_source)} quotation{'s' if len(by_source) != 1 else ''} {whole} hold{'s' if whole == 1 else ''}, "
         f"{partly} partly hold{'s' if partly == 1 else ''} and {none} do{'es' if none == 1 else ''} not hold "
         f"({failed} of {len(checks)} checks against what is printed elsewhere fail{'s' if failed == 1 else ''})."
     )

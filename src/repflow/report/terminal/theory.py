@@ -43,8 +43,8 @@ def verify_view(result: Result) -> list[RenderableType]:
     total = sum(check["kind"] != "data" for check in checks)
     caption = "broken of draws: how many drawn systems break an inequality; Table 1: printed St, ratio over its lengths"
     summary = f"{good} of {total} corrected forms agree with the simulation (1 %, or its noise where that is larger)."
-    found = [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
-    return [table, Text(caption), Text(), *lines, Text(), *found, Text(summary)]
+    findings = [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
+    return [table, Text(caption), Text(), *lines, Text(), *findings, Text(summary)]
 
 
 def short_verdict(check: Mapping[str, Any]) -> str:
@@ -158,7 +158,7 @@ def _hypothesis_lines(rows: Sequence[Mapping[str, Any]], layers: int) -> list[st
         if not row["holds"]:
             broken.setdefault(row["name"], []).append(row)
     lines = [
-        f"- {name}: {len(found)} of {layers} blocks; block {found[0]['layer'] + 1}: {found[0]['found']}"
-        for name, found in broken.items()
+        f"- {name}: {len(blocks)} of {layers} blocks; block {blocks[0]['layer'] + 1}: {blocks[0]['found']}"
+        for name, blocks in broken.items()
     ]
     return ["hypotheses not met:", *lines] if lines else ["all hypotheses met"]

@@ -19,8 +19,8 @@ from repflow.report.terminal.fitted import FittedTable
 
 def view(result: Result) -> list[RenderableType]:
     """What the command line shows: one table, then the verdicts and break conditions."""
-    found = [Text.assemble((f"{f.code}: ", "yellow"), f.message) for f in result.findings]
-    return [twins_table(result), *found]
+    findings = [Text.assemble((f"{f.code}: ", "yellow"), f.message) for f in result.findings]
+    return [twins_table(result), *findings]
 
 
 def twins_table(result: Result) -> FittedTable:

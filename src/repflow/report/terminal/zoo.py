@@ -21,7 +21,7 @@ def zoo_rows() -> list[dict[str, Any]]:
     rows = []
     for name in shown_models():
         training, evaluation = record(name), record(name, "evaluation")
-        found = longest_kvpr(evaluation.get("retrieval", {}))
+        longest = longest_kvpr(evaluation.get("retrieval", {}))
         rows.append(
             {
                 "name": name,
@@ -31,8 +31,8 @@ def zoo_rows() -> list[dict[str, Any]]:
                 "steps": training.get("steps"),
                 "seed": training.get("config", {}).get("seed"),
                 "nats_per_token": evaluation.get("prose", {}).get("nats_per_token"),
-                "retrieval_set": None if found is None else found[0],
-                "retrieval": None if found is None else found[1]["exact"] / found[1]["of"],
+                "retrieval_set": None if longest is None else longest[0],
+                "retrieval": None if longest is None else longest[1]["exact"] / longest[1]["of"],
                 "folder": str(model_folder(name)),
             }
         )

@@ -190,7 +190,7 @@ function keepTarget(explorers) {
   window.addEventListener("hashchange", aim);
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
-    if (link) reveal(BY_ID(decodeURIComponent(link.hash.slice(1)).split("?")[0])); // the same address again is no change
+    if (link) reveal(BY_ID(decodeURIComponent(link.hash.slice(1)).split("?")[0])); // the same address again changes nothing
   });
   for (const moved of ["wheel", "touchmove", "keydown", "pointerdown"]) window.addEventListener(moved, () => (target = null), { passive: true });
   whenIdle.push(() => target && target.scrollIntoView({ behavior: "instant" }));

@@ -114,17 +114,16 @@ def run_all(planned: Sequence[Job], out: Path) -> dict[str, Result]:
     """All runs by name, model by model; one that fails is reported and left out, and the others continue."""
     results = {}
     groups = by_model(planned)
-    with ModelLines([(name, len(own)) for name, own in groups.items()]) as lines:
+    with quiet(), ModelLines([(name, len(own)) for name, own in groups.items()]) as lines:
         for name, own in groups.items():
             model = None
             for job in own:
+                trained = job.config.init == "trained"
                 try:
-                    with quiet():
-                        progress = lines.begin(name, job.label)
-                        trained = job.config.init == "trained"
-                        if trained and model is None:
-                            model = load_job(job)
-                        results[job.name] = run_job(job, out, progress, model if trained else None)
+                    progress = lines.begin(name, job.label)
+                    if trained and model is None:
+                        model = load_job(job)
+                    results[job.name] = run_job(job, out, progress, model if trained else None)
                 except Exception as error:  # noqa: BLE001  one run must not take the others down
                     complain(error, job.label)
                 lines.end(name)

@@ -27,7 +27,8 @@ def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun]) -> str:
     """The page in one sentence: the first thing that its runs say, and what they rest on."""
     said = sentences(entries)
     if said:
-        return f"{said[0]} ({_rest(said[0], entries)})" if _rest(said[0], entries) else said[0]
+        rest = _rest(said[0], entries)
+        return f"{said[0].removesuffix('.')} ({rest})." if rest else said[0]
     studies = list(dict.fromkeys(run.study for run in runs))
     tasks = [task for task in dict.fromkeys(run.task for run in runs) if task]
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"

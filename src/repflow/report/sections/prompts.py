@@ -45,7 +45,9 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "and how alike it is to the other tokens of its prompt."
     )
     block = Prompts("prompts-explorer", "One prompt and the path of each token", samples, caption)
-    told = f"{len(samples)} prompts: {basis(run for run, _ in chosen)}. Pick a token to see its path through depth."
+    prompts, models = len({one.label for one in samples}), len({one.model for one in samples})
+    told = f"{prompts} prompt{'' if prompts == 1 else 's'} that {models} model{'' if models == 1 else 's'} read"
+    told = f"{told}, of {basis(run for run, _ in chosen)}: pick a token to see its path through depth."
     return Content(lead, [block], reading=told)
 
 

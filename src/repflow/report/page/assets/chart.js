@@ -10,7 +10,7 @@ const PANEL = { wide: 300, narrow: 280 };
 const NAME = { wide: 28, narrow: 16 };
 const OPENING = { wide: 340, narrow: 320 }; // with its cards on the first screen
 const TALL = 600;
-const PLAIN = { wide: 400, narrow: 340 };
+const PLAIN = { wide: 360, narrow: 320 };
 
 /** "xaxis3" of "x3". */
 function axisKey(short) {

@@ -11,6 +11,7 @@ import typer
 
 from repflow.cli.console import note, say
 from repflow.cli.help import complete_folder
+from repflow.cli.options import AS_JSON
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 
@@ -38,11 +39,9 @@ def command(
         typer.Option("--allow-mixed", help="draw runs of different prompts, kinds of state or dtypes in one chart"),
     ] = False,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Also hold the runs against the papers' claims, as the demo's page does.")
+        bool, typer.Option("--papers", help="also compare the runs with the papers' claims, as the demo's page does")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Also print everything on the page as one JSON object, nothing else.")
-    ] = False,
+    as_json: AS_JSON = False,
 ) -> None:
     """Write one page from the RUNs: first numbers, figures, prompts. It opens in any browser and needs no network.
 

@@ -162,7 +162,7 @@ def test_demo_prints_one_screen(cli, tmp_path, monkeypatch):
     assert words.startswith("Three small models that repflow trained look up a value by its key (kvpr, 256 tokens;")
     for name in THREE:
         flow = load_result(tmp_path / "d" / "demo" / f"{name}-flow-kvpr-256-2").mean("token_similarity")
-        reach = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2").mean("half_reach")
+        reach = load_result(tmp_path / "d" / "demo" / f"{name}-reach-trained-kvpr-256-2").mean("half_reach")
         (row,) = [line.split() for line in lines if line.split()[:1] == [name] and len(line.split()) == 7]
         assert row[2:6] == [f"{value:.2f}" for value in (flow[0], flow.max(), flow[-1])] + [f"{reach:.0f}"]
         assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
@@ -192,12 +192,9 @@ def test_everything_else_is_verbose_or_json(cli, tmp_path):
     assert "1 seed of training and it takes 3." in words
     for name in THREE:
         assert f"- {name} (" in done.out
-        found = load_result(tmp_path / "d" / "demo" / f"{name}-reach-kvpr-256-2")
-        reach, twin = (found.mean(f"{side}half_reach") for side in ("", "twin/"))
-        share, other = (found.mean(f"{side}recent_share")[2] for side in ("", "twin/"))  # of the last 64
-        told = f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)"
-        random = f"with random weights (default) in the last {twin:.0f} tokens ({other:.0%} within the last 64)."
-        assert f"{told}, {random}" in words
+        result = load_result(tmp_path / "d" / "demo" / f"{name}-reach-trained-kvpr-256-2")
+        reach, share = result.mean("half_reach"), result.mean("recent_share")[2]  # of the last 64
+        assert f"its last output lies in the last {reach:.0f} tokens ({share:.0%} within the last 64)." in words
     assert "How far back tokens reach: kvpr, 256 tokens, 2 prompts" in done.out
     again = cli("demo", "--out", "d", "--json")
     told = json.loads(again.out)
@@ -208,7 +205,8 @@ def test_everything_else_is_verbose_or_json(cli, tmp_path):
     assert [row["model"] for row in told["models"]] == list(told["reach"])
     assert all(isinstance(text, str) for text in told["sentences"])
     assert told["reach"]["hybrid"]["half_within"] == reach
-    assert told["reach"]["hybrid"]["random"]["last_64"] == other
+    assert told["reach"]["hybrid"]["last_64"] == share
+    assert told["reach"]["hybrid"]["random"] is None, "the complete tables have it"
     written = (tmp_path / told["page"]).read_text(encoding="utf-8")
     assert written.startswith("<!DOCTYPE html>")
     assert "How far back a token reaches" in written

@@ -34,7 +34,8 @@ LENGTHS = (256, 384, 512)
 DOCUMENTS = 512
 FULL_SAMPLES, FULL_PROBE_SAMPLES, FULL_SEEDS = 64, 1000, 3
 REACH_SAMPLES, REACH_PROBES, REACH_TWIN = 2, 2, "default"
-"""Of the influence by distance: a backward pass per prompt and probe, and the random weights of paper 2's Figure 1."""
+"""Of the influence by distance: a backward pass per prompt and probe. The twin, as in paper 2's Figure 1, is for the
+complete tables."""
 FULL_REACH = 8
 """Prompts, and probes, of the complete tables."""
 PLACE = f"{TASK}/{LENGTH}"
@@ -109,7 +110,7 @@ def _full(models: Sequence[str]) -> list[Job]:
     for spec in specs:
         runs += [probe_job(spec, label, **place, **more) for place in places[:-1] for label in LABELS]
         runs.append(probe_job(spec, "index", **places[-1], **more))
-    reach = {"samples": FULL_REACH, "probes": FULL_REACH}
+    reach = {"samples": FULL_REACH, "probes": FULL_REACH, "twin": REACH_TWIN}
     return runs + [reach_job(spec, **place, **reach) for place in places for spec in specs]
 
 
@@ -134,17 +135,18 @@ def probe_job(spec: str, label: str, **options: Any) -> Job:
 
 
 def reach_job(spec: str, **options: Any) -> Job:
-    """How far back tokens reach in one model and its random twin; the options are fields of `RecencyConfig`."""
+    """How far back tokens reach in one model, and in a twin where asked; options are those of `RecencyConfig`."""
     fields: dict[str, Any] = {"task": TASK, "length": LENGTH, "samples": REACH_SAMPLES, "probes": REACH_PROBES}
-    config = RecencyConfig(model=spec, twin=REACH_TWIN, **fields | options)
-    return Job(_run_name("reach", config), f"{_name(spec)}, reach of tokens", config)
+    config = RecencyConfig(model=spec, **fields | options)
+    kind = "reach-trained" if config.twin is None else "reach"  # runs of another version may have the other name
+    return Job(_run_name(kind, config), f"{_name(spec)}, reach of tokens", config)
 
 
 def _run_name(kind: str, config: MeasureConfig | ProbeConfig | RecencyConfig) -> str:
     """Name of a run folder.
 
     >>> [job.name for job in jobs()][-3:]
-    ['hybrid-mirror-flow-kvpr-256-8', 'hybrid-mirror-reach-kvpr-256-2', 'hybrid-mirror-xavier-flow-kvpr-256-8']
+    ['hybrid-mirror-flow-kvpr-256-8', 'hybrid-mirror-reach-trained-kvpr-256-2', 'hybrid-mirror-xavier-flow-kvpr-256-8']
     """
     parts = [_name(config.model)]
     parts += [config.init] if config.init != "trained" else []

@@ -1,5 +1,6 @@
 """`repflow report`: the page of stored runs through the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_folder_as_out_gets_a_page_in_it_and_an_older_page_is_replaced(cli, ru
     assert cli("report", runs / "b", "--out", "new/deep/page.html").code == 0
     assert Path("new/deep/page.html").is_file()
     assert not list(Path().rglob("*.tmp"))
+
+
+def test_the_json_twin_has_what_the_page_shows_and_nothing_else_is_printed(cli, runs):
+    done = cli("report", runs, "--out", "page.html", "--json")
+    assert done.code == 0, done.err
+    twin = json.loads(done.out)
+    assert twin["page"] == "page.html"
+    assert [card["title"] for card in twin["cards"]] == ["Most alike", "Least alike", "Farthest reach", "Best read-out"]
+    assert twin["sentence"] in Path("page.html").read_text(encoding="utf-8")
+    assert "findings" not in [section["id"] for section in twin["sections"]]
+
+
+def test_claims_of_the_papers_are_there_where_asked(cli, runs):
+    assert "Eight findings" not in (cli("report", runs).out and Path("report.html").read_text(encoding="utf-8"))
+    assert cli("report", runs, "--papers").code == 0
+    assert "Eight findings, eight verdicts" in Path("report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from repflow.papers.findings import FINDINGS
 from repflow.spec import zoo
 from repflow.studies import demo
 from repflow.studies.recency.config import RecencyConfig
+from tests.cli.invocation import invoke
 from tests.models.tiny_zoo import make_zoo
 
 THREE = ("gpt-neox", "mamba2", "hybrid")
@@ -129,17 +130,39 @@ def test_probe_and_diagnose_take_the_zoo_too(cli, command):
 
 
 # ---------------------------------------------------------------- demo
-@pytest.fixture
-def short(monkeypatch, tiny, tmp_path):
+def shorten(monkeypatch, tiny, place):
     """A demo of seconds, on a zoo of three."""
     for name in THREE:
-        shutil.copytree(tiny / name, tmp_path / "three" / name)
-    shutil.copy(tiny / zoo.DIGESTS, tmp_path / "three")
-    monkeypatch.setenv(zoo.VARIABLE, str(tmp_path / "three"))
+        shutil.copytree(tiny / name, place / "three" / name)
+    shutil.copy(tiny / zoo.DIGESTS, place / "three")
+    monkeypatch.setenv(zoo.VARIABLE, str(place / "three"))
     small = {"SAMPLES": 2, "GRID": 2, "PROBE_SAMPLES": 40, "PROBED": ("mamba2",)}
     small |= {"REACH_PROBES": 1}
     for name, value in small.items():
         monkeypatch.setattr(demo, name, value)
+
+
+@pytest.fixture
+def short(monkeypatch, tiny, tmp_path):
+    shorten(monkeypatch, tiny, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shown(tiny, tmp_path_factory):
+    """A whole demo, run once: what the command said, and the folder that its runs are in."""
+    place = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch, tiny, place)
+        patch.chdir(place)
+        patch.setenv("COLUMNS", "80")
+        done = invoke("demo", "--out", "d")
+    return done, place / "d"
+
+
+@pytest.fixture
+def stored(shown, tmp_path):
+    """The finished runs of a demo, in a folder of the test's own."""
+    shutil.copytree(shown[1], tmp_path / "d")
 
 
 @pytest.mark.usefixtures("short")
@@ -150,10 +173,9 @@ def test_the_list_suggests_models_that_are_there(cli, tmp_path):
     assert "use: repflow measure zoo:hybrid --task kvpr" in cli("zoo", "list").out
 
 
-@pytest.mark.usefixtures("short")
-def test_demo_prints_one_screen(cli, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    done = cli("demo", "--out", "d")
+@pytest.mark.usefixtures("short", "stored")
+def test_demo_prints_one_screen(shown, tmp_path):
+    done, _ = shown
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert len(lines) <= 36
@@ -179,7 +201,7 @@ def test_demo_prints_one_screen(cli, tmp_path, monkeypatch):
     assert [line.split()[0] for line in progress] == [name for name in zoo.NAMES if name in THREE], "a line per model"
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "stored")
 def test_everything_else_is_verbose_or_json(cli, tmp_path):
     done = cli("demo", "--out", "d", "--verbose")
     assert done.code == 0, done.err
@@ -213,7 +235,7 @@ def test_everything_else_is_verbose_or_json(cli, tmp_path):
     assert "Eight findings, eight verdicts" in written
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "stored")
 def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     """Beside the zoo lie readings of two more trainings of Mamba-2; the demo's words, JSON and page have them."""
     monkeypatch.setattr(demo, "PROBED", ())
@@ -236,9 +258,11 @@ def test_demo_tells_further_trainings(cli, tmp_path, monkeypatch):
     assert "The same models, trained again" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("short", "stored")
 def test_a_run_that_fails_does_not_take_the_demo_down(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "PROBED", ())
+    for run in (tmp_path / "d" / "demo").glob("hybrid-*"):
+        shutil.rmtree(run)
     (tmp_path / "three" / "hybrid" / "config.json").write_text("{}")
     done = cli("demo", "--out", "d", "--verbose")
     assert done.code == 1

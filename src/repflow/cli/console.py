@@ -287,7 +287,10 @@ class ModelLines:
         if sys.stderr.isatty():
             self._bar = _model_bar()
             self._bar.start()
-            self._tasks = {name: self._bar.add_task(name, total=runs, doing="") for name, runs in self._runs.items()}
+            self._tasks = {
+                name: self._bar.add_task(name, total=runs, count=f"0/{runs}", doing="")
+                for name, runs in self._runs.items()
+            }
         import_torch()
         return self
 
@@ -312,7 +315,8 @@ class ModelLines:
 
     def _show(self, name: str, share: float, doing: str) -> None:
         if self._bar is not None:
-            self._bar.update(self._tasks[name], completed=self._done[name] + share, doing=one_line(doing))
+            done, count = self._done[name], f"{self._done[name]}/{self._runs[name]}"
+            self._bar.update(self._tasks[name], completed=done + share, count=count, doing=one_line(doing))
 
 
 class ModelProgress:
@@ -338,7 +342,7 @@ def _model_bar() -> Any:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=ModelLines.WIDTH),
-        TextColumn("{task.completed:.0f}/{task.total} runs"),
+        TextColumn("{task.fields[count]} runs"),
         TextColumn("{task.fields[doing]}", markup=False),
     )
     return Bar(*columns, console=Console(stderr=True))

@@ -100,7 +100,7 @@ def print_next(out: Path, name: str, *, page: bool) -> None:
     """What to open, and what to type."""
     lines = [("open", f"{out / PAGE} in a browser: every figure, and what the papers claim")] if page else []
     lines += [
-        ("type", f"repflow measure zoo:{name} --task text    (or the folder of your own model)"),
+        ("type", f"repflow measure zoo:{name} --task text    (or your own model's folder)"),
         ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3"),
         ("", f"repflow list {shlex.quote(str(out / FOLDER))}"),
         ("", "repflow demo --verbose    every table, verdict and finding"),

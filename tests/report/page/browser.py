@@ -69,7 +69,7 @@ APART = """() => {
     const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
     if (wide > 1 && high > 1) found.push(`${a.id || a.className} over ${b.id || b.className}`);
   }));
-  check(parts(document, 'main .card, main h2, main .lead'));
+  check(parts(document, 'main .card, main section > h2, main .lead'));
   for (const card of document.querySelectorAll('.card')) {
     check(parts(card, '.card-head, :scope > .menus, .chart, .readout, .reading, .basis, details'));
     check(parts(card, '.card-head > *'));

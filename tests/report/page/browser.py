@@ -63,7 +63,8 @@ OVERLAPS = """(chart) => {
 APART = """() => {
   const found = [];
   const parts = (root, selector) => [...root.querySelectorAll(selector)]
-    .filter((node) => node.checkVisibility()).map((node) => [node, node.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
+    .filter((node) => node.checkVisibility())
+    .map((node) => [node, node.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
   const check = (list) => list.forEach(([a, p], at) => list.slice(at + 1).forEach(([b, q]) => {
     const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
     const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);

@@ -335,3 +335,18 @@ def test_another_training_gets_a_folder_of_its_own(tmp_path):
     other.close()
     names = [run.name for run in list_runs(tmp_path)]
     assert names == ["gpt2-training-ids", "gpt2-training-ids-2", "gpt2-training-ids-3"]
+
+
+def test_a_reading_inside_the_autocast_region_of_a_training():
+    """Between two steps of one autocast region: the training goes on, with weights that it casts itself."""
+    from repflow.models import probe_dtype
+
+    if probe_dtype(torch.bfloat16) is not None:
+        pytest.skip("this CPU does not run bfloat16")
+    model = tiny_gpt2()
+    meter = meter_of(model, autocast="bfloat16")
+    ids = torch.arange(8)[None]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert meter.measure(1)
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

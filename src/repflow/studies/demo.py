@@ -172,7 +172,7 @@ def run_job(job: Job, out: Path | None, progress: Any = None, model: Model | Non
     Args:
         job: which.
         out: folder of runs.
-        progress: told of every batch.
+        progress: called after every batch.
         model: its loaded weights, from `load_job`.
     """
     from repflow.studies import measure

@@ -63,15 +63,15 @@ def difference(one: StoredRun, other: StoredRun) -> str:
 
 def _same_text(one: StoredRun, other: StoredRun) -> bool:
     """Whether the token sequences differ by the tokenizer alone."""
-    asked = [run.result.config for run in (one, other)]
-    if any(asked[0].get(name) != asked[1].get(name) for name in REQUEST):
+    configs = [run.result.config for run in (one, other)]
+    if any(configs[0].get(name) != configs[1].get(name) for name in REQUEST):
         return False
-    together = asked[0].get("match") == "text" and {run.facts.get("spec") for run in (one, other)} <= set(
-        asked[0].get("match_with") or []
+    together = configs[0].get("match") == "text" and {run.facts.get("spec") for run in (one, other)} <= set(
+        configs[0].get("match_with") or []
     )
-    kept = [[entry.get("text") for entry in run.result.provenance.get("kept", [])] for run in (one, other)]
-    if kept[0] and kept[1]:
-        return together and kept[0] == kept[1] and None not in kept[0]
+    texts = [[entry.get("text") for entry in run.result.provenance.get("kept", [])] for run in (one, other)]
+    if texts[0] and texts[1]:
+        return together and texts[0] == texts[1] and None not in texts[0]
     return together
 
 
@@ -91,8 +91,8 @@ def group_runs(runs: Iterable[StoredRun], *, allow_mixed: bool = False) -> list[
         sets = [mine] if allow_mixed else _sets(mine)
         for place, members in enumerate(sets, 1):
             part = _set_name(place, members) if len(sets) > 1 else ""
-            told = _mixed_note(members) if allow_mixed else ""
-            groups.append(Group(task, length, states, part, _one_per_model(members), told))
+            note = _mixed_note(members) if allow_mixed else ""
+            groups.append(Group(task, length, states, part, _one_per_model(members), note))
     if allow_mixed:
         groups += _mixed_kinds(conditions)
     if any(group.part for group in groups):  # a menu that only some variants know would show what does not hold
@@ -143,14 +143,14 @@ def largest_sets(runs: Iterable[StoredRun]) -> tuple[list[StoredRun], list[Store
     for run in runs:
         label = str(run.result.config.get("label", ""))
         conditions.setdefault((run.study, task_name(run), run.length, run.states, label), []).append(run)
-    kept: list[StoredRun] = []
+    chosen: list[StoredRun] = []
     left: list[StoredRun] = []
     for mine in conditions.values():
         sets = _sets(mine)
         best = max(sets, key=lambda members: len({run.label for run in members}))
-        kept += best
+        chosen += best
         left += [run for members in sets if members is not best for run in members]
-    return kept, left
+    return chosen, left
 
 
 def _one_per_model(runs: Sequence[StoredRun]) -> list[StoredRun]:
@@ -174,10 +174,10 @@ def models_of(runs: Iterable[StoredRun]) -> str:
 
 
 def _mixed_note(runs: Sequence[StoredRun]) -> str:
-    told = dict.fromkeys(
+    reasons = dict.fromkeys(
         f"{run.label} and {runs[0].label} {reason}" for run in runs[1:] if (reason := difference(runs[0], run))
     )
-    return "Drawn together as asked, although " + "; ".join(told) + "." if told else ""
+    return "Drawn together as asked, although " + "; ".join(reasons) + "." if reasons else ""
 
 
 def _mixed_kinds(conditions: dict[tuple[str, str, str], list[StoredRun]]) -> list[Group]:
@@ -191,8 +191,8 @@ def _mixed_kinds(conditions: dict[tuple[str, str, str], list[StoredRun]]) -> lis
         ordered = sorted(mine, key=lambda run: run.states != "residual")
         best = {run.label: run for run in reversed(ordered)}
         chosen = [best[label] for label in kinds]
-        told = "; ".join(f"{run.label}: {run.states}" for run in chosen)
-        note = f"Drawn together as asked, although the kinds of state differ: {told}."
+        listed = "; ".join(f"{run.label}: {run.states}" for run in chosen)
+        note = f"Drawn together as asked, although the kinds of state differ: {listed}."
         groups.append(Group(task, length, MIXED, "", chosen, note))
     return groups
 
@@ -215,7 +215,7 @@ def _apart(kinds: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 def comparison_warnings(runs: Sequence[StoredRun], *, allow_mixed: bool = False) -> list[str]:
     """A sentence for every condition whose runs do not compare directly."""
-    told = []
+    sentences = []
     conditions: dict[tuple[str, str, str], list[StoredRun]] = {}
     for run in runs:
         conditions.setdefault((task_name(run), run.length, run.states), []).append(run)
@@ -224,15 +224,15 @@ def comparison_warnings(runs: Sequence[StoredRun], *, allow_mixed: bool = False)
         sets = _sets(mine)
         for members in sets[1:]:
             why = difference(sets[0][0], members[0])
-            told.append(
+            sentences.append(
                 f"{task}, {length} tokens, {states} states: {models_of(sets[0])} ({sets[0][0].name}) and "
                 f"{models_of(members)} ({members[0].name}) {why}; {end}"
             )
     for task, length in dict.fromkeys((task, length) for task, length, _ in conditions):
         kinds = _kinds_by_model(conditions, task, length)
         for a, b in _apart(kinds)[:NAMED]:
-            told.append(
+            sentences.append(
                 f"{task}, {length} tokens: {a} has {', '.join(sorted(kinds[a]))} states and {b} "
                 f"{', '.join(sorted(kinds[b]))} states; {end}"
             )
-    return told
+    return sentences

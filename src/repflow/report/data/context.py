@@ -17,7 +17,7 @@ class Context:
         models: of the page.
         allow_mixed: draw together what differs in prompts, number format or kind of state.
         warnings: what is missing, damaged or not comparable.
-        papers: hold the runs against what the papers claim and print: the demo, reproductions, and where it is asked.
+        papers: compare the runs with what the papers claim and print: the demo, reproductions, and where it is asked.
     """
 
     models: Sequence[PageModel]

@@ -31,8 +31,8 @@ class Interval:
         """The value, then the interval in brackets; a dash where there is no value."""
         if not np.isfinite(self.value):
             return "–"
-        shown = [format(scale * part, form) for part in (self.value, self.low, self.high)]
-        return f"{shown[0]} [{shown[1]}, {shown[2]}]" if np.isfinite(self.low) else shown[0]
+        parts = [format(scale * part, form) for part in (self.value, self.low, self.high)]
+        return f"{parts[0]} [{parts[1]}, {parts[2]}]" if np.isfinite(self.low) else parts[0]
 
     @property
     def fitted(self) -> str:

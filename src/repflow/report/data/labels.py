@@ -10,7 +10,7 @@ from repflow.core.results import Result
 from repflow.report.data.model import PageModel
 
 DIGITS = 8
-"""Digits of a digest that tell two models of one name apart."""
+"""Digits of a digest that distinguish two models of one name."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Labels:
             one = next((other for other in alike if other.spec == one.spec), one)
         if len(alike) < 2 or not one.digest:
             return one.base
-        for part, shown in (("seed", f", seed {one.seed}"), ("spec", f" [{one.spec}]"), ("dtype", f", {one.dtype}")):
+        for part, suffix in (("seed", f", seed {one.seed}"), ("spec", f" [{one.spec}]"), ("dtype", f", {one.dtype}")):
             if len({getattr(other, part) for other in alike}) == len(alike) and getattr(one, part):
-                return one.base + shown
+                return one.base + suffix
         return f"{one.base} [{one.digest[:DIGITS]}]"
 
 
@@ -87,9 +87,9 @@ def _identities(result: Result) -> list[_Identity]:
     identities = []
     for facts, key in zip(sides(result), ("a", "b"), strict=False):
         digest = digests.get("weights") or digests.get(f"weights_{key}") or ""
-        drawn = str(seed) if facts.get("init", "trained") != "trained" and seed is not None else ""
+        weight_seed = str(seed) if facts.get("init", "trained") != "trained" and seed is not None else ""
         dtype = str(result.provenance.get("dtype", ""))
-        identities.append(_Identity(base_label(facts), str(facts.get("spec", "")), str(digest), drawn, dtype))
+        identities.append(_Identity(base_label(facts), str(facts.get("spec", "")), str(digest), weight_seed, dtype))
     return identities
 
 

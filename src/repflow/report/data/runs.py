@@ -1,4 +1,4 @@
-"""The runs behind a page: found in run folders and folders of studies, read, named; what cannot be read is told.
+"""The runs behind a page: found in run folders and folders of studies, read, named; what cannot be read is reported.
 
 A `StoredRun` is what every section builder gets: the Result, the name of its run and the label of its model.
 """
@@ -108,16 +108,16 @@ def read_runs(paths: Sequence[Path | str]) -> tuple[list[StoredRun], list[str]]:
     for path in paths:
         for entry in _expand(Path(path), warnings):
             entries.setdefault(entry.path.resolve(), entry)
-    read: list[tuple[_Entry, Result, str]] = []
+    loaded: list[tuple[_Entry, Result, str]] = []
     for entry in entries.values():
         try:
-            read.append((entry, load_result(entry.path), read_record(entry.path).created))
+            loaded.append((entry, load_result(entry.path), read_record(entry.path).created))
         except (StoreError, InputError, OSError) as error:
             warnings.append(f"{entry.name} is left out: {error}")
-    labels = Labels([result for _, result, _ in read])
-    names = _unique([entry.name for entry, _, _ in read])
+    labels = Labels([result for _, result, _ in loaded])
+    names = _unique([entry.name for entry, _, _ in loaded])
     runs = []
-    for (entry, result, created), name in zip(read, names, strict=True):
+    for (entry, result, created), name in zip(loaded, names, strict=True):
         first, other = labels.of(result)
         cell_of = entry.cell_of if entry.path.name != SUMMARY else ""
         runs.append(StoredRun(name, first, study_of(result), result, created, cell_of, entry.folder, other))
@@ -136,8 +136,10 @@ def _expand(path: Path, warnings: list[str]) -> Iterator[_Entry]:
     """Run folders at or below a path; what is not a run is a warning."""
     name = path.name or path.resolve().name
     if not path.is_dir():
-        gone = "is a file, not the folder of a run" if path.exists() else "is missing: there is no folder of this name"
-        warnings.append(f"{name} {gone}: {path}")
+        reason = (
+            "is a file, not the folder of a run" if path.exists() else "is missing: there is no folder of this name"
+        )
+        warnings.append(f"{name} {reason}: {path}")
     elif is_study(path):
         yield from _cells(path, name)
         warnings += _failed(path, name)
@@ -154,8 +156,8 @@ def _cells(folder: Path, name: str) -> Iterator[_Entry]:
     # a folder of runs of different kinds is not a study: only a summary or cells that failed say that it is one
     kind = "twins" if summary else "grid" if any(folder.glob("*.json")) else ""
     for run in runs:
-        shown = name if run.name == SUMMARY and summary else f"{name}/{run.name}" if kind else run.name
-        yield _Entry(run, shown, kind, name if kind else "")
+        label = name if run.name == SUMMARY and summary else f"{name}/{run.name}" if kind else run.name
+        yield _Entry(run, label, kind, name if kind else "")
 
 
 def _below(folder: Path, warnings: list[str]) -> Iterator[_Entry]:
@@ -171,16 +173,16 @@ def _studies(folder: Path) -> Iterator[Path]:
 
 def _failed(folder: Path, name: str) -> list[str]:
     """Cells that left a reason instead of a run."""
-    told = []
+    sentences = []
     for file in sorted(folder.glob("*.json")):
         if (folder / file.stem).is_dir():
             continue
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            told.append(f"{name}/{content['cell']} has no result: {content['status']}: {content['reason']}")
+            sentences.append(f"{name}/{content['cell']} has no result: {content['status']}: {content['reason']}")
         except (OSError, ValueError, KeyError, TypeError):
-            told.append(f"{name}/{file.stem} has no result, and {file.name} cannot be read")
-    return told
+            sentences.append(f"{name}/{file.stem} has no result, and {file.name} cannot be read")
+    return sentences
 
 
 def _unique(names: Sequence[str]) -> list[str]:

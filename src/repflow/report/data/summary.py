@@ -105,8 +105,8 @@ class Summary:
     @property
     def read(self) -> ReadOut | None:
         """What a probe reads, None where no state could be probed."""
-        read = ReadOut.of(self.probe.result) if self.probe else None
-        return read if read is not None and read.probed else None
+        read_out = ReadOut.of(self.probe.result) if self.probe else None
+        return read_out if read_out is not None and read_out.probed else None
 
     @property
     def answers(self) -> Answers | None:
@@ -202,7 +202,7 @@ def _twin(flow: StoredRun | None, runs: Sequence[StoredRun]) -> StoredRun | None
 
 
 def order_sentence(entries: Sequence[Summary]) -> str:
-    """Two models of the same blocks and size in another order whose answers differ most; "" where none are shown to."""
+    """Two models of the same blocks and size in another order whose answers differ most; "" if none is shown."""
     best: tuple[float, str] = (0.0, "")
     for one in entries:
         for other in entries:
@@ -300,15 +300,17 @@ def twin_sentence(entries: Sequence[Summary]) -> str:
 
 def readout_sentence(entries: Sequence[Summary]) -> str:
     """Where what the task asks for is read best, and where not above chance."""
-    known = [(entry, read) for entry in entries if (read := entry.read)]
+    known = [(entry, read_out) for entry in entries if (read_out := entry.read)]
     if not known:
         return ""
-    best, read = max(known, key=lambda pair: (pair[1].decodable, pair[1].accuracy.value - pair[1].chance))
-    if not read.decodable:
-        return f"No probe reads the {read.label} above chance ({read.accuracy.value:.2f}, chance {read.chance:.2f})."
+    best, read_out = max(known, key=lambda pair: (pair[1].decodable, pair[1].accuracy.value - pair[1].chance))
+    if not read_out.decodable:
+        level = f"{read_out.accuracy.value:.2f}, chance {read_out.chance:.2f}"
+        return f"No probe reads the {read_out.label} above chance ({level})."
     text = (
-        f"The {read.label} is read best in {best.label}: {read.accuracy.value:.2f} at {read.place(read.peak)} of "
-        f"{read.number(read.last)}, chance {read.chance:.2f}"
+        f"The {read_out.label} is read best in {best.label}: {read_out.accuracy.value:.2f} at"
+        f" {read_out.place(read_out.peak)} of "
+        f"{read_out.number(read_out.last)}, chance {read_out.chance:.2f}"
     )
     silent = [f"{entry.label} {own.accuracy.value:.2f}" for entry, own in known if not own.decodable]
     return f"{text}; not above chance: {', '.join(silent)}." if silent else f"{text}."

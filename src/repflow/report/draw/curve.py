@@ -167,7 +167,7 @@ def spans(numbers: Sequence[float | int]) -> str:
     >>> spans([1, 2, 4, 5, 6]), spans([0.5])
     ('1, 2, 4 to 6', '0.5')
     """
-    told: list[str] = []
+    parts: list[str] = []
     rows: list[list[float | int]] = []
     for number in numbers:
         if rows and number == rows[-1][-1] + 1:
@@ -175,8 +175,8 @@ def spans(numbers: Sequence[float | int]) -> str:
         else:
             rows.append([number])
     for row in rows:
-        told += [f"{row[0]:g} to {row[-1]:g}"] if len(row) > 2 else [f"{number:g}" for number in row]
-    return ", ".join(told)
+        parts += [f"{row[0]:g} to {row[-1]:g}"] if len(row) > 2 else [f"{number:g}" for number in row]
+    return ", ".join(parts)
 
 
 def gaps(label: str, values: np.ndarray, what: str, first: int = 0, *, places: Sequence[float] | None = None) -> str:

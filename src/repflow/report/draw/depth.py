@@ -114,8 +114,8 @@ def strip(
             "meta": {"model": model.label, "axis": axis, "relative": relative, "absolute": absolute},
         }
         if axis == "x" and relative[1] - relative[0] >= LABELLED:
-            said = f"{model.label}: {kind}" if named and (first, last) == _widest(model.kinds) else kind
-            shape["label"] = {"text": said, "font": {"size": 10, "color": f"on:{kind}"}}
+            text = f"{model.label}: {kind}" if named and (first, last) == _widest(model.kinds) else kind
+            shape["label"] = {"text": text, "font": {"size": 10, "color": f"on:{kind}"}}
         shapes.append(shape)
     return shapes
 
@@ -170,13 +170,15 @@ def _drawn(models: Sequence[PageModel], variants: Sequence[Variant]) -> list[Pag
 
 def strip_note(models: Sequence[PageModel], variants: Sequence[Variant] | None = None) -> str:
     """The strips in words; with variants, of the models that they draw."""
-    told = []
+    sentences = []
     for model in hybrids(models if variants is None else _drawn(models, variants)):
         by_kind: dict[str, list[str]] = {}
         for kind, first, last in pieces(model.kinds):
             by_kind.setdefault(kind, []).append(str(first) if first == last else f"{first} to {last}")
-        told.append(f"{model.label}: " + "; ".join(f"{kind} in blocks {', '.join(v)}" for kind, v in by_kind.items()))
-    return f"Coloured strip: kinds of block. {'. '.join(told)}." if told else ""
+        sentences.append(
+            f"{model.label}: " + "; ".join(f"{kind} in blocks {', '.join(v)}" for kind, v in by_kind.items())
+        )
+    return f"Coloured strip: kinds of block. {'. '.join(sentences)}." if sentences else ""
 
 
 def depth_variant(

@@ -74,21 +74,21 @@ def reading(variant: Variant) -> str:
     >>> reading(Variant({}, two, {"yaxis": {"title": {"text": "norm"}}}))
     'Norm at the end: highest in a (3), lowest in b (2).'
     """
-    drawn = lines(variant)
-    if not drawn:
+    named = lines(variant)
+    if not named:
         return _map_reading(variant)
     what = _capital(_quantity(variant))
-    if len(drawn) == 1:
-        return f"{what}: {drawn[0].words()}."
-    ends = sorted(drawn, key=lambda line: line.y[-1])
-    place = "at the end: " if any(len(line.y) > 1 for line in drawn) else ""
+    if len(named) == 1:
+        return f"{what}: {named[0].words()}."
+    ends = sorted(named, key=lambda line: line.y[-1])
+    place = "at the end: " if any(len(line.y) > 1 for line in named) else ""
     high, low = (f"{line.name} ({shown(line.y[-1])})" for line in (ends[-1], ends[0]))
     return f"{what} {place}highest in {high}, lowest in {low}." if place else f"{what}: highest {high}, lowest {low}."
 
 
 def lines(variant: Variant) -> list[Line]:
     """Named lines, markers and bars with a value; bands, keys of the legend and what stands beside a line are not."""
-    drawn = []
+    named = []
     for trace in variant.traces:
         if trace.get("type", "scatter") == "heatmap" or trace.get("hoverinfo") == "skip" or not trace.get("name"):
             continue
@@ -97,8 +97,8 @@ def lines(variant: Variant) -> list[Line]:
         points = [(a, float(b)) for a, b in zip(x, y, strict=False) if isinstance(b, int | float)]
         beside = trace.get("showlegend") is False and len(y) == 1  # a peak, a final norm
         if points and not beside:
-            drawn.append(Line(_owner(trace), [a for a, _ in points], [b for _, b in points]))
-    return drawn
+            named.append(Line(_owner(trace), [a for a, _ in points], [b for _, b in points]))
+    return named
 
 
 def maps(variant: Variant) -> list[str]:

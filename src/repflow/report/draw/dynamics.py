@@ -57,10 +57,10 @@ def _moment_variant(result: Result, panel: str, moment: int) -> Variant | None:
     time, values, label = token_values(result, panel)
     traces, rows, note = _path_traces(time, values)
     at = float(result[f"{panel}moments"][moment])
-    shown, most = signed_scores(scores)
+    scaled, most = signed_scores(scores)
     index = [float(i + 1) for i in range(len(scores))]
     bar = {"title": {"text": "sign · (1 + log₁₀ |P| / least)", "side": "right"}}
-    heat: dict[str, Any] = {"type": "heatmap", "z": plain(shown), "x": index, "y": index, "colorscale": "diverging"}
+    heat: dict[str, Any] = {"type": "heatmap", "z": plain(scaled), "x": index, "y": index, "colorscale": "diverging"}
     heat |= {"zmin": -most, "zmax": most, "xaxis": "x2", "yaxis": "y2", "colorbar": bar, "meta": {"model": None}}
     heat |= {
         "customdata": plain(scores),
@@ -179,7 +179,7 @@ def token_values(result: Result, panel: str) -> tuple[np.ndarray, np.ndarray, st
 
 
 def steep(values: np.ndarray) -> bool:
-    """Whether values, none negative, span so many orders that their axis is logarithmic."""
+    """Whether values, none negative, span enough orders for a logarithmic axis."""
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     return bool(sizes.size and sizes.max() > STEEP * sizes.min() and (values[np.isfinite(values)] >= 0).all())
 
@@ -196,6 +196,6 @@ def signed_scores(scores: np.ndarray) -> tuple[np.ndarray, float]:
     least = sizes.min() if sizes.size else 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = 1 + np.log10(np.abs(scores)) - np.log10(least)  # a quotient could overflow
-        shown = np.where(scores != 0, np.sign(scores) * sizes, 0.0)
-    most = max(1.0, float(np.abs(shown[~upper]).max(initial=1.0)))
-    return np.where(upper, np.nan, shown), most
+        scaled = np.where(scores != 0, np.sign(scores) * sizes, 0.0)
+    most = max(1.0, float(np.abs(scaled[~upper]).max(initial=1.0)))
+    return np.where(upper, np.nan, scaled), most

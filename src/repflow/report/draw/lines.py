@@ -73,14 +73,14 @@ def curves(
         axis = "layer" if "layer" in run.result.axes[name] else "state"
         band = curve.read(run.result, name)
         where = depth(run, axis, len(band.mean))
-        shown = run.label if group.states != MIXED else f"{run.label}, {run.states} states"
-        traces += line(shown, run.label, where, band)
+        label = run.label if group.states != MIXED else f"{run.label}, {run.states} states"
+        traces += line(label, run.label, where, band)
         rows += band_rows(run, curve.place or axis, where, band)
         notes.append(gap_note(band.mean, run, axis))
         for more in (curve.beside, _final_norm(name, curve.read)):
-            extra, told = more(run, where) if more else ([], [])
+            extra, table = more(run, where) if more else ([], [])
             traces += extra
-            rows += told
+            rows += table
     models = context.of(runs)
     layout: dict[str, Any] = {"yaxis": {"title": {"text": curve.title or words_of(name)}}} | strips(models)
     if curve.shapes:
@@ -97,13 +97,13 @@ def curves(
     )
 
 
-def _final_norm(name: str, read: Callable[[Result, str], Band]) -> Callable[[StoredRun, Depth], Drawn]:
+def _final_norm(name: str, band_of: Callable[[Result, str], Band]) -> Callable[[StoredRun, Depth], Drawn]:
     """The final norm's output as a marker behind the last layer."""
 
     def drawn(run: StoredRun, _: Depth) -> Drawn:
         if f"final_norm/{name}" not in run.result:
             return [], []
-        last, where = read(run.result, f"final_norm/{name}"), after_last(run)
+        last, where = band_of(run.result, f"final_norm/{name}"), after_last(run)
         return [marker(run, "final norm", where, last.mean, "circle-open", 10)], band_rows(
             run, "final norm", where, last
         )
@@ -153,8 +153,8 @@ def nan_mean(values: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
 
 def line(name: str, label: str, where: Depth, band: Band, **more: Any) -> list[dict[str, Any]]:
     """A line over depth with its band, in the model's colour."""
-    said: dict[str, Any] = {"name": name, "group": name, "model": label, "depth": where, "digits": SHORT}
-    *edges, own = band_traces(where["relative"], band, **said)
+    style: dict[str, Any] = {"name": name, "group": name, "model": label, "depth": where, "digits": SHORT}
+    *edges, own = band_traces(where["relative"], band, **style)
     return [*edges, {**own, **more}]
 
 

@@ -96,7 +96,7 @@ def _twins(result: Result) -> Variant:
     """Late minus early similarity of trained weights and random twins, a dot with its interval for every cell."""
     labels = result.provenance["labels"]
     cells = [(a, w, n) for a, w, n in np.ndindex(*result[f"raw/{TWINS}_mean"].shape)]
-    said = [
+    names = [
         f"{labels['weights'][w]}, n = {labels['length'][n]}" + (f", without {labels['ablation'][a]}" if a else "")
         for a, w, n in cells
     ]
@@ -106,7 +106,7 @@ def _twins(result: Result) -> Variant:
             np.array([result[f"{measure}/{TWINS}_{part}"][cell] for cell in cells]) for part in ("mean", "low", "high")
         )
         dots = {"type": "scatter", "mode": "markers", "name": measure, "marker": {"color": f"model:{place}"}}
-        traces.append({**dots, "x": plain(mean), "y": said, "error_x": _reach(Band(mean, low, high))})
+        traces.append({**dots, "x": plain(mean), "y": names, "error_x": _reach(Band(mean, low, high))})
     layout: dict[str, Any] = {"xaxis": {"title": {"text": "late minus early"}}, "yaxis": {"autorange": "reversed"}}
     return Variant({}, traces, {**layout, "shapes": [_mark("x", 0.0, {"dash": "dot"})]})
 
@@ -210,8 +210,8 @@ def _lines(result: Result, name: str, axes: tuple[str, ...]) -> Variant:
             note = {"text": f"{MOST_LINES} of {len(names)} lines", "xref": "paper", "yref": "paper", "x": 0, "y": 1.06}
             layout["annotations"].append({**note, "showarrow": False})
     traces: list[dict[str, Any]] = []
-    for place, (own, said) in enumerate(zip(bands, names, strict=False)):
-        traces += _line(axis_values(result, name, running, len(own.mean)), own, running, said, f"model:{place}")
+    for place, (own, line_name) in enumerate(zip(bands, names, strict=False)):
+        traces += _line(axis_values(result, name, running, len(own.mean)), own, running, line_name, f"model:{place}")
     if name.endswith("probe_accuracy"):
         _add_chance(layout, result)
     if running in DEPTH and len(band.mean.T) <= 25:
@@ -219,13 +219,13 @@ def _lines(result: Result, name: str, axes: tuple[str, ...]) -> Variant:
     return Variant({}, traces, {**layout, "showlegend": len(bands) > 1})
 
 
-def _line(at: Sequence[Any], band: Band, axis: str, said: str, colour: str) -> list[dict[str, Any]]:
+def _line(at: Sequence[Any], band: Band, axis: str, line_name: str, colour: str) -> list[dict[str, Any]]:
     if axis in BARS:
-        bar = {"type": "bar", "x": [str(value) for value in at], "y": plain(band.mean), "name": said}
+        bar = {"type": "bar", "x": [str(value) for value in at], "y": plain(band.mean), "name": line_name}
         known = {"error_y": _reach(band)} if np.isfinite(band.low).any() else {}
         return [{**bar, **known, "marker": {"color": colour}}]
     mode = "lines+markers" if len(at) <= MARKED else "lines"
-    return band_traces(at, band, name=said, colour=colour, mode=mode)
+    return band_traces(at, band, name=line_name, colour=colour, mode=mode)
 
 
 def _add_chance(layout: dict[str, Any], result: Result) -> None:
@@ -253,8 +253,8 @@ def _maps(result: Result, name: str, axes: tuple[str, ...]) -> list[Variant]:
         layout["yaxis"]["autorange"] = "reversed"
     chosen = " and ".join(axis_word(result, axis) for axis in axes[:-2])
     return [
-        Variant({chosen: said} if len(maps) > 1 else {}, [_heat_map(part, result, name, axes[-2:])], layout)
-        for said, part in zip(names, maps, strict=False)
+        Variant({chosen: place} if len(maps) > 1 else {}, [_heat_map(part, result, name, axes[-2:])], layout)
+        for place, part in zip(names, maps, strict=False)
     ]
 
 
@@ -281,6 +281,6 @@ def _heat_map(values: np.ndarray, result: Result, name: str, axes: Sequence[str]
     if axes[0] == "length":  # lengths of needles are choices, not a scale
         places[0] = [str(value) for value in places[0]]
     whole = values.dtype.kind in "iu"
-    told = {"text": values.tolist(), "texttemplate": "%{text}"} if whole and values.size <= 400 else {}
+    cells = {"text": values.tolist(), "texttemplate": "%{text}"} if whole and values.size <= 400 else {}
     z = values.tolist() if whole else plain(values)
-    return {"type": "heatmap", "z": z, "x": places[1], "y": places[0], "colorscale": "sequential", **told}
+    return {"type": "heatmap", "z": z, "x": places[1], "y": places[0], "colorscale": "sequential", **cells}

@@ -15,7 +15,7 @@ EXACT_POWER = 22
 
 
 def plain(values: Any, digits: int = DIGITS) -> list[Any]:
-    """Nested lists of floats of so many significant digits; None for what is not finite.
+    """Nested lists of floats with this many significant digits; None for what is not finite.
 
     >>> plain(np.array([[1 / 3, np.nan], [np.inf, 2.0]]))
     [[0.333333333, None], [None, 2.0]]

@@ -158,7 +158,7 @@ def resolve(colour: str, *, dark: bool = False) -> Colour:
 
 
 def _split(colour: str) -> tuple[str, str]:
-    """Name and opacity, "" where none is given; a kind of block may be called anything."""
+    """Name and opacity, "" without one; a kind of block may be called anything."""
     match = _FADED.fullmatch(colour)
     return (match[1], match[2] or "") if match else (colour, "")
 

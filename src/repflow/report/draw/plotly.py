@@ -51,16 +51,16 @@ def draw(figure: Figure, models: Sequence[PageModel] = (), *, menu: bool = False
     parts = [[_trace(trace, models, depth) for trace in variant.traces] for variant in variants]
     if len(parts) > 1:
         parts = [[{**trace, "visible": place == 0} for trace in part] for place, part in enumerate(parts)]
-    drawn = go.Figure(data=[trace for part in parts for trace in part])
-    drawn.update_layout(
+    plot = go.Figure(data=[trace for part in parts for trace in part])
+    plot.update_layout(
         **_ready(variants[0].layout), template="plotly_white", title={"text": inert(figure.title)}, height=figure.height
     )
     if len(parts) > 1:
-        drawn.update_layout(updatemenus=[_menu(variants, [len(part) for part in parts])])
+        plot.update_layout(updatemenus=[_menu(variants, [len(part) for part in parts])])
     for axis in _depth_axes(variants[0]) if figure.depth_axis else []:
-        if not drawn.layout[axis].title.text:
-            drawn.layout[axis].title.text = "state" if depth == "absolute" else "relative depth"
-    return drawn
+        if not plot.layout[axis].title.text:
+            plot.layout[axis].title.text = "state" if depth == "absolute" else "relative depth"
+    return plot
 
 
 def _menu(variants: Sequence[Variant], counts: Sequence[int]) -> dict[str, Any]:
@@ -85,22 +85,22 @@ def _depth_axes(variant: Variant) -> list[str]:
 
 
 def _trace(trace: Mapping[str, Any], models: Sequence[PageModel], depth: str) -> dict[str, Any]:
-    drawn: dict[str, Any] = _ready(trace)
+    plain: dict[str, Any] = _ready(trace)
     meta = trace.get("meta") or {}
     for side in ("x", "y"):
         if meta.get(side):
-            drawn[side] = list(meta[side][depth])
+            plain[side] = list(meta[side][depth])
     index = model_index(trace, models) if isinstance(meta.get("model"), str) else None
     if index is None or trace.get("type", "scatter") == "heatmap":
-        return drawn
+        return plain
     colour = css(f"model:{index}")
-    drawn["marker"] = {"color": colour, **drawn.get("marker", {})}
+    plain["marker"] = {"color": colour, **plain.get("marker", {})}
     if trace.get("type") != "bar":
-        drawn["line"] = {"color": colour, "dash": model_dash(index), **drawn.get("line", {})}
-        drawn["marker"] = {"symbol": model_marker(index), **drawn["marker"]}
-        if "fill" in drawn:
-            drawn.setdefault("fillcolor", css(f"model:{index}{BAND}"))
-    return drawn
+        plain["line"] = {"color": colour, "dash": model_dash(index), **plain.get("line", {})}
+        plain["marker"] = {"symbol": model_marker(index), **plain["marker"]}
+        if "fill" in plain:
+            plain.setdefault("fillcolor", css(f"model:{index}{BAND}"))
+    return plain
 
 
 def _array(values: Sequence[Any]) -> Any:

@@ -36,7 +36,7 @@ def build_page(
         paths: run folders, folders of studies, or folders of both.
         title: heading; by default the models.
         allow_mixed: draw in one chart what differs in prompts, number format or kind of state; it is named either way.
-        papers: hold the runs against what the papers claim; reproductions of them always are.
+        papers: compare the runs with what the papers claim; reproductions of them always are.
 
     Returns:
         Page: for `repflow.report.page.render.render`.
@@ -66,18 +66,24 @@ def page_of(
     models = models_of_page(runs)
     measured = measured_runs(runs)
     probed = [run for run in runs if run.study == "probe"]
-    told = [*warnings]
+    sentences = [*warnings]
     labels = dict.fromkeys(probed_label(run) for run in probed)  # what is probed for has a menu of its own
     for mine in (measured, *([run for run in probed if probed_label(run) == label] for label in labels)):
-        told += comparison_warnings(mine, allow_mixed=allow_mixed)
-    told = list(dict.fromkeys(told))
+        sentences += comparison_warnings(mine, allow_mixed=allow_mixed)
+    sentences = list(dict.fromkeys(sentences))
     reproduced = any("recipe" in run.result.config for run in runs)
-    context = Context(models, allow_mixed, told, papers or reproduced)
+    context = Context(models, allow_mixed, sentences, papers or reproduced)
     sections = [_described(section) for section in sections_of(runs, context)]
     entries = summaries(runs, context)
-    said = overview.sentence(entries, runs)
+    first_sentence = overview.sentence(entries, runs)
     return Page(
-        title or _title(models), said, models, told, sections, overview.headline(sections), overview.cards(entries)
+        title or _title(models),
+        first_sentence,
+        models,
+        sentences,
+        sections,
+        overview.headline(sections),
+        overview.cards(entries),
     )
 
 

@@ -25,10 +25,10 @@ def headline(sections: Sequence[Section]) -> str:
 
 def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun]) -> str:
     """The page in one sentence: the first thing that its runs say, and what they rest on."""
-    said = sentences(entries)
-    if said:
-        rest = _rest(said[0], entries)
-        return f"{said[0].removesuffix('.')} ({rest})." if rest else said[0]
+    all_sentences = sentences(entries)
+    if all_sentences:
+        rest = _rest(all_sentences[0], entries)
+        return f"{all_sentences[0].removesuffix('.')} ({rest})." if rest else all_sentences[0]
     studies = list(dict.fromkeys(run.study for run in runs))
     tasks = [task for task in dict.fromkeys(run.task for run in runs) if task]
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
@@ -102,18 +102,22 @@ def _reach(entries: Sequence[Summary]) -> Card:
 
 
 def _read_out(entries: Sequence[Summary]) -> Card:
-    known = [(read, entry) for entry in entries if (read := entry.read)]
+    known = [(read_out, entry) for entry in entries if (read_out := entry.read)]
     if not known:
         return _missing("Best read-out", "where the answer can be read", "read-out", entries)
-    read, entry = max(known, key=lambda pair: (pair[0].decodable, pair[0].accuracy.value - pair[0].chance))
-    place = f"{read.place(read.peak)} of {read.number(read.last)}" if read.decodable else "no state above chance"
+    read_out, entry = max(known, key=lambda pair: (pair[0].decodable, pair[0].accuracy.value - pair[0].chance))
+    place = (
+        f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}"
+        if read_out.decodable
+        else "no state above chance"
+    )
     return Card(
         "Best read-out",
-        f"{read.accuracy.value:.2f}",
-        f"chance {read.chance:.2f}; {read.label}, {entry.label} at {place}"
-        if read.decodable
-        else f"chance {read.chance:.2f}; {read.label}: {place} in {entry.label}",
-        f"{measured_on(entry.probe)}{read.beside}",
+        f"{read_out.accuracy.value:.2f}",
+        f"chance {read_out.chance:.2f}; {read_out.label}, {entry.label} at {place}"
+        if read_out.decodable
+        else f"chance {read_out.chance:.2f}; {read_out.label}: {place} in {entry.label}",
+        f"{measured_on(entry.probe)}{read_out.beside}",
         "figure-7",
     )
 

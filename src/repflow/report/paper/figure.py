@@ -114,15 +114,15 @@ def _lies(trace: Mapping[str, Any]) -> bool:
 def _place(canvas: Any, panels: Sequence[Panel]) -> list[tuple[Panel, Any]]:
     columns, rows = shares(panels)
     grid = canvas.add_gridspec(len(rows), len(columns), width_ratios=columns, height_ratios=rows)
-    taken: dict[tuple[int, int], Any] = {}
+    grid_axes: dict[tuple[int, int], Any] = {}
     placed = []
     for panel in panels:
         spot = (panel.row, panel.column)
-        if spot in taken:  # a second y axis over the first
-            axes = taken[spot].twinx()
+        if spot in grid_axes:  # a second y axis over the first
+            axes = grid_axes[spot].twinx()
             axes.spines["right"].set_visible(True)
         else:
-            axes = taken[spot] = canvas.add_subplot(grid[spot])
+            axes = grid_axes[spot] = canvas.add_subplot(grid[spot])
         placed.append((panel, axes))
     return placed
 
@@ -196,13 +196,13 @@ def _axes_of(trace: Mapping[str, Any]) -> tuple[str, str]:
 
 def _colour_bars(canvas: Any, drawings: Sequence[Drawing]) -> None:
     """One bar for panels of the same limits and map, else one each."""
-    shown = [drawing for drawing in drawings if drawing.image is not None and drawing.show_scale]
+    scaled = [drawing for drawing in drawings if drawing.image is not None and drawing.show_scale]
     silent = [drawing for drawing in drawings if drawing.image is not None and not drawing.show_scale]
-    limits = {(d.image.norm.vmin, d.image.norm.vmax) for d in (*shown, *silent)}
-    if len(limits) == 1 and len(shown) <= 1 and shown:
-        groups = [(shown[0], [drawing.axes for drawing in (*shown, *silent)])]
+    limits = {(d.image.norm.vmin, d.image.norm.vmax) for d in (*scaled, *silent)}
+    if len(limits) == 1 and len(scaled) <= 1 and scaled:
+        groups = [(scaled[0], [drawing.axes for drawing in (*scaled, *silent)])]
     else:
-        groups = [(drawing, [drawing.axes]) for drawing in shown]
+        groups = [(drawing, [drawing.axes]) for drawing in scaled]
     for drawing, axes in groups:
         bar = canvas.colorbar(drawing.image, ax=axes, fraction=0.05, pad=0.02, aspect=22)
         bar.outline.set_linewidth(0.5)

@@ -98,8 +98,8 @@ def axis_of(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     own = dict(layout.get(f"{name[0]}axis{name[1:]}") or {})
     other = own.get("matches")
     if isinstance(other, str) and other != name:
-        kept = ("type", "range", "autorange")
-        own = {key: value for key, value in axis_of(layout, other).items() if key in kept} | own
+        keys = ("type", "range", "autorange")
+        own = {key: value for key, value in axis_of(layout, other).items() if key in keys} | own
     return own
 
 

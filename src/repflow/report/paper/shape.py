@@ -69,10 +69,10 @@ def _shape(axes: Any, shape: Mapping[str, Any], depth: str | None) -> None:
             clip_on=not outside,
         )
     )  # fmt: skip
-    told = shape.get("label") or {}
-    if told.get("text") and min(y) >= 1:  # inside a panel a label would hide data; the legend names the colours
+    label = shape.get("label") or {}
+    if label.get("text") and min(y) >= 1:  # inside a panel a label would hide data; the legend names the colours
         tall = 72 * axes.figure.get_size_inches()[1] * axes.get_position().height * (max(y) - min(y))
-        colour = resolve(str((told.get("font") or {}).get("color") or "ink"))
+        colour = resolve(str((label.get("font") or {}).get("color") or "ink"))
         middle = (sum(x) / 2, sum(y) / 2)
         style = {
             "ha": "center",
@@ -81,7 +81,7 @@ def _shape(axes: Any, shape: Mapping[str, Any], depth: str | None) -> None:
             "color": colour,
             "zorder": below + 0.1,
         }
-        axes.text(*middle, literal(str(told["text"])), transform=transform, **style)
+        axes.text(*middle, literal(str(label["text"])), transform=transform, **style)
 
 
 def _span(shape: Mapping[str, Any], side: str, depth: str | None) -> tuple[float, float]:

@@ -130,11 +130,11 @@ def _scatter(drawing: Drawing, trace: Mapping[str, Any], place: int) -> None:
 
             _name(drawing, trace, Patch(facecolor=_band_colour(trace, colour), edgecolor="none"))
         return
-    drawn = drawing.axes.plot(x, y, **_line_style(drawing, trace, mode, count, colour, line))[0]
-    if drawn.get_marker() == "none":
+    line_drawn = drawing.axes.plot(x, y, **_line_style(drawing, trace, mode, count, colour, line))[0]
+    if line_drawn.get_marker() == "none":
         lone = _lone(y)
         drawing.axes.plot(x[lone], y[lone], linestyle="none", marker=".", color=colour, zorder=3)
-    _name(drawing, trace, drawn)
+    _name(drawing, trace, line_drawn)
 
 
 def _lone(values: np.ndarray) -> np.ndarray:
@@ -194,9 +194,9 @@ def _polygons(axes: Any, x: np.ndarray, y: np.ndarray, style: Mapping[str, Any])
     """Closed areas, one between any two gaps."""
     gaps = np.flatnonzero(~(np.isfinite(x) & np.isfinite(y)))
     for part in np.split(np.arange(len(x)), gaps):
-        kept = [i for i in part if np.isfinite(x[i]) and np.isfinite(y[i])]
-        if len(kept) > 2:
-            axes.fill(x[kept], y[kept], **style)
+        finite = [i for i in part if np.isfinite(x[i]) and np.isfinite(y[i])]
+        if len(finite) > 2:
+            axes.fill(x[finite], y[finite], **style)
 
 
 def _band_colour(trace: Mapping[str, Any], colour: Colour) -> Colour:
@@ -212,11 +212,11 @@ def _name(drawing: Drawing, trace: Mapping[str, Any], handle: Any) -> None:
 
 def _error_bars(drawing: Drawing, trace: Mapping[str, Any], x: np.ndarray, y: np.ndarray, colour: Colour) -> None:
     for side in "xy":
-        given = trace.get(f"error_{side}") or {}
-        if given.get("array") is None or given.get("visible") is False:
+        bar = trace.get(f"error_{side}") or {}
+        if bar.get("array") is None or bar.get("visible") is False:
             continue
-        above = numbers(given["array"])
-        below = numbers(given["arrayminus"]) if given.get("arrayminus") is not None else above
+        above = numbers(bar["array"])
+        below = numbers(bar["arrayminus"]) if bar.get("arrayminus") is not None else above
         sizes = np.clip(np.stack([below, above]), 0, None)
         present = np.isfinite(sizes).all(axis=0) & np.isfinite(x) & np.isfinite(y)
         if present.any():

@@ -121,8 +121,8 @@ def _name(figure: Figure, variant: Variant) -> str:
 
 
 def _unique(name: str, files: Sequence[Drawn]) -> str:
-    taken = {drawn.name for drawn in files}
-    return next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(files) + 3))) if n not in taken)
+    names = {entry.name for entry in files}
+    return next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(files) + 3))) if n not in names)
 
 
 def draw_bytes(drawn: Drawn, page: Page, request: FigureRequest) -> bytes:
@@ -157,14 +157,14 @@ def write_figures(page: Page, out: Path | str, request: FigureRequest | None = N
     request.check()
     files = figure_files(page, request)
     folder, written = Path(out), []
-    pictures = [(drawn, draw_bytes(drawn, page, request)) for drawn in files]
+    pictures = [(entry, draw_bytes(entry, page, request)) for entry in files]
     make_folder(folder)
-    for drawn, data in pictures:
-        written.append(folder / f"{drawn.name}.{request.format}")
+    for entry, data in pictures:
+        written.append(folder / f"{entry.name}.{request.format}")
         write_atomic(written[-1], data)
-        if request.data and drawn.variant.columns:
-            written.append(folder / f"{drawn.name}.csv")
-            write_atomic(written[-1], table_bytes(drawn.variant))
+        if request.data and entry.variant.columns:
+            written.append(folder / f"{entry.name}.csv")
+            write_atomic(written[-1], table_bytes(entry.variant))
     written.append(folder / CAPTIONS)
     write_atomic(written[-1], _captions(files, page, request).encode("utf-8", "replace"))
     return written
@@ -191,10 +191,10 @@ def _cell(value: Any) -> Any:
 
 def _captions(files: Sequence[Drawn], page: Page, request: FigureRequest) -> str:
     parts = []
-    for drawn in files:
-        chosen = ", ".join(f"{key}: {value}" for key, value in drawn.variant.when.items())
-        lines = [f"{drawn.name}.{request.format}", drawn.figure.title + (f" ({chosen})" if chosen else "")]
-        lines += [text for text in (drawn.figure.caption, drawn.variant.note) if text]
+    for entry in files:
+        chosen = ", ".join(f"{key}: {value}" for key, value in entry.variant.when.items())
+        lines = [f"{entry.name}.{request.format}", entry.figure.title + (f" ({chosen})" if chosen else "")]
+        lines += [text for text in (entry.figure.caption, entry.variant.note) if text]
         parts.append("\n".join(visible(line) for line in lines))
     warnings = [visible(f"Note: {warning}") for warning in page.warnings]
     return "\n\n".join([*parts, *warnings]) + "\n"

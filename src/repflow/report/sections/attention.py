@@ -64,20 +64,20 @@ def _run_maps(run: StoredRun, most: int) -> list[Variant]:
         for sample in range(run.result[f"{layer}/{form}"].shape[0])
         for unit in range(run.result[f"{layer}/{form}"].shape[1])
     ]
-    told = f"{most} of {len(places)} maps of {run.name} are on the page." if len(places) > most else ""
-    kept = [places[i] for i in thin(len(places), most)] if places else []
-    return [_map_variant(run, layer, form, sample, unit, told) for layer, form, sample, unit in kept]
+    note = f"{most} of {len(places)} maps of {run.name} are on the page." if len(places) > most else ""
+    chosen = [places[i] for i in thin(len(places), most)] if places else []
+    return [_map_variant(run, layer, form, sample, unit, note) for layer, form, sample, unit in chosen]
 
 
-def _map_variant(run: StoredRun, layer: int | str, form: str, sample: int, unit: int, told: str) -> Variant:
+def _map_variant(run: StoredRun, layer: int | str, form: str, sample: int, unit: int, more: str) -> Variant:
     whole = np.asarray(run.result[f"{layer}/{form}"][sample, unit], dtype=np.float64)
     size = int(np.isfinite(whole).any(axis=1).sum())
     whole = whole[:size, :size]
-    shown, merged = pooled(whole, form)
-    masked = np.where(np.triu(np.ones_like(shown, dtype=bool), 1), np.nan, shown)
+    image, merged = pooled(whole, form)
+    masked = np.where(np.triu(np.ones_like(image, dtype=bool), 1), np.nan, image)
     most, clipped = top_colour(masked)
     cells = plain(masked, CELL_DIGITS)
-    at = [float(i * merged) for i in range(len(shown))]
+    at = [float(i * merged) for i in range(len(image))]
     units = (run.result.provenance.get("units") or {}).get(str(layer)) or {}
     kind, indices = str(units.get("kind", "unit")), list(units.get("indices", []))
     number = indices[unit] if unit < len(indices) else unit
@@ -99,7 +99,7 @@ def _map_variant(run: StoredRun, layer: int | str, form: str, sample: int, unit:
         "prompt": str(sample + 1),
     }
     columns = ["output position", "input position", form]
-    return Variant(when, [trace], layout, columns, rows, joined(note, told), basis=basis([run], states=False))
+    return Variant(when, [trace], layout, columns, rows, joined(note, more), basis=basis([run], states=False))
 
 
 def top_colour(values: np.ndarray) -> tuple[float, int]:
@@ -135,11 +135,11 @@ def _curve_figure(runs: Sequence[StoredRun]) -> list[Figure]:
     """Entropy and mean distance by depth, mean over units."""
     variants = []
     for name, words in CURVES.items():
-        drawn = [run for run in runs if name in run.result and np.isfinite(run.result[name]).any()]
+        with_curve = [run for run in runs if name in run.result and np.isfinite(run.result[name]).any()]
         traces: list[dict[str, Any]] = []
         rows: list[list[Any]] = []
         notes = []
-        for run in drawn:
+        for run in with_curve:
             values = run.result[name]
             with np.errstate(invalid="ignore"):
                 count = np.isfinite(values).sum(axis=2)
@@ -150,10 +150,10 @@ def _curve_figure(runs: Sequence[StoredRun]) -> list[Figure]:
             parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
             rows += [[run.label, layer, *part] for layer, part in enumerate(parts, 1)]
             notes.append(gaps(run.label, band.mean, "layer", 1))
-        if drawn:
+        if with_curve:
             layout = {"yaxis": {"title": {"text": words}}}
             table = (["model", "layer", words, "low", "high"], rows)
-            variants.append(depth_variant(drawn, {"quantity": words}, traces, layout, table, *notes))
+            variants.append(depth_variant(with_curve, {"quantity": words}, traces, layout, table, *notes))
     return depth_figure(
         "hidden-attention-depth",
         "How wide and how far each layer looks",

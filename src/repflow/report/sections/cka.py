@@ -47,15 +47,15 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
 def figure_4(runs: Sequence[StoredRun], context: Context) -> Figure | None:
     """Every state against every other one of the same model, a panel per model."""
     measured = [run for run in measured_runs(runs) if "cka_pooled" in run.result]
-    drawn: list[tuple[Group, dict[str, str]]] = []
+    panels: list[tuple[Group, dict[str, str]]] = []
     for form, words in FORMS.items():
         mine = [run for run in measured if run.result.config.get("cka_form", "unbiased") == form]
         groups = group_runs(mine, allow_mixed=context.allow_mixed)
-        drawn += [(group, group.when | {"form": words}) for group in groups]
-    if not drawn:
+        panels += [(group, group.when | {"form": words}) for group in groups]
+    if not panels:
         return None
-    step = stride([run.result["cka_pooled"].shape for group, _ in drawn for run in group.runs])
-    variants = [_within(group, when, context, step) for group, when in drawn]
+    step = stride([run.result["cka_pooled"].shape for group, _ in panels for run in group.runs])
+    variants = [_within(group, when, context, step) for group, when in panels]
     caption = (
         "Linear CKA of every pair of states, pooled over prompts. Unbiased: the estimator whose mean under shuffled "
         f"tokens is zero; hatched where it is not more than {CHANCE_SD} standard deviations above that. As published: "
@@ -100,21 +100,21 @@ class Matrix:
         cls, values: np.ndarray, above: np.ndarray, chance: np.ndarray | None, places: tuple[Places, Places], step: int
     ) -> Matrix:
         """Keep every `step`-th state, and the last one."""
-        kept = [_kept(count, step) for count in values.shape]
+        rows = [_kept(count, step) for count in values.shape]
         note = ""
         if step > 1:
-            counts = " by ".join(f"{len(own)} of {count}" for own, count in zip(kept, values.shape, strict=True))
+            counts = " by ".join(f"{len(own)} of {count}" for own, count in zip(rows, values.shape, strict=True))
             note = f"{counts} states drawn, one in {step} and the last one; the run folder has all."
-        cell = np.ix_(*kept)
+        cell = np.ix_(*rows)
         thinned = tuple(
-            {kind: [where[kind][i] for i in own] for kind in where} for where, own in zip(places, kept, strict=True)
+            {kind: [where[kind][i] for i in own] for kind in where} for where, own in zip(places, rows, strict=True)
         )
         return cls(values[cell], above[cell], None if chance is None else chance[cell], thinned, note)  # type: ignore[arg-type]
 
 
 def _kept(count: int, step: int) -> list[int]:
-    kept = list(range(0, count, step))
-    return kept if kept[-1] == count - 1 else [*kept, count - 1]
+    indices = list(range(0, count, step))
+    return indices if indices[-1] == count - 1 else [*indices, count - 1]
 
 
 def _within(group: Group, when: dict[str, str], context: Context, step: int) -> Variant:
@@ -155,17 +155,17 @@ def _ends(runs: Sequence[StoredRun]) -> str:
 
 def figure_4_cross(runs: Sequence[StoredRun], context: Context) -> Figure | None:
     """Every state of one model against every state of another, by pair."""
-    drawn = [
+    pairs = [
         (run, words, metric)
         for run in runs
         if run.study == "compare" and "cka_cross_pooled" in run.result
         for words, metric in CROSS.items()
         if metric in run.result
     ]
-    if not drawn:
+    if not pairs:
         return None
-    step = stride([run.result[metric].shape[:2] for run, _, metric in drawn])
-    variants = [_cross(run, words, metric, context, step) for run, words, metric in drawn]
+    step = stride([run.result[metric].shape[:2] for run, _, metric in pairs])
+    variants = [_cross(run, words, metric, context, step) for run, words, metric in pairs]
     caption = (
         "States of the second model run upwards, those of the first to the right, on the same text. CKA: hatched where "
         f"not more than {CHANCE_SD} standard deviations above shuffled tokens. Shared nearest neighbours: the share of "
@@ -277,12 +277,12 @@ def hatching(
     if not strokes:
         return []
     x, y = axis_names(place)
-    drawn: dict[str, dict[str, list[float | None]]] = {"x": {}, "y": {}}
+    ends_of: dict[str, dict[str, list[float | None]]] = {"x": {}, "y": {}}
     for axis, where, at in (("x", places[0], 0), ("y", places[1], 1)):
         for kind in ("relative", "absolute"):
             edges = _edges(where[kind])
             ends = [(edges[stroke[at]], edges[stroke[at] + stroke[2]]) for stroke in strokes]
-            drawn[axis][kind] = [value for pair in ends for value in (*pair, None)]
+            ends_of[axis][kind] = [value for pair in ends for value in (*pair, None)]
     return [
         {
             "type": "scatter",
@@ -290,13 +290,13 @@ def hatching(
             "name": "not above chance",
             "xaxis": x,
             "yaxis": y,
-            "x": drawn["x"]["relative"],
-            "y": drawn["y"]["relative"],
+            "x": ends_of["x"]["relative"],
+            "y": ends_of["y"]["relative"],
             "line": {"color": "paper", "width": 1, "dash": "solid"},
             "opacity": 0.8,
             "hoverinfo": "skip",
             "showlegend": False,
-            "meta": {"model": model, **drawn},
+            "meta": {"model": model, **ends_of},
         }
     ]
 

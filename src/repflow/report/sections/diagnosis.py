@@ -28,14 +28,14 @@ PROBED_CODES = ("peak_to_last", "accuracy_by_kind", "best_state_kind")
 
 def answered_by(run: StoredRun, runs: Sequence[StoredRun]) -> StoredRun | None:
     """The probed run with more training prompts that asks what a diagnosis states of its own: the verdict takes it."""
-    told = run.result.provenance.get("read_out")
-    if told is None:
+    read_out = run.result.provenance.get("read_out")
+    if read_out is None:
         return None
-    asked = (run.label, run.task, run.length, told["label"])
+    key = (run.label, run.task, run.length, read_out["label"])
     for other in answering(probe_runs(runs)):
         name, task, length, states, label = question(other)
         own = ReadOut.of(other.result).to_json()
-        if (name, task, length, label) == asked and states == "residual" and own["prompts"] != told["prompts"]:
+        if (name, task, length, label) == key and states == "residual" and own["prompts"] != read_out["prompts"]:
             return other
     return None
 

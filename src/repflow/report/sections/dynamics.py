@@ -46,13 +46,13 @@ def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:
         keys = ("quantity", "measured", "theory", "stated", "verdict")
         rows = [[line[key] for key in keys] for line in result.provenance["lines"]]
         blocks.append(Table(f"dynamics-lines{suffix}", f"{title}: stated and measured", columns, rows))
-    told = result.provenance.get("classification")
-    said = [finding.message for finding in result.findings]
-    if told:
-        reason = told["evidence"].get("reason")
-        said = [f"{told['scenario']} ({told['theorem']})" + (f": {reason}" if reason else ""), *said]
-    if said:
-        blocks.append(Text(f"dynamics-events{suffix}", f"{title}: what happens", said))
+    verdict = result.provenance.get("classification")
+    sentences = [finding.message for finding in result.findings]
+    if verdict:
+        reason = verdict["evidence"].get("reason")
+        sentences = [f"{verdict['scenario']} ({verdict['theorem']})" + (f": {reason}" if reason else ""), *sentences]
+    if sentences:
+        blocks.append(Text(f"dynamics-events{suffix}", f"{title}: what happens", sentences))
     return blocks
 
 
@@ -68,8 +68,8 @@ def _norm_figure(runs: Sequence[StoredRun]) -> Figure:
             if not np.isfinite(band.mean).any():
                 continue
             depth = state_depth(len(band.mean))
-            said: dict[str, Any] = {"name": f"{run.label}: {words}", "model": run.label, "dash": dash, "depth": depth}
-            traces += band_traces(depth["absolute"], band, **said)
+            style: dict[str, Any] = {"name": f"{run.label}: {words}", "model": run.label, "dash": dash, "depth": depth}
+            traces += band_traces(depth["absolute"], band, **style)
             parts = zip(plain(band.mean), plain(band.low), plain(band.high), strict=True)
             rows += [[run.label, state, words, *part] for state, part in enumerate(parts)]
             notes.append(gaps(f"{run.label} {words}", band.mean, "state"))

@@ -72,7 +72,7 @@ GLOSSARY = (
     "the vectors of different tokens of a prompt; at 1 nothing distinguishes them, which is called over-smoothing.",
     "CKA: how alike two states arrange the tokens, from 0 to 1. Sm and St: how much states bend and spread on their "
     "way through the blocks; low is smooth and steady.",
-    "Probe: a linear read-out, trained to tell the answer from one state. Peak: the state where it does best. Random "
+    "Probe: a linear read-out, trained to give the answer from one state. Peak: the state where it does best. Random "
     "twin: the same model with untrained weights.",
     "Training: a seed and a number of steps. Further trainings are of the same models, with other seeds or steps; "
     "repflow brings the numbers of some, not the weights. A part that speaks of all Transformers or all state-space "
@@ -92,7 +92,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     blocks: list[Block] = [_verdicts(judged), words, _overview(judged), _parts(judged), _numbers(judged)]
     where = place.rpartition("/")
     lead = (
-        "The paper's eight numbered findings, held against these runs"
+        "The paper's eight numbered findings, compared with these runs"
         + (f" on {where[0]} prompts of {where[2]} tokens" if place else "")
         + (", and against further trainings of the built-in models that repflow brings" if _more(runs, judged) else "")
         + ". TBM is a Transformer-based model, SSM a state-space model. Each verdict (holds, partly holds, does not "
@@ -111,8 +111,8 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
 def _counted(judged: Sequence[Judged]) -> str:
     """How many findings got which word."""
     counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"Of the paper's {len(judged)} findings, on these models: {told}."
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"Of the paper's {len(judged)} findings, on these models: {counted}."
 
 
 def _verdicts(judged: Sequence[Judged]) -> Table:
@@ -160,7 +160,7 @@ def _overview(judged: Sequence[Judged]) -> Table:
     caption = (
         "The number of a finding leads to its figure. Thresholds are ours, since the paper gives none. Brackets: 95 % "
         "intervals over prompts; where there is none, the last table of this part says why. Power: the chance of "
-        f"“holds” with so many seeds, if every part were true by {EFFECT:g} standard deviations between trainings."
+        f"“holds” with these seeds, if every part were true by {EFFECT:g} standard deviations between trainings."
     )
     return Table("findings-table", "Claim by claim", columns, rows, caption, stacked=True)
 
@@ -172,10 +172,10 @@ def kinds_of(finding: Judged) -> list[Judged]:
 
 def _why(finding: Judged) -> str:
     """The reason; what state-space branches say otherwise, and what to know of the task."""
-    told = [finding.reason]
+    lines = [finding.reason]
     if finding.on_branches:
-        told.append(f"With state-space branches: {'; '.join(map(told_part, finding.on_branches))}")
-    return "\n".join([*told, *([f"Note: {finding.caution}."] if finding.caution else [])])
+        lines.append(f"With state-space branches: {'; '.join(map(told_part, finding.on_branches))}")
+    return "\n".join([*lines, *([f"Note: {finding.caution}."] if finding.caution else [])])
 
 
 def _asked(finding: Judged) -> str:
@@ -186,8 +186,8 @@ def _asked(finding: Judged) -> str:
     for part, clause in zip(finding.parts, (c for c in finding.clauses if c.training == first), strict=False):
         sides = [one.side for one in part.asked]
         count = f"{sum(map(bool, sides))} of {len(sides)} training{'' if len(sides) == 1 else 's'}"
-        held = f" The numbers say so in {count}." if several and sides else ""
-        lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(clause)}.{held}")
+        sides_text = f" The numbers say so in {count}." if several and sides else ""
+        lines.append(f"{ANSWERS[clause.holds]}: {clause.text}. Found: {_found(clause)}.{sides_text}")
     return "\n".join(lines)
 
 
@@ -217,9 +217,9 @@ def _parts(judged: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = []
     for entry, clause in _every(judged):
         margin = Interval(clause.margin, *clause.interval)
-        told = [margin.fitted if clause.asked else None, clause.over or None]
+        cells = [margin.fitted if clause.asked else None, clause.over or None]
         own = ANSWERS[clause.holds].partition(" ")[2]
-        rows.append([entry.code, clause.text, _found(clause), own, *told, entry.states, str(clause.training)])
+        rows.append([entry.code, clause.text, _found(clause), own, *cells, entry.states, str(clause.training)])
     columns = ("finding", "part of the claim", "found", "in it", "margin", "interval over", "states", "training")
     caption = (
         "Each part in every training by itself. Margin: how far the mean over a family's models lies on the claim's "
@@ -232,9 +232,9 @@ def _numbers(judged: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = []
     for entry, clause in _every(judged):
         for name, value in _intervals(clause):
-            told: list[Cell] = [exact(value.value), exact(value.low), exact(value.high)]
-            told += [clause.over if name not in clause.ends else _over(clause), entry.states, str(clause.training)]
-            rows.append([Link(entry.code, TARGETS[entry.code]), clause.what, name, *told])
+            cells: list[Cell] = [exact(value.value), exact(value.low), exact(value.high)]
+            cells += [clause.over if name not in clause.ends else _over(clause), entry.states, str(clause.training)]
+            rows.append([Link(entry.code, TARGETS[entry.code]), clause.what, name, *cells])
     columns = ("finding", "number", "model", "value", "low", "high", "interval over", "states", "training")
     caption = (
         "Each prompt is left out in turn, the same for all models, and the number computed again: low and high are "

@@ -53,14 +53,14 @@ def _maps(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         return None
     caption = "Depth upwards, steps of the training to the right; mean over prompts."
     alt = "Heat map of a metric over training steps and depth."
-    told = joined(caption, strip_note(context.of(runs)))
-    return Figure("training-map", "Depth by training step", told, alt, variants, depth_axis=True)
+    full_caption = joined(caption, strip_note(context.of(runs)))
+    return Figure("training-map", "Depth by training step", full_caption, alt, variants, depth_axis=True)
 
 
 def _map(run: StoredRun, name: str, context: Context) -> Variant:
     values = run.result.mean(name)
     axis = "layer" if "layer" in run.result.axes[name] else "state"
-    kept = thin(len(values), MOST_CELLS)
+    columns = thin(len(values), MOST_CELLS)
     where = depth(run, axis, values.shape[1])
     x, y = axis_names(0)
     trace: dict[str, Any] = {
@@ -68,9 +68,9 @@ def _map(run: StoredRun, name: str, context: Context) -> Variant:
         "name": run.label,
         "xaxis": x,
         "yaxis": y,
-        "x": [str(step) for step in run.result["step"][kept]],
+        "x": [str(step) for step in run.result["step"][columns]],
         "y": where["relative"],
-        "z": plain(values[kept].T, 4),
+        "z": plain(values[columns].T, 4),
         "colorscale": "sequential",
         "colorbar": {"title": {"text": _words(name)}},
         "hovertemplate": "step %{x}<br>depth %{y}<br>%{z}<extra></extra>",
@@ -79,11 +79,11 @@ def _map(run: StoredRun, name: str, context: Context) -> Variant:
     layout = small_multiples([run.label], {"title": {"text": "step"}, "type": "category"}, {"title": {"text": ""}})
     mixed = hybrids(context.of([run]))
     layout |= {"shapes": [shape for model in mixed for shape in strip(model, axis="y")]} if mixed else {}
-    told = (run.name, run.label, name)
+    cells = (run.name, run.label, name)
     steps = run.result["step"]
-    rows = [[*told, int(steps[i]), j, exact(values[i, j])] for i, j in np.ndindex(*values.shape)]
+    rows = [[*cells, int(steps[i]), j, exact(values[i, j])] for i, j in np.ndindex(*values.shape)]
     when = {"run": run.name, "metric": _words(name), "task": task_name(run)}
-    return Variant(when, [trace], layout, MAP_COLUMNS, rows, thin_note(len(values), len(kept), "readings"))
+    return Variant(when, [trace], layout, MAP_COLUMNS, rows, thin_note(len(values), len(columns), "readings"))
 
 
 def _lines(runs: Sequence[StoredRun]) -> Figure | None:

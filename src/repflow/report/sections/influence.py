@@ -101,8 +101,8 @@ def _curves(group: Group, beside: str, scale: str) -> Variant:
             keys["random twin"] = "dot"
             twin = band_of(run.result, f"{TWIN}{CURVE}")
             near = _places(len(twin.mean), scale)
-            said: dict[str, Any] = {"name": f"{run.label}: random twin", "model": run.label, "dash": "dot"}
-            traces += band_traces(near, _at(twin, near), mode="lines", legend=False, **said)
+            style: dict[str, Any] = {"name": f"{run.label}: random twin", "model": run.label, "dash": "dot"}
+            traces += band_traces(near, _at(twin, near), mode="lines", legend=False, **style)
             rows += _rows(run.label, "random twin", twin)
     traces += [_key(name, dash) for name, dash in keys.items()]
     layout = {
@@ -195,13 +195,13 @@ def _kappa_figure(groups: Sequence[Group]) -> list[Figure]:
             if "theorem_kappa" in run.result:
                 bound = band_of(run.result, "theorem_kappa")
                 places = layer_depth(len(bound.mean))
-                said: dict[str, Any] = {
+                style: dict[str, Any] = {
                     "name": f"{run.label}: Theorem 3.1",
                     "model": run.label,
                     "depth": places,
                     "dash": "dot",
                 }
-                traces += band_traces(places["absolute"], bound, **said)
+                traces += band_traces(places["absolute"], bound, **style)
                 rows += _rows(run.label, "Theorem 3.1, layer", bound, first=1)
         if runs:
             layout = {"yaxis": {"title": {"text": "κ per token"}}}
@@ -235,10 +235,10 @@ def _map_figure(groups: Sequence[Group]) -> list[Figure]:
             at = thin(whole.shape[1], MOST_CELLS)
             depth = state_depth(len(whole))
             traces.append(_map_trace(relative_rows(whole)[:, at], at, depth, run.label, place, low))
-            told = [(state, plain(row[at])) for state, row in enumerate(whole)]
-            rows += [[run.label, state, int(d), v] for state, row in told for d, v in zip(at, row, strict=True)]
-            kept = f"{run.label}: {len(at)} of {whole.shape[1]} distances, in the CSV too; the run has all."
-            notes += [kept if len(at) < whole.shape[1] else "", gaps(run.label, whole, "state")]
+            by_state = [(state, plain(row[at])) for state, row in enumerate(whole)]
+            rows += [[run.label, state, int(d), v] for state, row in by_state for d, v in zip(at, row, strict=True)]
+            note = f"{run.label}: {len(at)} of {whole.shape[1]} distances, in the CSV too; the run has all."
+            notes += [note if len(at) < whole.shape[1] else "", gaps(run.label, whole, "state")]
         columns = ["model", "state", "distance", "ln influence"]
         place_words = basis(runs, states=False)
         variants.append(Variant(when_of(group), traces, layout, columns, rows, joined(*notes), basis=place_words))
@@ -302,8 +302,8 @@ def _share_figure(groups: Sequence[Group]) -> Figure:
             "yaxis": {"title": {"text": "share of influence"}, "tickformat": ".0%", "range": [0, 1]},
         }
         columns = ["model", "window", "share", "low", "high"]
-        told = basis(group.runs, states=False)
-        variants.append(Variant(when_of(group), traces, layout, columns, rows, group.note, basis=told))
+        basis_text = basis(group.runs, states=False)
+        variants.append(Variant(when_of(group), traces, layout, columns, rows, group.note, basis=basis_text))
     return Figure(
         "recency-shares",
         "Share of influence within the last tokens",
@@ -343,8 +343,8 @@ def _number_table(runs: Sequence[StoredRun]) -> Table:
 
 
 def _said(runs: Sequence[StoredRun]) -> Text:
-    said = [f"{run.label} on {run.task}: {finding.message}." for run in runs for finding in run.result.findings]
-    return Text("recency-said", "What the recency runs found", said or ["Nothing out of the ordinary."])
+    sentences = [f"{run.label} on {run.task}: {finding.message}." for run in runs for finding in run.result.findings]
+    return Text("recency-said", "What the recency runs found", sentences or ["Nothing out of the ordinary."])
 
 
 def _ratio_figure(runs: Sequence[StoredRun]) -> Figure:

@@ -68,9 +68,9 @@ def run_table(runs: Sequence[StoredRun]) -> Table:
     rows: list[list[Cell]] = []
     for run in runs:
         digests = run.result.provenance.get("digests", {})
-        told = ", ".join(f"{name} {_digest(value)}" for name, value in digests.items())
+        digest_text = ", ".join(f"{name} {_digest(value)}" for name, value in digests.items())
         about = [run.label + (f" | {run.other}" if run.other else ""), run.study, run.task, run.length or None]
-        rows.append([run.name, *about, run.states if run.task else None, run.dtype or None, told, run.created])
+        rows.append([run.name, *about, run.states if run.task else None, run.dtype or None, digest_text, run.created])
     columns = ("run", "model", "study", "task", "length", "states", "dtype", "digests", "started")
     return Table("made-runs", "Runs", columns, rows, "Digests of weights, prompts and other inputs, first digits.")
 
@@ -119,8 +119,8 @@ def settings_table(runs: Sequence[StoredRun]) -> Table:
                 continue
             for value in distinct:
                 having = [run for run, own in values.items() if own == value]
-                told = ", ".join(having) if len(having) <= 3 else f"{having[0]} and {len(having) - 1} more"
-                rows.append([study, name, value, told])
+                having_text = ", ".join(having) if len(having) <= 3 else f"{having[0]} and {len(having) - 1} more"
+                rows.append([study, name, value, having_text])
     note = (
         f"The first {MOST_SETTINGS} of {len(rows)} settings; each run folder has all."
         if len(rows) > MOST_SETTINGS
@@ -137,9 +137,9 @@ def commands(runs: Sequence[StoredRun]) -> list[str]:
     """One command per run that can be run again; cells of twins come with their study's."""
     lines = []
     for run in runs:
-        told = command(run) if run.cell_of != "twins" else ""
-        if told and told not in lines:
-            lines.append(told)
+        line = command(run) if run.cell_of != "twins" else ""
+        if line and line not in lines:
+            lines.append(line)
     return [*lines, page_command(runs)]
 
 

@@ -207,7 +207,7 @@ def _sharpness_figure(groups: Sequence[Group]) -> list[Figure]:
         "Sharpness through depth",
         "Mean distance between all pairs of tokens relative to their size (paper 2, Figure 5), of what enters a "
         "layer's memory, of the memory itself, and of what comes out. A memory that smooths has a lower value than its "
-        "input; the block output tells whether the residual stream loses sharpness.",
+        "input; the block output shows whether the residual stream loses sharpness.",
         "Sharpness of inputs, memory states and outputs by depth, one line per model.",
         variants,
         log=True,
@@ -229,8 +229,8 @@ def _number_table(runs: Sequence[StoredRun]) -> Table:
         median = float(np.median(life[~np.isnan(life)])) if (~np.isnan(life)).any() else None
         shares = [_share(run.result, name) for name in ("contractive_share", "never_contractive")]
         kinds = [entry.get("kind") for entry in run.result.provenance.get("transitions", [])]
-        read = f"{sum(kind is not None for kind in kinds)} of {len(kinds)}"
-        rows.append([run.label, run.task, run.length, read, under, median, *shares])
+        layers_read = f"{sum(kind is not None for kind in kinds)} of {len(kinds)}"
+        rows.append([run.label, run.task, run.length, layers_read, under, median, *shares])
     columns = ["model", "task", "length", "layers with a memory", "channels with range ≤ 0.5", "median half-life"]
     columns += ["steps with A + Δ ≤ 1", "states that never meet it"]
     return Table("memory-numbers", "Memory in numbers", columns, rows)

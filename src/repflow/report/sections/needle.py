@@ -45,20 +45,20 @@ def _map_figure(runs: Sequence[StoredRun]) -> Figure:
     """Length by position, one panel per model, a variant per score."""
     variants = []
     for metric in _known(runs):
-        drawn = [run for run in runs if metric in run.result]
-        low, high = _span(metric, [run.result.mean(metric) for run in drawn])
-        names = [_name(run, drawn) for run in drawn]
+        present = [run for run in runs if metric in run.result]
+        low, high = _span(metric, [run.result.mean(metric) for run in present])
+        names = [_name(run, present) for run in present]
         across = {"title": {"text": "position in the document"}, "type": "category"}
         up = {"title": {"text": "length, tokens"}, "type": "category"}
-        layout = small_multiples(names, across, up, models=[run.label for run in drawn])
+        layout = small_multiples(names, across, up, models=[run.label for run in present])
         traces: list[dict[str, Any]] = []
         rows: list[list[Any]] = []
-        for place, run in enumerate(drawn):
+        for place, run in enumerate(present):
             band = band_of(run.result, metric)
             traces.append(_map_trace(run, band, place, (low, high), metric))
             rows += _rows(run, names[place], band)
         columns = ["run", "length", "position", metric, "low", "high"]
-        variants.append(Variant({"score": METRICS[metric]}, traces, layout, columns, rows, basis=basis(drawn)))
+        variants.append(Variant({"score": METRICS[metric]}, traces, layout, columns, rows, basis=basis(present)))
     return Figure(
         "needle-map",
         "Needle in a haystack",
@@ -169,5 +169,5 @@ def _slope_table(runs: Sequence[StoredRun]) -> Table:
 
 
 def _said(runs: Sequence[StoredRun]) -> Text:
-    said = [joined(f"{_name(run, runs)}: {finding.message}.") for run in runs for finding in run.result.findings]
-    return Text("needle-said", "What the needle runs found", said or ["Nothing out of the ordinary."])
+    sentences = [joined(f"{_name(run, runs)}: {finding.message}.") for run in runs for finding in run.result.findings]
+    return Text("needle-said", "What the needle runs found", sentences or ["Nothing out of the ordinary."])

@@ -171,16 +171,16 @@ def _classes_note(runs: Sequence[StoredRun]) -> str:
     counts = {run.label: run.result.provenance["probe"]["classes"] for run in runs}
     if len(set(counts.values())) < 2:
         return ""
-    told = ", ".join(f"{label} {count}" for label, count in counts.items())
-    return f"The numbers of classes differ ({told}): compare what is over chance."
+    numbers = ", ".join(f"{label} {count}" for label, count in counts.items())
+    return f"The numbers of classes differ ({numbers}): compare what is over chance."
 
 
 def readout_table(probed: Sequence[StoredRun]) -> Table:
     """Peak, last state and the loss between them, per run."""
     rows: list[list[Cell]] = []
     for run in probed:
-        about, read = run.result.provenance["probe"], ReadOut.of(run.result)
-        counts = read.counts
+        about, read_out = run.result.provenance["probe"], ReadOut.of(run.result)
+        counts = read_out.counts
         answers = run.result.arrays.get("answer_correct")
         rows.append(
             [
@@ -189,16 +189,16 @@ def readout_table(probed: Sequence[StoredRun]) -> Table:
                 run.length,
                 run.states,
                 probed_label(run),
-                Link(str(read.number(read.peak)), "figure-7"),
+                Link(str(read_out.number(read_out.peak)), "figure-7"),
                 about["peak_accuracy"],
                 about["last_accuracy"],
-                exact(read.loss.value),
-                exact(read.loss.low),
-                exact(read.loss.high),
+                exact(read_out.loss.value),
+                exact(read_out.loss.low),
+                exact(read_out.loss.high),
                 about["chance"],
                 *((None,) * 3 if counts is None else (counts.train, counts.test, counts.seeds)),
                 None if answers is None or not np.isfinite(answers).any() else exact(np.nanmean(answers)),
-                "yes" if read.shown else "not shown",
+                "yes" if read_out.shown else "not shown",
             ]
         )
     columns = (

@@ -29,12 +29,12 @@ CUT = "…"
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Kept prompts of residual states; None where no run kept any."""
-    kept = [run for run in runs if run.study == "measure" and run.states == "residual" and _kept(run)]
+    with_prompts = [run for run in runs if run.study == "measure" and run.states == "residual" and _kept(run)]
     labels = {model.label for model in context.models}
-    kept = [run for run in kept if run.label in labels]
-    if not kept:
+    with_prompts = [run for run in with_prompts if run.label in labels]
+    if not with_prompts:
         return None
-    wanted = [(run, sample) for run in kept for sample in range(len(_kept(run)))]
+    wanted = [(run, sample) for run in with_prompts for sample in range(len(_kept(run)))]
     chosen, left = _within_budget(wanted)
     per_token = sum(_rows_of(run) for run, _ in chosen)
     most = max(MOST_VALUES // max(per_token, 1), LEAST_TOKENS)
@@ -46,9 +46,9 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     )
     block = Prompts("prompts-explorer", "One prompt and the path of each token", samples, caption)
     prompts, models = len({one.label for one in samples}), len({one.model for one in samples})
-    told = f"{prompts} prompt{'' if prompts == 1 else 's'} that {models} model{'' if models == 1 else 's'} read"
-    told = f"{told}, of {basis(run for run, _ in chosen)}: pick a token to see its path through depth."
-    return Content(lead, [block], reading=told)
+    reading = f"{prompts} prompt{'' if prompts == 1 else 's'} that {models} model{'' if models == 1 else 's'} read"
+    reading = f"{reading}, of {basis(run for run, _ in chosen)}: pick a token to see its path through depth."
+    return Content(lead, [block], reading=reading)
 
 
 def _kept(run: StoredRun) -> list[dict[str, Any]]:
@@ -72,8 +72,8 @@ def _within_budget(wanted: list[tuple[StoredRun, int]]) -> tuple[list[tuple[Stor
             continue
         total += need
         chosen.append((run, sample))
-    kept = [entry for entry in wanted if entry in chosen]
-    return kept, len(wanted) - len(kept)
+    fitting = [entry for entry in wanted if entry in chosen]
+    return fitting, len(wanted) - len(fitting)
 
 
 def _tokens(run: StoredRun, sample: int) -> int:
@@ -94,9 +94,9 @@ def _sample(run: StoredRun, sample: int, most: int) -> PromptSample:
         f"{cut} tokens in the middle are left out ({CUT})." if cut else "",
         f"Values are rounded to {DIGITS} significant digits.",
     )
-    shown = tokens if not cut else [*tokens[:head], CUT, *tokens[len(tokens) - tail :]]
+    visible_tokens = tokens if not cut else [*tokens[:head], CUT, *tokens[len(tokens) - tail :]]
     label = f"{task_name(run)}, {run.length} tokens, sample {sample + 1}"
-    return PromptSample(run.label, label, shown, metrics, _about(run, sample, len(tokens)), note)
+    return PromptSample(run.label, label, visible_tokens, metrics, _about(run, sample, len(tokens)), note)
 
 
 def kept_ends(count: int, most: int) -> tuple[int, int]:
@@ -121,9 +121,9 @@ def _about(run: StoredRun, sample: int, tokens: int) -> str:
     """One line about the prompt: its length and where the gold item lies."""
     facts = run.result.provenance.get("task") or {}
     labels, positions = facts.get("labels") or [], facts.get("gold_positions") or []
-    told = f"{tokens} tokens, {run.states} states"
+    text = f"{tokens} tokens, {run.states} states"
     if sample < len(labels) and labels[sample] is not None:
-        told += f", label {labels[sample]} of {len(facts.get('classes') or [])} classes"
+        text += f", label {labels[sample]} of {len(facts.get('classes') or [])} classes"
     if sample < len(positions) and positions[sample] is not None:
-        told += f", gold item at {positions[sample]:.0%} of the items"
-    return told
+        text += f", gold item at {positions[sample]:.0%} of the items"
+    return text

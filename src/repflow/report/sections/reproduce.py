@@ -37,10 +37,10 @@ def statement_tables(runs: Sequence[StoredRun], study: str, id: str) -> list[Blo
             [line.get("of", line["what"]), line["stated"], line["ours"], VERDICTS[line["holds"]]]
             for line in about["lines"]
         ]
-        said = [str(about.get("note") or ""), *(finding.message for finding in run.result.findings)]
+        sentences = [str(about.get("note") or ""), *(finding.message for finding in run.result.findings)]
         recipe = str(run.result.config.get("recipe", run.name))
         title = f"Paper {papers_of.get(recipe, 2)}, {recipe}: {about['title']}"
-        caption = " ".join(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in said if text)
+        caption = " ".join(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in sentences if text)
         blocks.append(Table(f"{id}-{place}", title, ["of", "the paper", "ours", "verdict"], rows, caption))
     return blocks
 

@@ -83,8 +83,8 @@ def one_grid(runs: Sequence[StoredRun]) -> bool:
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Sm and St by model, and quantities over length and size; None where nothing was measured."""
-    drawn = (summary_figure(runs, context), length_figure(runs, context), size_figure(runs, context))
-    figures: list[Block] = [figure for figure in drawn if figure]
+    candidates = (summary_figure(runs, context), length_figure(runs, context), size_figure(runs, context))
+    figures: list[Block] = [figure for figure in candidates if figure]
     if not figures:
         return None
     lead = "How smooth the way through depth is, and whether longer prompts and larger models flow differently."
@@ -99,10 +99,10 @@ def quantities(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
 
 def points(runs: Sequence[StoredRun], quantity: str) -> list[Point]:
     """Values of a quantity that some runs have."""
-    read = {**PROBED, **MEASURED}[quantity]
+    reader = {**PROBED, **MEASURED}[quantity]
     measured = []
     for run in runs:
-        value = read(run.result)
+        value = reader(run.result)
         if value is not None and np.isfinite(value.value) and run.length.isdigit():
             measured.append(Point(run, int(run.length), int(run.facts.get("parameters", 0)), value))
     return measured

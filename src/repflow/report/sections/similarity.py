@@ -28,13 +28,13 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """How tokens flow through depth; None where nothing was measured."""
     measured = measured_runs(runs)
     groups = group_runs(measured, allow_mixed=context.allow_mixed)
-    drawn = (
+    candidates = (
         figure_1(groups, context.models),
         figure_2(groups, context),
         trainings_figure(groups, context),
         depth_figure(groups, context),
     )
-    figures = [figure for figure in drawn if figure]
+    figures = [figure for figure in candidates if figure]
     if not figures:
         return None
     lead = (
@@ -96,12 +96,12 @@ def depth_figure(groups: Sequence[Group], context: Context) -> Figure | None:
             variants += [variant] if variant else []
     if not variants:
         return None
-    said = "; ".join(
+    kinds = "; ".join(
         f"{words_of(name)}: {METRICS[name].summary}{_reading(METRICS[name].direction)}"
         for name in names
         if name in METRICS
     )
-    caption = f"Any metric of the runs by depth, mean over prompts with its 95 % interval. {said}."
+    caption = f"Any metric of the runs by depth, mean over prompts with its 95 % interval. {kinds}."
     alt = "Line chart of a chosen metric over depth, one line per model."
     title = "Other metrics by depth"
     return Figure(

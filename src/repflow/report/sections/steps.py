@@ -31,8 +31,8 @@ def step_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
         return None
     caption = "Depth upwards, checkpoints in the order of training to the right; mean over prompts."
     alt = "Heat map of a metric over checkpoints and depth."
-    told = strip_note(context.of(stepped))
-    return Figure("steps", "Checkpoints by depth", joined(caption, told), alt, variants, depth_axis=True)
+    note = strip_note(context.of(stepped))
+    return Figure("steps", "Checkpoints by depth", joined(caption, note), alt, variants, depth_axis=True)
 
 
 def _variant(run: StoredRun, words: str, metric: str, context: Context) -> Variant:

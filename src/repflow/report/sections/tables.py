@@ -68,8 +68,8 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     )
     first = [block.id for block in blocks if isinstance(block, Figure)][:1]
     count = sum(isinstance(block, Table) for block in blocks)
-    said = f"{count} table{'' if count == 1 else 's'} of printed values with ours beside them, folded below."
-    return Content(lead, blocks, first, said)
+    summary = f"{count} table{'' if count == 1 else 's'} of printed values with ours beside them, folded below."
+    return Content(lead, blocks, first, summary)
 
 
 def own_cells(runs: Sequence[StoredRun]) -> list[OwnCell]:
@@ -170,9 +170,9 @@ def _comparison(run: StoredRun, place: int) -> Table:
             known = np.isfinite(result["ours"][i, k])
             ours.append(ours_cell(result, i, k).rstrip() if known else None)
         rows.append([row_model(facts, row), row_words(row), WORDS[row["quantity"]], _printed(row), *ours])
-    told = " ".join(finding.message + "." for finding in result.findings)
+    sentences = " ".join(finding.message + "." for finding in result.findings)
     notes = " ".join(f"{note}." for note in (facts["note"], lengths_note(facts)) if note)
-    caption = f"{notes} {CAPTION}. {told}".strip()
+    caption = f"{notes} {CAPTION}. {sentences}".strip()
     columns = ("model", "of", "quantity", "printed", *(f"ours, {kind}" for kind in kinds))
     return Table(f"reproduce-{place}", f"{run.result.config['recipe']}: {facts['title']}", columns, rows, caption)
 

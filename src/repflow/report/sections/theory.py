@@ -54,11 +54,11 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
 
 def _verified(result: Result, suffix: str, name: str) -> list[Block]:
     checks = result.provenance["checks"]
-    said = f" ({name})" if name else ""
+    suffix_words = f" ({name})" if name else ""
     return [
-        _ratio_figure(checks, f"theory-forms{suffix}", f"Closed forms over their simulations{said}"),
-        _check_table(checks, f"theory-checks{suffix}", f"Every statement{said}"),
-        *_disagreements(result, f"theory-data{suffix}", f"Theory against the paper's own data{said}"),
+        _ratio_figure(checks, f"theory-forms{suffix}", f"Closed forms over their simulations{suffix_words}"),
+        _check_table(checks, f"theory-checks{suffix}", f"Every statement{suffix_words}"),
+        *_disagreements(result, f"theory-data{suffix}", f"Theory against the paper's own data{suffix_words}"),
     ]
 
 
@@ -66,19 +66,19 @@ def _ratio_figure(checks: Sequence[Mapping[str, Any]], id: str, title: str) -> F
     """Printed and corrected value over the simulated one; 1 is right."""
     valued = [check for check in checks if check["kind"] == "value"]
     # a ratio to what is zero but for noise says nothing
-    shown = [check for check in valued if abs(check["simulation"]) > NOISE * abs(check["error"] or 0.0)]
-    words = [f"{check['statement']}: {check['setting']}" for check in shown]
-    labels = [f"{check['statement']}:\n{check['setting']}" for check in shown]  # two lines: narrow screens
+    clear = [check for check in valued if abs(check["simulation"]) > NOISE * abs(check["error"] or 0.0)]
+    words = [f"{check['statement']}: {check['setting']}" for check in clear]
+    labels = [f"{check['statement']}:\n{check['setting']}" for check in clear]  # two lines: narrow screens
     traces, rows = [], []
     for form, (colour, symbol) in FORMS.items():
-        ratios = [None if check[form] is None else check[form] / check["simulation"] for check in shown]
-        noise = [_noise(check) if ratio is not None else None for check, ratio in zip(shown, ratios, strict=True)]
-        drawn = [None if ratio is None else max(ratio, LEAST) for ratio in ratios]
-        trace: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": form, "x": drawn, "y": labels}
+        ratios = [None if check[form] is None else check[form] / check["simulation"] for check in clear]
+        noise = [_noise(check) if ratio is not None else None for check, ratio in zip(clear, ratios, strict=True)]
+        clipped = [None if ratio is None else max(ratio, LEAST) for ratio in ratios]
+        trace: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": form, "x": clipped, "y": labels}
         trace |= {"marker": {"color": colour, "symbol": symbol, "size": 8}, "meta": {"model": None}}
         trace |= {"error_x": {"type": "data", "array": noise, "color": colour}} if form == "corrected" else {}
         traces.append(trace)
-    for check, word in zip(shown, words, strict=True):
+    for check, word in zip(clear, words, strict=True):
         rows.append([word, *(check[name] for name in RATIO_COLUMNS)])
     line = {"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "xref": "x", "yref": "y domain"}
     layout = {
@@ -86,20 +86,20 @@ def _ratio_figure(checks: Sequence[Mapping[str, Any]], id: str, title: str) -> F
         "yaxis": {"autorange": "reversed", "automargin": True, "dtick": 1, "tickfont": {"size": 10}},
         "shapes": [{**line, "line": {"color": "muted", "width": 1, "dash": "dot"}}],
     }
-    below = sum(r is not None and r < LEAST for check in shown for r in [_ratio(check, f) for f in FORMS])
+    below = sum(r is not None and r < LEAST for check in clear for r in [_ratio(check, f) for f in FORMS])
     edge = f"{below} of the ratios lie below {LEAST:g} or are negative and stand at the edge." if below else ""
-    left = len(valued) - len(shown)
+    left = len(valued) - len(clear)
     zero = f"{left} statements whose simulated value is zero within its noise are in the table only." if left else ""
-    off = sum(corrected(check) for check in shown)
+    off = sum(corrected(check) for check in clear)
     return Figure(
         id,
         title,
         "Each row is one statement in one setting. The dotted line is the simulation; bars are two of its standard "
         "errors. A printed form away from the line is wrong in that setting; the corrected form must touch it.",
-        f"{len(shown)} statements; in {off} of them only the corrected form agrees with the simulation.",
+        f"{len(clear)} statements; in {off} of them only the corrected form agrees with the simulation.",
         [Variant({}, traces, layout, ["statement", *RATIO_COLUMNS], rows, joined(edge, zero))],
         models_toggle=False,
-        height=max(360, 34 * len(shown) + 120),
+        height=max(360, 34 * len(clear) + 120),
     )
 
 
@@ -135,8 +135,8 @@ def _numbers(check: Mapping[str, Any]) -> list[Any]:
 
 
 def _disagreements(result: Result, id: str, title: str) -> list[Block]:
-    said = [finding.message for finding in result.findings]
-    return [Text(id, title, said)] if said else []
+    sentences = [finding.message for finding in result.findings]
+    return [Text(id, title, sentences)] if sentences else []
 
 
 def _layer_figure(runs: Sequence[StoredRun]) -> Figure:

@@ -26,10 +26,10 @@ DIGITS = 4
 
 def figure_1(groups: Sequence[Group], models: Sequence[PageModel]) -> Figure | None:
     """Heat maps of the cosine between neighbouring states, one per model; None where no run has it."""
-    drawn = [run for group in groups for run in group.runs if METRIC in run.result]
-    if not drawn:
+    with_metric = [run for group in groups for run in group.runs if METRIC in run.result]
+    if not with_metric:
         return None
-    layers = sum(len(run.result[METRIC]) for run in drawn)
+    layers = sum(len(run.result[METRIC]) for run in with_metric)
     most = int(np.clip(MOST_CELLS // max(layers, 1), LEAST_BINS, MOST_BINS))
     variants = [variant for group in groups if (variant := _variant(group, models, most))]
     caption = (
@@ -38,8 +38,8 @@ def figure_1(groups: Sequence[Group], models: Sequence[PageModel]) -> Figure | N
     )
     alt = "Heat maps of the cosine between neighbouring layers over depth and position, one panel per model."
     title = "How far each token turns at each layer"
-    told = strip_note(models, variants)
-    return Figure("figure-1", title, joined(caption, told), alt, variants, depth_axis=True)
+    note = strip_note(models, variants)
+    return Figure("figure-1", title, joined(caption, note), alt, variants, depth_axis=True)
 
 
 def _variant(group: Group, models: Sequence[PageModel], most: int) -> Variant | None:
@@ -129,9 +129,9 @@ def _trace(run: StoredRun, values: np.ndarray, positions: list[int], place: int,
 
 def _rows(run: StoredRun, values: np.ndarray, positions: list[int]) -> list[list[Any]]:
     where = depth(run, "layer", len(values))
-    shown = short(values)
+    values_short = short(values)
     return [
-        [run.label, run.name, where["absolute"][i], where["relative"][i], positions[j], shown[i][j]]
+        [run.label, run.name, where["absolute"][i], where["relative"][i], positions[j], values_short[i][j]]
         for i in range(values.shape[0])
         for j in range(values.shape[1])
     ]

@@ -53,8 +53,8 @@ def trainings_figure(groups: Sequence[Group], context: Context) -> Figure | None
     )
     alt = "Lines of a measure over depth, one panel per model, with a band over further trainings."
     title = "The same models, trained again"
-    told = joined(caption, strip_note(context.models, variants))
-    return Figure("trainings", title, told, alt, variants, depth_axis=True)
+    full_caption = joined(caption, strip_note(context.models, variants))
+    return Figure("trainings", title, full_caption, alt, variants, depth_axis=True)
 
 
 def _again(run: StoredRun, known: Sequence[Reading], curve: str) -> Again | None:
@@ -83,16 +83,18 @@ def _variant(
         at = f"{again.run.result.config['task']}/{again.run.result.config['length']}"
         mine, *theirs = ([*getattr(reading.trained[at], curve)] for reading in (again.own, *again.others))
         where = depth(again.run, axis, len(mine))
-        shown: dict[str, Any] = {"model": again.run.label, "depth": where, "axes": axis_names(place)}
-        shown |= {"legend": place == 0, "mode": "lines"}
-        gone = np.full(len(mine), np.nan)
+        style: dict[str, Any] = {"model": again.run.label, "depth": where, "axes": axis_names(place)}
+        style |= {"legend": place == 0, "mode": "lines"}
+        no_band = np.full(len(mine), np.nan)
         band = Band(np.mean(theirs, 0), np.min(theirs, 0), np.max(theirs, 0))
         x, label, name = where["relative"], further_words(again.others), f"this page ({again.own.training})"
-        traces += band_traces(x, band, name=label, colour="muted", dash="dash", **shown)
-        traces += band_traces(x, Band(np.asarray(mine), gone, gone), name=name, colour="ink", dash="solid", **shown)
+        traces += band_traces(x, band, name=label, colour="muted", dash="dash", **style)
+        traces += band_traces(
+            x, Band(np.asarray(mine), no_band, no_band), name=name, colour="ink", dash="solid", **style
+        )
         for reading, values in zip((again.own, *again.others), (mine, *theirs), strict=True):
-            told = (again.run.label, words, str(reading.training))
-            rows += [[*told, axis, at, exact(value)] for at, value in zip(x, values, strict=True)]
+            cells = (again.run.label, words, str(reading.training))
+            rows += [[*cells, axis, at, exact(value)] for at, value in zip(x, values, strict=True)]
         own = [model for model in hybrids(context.models) if model.label == again.run.label]
         shapes += [shape for model in own for shape in strip(model, panel=axis_names(place)[0][1:])]
     labels = [again.run.label for again in members]

@@ -85,11 +85,11 @@ def same_prompts(family: Family) -> Family:
     """Runs of a family that read the prompts of its trained run, or of its first one."""
     first = (family.get(TRAINED) or next(iter(family.values())))[0]
     wanted = first.result.provenance.get("digests", {}).get("prompts")
-    kept = {
+    same = {
         init: [run for run in runs if run.result.provenance.get("digests", {}).get("prompts") == wanted]
         for init, runs in family.items()
     }
-    return {init: _by_weights(runs) for init, runs in kept.items() if runs}
+    return {init: _by_weights(runs) for init, runs in same.items() if runs}
 
 
 def _by_weights(runs: Iterable[StoredRun]) -> list[StoredRun]:
@@ -115,7 +115,7 @@ def _variant(families: Sequence[Family], metric: str, when: dict[str, str], cont
     schemes = list(dict.fromkeys(init for family in families for init in family if init != TRAINED))
     traces: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
-    notes, labels, shapes, shown = [], [], [], set()
+    notes, labels, shapes, listed = [], [], [], set()
     for place, family in enumerate(families):
         label = _label(family)
         labels.append(label)
@@ -126,8 +126,8 @@ def _variant(families: Sequence[Family], metric: str, when: dict[str, str], cont
             band = seed_band(runs, metric)
             where = depth(runs[0], "state", len(band.mean))
             style = _style(init, schemes)
-            traces += _lines(init, label, where, band, place, style, legend=init not in shown)
-            shown.add(init)
+            traces += _lines(init, label, where, band, place, style, legend=init not in listed)
+            listed.add(init)
             rows += _rows(label, init, where, band, len(runs))
             notes.append(gap_note(band.mean, runs[0], "state"))
         own = [model for model in hybrids(context.models) if model.label == label]
@@ -143,8 +143,8 @@ def _variant(families: Sequence[Family], metric: str, when: dict[str, str], cont
         layout[f"yaxis{place + 1}"] |= {"matches": "y"}  # one scale: panels are held against each other
     layout |= with_strips(layout, shapes)
     shown_runs = [run for family in families for runs in family.values() for run in runs]
-    said = _differ(families) if metric == MEASURES["raw"] else ""
-    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes), said, basis=basis(shown_runs))
+    gaps_text = _differ(families) if metric == MEASURES["raw"] else ""
+    return Variant(when, traces, layout, COLUMNS, rows, joined(*notes), gaps_text, basis=basis(shown_runs))
 
 
 def _differ(families: Sequence[Family]) -> str:

@@ -31,7 +31,7 @@ ORDINARY = (
     *("unconverged", "few_test_prompts", "no_refits", "no_control", "no_lens", "slow_scan", "resumed"),
     "intermediate_beats_final",
 )
-"""Findings about the study rather than the model, or that the table tells anyway."""
+"""Findings about the study rather than the model, or that the table shows anyway."""
 FEW = 2
 """Models whose sentences stand on the page; those of more are folded away."""
 TOLD = 3
@@ -56,10 +56,10 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     sentences = Text("verdict-words", "In a sentence", [sentence(verdict) for verdict in verdicts])
     flows = [verdict.flow for verdict in verdicts if verdict.flow]
     lead = "What each model does with its tokens on the way to the answer."
-    asked = {conditions(run) for run in flows}
-    lead += f" All numbers of the flow: {asked.pop()}." if len(asked) == 1 else ""
-    shown = [sentences.id] if len(verdicts) <= FEW else []
-    return Content(lead, [sentences, verdict_table(verdicts)], shown, lead)
+    settings = {conditions(run) for run in flows}
+    lead += f" All numbers of the flow: {settings.pop()}." if len(settings) == 1 else ""
+    open_ids = [sentences.id] if len(verdicts) <= FEW else []
+    return Content(lead, [sentences, verdict_table(verdicts)], open_ids, lead)
 
 
 def verdicts_of(runs: Sequence[StoredRun], context: Context) -> list[Verdict]:
@@ -122,35 +122,36 @@ def _flow_words(run: StoredRun, state: int, value: Interval, rise: Interval | No
         return f"tokens are nowhere more alike than at the first state, similarity {value}"
     if rise is None:
         return f"tokens are most alike at {place}, similarity {value} (too few prompts to judge the rise)"
-    told = {1: "tokens become alike", -1: "tokens only part", 0: "tokens are not shown to become alike"}[rise.sign]
-    return f"{told}, most at {place}: similarity {value}, {rise.text('+.3f')} against the first state"
+    words = {1: "tokens become alike", -1: "tokens only part", 0: "tokens are not shown to become alike"}[rise.sign]
+    return f"{words}, most at {place}: similarity {value}, {rise.text('+.3f')} against the first state"
 
 
 def _probe_words(run: StoredRun) -> str:
-    read = ReadOut.of(run.result)
-    if not read.probed:
+    read_out = ReadOut.of(run.result)
+    if not read_out.probed:
         return "no state could be probed"
-    level = f"accuracy {read.accuracy.value:.3f}, chance {read.chance:.3f}"
-    if not read.decodable:
-        return f"the {read.label} is not shown to be decodable ({level}{read.beside})"
-    level += f"; not distinguished from {_others(read)}" if _others(read) else ""
-    where = f"the {read.label} is read best at {read.place(read.peak)} of {read.number(read.last)} ({level})"
-    return f"{where}; {read.statement}{read.beside}"
+    level = f"accuracy {read_out.accuracy.value:.3f}, chance {read_out.chance:.3f}"
+    if not read_out.decodable:
+        return f"the {read_out.label} is not shown to be decodable ({level}{read_out.beside})"
+    level += f"; not distinguished from {_others(read_out)}" if _others(read_out) else ""
+    place = f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}"
+    where = f"the {read_out.label} is read best at {place} ({level})"
+    return f"{where}; {read_out.statement}{read_out.beside}"
 
 
-def _others(read: ReadOut) -> str:
+def _others(read_out: ReadOut) -> str:
     """How many states read as well as the best within the noise, "" where none does."""
-    others = len(read.tied) - 1
+    others = len(read_out.tied) - 1
     return f"{others} other state{'s' if others > 1 else ''}" if others > 0 else ""
 
 
 def unusual(flow: StoredRun | None, probe: StoredRun | None) -> list[str]:
     """What a reader would not expect: the runs' findings, sharp turns, sinks that carry the similarity."""
     findings = [finding for run in (flow, probe) if run for finding in run.result.findings]
-    told = [finding.message for finding in findings if finding.code not in ORDINARY]
+    sentences = [finding.message for finding in findings if finding.code not in ORDINARY]
     if flow:
-        told += [text for text in (_gaps(flow), _sharp_turn(flow), _sinks(flow), _final_norm(flow)) if text]
-    return list(dict.fromkeys(told))
+        sentences += [text for text in (_gaps(flow), _sharp_turn(flow), _sinks(flow), _final_norm(flow)) if text]
+    return list(dict.fromkeys(sentences))
 
 
 def _gaps(run: StoredRun) -> str:
@@ -239,18 +240,22 @@ def _row(verdict: Verdict, prefix: str) -> list[Cell]:
         row.append(Link(f"{share(flow, state):.0%} (state {state}), similarity {value.fitted}", "figure-2"))
     else:
         row.append(None)
-    read = ReadOut.of(probe.result) if probe else None
-    if probe and read is not None and read.probed:
-        alike = f", not distinguished from {_others(read)}" if _others(read) else ""
-        shown = f"{read.place(read.peak)} of {read.number(read.last)}{alike}" if read.decodable else "none above chance"
-        row += [Link(f"{shown} ({probed_label(probe)}{read.beside})", "figure-7")]
-        row += [Link(f"{read.loss.text()}{'' if read.shown else ', not shown'}", "figure-7")]
+    read_out = ReadOut.of(probe.result) if probe else None
+    if probe and read_out is not None and read_out.probed:
+        alike = f", not distinguished from {_others(read_out)}" if _others(read_out) else ""
+        place = (
+            f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}{alike}"
+            if read_out.decodable
+            else "none above chance"
+        )
+        row += [Link(f"{place} ({probed_label(probe)}{read_out.beside})", "figure-7")]
+        row += [Link(f"{read_out.loss.text()}{'' if read_out.shown else ', not shown'}", "figure-7")]
     else:
         row += [None, None]
     row += [_over_depth(flow, f"{prefix}{name}") for name in ("smoothness", "stability")]
-    told = verdict.unusual
-    more = f" (and {len(told) - TOLD} more, see the findings of the runs)" if len(told) > TOLD else ""
-    return [*row, "; ".join(told[:TOLD]) + more if told else "nothing"]
+    sentences = verdict.unusual
+    more = f" (and {len(sentences) - TOLD} more, see the findings of the runs)" if len(sentences) > TOLD else ""
+    return [*row, "; ".join(sentences[:TOLD]) + more if sentences else "nothing"]
 
 
 def _over_depth(run: StoredRun | None, name: str) -> Cell:
@@ -261,6 +266,6 @@ def _over_depth(run: StoredRun | None, name: str) -> Cell:
 
 
 def _measured_on(verdict: Verdict) -> str:
-    told = [f"flow: {conditions(verdict.flow)}"] if verdict.flow else []
-    told += [f"probes: {conditions(verdict.probe)}"] if verdict.probe else []
-    return "; ".join(told)
+    parts = [f"flow: {conditions(verdict.flow)}"] if verdict.flow else []
+    parts += [f"probes: {conditions(verdict.probe)}"] if verdict.probe else []
+    return "; ".join(parts)

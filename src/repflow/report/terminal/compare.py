@@ -65,8 +65,10 @@ def _fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], 
 
 
 def _pair_caption(result: Result, rows: list[int]) -> str:
-    kept = result["kept_share"]
-    share = f"{kept.mean():.0%}" + (f" ({kept.min():.0%} to {kept.max():.0%})" if kept.min() < kept.max() else "")
+    shares = result["kept_share"]
+    share = f"{shares.mean():.0%}" + (
+        f" ({shares.min():.0%} to {shares.max():.0%})" if shares.min() < shares.max() else ""
+    )
     by = " or ".join(result.provenance["matched_by"])
     states = len(result["cka_cross_pooled"])
     notes = [
@@ -132,6 +134,6 @@ def _step_table(result: Result) -> FittedTable:
         for name in ("smoothness", "stability"):
             row.append(number(float(result.mean(name)[step]), 4) if name in result else ABSENT)
         rows.append([labels[step], *row])
-    shown = f"{len(rows)} of {len(labels)} checkpoints shown; " if len(rows) < len(labels) else ""
-    caption = f"{shown}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance"
+    count_text = f"{len(rows)} of {len(labels)} checkpoints shown; " if len(rows) < len(labels) else ""
+    caption = f"{count_text}similarity and CKA at relative depth; {MARK} within {CHANCE_SD} null sd of chance"
     return _fitted(title, [*headings, "Sm", "St"], rows, caption)

@@ -25,7 +25,7 @@ WIDTH = 100
 COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 NAMED = {TBM: "Transformer", SSM: "state-space model", HYBRID: "hybrid"}
 WINDOW = 64
-"""Last tokens whose share of all influence is told."""
+"""Last tokens whose share of all influence is reported."""
 LABELS = {"answer": "the answer's first symbol", "index": "the gold pair's index"}
 
 
@@ -42,11 +42,13 @@ def what_ran(entries: Sequence[Summary]) -> str:
     runs = {name: [run for entry in entries if (run := getattr(entry, name))] for name in ("flow", "probe", "reach")}
     words = {"flow": "to measure", "probe": "to probe", "reach": "to trace influence"}
     counts = {name: sorted({int(run.result.config["samples"]) for run in own}) for name, own in runs.items()}
-    told = ", ".join(f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name])
+    counts_text = ", ".join(f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name])
     places = dict.fromkeys(basis(own, states=False).rpartition(", ")[0] for own in runs.values() if own)
     number = COUNTS[len(entries)] if len(entries) < len(COUNTS) else str(len(entries))
     what = "look up a value by its key" if any(place.startswith("kvpr") for place in places) else "read"
-    return f"{number.capitalize()} small models that repflow trained {what} ({'; '.join(places)}; prompts: {told})."
+    return (
+        f"{number.capitalize()} small models that repflow trained {what} ({'; '.join(places)}; prompts: {counts_text})."
+    )
 
 
 def summary_table(entries: Sequence[Summary]) -> RichTable:
@@ -73,10 +75,10 @@ def columns_explained(entries: Sequence[Summary]) -> str:
 
 
 def _answered_on(entries: Sequence[Summary]) -> str:
-    told = dict.fromkeys(
+    places = dict.fromkeys(
         f"of {entry.answers.count} prompts ({entry.answers.basis})" for entry in entries if entry.answers
     )
-    return "; ".join(told) or "not known"
+    return "; ".join(places) or "not known"
 
 
 def summary_rows(entries: Sequence[Summary]) -> list[dict[str, Any]]:
@@ -106,8 +108,8 @@ def summary_rows(entries: Sequence[Summary]) -> list[dict[str, Any]]:
 def verdict_line(judged: Sequence[Judged], width: int) -> str:
     """The findings of paper 1 in a sentence."""
     counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    text = f"- Of paper 1's {len(judged)} findings (arXiv 2510.06640), on these models: {told}."
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    text = f"- Of paper 1's {len(judged)} findings (arXiv 2510.06640), on these models: {counted}."
     return "\n".join(_hanging(text, min(width, WIDTH), 2))
 
 
@@ -127,23 +129,23 @@ def model_verdict(
         reach: how far back its tokens reach, as `reaches` gives it.
         others: further trainings of it that have a flow there.
     """
-    told = []
+    parts = []
     if flow := reading.trained.get(place):
-        told.append(_shape(flow))
+        parts.append(_shape(flow))
     if band := end_band(others, place):
-        told.append(f"{band[0]:.2f} to {band[1]:.2f} alike at the end in {further_words(others)}")
-    told += [
+        parts.append(f"{band[0]:.2f} to {band[1]:.2f} alike at the end in {further_words(others)}")
+    parts += [
         f"with random weights ({key.partition('/')[0]}) {twin.token_similarity[-1]:.2f} alike at the end"
         for key, twin in reading.random.items()
         if key.endswith(f"/{place}")
     ]
-    if asked := longest_kvpr(answers or {}):
-        name, entry = asked
-        told.append(f"answers {entry['exact'] / entry['of']:.1%} of {entry['of']} held-out prompts ({name}) in full")
-    told += [_read_out(label, probe) for label in LABELS if (probe := reading.probes.get(f"{label}/{place}"))]
+    if longest := longest_kvpr(answers or {}):
+        name, entry = longest
+        parts.append(f"answers {entry['exact'] / entry['of']:.1%} of {entry['of']} held-out prompts ({name}) in full")
+    parts += [_read_out(label, probe) for label in LABELS if (probe := reading.probes.get(f"{label}/{place}"))]
     if reach is not None:
-        told.append(_reaches_back(reach))
-    return f"{reading.model} ({NAMED[reading.family]}): {'; '.join(told)}."
+        parts.append(_reaches_back(reach))
+    return f"{reading.model} ({NAMED[reading.family]}): {'; '.join(parts)}."
 
 
 def end_band(others: Sequence[Reading], place: str) -> tuple[float, float] | None:
@@ -161,9 +163,9 @@ def reaches(results: Sequence[Result], place: str) -> dict[str, dict[str, Any]]:
     by_model = {}
     for result in results:
         if "log_influence" in result and f"{result.config['task']}/{result.config['length']}" == place:
-            told: dict[str, Any] = dict(_reach(result, ""))
+            numbers: dict[str, Any] = dict(_reach(result, ""))
             twin = result.provenance.get("twin")
-            by_model[str(result.provenance["model"]["name"])] = told | {
+            by_model[str(result.provenance["model"]["name"])] = numbers | {
                 "samples": len(result["log_influence"]),
                 "random": {"init": twin["init"], **_reach(result, "twin/")} if twin else None,
             }
@@ -199,8 +201,8 @@ def longest_kvpr(answers: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | 
 
 def _shape(flow: Flow) -> str:
     values = flow.token_similarity
-    if gone := sum(not np.isfinite(value) for value in values):
-        return f"token similarity has no value at {gone} of {len(values)} states"
+    if missing := sum(not np.isfinite(value) for value in values):
+        return f"token similarity has no value at {missing} of {len(values)} states"
     last, top = len(values) - 1, int(np.argmax(values))
     if top == last:
         return f"tokens grow from {values[0]:.2f} to {values[-1]:.2f} alike and are most alike at the end"
@@ -223,7 +225,7 @@ def verdict_text(lines: Sequence[str], width: int) -> str:
 
 
 POWER = (
-    f"Power: the chance of “holds” with so many seeds, if every part were true by {EFFECT:g} standard deviations "
+    f"Power: the chance of “holds” with these seeds, if every part were true by {EFFECT:g} standard deviations "
     "between trainings."
 )
 
@@ -235,12 +237,12 @@ def findings_text(judged: Sequence[Judged], width: int) -> str:
     lines += _hanging(POWER, width, 0)
     for entry in judged:
         lines += ["", *_hanging(f"{entry.code}: {verdict_words(entry)}", width, 9)]
-        told = [("short", verdict_sentence(entry)), ("paper", entry.words), ("ours", entry.ours)]
-        told += [("why", entry.reason), ("note", entry.caution)]
+        entries = [("short", verdict_sentence(entry)), ("paper", entry.words), ("ours", entry.ours)]
+        entries += [("why", entry.reason), ("note", entry.caution)]
         if entry.branches:
             differ = "; ".join(f"{told_part(part)}: {part.asked[0].found}" for part in entry.on_branches if part.asked)
-            told += [("also", f"{verdict_words(entry.branches)}{f'. {differ}' if differ else ''}")]
-        for head, text in told:
+            entries += [("also", f"{verdict_words(entry.branches)}{f'. {differ}' if differ else ''}")]
+        for head, text in entries:
             if text:
                 lines += _hanging(f"  {head + ':':<6} {text}", width, 9)
     lines += ["", *(line for word, text in MEANING.items() for line in _hanging(f"{word}: {text}", width, 2))]
@@ -316,7 +318,7 @@ def finding_json(entry: Judged) -> dict[str, Any]:
 
 
 def _clause_json(clause: Clause) -> dict[str, Any]:
-    told = {
+    content = {
         "text": clause.text,
         **clause.training._asdict(),
         "found": clause.found,
@@ -325,7 +327,7 @@ def _clause_json(clause: Clause) -> dict[str, Any]:
         "interval": _finite(clause.interval),
         "over": clause.over,
     }
-    return told if clause.also is None else told | {"also": _clause_json(clause.also)}
+    return content if clause.also is None else content | {"also": _clause_json(clause.also)}
 
 
 def _finite(ends: Sequence[float]) -> list[float] | None:

@@ -68,8 +68,8 @@ def diagnosis_text(result: Result, width: int = WIDTH) -> str:
         mine = [statement for statement in statements if statement["section"] == section]
         table = block_table(result, width) if section == "blocks" else []
         if mine or table:
-            told = _signatures(mine, width) if section == "signature" else _items([s["text"] for s in mine], width)
-            lines += [heading, *table, *told, *([""] if told else [])]
+            lines_of = _signatures(mine, width) if section == "signature" else _items([s["text"] for s in mine], width)
+            lines += [heading, *table, *lines_of, *([""] if lines_of else [])]
     lines += ["Not measured, so not claimed", *_items(result.provenance["not_measured"], width), ""]
     for finding in result.findings:
         lines += _items([f"finding {finding.code}: {finding.message}"], width)
@@ -83,8 +83,8 @@ def block_table(result: Result, width: int = WIDTH) -> list[str]:
     steps = result.provenance.get("blocks", [])
     if not steps:
         return []
-    told = {i for i, step in enumerate(steps) if step["verdict"]}
-    rows = [_block_row(steps[i]) for i in sorted({*thinned(len(steps), BLOCKS), *told})]
+    claimed = {i for i, step in enumerate(steps) if step["verdict"]}
+    rows = [_block_row(steps[i]) for i in sorted({*thinned(len(steps), BLOCKS), *claimed})]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
 
     def build(names: Sequence[str], caption: Text) -> Table:
@@ -107,15 +107,15 @@ def block_table(result: Result, width: int = WIDTH) -> list[str]:
 
 def _block_row(step: dict[str, Any]) -> dict[str, str]:
     """Cells by heading, in the order in which they matter; "" where nothing is known."""
-    change, shown = step["change"], ""
+    change, text = step["change"], ""
     if change is not None and change["value"] is not None:
-        shown = f"{change['value']:+.3f}"
+        text = f"{change['value']:+.3f}"
         if change["low"] is not None:
-            shown += f" [{change['low']:+.3f}, {change['high']:+.3f}]"
+            text += f" [{change['low']:+.3f}, {change['high']:+.3f}]"
     return {
         "block": str(step["block"]),
         "kind": step["kind"],
-        "change": shown,
+        "change": text,
         "verdict": step["verdict"],
         "accuracy before": "" if step["before"] is None else number(step["before"]),
         "after": "" if step["after"] is None else number(step["after"]),

@@ -41,11 +41,11 @@ def figure_view(result: Result) -> list[RenderableType]:
     sources = {panel["source"]: None for panel in facts["panels"].values()}
     caption = f"parameters: paper 3, {', '.join(sources)}; {ABSENT}: no exact value, or infinite"
     table = _table(["quantity", "measured", "exact", "stated", "verdict"], rows, caption, texts=("quantity", "verdict"))
-    said = counts([str(line["verdict"]) for line in facts["lines"]])
+    summary = counts([str(line["verdict"]) for line in facts["lines"]])
     return [
         Text(f"{result.config['recipe']}: {facts['title']}"),
         table,
-        *([Text(said)] if said else []),
+        *([Text(summary)] if summary else []),
         *_found(result),
     ]
 
@@ -56,18 +56,18 @@ def counts(verdicts: Sequence[str]) -> str:
     >>> counts(["holds, sharp", "does not hold: settles", "holds"])
     '3 statements: 2 hold, 1 does not hold, 0 open'
     """
-    held, failed, left = (sum(verdict.startswith(word) for verdict in verdicts) for word in (HOLDS, DOES_NOT, OPEN))
-    if held + failed + left < len(verdicts):
+    holding, failed, left = (sum(verdict.startswith(word) for verdict in verdicts) for word in (HOLDS, DOES_NOT, OPEN))
+    if holding + failed + left < len(verdicts):
         return ""
-    verbs = ("holds" if held == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
-    return f"{len(verdicts)} statements: {held} {verbs[0]}, {failed} {verbs[1]}, {left} open"
+    verbs = ("holds" if holding == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
+    return f"{len(verdicts)} statements: {holding} {verbs[0]}, {failed} {verbs[1]}, {left} open"
 
 
 def simulation_view(result: Result) -> list[RenderableType]:
     """What `repflow dynamics simulate` prints: scenario, tokens at the first and last time, events."""
-    told = result.provenance["classification"]
-    lines: list[RenderableType] = [Text(f"{told['scenario']} ({told['theorem']})")]
-    if reason := told["evidence"].get("reason"):
+    verdict = result.provenance["classification"]
+    lines: list[RenderableType] = [Text(f"{verdict['scenario']} ({verdict['theorem']})")]
+    if reason := verdict["evidence"].get("reason"):
         lines.append(Text(str(reason)))
     time = result["t"]
     norms = result["log_norms"]
@@ -88,12 +88,12 @@ def _named(row: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 def _token(result: Result, token: int, first: int, last: int) -> list[str]:
     """Token, its value at two times, and d ln‖x‖ / d ln t at the end."""
     values = [result["tokens"][i, token] for i in (first, last)]
-    shown = [_number(float(v)) if np.ndim(v) == 0 else ", ".join(_number(float(x)) for x in v) for v in values]
+    cells = [_number(float(v)) if np.ndim(v) == 0 else ", ".join(_number(float(x)) for x in v) for v in values]
     time, norms = result["t"], result["log_norms"][:, token]
     slope = None
     if last > 0 and time[last - 1] > 0:
         slope = float((norms[last] - norms[last - 1]) / np.log(time[last] / time[last - 1]))
-    return [str(token), *shown, _number(slope)]
+    return [str(token), *cells, _number(slope)]
 
 
 def apply_view(result: Result) -> list[RenderableType]:

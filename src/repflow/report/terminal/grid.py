@@ -31,9 +31,9 @@ def summary(result: Result) -> dict[str, float]:
         return view_of(row.name).cell(result)
     if "probe" in result.provenance:
         about = result.provenance["probe"]
-        told = (about["peak_accuracy"], about["last_accuracy"], float(result["probe_drop"]), float(about["peak"]))
+        numbers = (about["peak_accuracy"], about["last_accuracy"], float(result["probe_drop"]), float(about["peak"]))
         corrected = float(result["probe_corrected"][about["peak"]])
-        known = [float("nan") if value is None else value for value in (*told, corrected, about["chance"])]
+        known = [float("nan") if value is None else value for value in (*numbers, corrected, about["chance"])]
         return dict(zip(PROBED, known, strict=True))
     prefix = "matched/" if result.config.get("grid") is not None else ""
     values = [_scalar(result, f"{prefix}{name}") for name in ("smoothness", "stability")]

@@ -47,9 +47,9 @@ def view(result: Result) -> list[RenderableType]:
         parts.append(_summary_table(result))
     if "cka_pooled" in result:
         parts.append(_cka_line(result))
-    shown = {"token_similarity", "token_similarity_excess", "layer_cosine", "token_norm", "common_share", *SUMMARY}
-    shown |= {*_asked(result, ("state", "sample")), *_asked(result, ("sample",))}
-    others = [name for name in result if name not in shown and "/" not in name]
+    printed = {"token_similarity", "token_similarity_excess", "layer_cosine", "token_norm", "common_share", *SUMMARY}
+    printed |= {*_asked(result, ("state", "sample")), *_asked(result, ("sample",))}
+    others = [name for name in result if name not in printed and "/" not in name]
     if others:
         parts.append(Text(f"also stored: {', '.join(others)}", style="dim"))
     parts += [_finding(finding.code, finding.message) for finding in result.findings]
@@ -130,8 +130,8 @@ def _state_table(result: Result, columns: list[Column]) -> FittedTable:
 
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
     if "token_similarity" in result:
-        shown = bool(np.isfinite(result.band("token_similarity").low).any())
-        notes.append("[ ]: Student's 95 % over prompts" if shown else NO_INTERVAL)
+        banded = bool(np.isfinite(result.band("token_similarity").low).any())
+        notes.append("[ ]: Student's 95 % over prompts" if banded else NO_INTERVAL)
     return FittedTable(list(cells), 1, build, "; ".join(notes))
 
 

@@ -38,10 +38,10 @@ def view(result: Result) -> list[RenderableType]:
 def layer_table(result: Result) -> FittedTable:
     """Decays, hypothesis and sharpness by layer."""
     transitions = result.provenance["transitions"]
-    shown = thinned(len(transitions))
+    layers = thinned(len(transitions))
     means = {heading: result.mean(name) for heading, name in (COLUMNS | CURVES).items() if name in result}
     rows = []
-    for layer in shown:
+    for layer in layers:
         row = {"layer": str(layer + 1), "kind": transitions[layer]["kind"] or _kind(result, layer)}
         row |= {heading: number(float(values[layer])) for heading, values in means.items()}
         if "A_range" in result:
@@ -51,7 +51,7 @@ def layer_table(result: Result) -> FittedTable:
         rows.append(row)
     order = ["layer", "kind", "range ≤ ½", "half-life", *COLUMNS, "range", *CURVES]
     headings = [name for name in order if any(name in row for row in rows)]
-    notes = [f"{len(shown)} of {len(transitions)} layers shown"] if len(shown) < len(transitions) else []
+    notes = [f"{len(layers)} of {len(transitions)} layers shown"] if len(layers) < len(transitions) else []
     notes += ["range: A_max − A_min of a unit, half-life in tokens (medians)", "E: sharpness, mean over prompts"]
     title = f"{label(result)}: memory by layer"
     return FittedTable(headings, 2, _builder(rows, title), "; ".join(notes), folds=("kind",))

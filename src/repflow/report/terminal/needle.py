@@ -50,10 +50,10 @@ def _totals(result: Result) -> str:
     """Means over all cells."""
     means = {name: float(np.mean(result[name])) for name in ("rank", "gain_first", "answer_true") if name in result}
     words = round(1 / result.provenance["chance"][0])
-    told = [f"mean rank {means['rank']:.1f} of {words}", f"gains most of all candidates {means['gain_first']:.0%}"]
+    parts = [f"mean rank {means['rank']:.1f} of {words}", f"gains most of all candidates {means['gain_first']:.0%}"]
     if "answer_true" in means:
-        told.append(f"greedy answer holds the true word {means['answer_true']:.0%}")
-    return f"over all cells: {', '.join(told)}"
+        parts.append(f"greedy answer holds the true word {means['answer_true']:.0%}")
+    return f"over all cells: {', '.join(parts)}"
 
 
 def heat_map(result: Result, name: str, title: str) -> FittedTable:

@@ -33,10 +33,10 @@ def counts(lines: Sequence[Mapping[str, Any]]) -> str:
     >>> counts([{"holds": True}, {"holds": None}, {"holds": None}])
     '3 statements: 1 holds, 0 do not hold, 2 open'
     """
-    held, failed = (sum(line["holds"] is answer for line in lines) for answer in (True, False))
-    verbs = ("holds" if held == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
+    holding, failed = (sum(line["holds"] is answer for line in lines) for answer in (True, False))
+    verbs = ("holds" if holding == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
     noun = "statement" if len(lines) == 1 else "statements"
-    return f"{len(lines)} {noun}: {held} {verbs[0]}, {failed} {verbs[1]}, {len(lines) - held - failed} open"
+    return f"{len(lines)} {noun}: {holding} {verbs[0]}, {failed} {verbs[1]}, {len(lines) - holding - failed} open"
 
 
 def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:

@@ -31,9 +31,9 @@ def _state_table(result: Result) -> FittedTable:
     about = result.provenance["probe"]
     count = len(result["probe_corrected"])
     rows = sorted({*thinned(count), about["peak"], about["last"]})
-    read = ReadOut.of(result)
-    title = f"{label(result)}: {read.label} on task {result.config['task']}, {read.classes} classes, "
-    title += f"chance {read.chance:.3f}"
+    read_out = ReadOut.of(result)
+    title = f"{label(result)}: {read_out.label} on task {result.config['task']}, {read_out.classes} classes, "
+    title += f"chance {read_out.chance:.3f}"
     columns = dict(_columns(result))
     final: dict[str, Any] = {}
     if "final_norm/probe_accuracy" in result:
@@ -43,25 +43,25 @@ def _state_table(result: Result) -> FittedTable:
 
     def build(names: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption_justify="left")
-        for name in ("block" if read.blocks else "state", *names):
+        for name in ("block" if read_out.blocks else "state", *names):
             table.add_column(name, justify="right", no_wrap=True)
         for state in rows:
-            mark = "*" if state == read.peak else "=" if state in read.tied else ""
-            table.add_row(f"{read.number(state)}{mark}", *(_cell(columns[name], state) for name in names))
+            mark = "*" if state == read_out.peak else "=" if state in read_out.tied else ""
+            table.add_row(f"{read_out.number(state)}{mark}", *(_cell(columns[name], state) for name in names))
         if final:
             table.add_row("norm", *(_cell(final[name], 0) if name in final else "" for name in names))
         table.caption = caption
         return table
 
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
-    notes += ["* peak, chosen on validation", "= not distinguished from it", interval_note(read)]
-    notes += [str(read.counts)] if read.counts is not None else []
+    notes += ["* peak, chosen on validation", "= not distinguished from it", interval_note(read_out)]
+    notes += [str(read_out.counts)] if read_out.counts is not None else []
     return FittedTable(list(columns), 1, build, "; ".join(notes))
 
 
-def interval_note(read: ReadOut) -> str:
+def interval_note(read_out: ReadOut) -> str:
     """What the brackets cover."""
-    covers = read.counts is not None and read.counts.covers_refits
+    covers = read_out.counts is not None and read_out.counts.covers_refits
     return "[ ]: 95 % over prompts and refits" if covers else "[ ]: 95 % over test prompts alone"
 
 
@@ -112,20 +112,20 @@ def _cell(values: Any, state: int) -> str:
 
 def summary_lines(result: Result) -> list[str]:
     """The read-out in words; recipe and peak were chosen on validation, the numbers are from test prompts."""
-    about, read = result.provenance["probe"], ReadOut.of(result)
-    if not read.probed:
-        return [f"{read.statement}", *_beside(result)]
-    nothing = np.isfinite(read.accuracy.low) and not read.decodable
+    about, read_out = result.provenance["probe"], ReadOut.of(result)
+    if not read_out.probed:
+        return [f"{read_out.statement}", *_beside(result)]
+    nothing = np.isfinite(read_out.accuracy.low) and not read_out.decodable
     lines = ["nothing is shown to be decodable: the accuracy at the peak is not above chance"] if nothing else []
-    chosen = f"recipe {about['recipe']}, {read.chosen}, chosen on validation"
-    last = f"last {'block' if read.blocks else 'state'} {number(read.last_accuracy)}"
-    lines.append(f"{chosen}: test accuracy {read.accuracy.value:.3f}, {last}")
-    lines.append(f"{read.statement}{read.beside}")
-    alike = [str(read.number(state)) for state in read.tied if state != read.peak]
+    chosen = f"recipe {about['recipe']}, {read_out.chosen}, chosen on validation"
+    last = f"last {'block' if read_out.blocks else 'state'} {number(read_out.last_accuracy)}"
+    lines.append(f"{chosen}: test accuracy {read_out.accuracy.value:.3f}, {last}")
+    lines.append(f"{read_out.statement}{read_out.beside}")
+    alike = [str(read_out.number(state)) for state in read_out.tied if state != read_out.peak]
     if alike:
-        lines.append(f"not distinguished from the peak: {'blocks' if read.blocks else 'states'} {', '.join(alike)}")
+        lines.append(f"not distinguished from the peak: {'blocks' if read_out.blocks else 'states'} {', '.join(alike)}")
     if "probe_capacity" in result:
-        lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][read.peak]:.3f}")
+        lines.append(f"training accuracy on shuffled labels at the peak: {result['probe_capacity'][read_out.peak]:.3f}")
     return [*lines, *_beside(result)]
 
 
@@ -134,16 +134,16 @@ def _beside(result: Result) -> list[str]:
     about, lines = result.provenance["probe"], []
     if "answer_correct" in result:
         values = result["answer_correct"]
-        asked = int(np.isfinite(values).sum())
-        lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {asked}")
+        count = int(np.isfinite(values).sum())
+        lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {count}")
     if "sweep/probe_peak_accuracy" in result:
         cells = _band_cells(result, "sweep/probe_peak_accuracy")
-        read = ReadOut.of(result)
-        states = [sorted({read.number(peak) for peak in peaks}) for peaks in about["sweep_peaks"]]
-        where = [f"{'block' if read.blocks else 'state'} {'/'.join(map(str, mine))}" for mine in states]
+        read_out = ReadOut.of(result)
+        states = [sorted({read_out.number(peak) for peak in peaks}) for peaks in about["sweep_peaks"]]
+        where = [f"{'block' if read_out.blocks else 'state'} {'/'.join(map(str, mine))}" for mine in states]
         parts = zip(about["sweep"], where, cells, strict=True)
-        shown = ", ".join(f"{at} ({state}): {cell}" for at, state, cell in parts)
-        lines.append(f"test accuracy at other positions, of the state that validation chose there: {shown}")
+        text = ", ".join(f"{at} ({state}): {cell}" for at, state, cell in parts)
+        lines.append(f"test accuracy at other positions, of the state that validation chose there: {text}")
     return lines
 
 
@@ -167,16 +167,16 @@ def side_by_side(results: Sequence[Result]) -> FittedTable:
 
 def _comparison_row(result: Result) -> dict[str, str]:
     """Cells by heading, in the order in which they matter."""
-    about, read = result.provenance["probe"], ReadOut.of(result)
-    counts = read.counts
+    about, read_out = result.provenance["probe"], ReadOut.of(result)
+    counts = read_out.counts
     answers = number(float(np.nanmean(result["answer_correct"]))) if "answer_correct" in result else ABSENT
     return {
         "model": label(result),
         "at peak": number(about["peak_accuracy"]),
         "last": number(about["last_accuracy"]),
-        "drop": read.loss.text(".3f", 1.0) if read.last_probed else ABSENT,
-        "peak": str(read.number(read.peak)),
-        "depth": f"{100 * read.number(read.peak) / max(read.number(read.last), 1):.0f} %",
+        "drop": read_out.loss.text(".3f", 1.0) if read_out.last_probed else ABSENT,
+        "peak": str(read_out.number(read_out.peak)),
+        "depth": f"{100 * read_out.number(read_out.peak) / max(read_out.number(read_out.last), 1):.0f} %",
         "train/test": ABSENT if counts is None else f"{counts.train}/{counts.test} x{counts.seeds}",
         "chance": number(about["chance"]),
         "classes": str(about["classes"]),

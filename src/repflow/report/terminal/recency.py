@@ -128,8 +128,8 @@ def reach_table(results: Sequence[Result]) -> FittedTable:
     if any(len(result["log_influence"]) < LEAST_VALUES for result in results):
         caption += f"; {NO_INTERVAL}"
     shares = (key for row in rows for key in row if key[:4] == "last")
-    told = dict.fromkeys(("model", "weights", "½ within", "R²", *shares))
-    order = dict.fromkeys([*told, *(key for row in rows for key in row)])  # reach first: what is narrow shows it
+    first = dict.fromkeys(("model", "weights", "½ within", "R²", *shares))
+    order = dict.fromkeys([*first, *(key for row in rows for key in row)])  # reach first: what is narrow shows it
     headings = [name for name in order if any(row.get(name, ABSENT) != ABSENT for row in rows)]
     return FittedTable(headings, 3, _builder(rows, left=("model", "weights")), caption, folds=("model", "weights"))
 

@@ -36,12 +36,12 @@ def recipe_tables(rows: Sequence[RecipeRow]) -> list[RenderableType]:
     ready, planned = ([row for row in rows if bool(row.module) is there] for there in (True, False))
     tables: list[RenderableType] = []
     for title, mine, last in (("", ready, "scales"), ("not reproduced yet", planned, "needs")):
-        said = ""
+        last_text = ""
         table = Table("recipe", "paper", "shows", last, box=box.SIMPLE, title=title or None, title_justify="left")
         for row in mine:
             more = row.needs if last == "needs" else ", ".join(row.scales) or "no model"
-            table.add_row(row.name, str(row.paper), row.shows, more if last == "scales" or more != said else "")
-            said = more
+            table.add_row(row.name, str(row.paper), row.shows, more if last == "scales" or more != last_text else "")
+            last_text = more
         tables.append(table)
     return tables
 
@@ -69,8 +69,8 @@ def lengths_note(facts: Mapping[str, Any]) -> str:
     >>> lengths_note({"lengths": {"2000": 440}})
     'prompts of up to 440 tokens for n = 2K'
     """
-    other = {int(said): int(ran) for said, ran in facts.get("lengths", {}).items() if int(said) != int(ran)}
-    parts = [f"{ran} tokens for n = {short_length(said)}" for said, ran in other.items()]
+    other = {int(printed): int(ran) for printed, ran in facts.get("lengths", {}).items() if int(printed) != int(ran)}
+    parts = [f"{ran} tokens for n = {short_length(printed)}" for printed, ran in other.items()]
     return f"prompts of up to {', '.join(parts)}" if parts else ""
 
 
@@ -167,7 +167,7 @@ def check_view(result: Result) -> list[RenderableType]:
 
 
 def quotations(checks: list[dict[str, Any]]) -> str:
-    """How many quotations hold in all that they were held against, in part and in none.
+    """How many quotations hold in all, in some and in none of the numbers they are compared with.
 
     >>> one = {"words": "up to 3", "citation": "here"}
     >>> quotations([{**one, "holds": True}, {**one, "holds": False}])
@@ -186,16 +186,16 @@ def quotations(checks: list[dict[str, Any]]) -> str:
 
 
 def _recomputed(rows: list[dict[str, Any]]) -> FittedTable:
-    shown, last = [], None
+    rows_out, last = [], None
     for row in rows:
         digits = DIGITS.get(row["quantity"], 1)
         name, last = "" if row["model"] == last else row["model"], row["model"]
         weight = ABSENT if row["weight"] is None else f"{row['weight']:.2f}"
         numbers = (f"{row['printed']:.{digits}f}", f"{row['mean']:.{digits + 1}f}", f"{row['gap']:+.{digits + 1}f}")
-        shown.append([name, str(row["length"]), WORDS[row["quantity"]], *numbers, weight])
+        rows_out.append([name, str(row["length"]), WORDS[row["quantity"]], *numbers, weight])
     headings = ["model", "n", "quantity", "Table 1", "mean of Table 2", "gap", "weight of kvpr"]
     caption = "weight w of kvpr with Table 1 = (1 - w) mdqa + w kvpr; the mean has 0.50"
-    return _fitted(headings, 5, shown, caption)
+    return _fitted(headings, 5, rows_out, caption)
 
 
 def _claims(checks: list[dict[str, Any]]) -> Table:
@@ -205,8 +205,8 @@ def _claims(checks: list[dict[str, Any]]) -> Table:
     table.add_column("printed elsewhere", overflow="fold", ratio=6)
     last = None
     for check in checks:
-        said = (check["words"], check["citation"])
-        words, where = ("", "") if said == last else (f"“{check['words']}”", check["citation"])
-        last = said
+        quote = (check["words"], check["citation"])
+        words, where = ("", "") if quote == last else (f"“{check['words']}”", check["citation"])
+        last = quote
         table.add_row(Text(words), Text(where), Text(f"{check['against']}: {check['found']}"))
     return table

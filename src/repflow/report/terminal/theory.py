@@ -58,8 +58,8 @@ def short_verdict(check: Mapping[str, Any]) -> str:
 
 def as_printed(check: Mapping[str, Any]) -> bool:
     """Whether a closed form holds as it is printed."""
-    said = check["verdict"].startswith(("as printed", "holds here"))
-    return bool(check["passes"] and check["printed"] is not None and said)
+    agrees = check["verdict"].startswith(("as printed", "holds here"))
+    return bool(check["passes"] and check["printed"] is not None and agrees)
 
 
 def corrected(check: Mapping[str, Any]) -> bool:

@@ -41,9 +41,9 @@ def zoo_rows() -> list[dict[str, Any]]:
 
 def zoo_table() -> FittedTable:
     """The models one under the other."""
-    told = zoo_rows()
-    rows = [dict(zip(HEADINGS, _cells(row), strict=True)) for row in told]
-    sets = next((row["retrieval_set"] for row in told if row["retrieval_set"]), None)
+    models = zoo_rows()
+    rows = [dict(zip(HEADINGS, _cells(row), strict=True)) for row in models]
+    sets = next((row["retrieval_set"] for row in models if row["retrieval_set"]), None)
 
     def build(names: Sequence[str], caption: Text) -> Table:
         table = Table(box=box.SIMPLE, title="Built-in models", min_width=60, caption=caption, caption_justify="left")

@@ -26,7 +26,7 @@ and folders. Colours are for terminals: there are none where output is piped or 
 given, built-in ones are used, and named on stderr. Lengths are written 300, 1K (which is 1,000) or 4K.
 
 `--out DIR` (default `./runs`) is a parent folder; each run is `DIR/NAME`. Each command prints where it wrote. Progress
-goes to stderr; `--json`, which every command but `report` has, prints JSON on stdout and nothing else; for studies one
+goes to stderr; `--json`, which every command has, prints JSON on stdout and nothing else; for studies one
 object per model:
 `{run, model, task, metrics: {name: {axes, shape, values}}, findings: [{code, layer, message}], provenance}`.
 `repflow run --json` adds `cell`, `status` and `reason`. Exit codes: 0 done, 1 the work failed, 2 the request was wrong,

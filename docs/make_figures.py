@@ -1,4 +1,4 @@
-"""Draw the pictures of the guides as a reader would: a command, then `repflow figures`. Run `python docs/make_figures.py`.
+"""Draw the pictures of the guides as a reader would, a command and `repflow figures`: `python docs/make_figures.py`.
 
 It takes a minute on two cores and needs matplotlib (extra `figures`).
 """

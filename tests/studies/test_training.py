@@ -90,6 +90,11 @@ def test_the_page_draws_depth_by_step(tmp_path):
     assert section([], Context([])) is None
 
 
+def test_a_history_draws_itself(tmp_path):
+    figure = repflow.load_result(history(tmp_path, "one")).plot()
+    assert figure.data[0].type == "heatmap"
+
+
 def test_no_command_makes_one():
     for call in (STUDY.check, STUDY.run):
         with pytest.raises(InputError, match="a training loop, which alone can make a history"):

@@ -236,14 +236,16 @@ class RunningBatch:
 
     batch: tuple[int, ...]
     meters: Sequence[Meter]
+    device: torch.device
     _finished: bool = False
 
     @timed("meters")
     def finish(self) -> None:
         """Let the meters make their records; waits for the device."""
         try:
-            for meter in self.meters:
-                meter.end()
+            with _as_written(self.device):
+                for meter in self.meters:
+                    meter.end()
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error) or all(meter.restartable for meter in self.meters):
                 raise
@@ -276,20 +278,26 @@ def start_batch(
         meter.begin(info)
 
     def on_state(state: int, hidden: Tensor) -> None:
-        with phase("meters"):
+        with phase("meters"), _as_written(hidden.device):
             for meter in meters:
                 meter.update(state, hidden)
 
     def on_final_norm(hidden: Tensor) -> None:
-        with phase("meters"):
+        with phase("meters"), _as_written(hidden.device):
             for meter in meters:
                 meter.final_norm(hidden)
 
     final = on_final_norm if kind == "residual" else None
     model.stream(ids, mask, kind=kind, on_state=on_state, on_final_norm=final)
-    for meter in meters:
-        meter.close()
-    return RunningBatch(batch, meters)
+    with _as_written(model.device):
+        for meter in meters:
+            meter.close()
+    return RunningBatch(batch, meters, model.device)
+
+
+def _as_written(device: torch.device) -> torch.autocast:
+    """Context in which meters compute in their own precision, where a model in training is read under autocast."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def pad(prompts: Prompts, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:

@@ -350,3 +350,26 @@ def test_a_reading_inside_the_autocast_region_of_a_training():
         assert meter.measure(1)
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def gram_mean(hidden):
+    """A metric with a matrix product, which autocast would cast."""
+    return (hidden @ hidden.mT).mean((1, 2))
+
+
+def test_under_autocast_the_model_is_cast_and_the_meters_are_not():
+    from repflow.models import load, probe_dtype
+
+    if probe_dtype(torch.bfloat16) is not None:
+        pytest.skip("this CPU does not run bfloat16")
+    model = tiny_gpt2()
+    meter = meter_of(model, autocast="bfloat16", metrics=[gram_mean])
+    meter.measure(1)
+    states = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        load(model).stream(torch.tensor(PROMPTS), on_state=lambda _, hidden: states.append(hidden))
+    hidden = torch.stack([state.double() for state in states])
+    expected = torch.stack([gram_mean(sample) for sample in hidden.transpose(0, 1)], 1)
+    np.testing.assert_allclose(meter.result()["gram_mean"][0], expected, rtol=1e-4)
+    plain = repflow.measure(model, PROMPTS, metrics=["gram_mean"])["gram_mean"]
+    assert not np.allclose(meter.result()["gram_mean"][0], plain, rtol=1e-4)

@@ -1,8 +1,11 @@
 """The page on recency: curves, maps and bars are the stored arrays; fit and bound lie where they must."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from repflow.core.results import Result
 from repflow.report.data.context import Context
 from repflow.report.data.model import Figure
 from repflow.report.sections.attention import pooled
@@ -18,8 +21,14 @@ def runs():
 
 @pytest.fixture(scope="module")
 def section(runs):
-    """The hybrid has another vocabulary, and so other random tokens: drawn together as asked."""
     return build(runs, Context([], allow_mixed=True))
+
+
+def of_other_prompts(run):
+    """The run as if its model had read prompts of its own."""
+    result = run.result
+    about = {**result.provenance, "digests": {**result.provenance["digests"], "prompts": "others"}}
+    return replace(run, result=Result(result.arrays, result.axes, result.config, about, result.findings, result.bands))
 
 
 def values(trace, side="y"):
@@ -30,10 +39,11 @@ def test_no_such_run_no_section():
     assert build([], Context([])) is None
 
 
-def test_unlike_prompts_are_drawn_apart_unless_asked(runs, section):
-    apart = block(build(runs, Context([])), "recency-depth").variants
+def test_unlike_prompts_are_drawn_apart_unless_asked(runs):
+    unlike = [of_other_prompts(run) if run.label == "bamba" and run.study == "recency" else run for run in runs]
+    apart = block(build(unlike, Context([])), "recency-depth").variants
     assert [v.when["prompts"] for v in apart] == ["set 2: gpt_neox, mamba2", "set 1: bamba"]
-    (together,) = block(section, "recency-depth").variants
+    (together,) = block(build(unlike, Context([], allow_mixed=True)), "recency-depth").variants
     assert "read different prompts" in together.note
 
 

@@ -86,7 +86,7 @@ def test_itself_is_the_matrix_of_measure():
     np.testing.assert_allclose(result["cka_cross"], cka_matrix(hidden, mask=mask).numpy(), atol=1e-6)
     np.testing.assert_allclose(np.diagonal(result["cka_cross"]), 1, atol=1e-6)
     np.testing.assert_allclose(np.diagonal(result["neighbours_cross"]), 1)  # no padding id, which embeds as zero
-    assert [finding.code for finding in result.findings] == ["equal_weights"]
+    assert [finding.code for finding in result.findings] == ["equal_weights", "random_ids"]
 
 
 def test_paper_form_and_its_null():
@@ -287,10 +287,9 @@ def test_command_refuses(tmp_path, monkeypatch):
     save("gpt2", tmp_path / "a", tokenizer=bytes_tokenizer)
     save("mamba", tmp_path / "b", tokenizer=words_tokenizer)
     for args, message in (
-        (("a", "b"), "same vocabulary"),
+        (("a", "b", "--task", "random"), "same vocabulary"),
         (("a",), "a second model"),
         (("a", "nowhere/x/y"), "does not exist"),
-        (("a", "b", "--task", "text"), "--text FILE"),
     ):
         done = run(*args, "--length", 20)
         assert done.exit_code == 2, args

@@ -161,4 +161,4 @@ def test_revisions_of_a_hub_model(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "2 checkpoints on task random" in done.stdout
-    assert "wrote runs/org-tiny-step0-step10-steps-random-24" in done.stdout
+    assert "wrote runs/org-tiny-step0-step10-steps-text-24" in done.stdout

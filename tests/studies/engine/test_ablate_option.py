@@ -64,7 +64,7 @@ def test_measure_takes_specs_live_models_and_loaded_ones(folder):
 def test_command_stores_it(folder):
     options = ["model", "--length", 12, "--samples", 2, "--metrics", "token_similarity"]
     assert command("measure", *options, "--ablate", "positions", "--ablate", "attention-window:3").exit_code == 0
-    stored = load_result(*Path("runs").glob("model-ablated-positions-attention-window-3-random-12-*"))
+    stored = load_result(*Path("runs").glob("model-ablated-positions-attention-window-3-text-12-*"))
     assert stored.config["ablate"] == ["positions", "attention-window:3"]
     printed = json.loads(command("measure", *options, "--ablate", "attention-window:3,positions", "--json").stdout)
     assert printed["provenance"]["ablate"] == ["positions", "attention-window:3"]  # the same run, read again
@@ -130,5 +130,5 @@ def test_a_twin_lacks_what_its_original_lacks(model, folder):
         assert facts["a"]["ablate"] == facts["b"]["ablate"] == ["norm-affine"]
     done = command("compare", "model", "twin", "--length", 12, "--samples", 2, "--ablate", "norm-affine", "--json")
     printed = json.loads(done.stdout)
-    assert printed["run"].startswith("runs/model-ablated-norm-affine-vs-twin-default-random-12-")
+    assert printed["run"].startswith("runs/model-ablated-norm-affine-vs-twin-default-text-12-")
     assert printed["provenance"]["models"]["b"]["ablate"] == ["norm-affine"]

@@ -109,7 +109,7 @@ def test_result_of_a_transformer(tmp_path):
     assert result.axes["constants/beta_T"] == ("layer",)
     assert result.axes["depth_stability"] == ()
     assert float(result["depth_lower"]) <= float(result["depth_stability"]) <= float(result["depth_upper"])
-    assert [f.code for f in result.findings] == ["linearisation", "hypotheses"]
+    assert [f.code for f in result.findings] == ["linearisation", "hypotheses", "random_ids"]
     message = result.findings[1].message
     assert message.startswith("hypotheses not met: no norm before the mixer (4 of 4 blocks, such as block 1: ")
     assert message.endswith("no ordering of architectures follows for this model")

@@ -71,7 +71,8 @@ def test_dynamics_of_a_stack_are_those_of_the_same_mamba(family):
     theirs, ours = (dynamics_apply.run(config, model=model) for model in pair(family))
     same(theirs, ours)
     assert np.isfinite(ours["token_norm_without_norms"]).all()
-    assert [finding.message for finding in ours.findings] == [finding.message for finding in theirs.findings]
+    messages = [[f.message for f in result.findings if f.code != "random_ids"] for result in (ours, theirs)]
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize(

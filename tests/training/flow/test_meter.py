@@ -58,6 +58,16 @@ def test_losses_and_weights_are_bit_equal(way):
     assert meter.history.steps == [2, 4, 6]
 
 
+def test_no_graph_of_the_training_is_compiled_again():
+    counts = []
+    for options in ({}, {"prompts": PROMPTS, "every": 1}):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        trained(WAYS["compiled"], **options)
+        counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert counts[0] == counts[1] > 0
+
+
 def test_a_meter_that_disturbs_would_be_seen():
     losses, end, _ = trained({})
     model = tiny_gpt2()

@@ -14,6 +14,7 @@ from repflow.cli import (
     dynamics,
     figures,
     grid,
+    recall,
     report,
     reproduce,
     runs,
@@ -64,6 +65,10 @@ EXAMPLES = {
         "repflow diagnose --flow runs/MEASURED --probe runs/PROBED    runs that are there",
     ),
     "twins": ("repflow twins zoo:gpt-neox --inits default,xavier --lengths 128,512 --seeds 3",),
+    "recall": (
+        "repflow recall --rows none/16,both/16,placebo/16 --layers 2,4 --rates 0.001,0.002 --dry-run    what it costs",
+        "repflow recall --rows none/18,both+/16 --seeds 0,1,2 --seconds 540    stops in time, goes on next time",
+    ),
     "report": (
         "repflow report runs/demo --out demo.html    one page of all runs in a folder",
         "repflow report runs/A runs/B    two runs side by side, into report.html",
@@ -91,6 +96,7 @@ COMMANDS: tuple[tuple[str, str, Any, str], ...] = (
     (LOOK, "needle", "needle", "is a planted statement found, and where?"),
     (LOOK, "memory", "memory", "gates and decays of state-space layers"),
     (PAPERS, "reproduce", reproduce.command, "figures and tables of three papers, beside ours"),
+    (PAPERS, "recall", recall.command, "train a grid of stacks to look things up"),
     (PAPERS, "theory", theory.app, "the papers' theorems, simulated and on your weights"),
     (PAPERS, "dynamics", dynamics.app, "token dynamics: simulated, and of a real model"),
     (KEEP, "run", grid.command, "a grid of studies from a file, cost first"),

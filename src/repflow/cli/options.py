@@ -106,6 +106,10 @@ PANELS = {
         *("seeds_vary", "label", "recipes", "epochs", "rate", "position", "sweep", "controls", "allow_leak"),
         *("answers", "answer_tokens", "lens", "probe_samples", "probe_seeds", "drop_features"),
     ),
+    "Training": (
+        *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
+        "checkpoint",
+    ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Where and how it runs": (
         *(

@@ -22,6 +22,8 @@
 | length | length of a document in tokens; `provenance["lengths"]` lists them |
 | candidate | a word that may answer; 0 the planted, 1 the true one |
 | window | number of last tokens; `provenance["recency"]["windows"]` lists them |
+| pairs | pairs in a row of recall; `provenance["recall"]["pairs"]` lists their numbers |
+| gap | bin of the distance between pair and query; `provenance["recall"]["gaps"]` has its bounds |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -48,6 +50,8 @@ Axis = Literal[
     "window",
     "length",
     "candidate",
+    "pairs",
+    "gap",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

@@ -58,6 +58,10 @@ class DivergedError(RepflowError):
     """A training whose loss or gradient is not finite; the message names the step."""
 
 
+class PausedError(RepflowError):
+    """Work stopped when its time was up, as asked; the same call goes on from there."""
+
+
 class OutOfMemoryError(RepflowError):
     """The machine has too little memory for the work; what was stored before stays."""
 

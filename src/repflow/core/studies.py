@@ -54,6 +54,7 @@ STUDIES = (
     StudyRow("memory", "repflow.studies.memory.study", command="memory", grid=True),
     StudyRow("twins", "repflow.studies.twins.study", command="twins", grid=True),
     StudyRow("training", "repflow.studies.training"),
+    StudyRow("recall", "repflow.studies.recall.study", command="recall"),
     StudyRow("theory-verify", "repflow.studies.theory.verify", command="theory verify"),
     StudyRow("theory-apply", "repflow.studies.theory.apply", command="theory apply", grid=True),
     StudyRow("dynamics-simulate", "repflow.studies.dynamics.simulate", command="dynamics simulate"),

@@ -23,7 +23,7 @@ from repflow.training.replicas import ReplicaAdamW
 
 WARM = 3
 """Steps before a CUDA graph is recorded."""
-GRAPHS = 8
+GRAPHS = 16
 """Shapes of batches that are recorded at most: each graph keeps its own memory."""
 
 Shape = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]

@@ -64,7 +64,7 @@ class ReplicaStack(nn.Module):
         self.register_buffer("factors", torch.tensor(rates, dtype=networks[0].dtype))
         # outside the module's own registry: their parameters are not trained, the stacked ones are
         self.__dict__["networks"] = tuple(networks)
-        shapes = [_shapes(network) for network in networks]
+        shapes = [shape_facts(network) for network in networks]
         for number, shape in enumerate(shapes[1:], 1):
             if shape != shapes[0]:
                 name = next(key for key in {**shapes[0], **shape} if shapes[0].get(key) != shape.get(key))
@@ -153,6 +153,8 @@ class ReplicaStack(nn.Module):
     def _alone(self, number: int, inputs: Tensor, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One replica by its own stack's code."""
         network = self.networks[number]
+        if network.device != inputs.device:  # its constants, which are not parameters
+            network.to(inputs.device)
         logits = functional_call(_Queries(network), _under("network.", self.single(number)), (inputs, positions))
         wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
         loss = functional.cross_entropy(wide, targets.flatten().long(), reduction="none")
@@ -283,7 +285,7 @@ def _is_plain(block: Any) -> bool:
     return bool(parts) and convolution is not None and convolution.bias is not None and 2 <= mixer.state <= 64
 
 
-def _shapes(network: StackForCausalLM) -> dict[str, Any]:
+def shape_facts(network: StackForCausalLM) -> dict[str, Any]:
     """What stacks must share: names and shapes of parameters, A_log by all its states, and the frame around them."""
     shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
     frame = ("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings")

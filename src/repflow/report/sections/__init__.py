@@ -52,6 +52,7 @@ SECTIONS = (
     Row("diagnosis", "Diagnosis", "diagnosis"),
     Row("twins", "Architecture or training", "twin"),
     Row("training", "Through training", "history", ("training",)),
+    Row("recall", "What small models look up", "recall", ("recall",)),
     Row("cka", "Layers against layers", "cka"),
     Row("scaling", "Smoothness, length and size", "scaling"),
     Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),

@@ -1,0 +1,83 @@
+"""What the command line shows of a recall run: accuracy of each row at its best rate, the sweep of rates, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from repflow.core.results import Result
+from repflow.report.data.recall import Line, best_lines, lines_of
+from repflow.report.terminal.cell import ABSENT, number
+from repflow.report.terminal.fitted import FittedTable
+
+
+def view(result: Result) -> list[RenderableType]:
+    """Rows at their best rates, all rates, findings."""
+    parts: list[RenderableType] = [best_table(result)]
+    if len({cell["rate"] for cell in result.provenance["cells"]}) > 1:
+        parts.append(rate_table(result))
+    parts += [Text.assemble((f"finding {finding.code}: ", "yellow"), finding.message) for finding in result.findings]
+    return parts
+
+
+def best_table(result: Result) -> FittedTable:
+    """A line per row and depth: accuracy by pairs, and what may explain it."""
+    facts, lines = result.provenance["recall"], best_lines(result)
+    columns = ["model", *(f"{pairs} pairs" for pairs in facts["pairs"]), "rate", "seeds", "parameters", "state bytes"]
+    columns += ["steps to 50 %", "half reach", "similarity"]
+
+    def build(kept: Sequence[str], caption: Text) -> Table:
+        title = f"Accuracy (%) at length {facts['length']}, best rate of each; {facts['cost']}"
+        table = Table(title=title, caption=caption)
+        for column in kept:
+            table.add_column(column, justify="left" if column == "model" else "right")
+        for line in lines:
+            cells = dict(zip(columns, _cells(line), strict=True))
+            table.add_row(*(cells[column] for column in kept))
+        return table
+
+    caption = (
+        "half reach: tokens with half of the influence on the last one; similarity: of tokens behind the last block"
+    )
+    return FittedTable(columns, 1 + len(facts["pairs"]), build, caption, ("model",))
+
+
+def _cells(line: Line) -> list[str]:
+    accuracy, spread = line.mean("accuracy"), line.spread("accuracy")
+    shown = [
+        ABSENT if not np.isfinite(mean) else f"{100 * mean:.1f}" + (f" ± {100 * sd:.1f}" if np.isfinite(sd) else "")
+        for mean, sd in zip(accuracy, spread, strict=True)
+    ]
+    similar = line.mean("token_similarity") if "token_similarity" in line.result else np.array([np.nan])
+    last = similar[np.isfinite(similar)][-1] if np.isfinite(similar).any() else None
+    sizes = [f"{float(line.mean(name)):,.0f}" for name in ("parameters", "state_bytes")]
+    steps = float(line.mean("half_step"))
+    return [
+        line.words,
+        *shown,
+        f"{line.shared['rate']:g}",
+        str(len(line.cells)),
+        *sizes,
+        ABSENT if not np.isfinite(steps) else f"{steps:,.0f}",
+        number(float(line.mean("half_reach")), 1),
+        number(last),
+    ]
+
+
+def rate_table(result: Result) -> Table:
+    """Mean accuracy over numbers of pairs at every rate."""
+    rates = sorted({float(cell["rate"]) for cell in result.provenance["cells"]})
+    table = Table(title="Mean accuracy (%) by learning rate")
+    table.add_column("model")
+    for rate in rates:
+        table.add_column(f"{rate:g}", justify="right")
+    rows: dict[str, dict[float, float]] = {}
+    for line in lines_of(result):
+        rows.setdefault(line.words, {})[float(line.shared["rate"])] = float(line.mean("accuracy").mean())
+    for words, found in rows.items():
+        table.add_row(words, *(number(100 * found[rate] if rate in found else None, 1) for rate in rates))
+    return table

@@ -1,0 +1,1 @@
+"""Recall: stacks trained on multi-query associative recall, and what became of them."""

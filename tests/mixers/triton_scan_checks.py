@@ -608,7 +608,7 @@ def check_sums_by_the_matrix_unit():
     from repflow.mixers.triton.row_scan import BlockWeights, row_block
 
     torch.manual_seed(0)
-    width, channels, state, rank = 16, 32, 5, 1
+    width, channels, state, rank = 32, 64, 5, 2  # 64 channels to a tile, below which sums go across lanes
     shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
     shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
     values = [torch.randn(2, *shape) * 0.3 for shape in shapes]

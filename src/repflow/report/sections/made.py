@@ -8,26 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from repflow.core.studies import STUDIES
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Table, Text
 from repflow.report.data.runs import StoredRun
 from repflow.version import __version__
 
-COMMANDS = {
-    "measure": "measure",
-    "probe": "probe",
-    "compare": "compare",
-    "twins": "twins",
-    "diagnose": "diagnose",
-    "reproduce": "reproduce",
-    "theory-apply": "theory apply",
-    "theory-verify": "theory verify",
-    "dynamics-apply": "dynamics apply",
-    "dynamics-simulate": "dynamics simulate",
-    "recency": "recency",
-    "needle": "needle",
-    "memory": "memory",
-}
+COMMANDS = {row.name: row.command for row in STUDIES if row.command}
 """Study to command; the others have their settings listed."""
 POSITIONAL = {"compare": ("model_a", "model_b"), "reproduce": ("recipe",), "dynamics-figure": ("recipe",)}
 FLAGS = {

@@ -154,7 +154,9 @@ def _gain(
 ) -> float:
     """Largest ‖Jᵀu‖ that power iteration from `start` comes across."""
     direction = (start / start.norm()).to(at)
-    size = float(at.detach().double().norm()) * float(torch.finfo(at.dtype).eps) ** (1 / 3)
+    # some scans run in float32 whatever the weights are, and smaller steps would drown in their rounding
+    rounding = max(torch.finfo(at.dtype).eps, torch.finfo(torch.float32).eps)
+    size = float(at.detach().double().norm()) * rounding ** (1 / 3)
     largest = 0.0
     for _ in range(iterations):
         with torch.no_grad():

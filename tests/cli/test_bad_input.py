@@ -30,8 +30,8 @@ def refused(cli, tmp_path):
     ("options", "says"),
     [
         (("--task", "rndom"), "did you mean random"),
-        (("--task", "text"), "--text FILE"),
-        (("--text", "x.txt"), "--task text"),
+        (("--text", "x.txt"), "cannot read x.txt"),
+        (("--task", "kvpr", "--text", "x.txt"), "--task text with --text"),
         (("--task", "none.jsonl"), "none.jsonl"),
         (("--name", "a/b"), "'a/b'"),
         (("--name", ".."), "'..'"),

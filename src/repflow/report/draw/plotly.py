@@ -123,3 +123,26 @@ def _ready(value: Any, key: str = "") -> Any:
     if key.endswith("color"):
         return css(value)
     return _TAGS.sub(r"<\1>", inert(value)) if key in TEMPLATES else inert(value)
+
+
+_sent = {"plotly.js": False}
+
+
+def shows_itself(figure: Any) -> Any:
+    """A plotly figure that shows itself as HTML, so that it is there in whatever is made of a notebook.
+
+    Plotly's own way leaves it to the notebook to have plotly.js; nbconvert's pages have none and stay blank. Its script
+    comes with the first figure of a session, 4.5 MB, and serves all others.
+    """
+    import plotly.graph_objects as go
+
+    class NotebookFigure(go.Figure):  # type: ignore[misc]
+        """A figure of `Result.plot`."""
+
+        _ipython_display_ = None  # it would come before the bundle below
+
+        def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
+            script, _sent["plotly.js"] = not _sent["plotly.js"], True
+            return {"text/html": self.to_html(full_html=False, include_plotlyjs=script)}
+
+    return NotebookFigure(figure)

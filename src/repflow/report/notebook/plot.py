@@ -30,31 +30,8 @@ def plot(result: Result, name: str | None = None) -> Any:
     """
     figure, models = page_figure(result) if name is None else (None, [])
     if figure is not None:
-        return _shown(plotly.draw(figure, models))
-    return _shown(plotly.draw(metric_figure(result, name), menu=True))
-
-
-_sent = {"plotly.js": False}
-
-
-def _shown(figure: Any) -> Any:
-    """A plotly figure that shows itself as HTML, so that it is there in whatever is made of a notebook.
-
-    Plotly's own way leaves it to the notebook to have plotly.js; nbconvert's pages have none and stay blank. Its script
-    comes with the first figure of a session, 4.5 MB, and serves all others.
-    """
-    import plotly.graph_objects as go
-
-    class NotebookFigure(go.Figure):  # type: ignore[misc]
-        """A figure of `Result.plot`."""
-
-        _ipython_display_ = None  # it would come before the bundle below
-
-        def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
-            script, _sent["plotly.js"] = not _sent["plotly.js"], True
-            return {"text/html": self.to_html(full_html=False, include_plotlyjs=script)}
-
-    return NotebookFigure(figure)
+        return plotly.shows_itself(plotly.draw(figure, models))
+    return plotly.shows_itself(plotly.draw(metric_figure(result, name), menu=True))
 
 
 def page_figure(result: Result) -> tuple[Figure | None, list[PageModel]]:

@@ -62,6 +62,7 @@ LINES = {
     "probe": ["probe zoo:gpt-neox zoo:mamba2 --samples 40", "probe"],
     "recency": [f"recency {MODEL} {OTHER} {SMALL}", "recency"],
     "needle": ["needle zoo:gpt-neox zoo:mamba2", "needle"],
+    "recall": ["recall", "recall --dry-run", "recall --json"],
     "memory": [f"memory {MODEL} {OTHER} {SMALL}", "memory"],
     "diagnose": ["diagnose zoo:hybrid", "diagnose"],
     "twins": [f"twins {MODEL} --lengths 8"],

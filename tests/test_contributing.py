@@ -152,7 +152,7 @@ def test_it_has_everything_that_a_study_has(tree, place):
     said = commands(
         tree,
         place,
-        ["drift", "--help"],
+        ["drift", "--help-all"],
         named,
         [*named, "--json"],
         [*DRIFT, "--samples", "3", "--power", "2"],

@@ -69,6 +69,7 @@ PATTERNS = [
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+00:00|Z| UTC)?", "<TIME>"),
     (r"(?m)^(seconds: ).*$", r"\1<SECONDS>"),
     (r"(, [\d,]+ tokens/s)?, \d+:\d\d(:\d\d)? left", "<PACE>"),
+    (r"; [\d,]+ tokens/s, [\d,]+ s left", "<PACE>"),
     (r"free: [\d.,]+ [GM]B", "free: <FREE>"),
     (r"\brepflow \d+\.\d+\.\w+", "repflow <VERSION>"),
     (r"\bPython \d+\.\d+\.\d+", "Python <VERSION>"),

@@ -175,7 +175,7 @@ def test_prompts_are_a_sequence():
     assert len(prompts) == 3
     assert prompts[-1] == list(prompts)[2]
     assert prompts[:2] == tuple(prompts)[:2]
-    assert TASKS == ("text", "random", "kvpr", "mdqa")
+    assert TASKS == ("text", "random", "kvpr", "mdqa", "recall")
 
 
 def test_lengths_are_counted_once():

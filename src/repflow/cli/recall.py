@@ -26,7 +26,7 @@ def command(
     """Train a grid of stacks on multi-query associative recall: accuracy by pairs and by distance, beside their decays.
 
     Every row, depth, width, rate and seed is one model. Models of one shape are trained side by side. A stopped or
-    killed run goes on where it was when the same command runs again.
+    killed run resumes when the same command runs again.
     """
     from repflow.studies.recall.study import STUDY, cost_words
 

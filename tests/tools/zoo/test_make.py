@@ -493,7 +493,7 @@ def test_the_card_needs_the_tokenizer(trained, config, tmp_path):
     (Path(config.out) / "evaluation.json").write_text("{}")
     with pytest.raises(
         InputError,
-        match=r"expected tokenizer.json in .*; got none; name the folder that `python -m tools.zoo.make train`",
+        match=r"expected tokenizer.json in .*; got none; name the folder that `tools.zoo.make prepare` wrote",
     ):
         write_card(config.out, tmp_path)
     (Path(config.out) / "evaluation.json").unlink()

@@ -34,7 +34,7 @@ class Line:
         return said if self.shared["init"] == "right" else f"{said}, {self.shared['init']} initialisation"
 
     def mean(self, name: str) -> np.ndarray:
-        """Mean over the seeds whose value is finite; NaN where none is."""
+        """Mean over the seeds whose value is finite; NaN where there are none."""
         values = self.result[name][list(self.cells)]
         there = np.isfinite(values)
         total = np.where(there, values, 0).sum(0)
@@ -53,10 +53,10 @@ class Line:
 
 def lines_of(result: Result) -> list[Line]:
     """Lines in the order of the grid."""
-    found: dict[tuple[Any, ...], list[int]] = {}
+    places: dict[tuple[Any, ...], list[int]] = {}
     for place, cell in enumerate(result.provenance["cells"]):
-        found.setdefault(tuple(cell[name] for name in SHARED), []).append(place)
-    return [Line(dict(zip(SHARED, key, strict=True)), tuple(cells), result) for key, cells in found.items()]
+        places.setdefault(tuple(cell[name] for name in SHARED), []).append(place)
+    return [Line(dict(zip(SHARED, key, strict=True)), tuple(cells), result) for key, cells in places.items()]
 
 
 def best_lines(result: Result) -> list[Line]:

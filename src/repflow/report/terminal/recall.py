@@ -78,6 +78,6 @@ def rate_table(result: Result) -> Table:
     rows: dict[str, dict[float, float]] = {}
     for line in lines_of(result):
         rows.setdefault(line.words, {})[float(line.shared["rate"])] = float(line.mean("accuracy").mean())
-    for words, found in rows.items():
-        table.add_row(words, *(number(100 * found[rate] if rate in found else None, 1) for rate in rates))
+    for words, by_rate in rows.items():
+        table.add_row(words, *(number(100 * by_rate[rate] if rate in by_rate else None, 1) for rate in rates))
     return table

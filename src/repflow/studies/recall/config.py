@@ -141,7 +141,7 @@ class RecallConfig:
     untied: bool = option(False, "the head has weights of its own, and is not the embedding table")
     flow_samples: int = option(8, "prompts for flow, influence and memory of each trained model; 0 for none")
     together: int = option(16, "models of one shape that are trained side by side, at most")
-    seconds: float | None = option(None, "stop after so many, resumable; run it again to go on")
+    seconds: float | None = option(None, "stop after this time; the same command resumes")
     checkpoint: int = option(2000, "steps between checkpoints")
     device: str | None = option(None, "cpu, cuda ...; default: the first GPU, else the CPU")
 

@@ -50,7 +50,7 @@ def build(cell: Cell, config: RecallConfig) -> StackForCausalLM:
 
 
 def state_bytes(network: StackForCausalLM, tokens: int) -> int:
-    """Bytes in float32 of what all layers keep of the tokens: their states, or keys and values of so many tokens."""
+    """Bytes in float32 of what all layers keep of the tokens: their states, or keys and values of the tokens."""
     blocks: Any = network.model.blocks
     sizes = [block.mixer.state_size for block in blocks]
     return 4 * sum(2 * tokens * network.config.hidden_size if size is None else int(size) for size in sizes)
@@ -59,17 +59,17 @@ def state_bytes(network: StackForCausalLM, tokens: int) -> int:
 def groups(config: RecallConfig) -> list[list[int]]:
     """Numbers of the cells that are trained together: equal shapes, up to `together` of them."""
     shapes: list[Any] = []
-    found: list[list[int]] = []
+    together: list[list[int]] = []
     for number, cell in enumerate(config.grid()):
         shape = shape_facts(build(cell, config))
-        for place, group in enumerate(found):
+        for place, group in enumerate(together):
             if shapes[place] == shape and len(group) < config.together:
                 group.append(number)
                 break
         else:
             shapes.append(shape)
-            found.append([number])
-    return found
+            together.append([number])
+    return together
 
 
 @dataclass
@@ -162,11 +162,11 @@ def test_model(network: StackForCausalLM, settings: Sequence[RecallSetting], row
     for place, setting in enumerate(settings):
         for start in range(0, rows, size):
             generator = torch.Generator(device).manual_seed(step_seed(TEST_SEED + place, start))
-            made = recall_rows(setting, min(size, rows - start), generator)
-            states = network.model(made.ids).last_hidden_state
-            index = made.positions[..., None].expand(-1, -1, states.shape[-1])
-            hit = network.lm_head(states.gather(1, index)).argmax(-1) == made.targets
-            bins = torch.bucketize(made.distances, torch.tensor(edges[1:], device=device), right=True)
+            drawn = recall_rows(setting, min(size, rows - start), generator)
+            states = network.model(drawn.ids).last_hidden_state
+            index = drawn.positions[..., None].expand(-1, -1, states.shape[-1])
+            hit = network.lm_head(states.gather(1, index)).argmax(-1) == drawn.targets
+            bins = torch.bucketize(drawn.distances, torch.tensor(edges[1:], device=device), right=True)
             seen[place] += torch.bincount(bins.flatten(), minlength=len(edges) - 1).cpu()
             right[place] += torch.bincount(bins[hit], minlength=len(edges) - 1).cpu()
     return {"right": right.numpy(), "queries": seen.numpy()}
@@ -189,15 +189,15 @@ def look_into(network: StackForCausalLM, config: RecallConfig) -> dict[str, np.n
         measure.MeasureConfig(samples=len(prompts), metrics=["token_similarity"]), model=loaded, prompts=prompts
     )
     curve = influence(loaded, prompts)
-    found = {
+    readings = {
         "token_similarity": flow["token_similarity"].mean(1),
         "half_reach": np.array(np.nanmean(curve["half_reach"])),
         "kappa": np.array(np.nanmean(curve["kappa"])),
     }
     if network.config.mixers[0]["name"] == "softmax_attention":
-        return found
+        return readings
     memory = STUDY.run(MemoryConfig(samples=len(prompts)), models={ONE: loaded}, given=prompts)
     if "half_life" in memory:
-        found["half_life"] = np.median(memory["half_life"], 1)
-        found["A_range"] = memory["A_range"].mean(1)
-    return found
+        readings["half_life"] = np.median(memory["half_life"], 1)
+        readings["A_range"] = memory["A_range"].mean(1)
+    return readings

@@ -115,21 +115,21 @@ class Recall(Study[RecallConfig, RecallJob]):
         def say(text: str) -> None:  # a loss and an accuracy of each model would fill the screen
             tell(progress, f"{text.partition(':')[0]};{text.rpartition(';')[2]}")
 
-        made = train_group(cells, config, folder, device, seconds=left, say=say)
-        if made.run.stopped == "time":
-            raise PausedError(_paused(config, None, None, made.run.steps))
-        for number, (place, cell, network) in enumerate(zip(places, cells, made.networks, strict=True)):
+        trained = train_group(cells, config, folder, device, seconds=left, say=say)
+        if trained.run.stopped == "time":
+            raise PausedError(_paused(config, None, None, trained.run.steps))
+        for number, (place, cell, network) in enumerate(zip(places, cells, trained.networks, strict=True)):
             if sink.has(_shard(place)):
                 continue
-            arrays = read_curves(made.run, number)
+            arrays = read_curves(trained.run, number)
             tell(progress, f"{cell}: testing", number, len(cells))
             if np.isnan(arrays["diverged_at"]):
                 arrays |= test_model(network, config.tests(), config.test_rows)
                 arrays |= look_into(network, config) if config.flow_samples else {}
             arrays["parameters"] = np.array(sum(part.numel() for part in network.parameters()))
             arrays["state_bytes"] = np.array(state_bytes(network, config.tests()[0].length))
-            facts = {"cell": str(cell), "seconds": made.run.seconds, "graph": made.run.graph}
-            facts |= {"beside": len(cells), "tokens": made.run.tokens // len(cells)}
+            facts = {"cell": str(cell), "seconds": trained.run.seconds, "graph": trained.run.graph}
+            facts |= {"beside": len(cells), "tokens": trained.run.tokens // len(cells)}
             sink.keep(_shard(place), arrays, {"samples": [], **facts})
 
     def names(self, config: RecallConfig) -> Names:
@@ -171,9 +171,9 @@ def _result(config: RecallConfig, cells: list[tuple[dict[str, np.ndarray], Mappi
     axes["accuracy_by_distance"] = ("cell", "pairs", "gap")
     kinds = {"loss": "step", "train_accuracy": "step", "token_similarity": "state", "half_life": "layer"}
     for name, axis in {**kinds, "A_range": "layer"}.items():
-        found = [part.get(name) for part, _ in cells]
-        if any(value is not None for value in found):
-            arrays[name], axes[name] = _padded(found), ("cell", axis)
+        parts = [part.get(name) for part, _ in cells]
+        if any(value is not None for value in parts):
+            arrays[name], axes[name] = _padded(parts), ("cell", axis)
     facts: dict[str, Any] = {
         "pairs": [setting.pairs for setting in tests],
         "length": tests[0].length,
@@ -211,17 +211,17 @@ def _findings(config: RecallConfig, arrays: Mapping[str, np.ndarray]) -> list[Fi
     from repflow.core.results import Finding
     from repflow.studies.recall.group import FALLING
 
-    found = []
+    findings = []
     cells = config.grid()
     for place, step in enumerate(arrays["diverged_at"]):
         if np.isfinite(step):
             text = f"{cells[place]}: the loss of step {step:.0f} is not finite; the others went on; lower its rate"
-            found.append(Finding("diverged", None, text))
+            findings.append(Finding("diverged", None, text))
     falling = [place for place, drop in enumerate(arrays["loss_drop"]) if drop > FALLING]
     if falling:
         text = f"the loss of {len(falling)} of {len(cells)} models was still falling: more steps may change their order"
-        found.append(Finding("still_falling", None, text))
-    return found
+        findings.append(Finding("still_falling", None, text))
+    return findings
 
 
 STUDY = Recall()

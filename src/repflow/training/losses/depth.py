@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -65,66 +66,58 @@ def over_paths(seen: Pass, which: Which, form: str, least: int, value: Callable[
 
 
 @dataclass(frozen=True)
-class SmoothnessPenalty:
-    """Mean absolute second difference over depth (Sm, paper 1, Eq. 3) above a limit.
+class PathPenalty:
+    """A number per token's path over depth, above a limit, mean over prompts.
 
     Attributes:
         weight: its factor, or `HoldAt` to hold the penalty at a target.
         limit: what costs nothing.
         form: `direction` (every token vector has root mean square 1, so that shrinking the states gains nothing) or
             `raw` (as printed).
-        states: at least 3, neighbours.
+        states: neighbours.
+        name: under which it is logged.
+        least: states that the number needs.
     """
 
     weight: float | HoldAt
     limit: float = 0.0
     form: str = "direction"
     states: Which = "all"
+    name: ClassVar[str]
+    least: ClassVar[int]
 
     def __post_init__(self) -> None:
         """Check the weight and the form."""
         check_weight(self.weight)
         one_of("form", self.form, FORMS)
 
-    @property
-    def name(self) -> str:
-        """Under which it is logged."""
-        return "smoothness"
-
     def __call__(self, seen: Pass) -> Tensor:
         """Mean over prompts, ()."""
-        return torch.relu(over_paths(seen, self.states, self.form, 3, path_bend) - self.limit)
+        return torch.relu(over_paths(seen, self.states, self.form, self.least, self.measure) - self.limit)
+
+    def measure(self, states: Tensor) -> Tensor:
+        """The number: (state, batch, token, width) → (batch, token)."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class StabilityPenalty:
-    """Standard deviation over depth (St, paper 1, Eq. 4) above a limit.
+class SmoothnessPenalty(PathPenalty):
+    """Mean absolute second difference over depth (Sm, paper 1, Eq. 3) above a limit; at least 3 states."""
 
-    Attributes:
-        weight: its factor, or `HoldAt` to hold the penalty at a target.
-        limit: what costs nothing.
-        form: `direction` or `raw`, as in `SmoothnessPenalty`.
-        states: at least 2, neighbours.
-    """
+    name, least = "smoothness", 3
 
-    weight: float | HoldAt
-    limit: float = 0.0
-    form: str = "direction"
-    states: Which = "all"
+    def measure(self, states: Tensor) -> Tensor:
+        """`path_bend`."""
+        return path_bend(states)
 
-    def __post_init__(self) -> None:
-        """Check the weight and the form."""
-        check_weight(self.weight)
-        one_of("form", self.form, FORMS)
 
-    @property
-    def name(self) -> str:
-        """Under which it is logged."""
-        return "stability"
+class StabilityPenalty(PathPenalty):
+    """Standard deviation over depth (St, paper 1, Eq. 4) above a limit; at least 2 states."""
 
-    def __call__(self, seen: Pass) -> Tensor:
-        """Mean over prompts, ()."""
-        return torch.relu(over_paths(seen, self.states, self.form, 2, path_spread) - self.limit)
+    name, least = "stability", 2
+
+    def measure(self, states: Tensor) -> Tensor:
+        """`path_spread`."""
+        return path_spread(states)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import gzip
 import hashlib
 import importlib.resources
 import re
@@ -16,11 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from repflow.core.errors import InputError, MissingExtraError, teach
+from repflow.core.errors import InputError, teach
 from repflow.core.visible import visible
 from repflow.report.data.model import Block, Figure, Link, Page, Prompts, PromptSample, Section, Table, Text
 from repflow.report.data.text import json_text, number, packed, plain
 from repflow.report.draw import palette
+from repflow.report.page.bundle import compressed, missing, plotly_script
 from repflow.version import __version__
 
 SCRIPTS = (
@@ -60,7 +60,7 @@ def render(page: Page) -> str:
     """
     _check(page)
     environment = _environment()
-    script, plotly = _script(), _plotly()
+    script, plotly = _script(), plotly_script(_blocks(page))
     style = _asset("page.css") + _variables()
     return environment.get_template("page.html.j2").render(
         page=page,
@@ -68,7 +68,7 @@ def render(page: Page) -> str:
         policy=_policy(script, plotly),
         style=_markup(style),
         script=_markup(script),
-        plotly=_markup(_packed_plotly()),
+        plotly=_markup(compressed(plotly)),
         settings=_markup(json_text(_settings(page))),
         version=__version__,
     )
@@ -78,7 +78,7 @@ def _environment() -> Any:
     try:
         import jinja2
     except ImportError as error:
-        raise _missing("jinja2") from error
+        raise missing("jinja2") from error
     environment = jinja2.Environment(
         autoescape=True,
         loader=jinja2.FunctionLoader(_asset),
@@ -99,12 +99,6 @@ def _environment() -> Any:
     return environment
 
 
-def _missing(package: str) -> MissingExtraError:
-    return MissingExtraError(
-        teach("jinja2 and plotly for the report", f"no {package}", "run `pip install plotly jinja2` and try again")
-    )
-
-
 def _markup(text: str) -> Any:
     """Text of our own that stands in the page as it is."""
     import markupsafe
@@ -121,22 +115,6 @@ def _asset(name: str) -> str:
 def _script() -> str:
     body = "\n".join(_asset(name) for name in SCRIPTS)
     return f'"use strict";\n(function () {{\n{body}\n}})();\n'
-
-
-@functools.cache
-def _plotly() -> str:
-    """Plotly's script as its Python package brings it: the full build, the only one that it has."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise _missing("plotly") from error
-    return str(get_plotlyjs())
-
-
-@functools.cache
-def _packed_plotly() -> str:
-    """The same, compressed: the page's script unpacks it and adds it as it was, so that the policy knows its hash."""
-    return base64.b64encode(gzip.compress(_plotly().encode(), compresslevel=9, mtime=0)).decode()
 
 
 def _block_of(page: Page, wanted: str) -> Block | None:

@@ -1,4 +1,4 @@
-"""CPU seconds of `--help` and `--version`, each as a process of its own, beside an empty Python and `import torch`.
+"""CPU seconds of `--version` and every `--help`, each a process of its own, beside an empty Python and `import torch`.
 
     python benchmarks/help.py [--runs 5] [--json FILE]
 
@@ -12,11 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from repflow.cli.commands import ENTRIES
+
 ROWS = {
     "python -c pass": ["-c", "pass"],
     "repflow --version": ["-m", "repflow", "--version"],
     "repflow --help": ["-m", "repflow", "--help"],
-    "repflow measure --help": ["-m", "repflow", "measure", "--help"],
+    **{f"repflow {entry.name} --help": ["-m", "repflow", entry.name, "--help"] for entry in ENTRIES},
     "import torch": ["-c", "import torch"],
 }
 
@@ -37,7 +39,7 @@ def main():
     best = {name: min(cpu_seconds(words) for _ in range(arguments.runs)) for name, words in ROWS.items()}
     empty = best["python -c pass"]
     for name, seconds in best.items():
-        print(f"{name:24} {seconds:7.2f} CPU s {seconds / empty:7.1f} times an empty Python")
+        print(f"{name:26} {seconds:7.2f} CPU s {seconds / empty:7.1f} times an empty Python")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
 

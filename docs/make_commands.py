@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from repflow.cli.main import EXAMPLES, app
+from repflow.cli.commands import ENTRIES
+from repflow.cli.main import app
 from repflow.cli.options import panel
 
 COMMANDS_PAGE = Path(__file__).parent / "commands.md"
@@ -73,7 +74,7 @@ def _section(words: str, command: Any) -> str:
             lines += [f"| **{title}** | | |"] if title else []
             lines += [_row(option) for option in members]
         lines += [""]
-    for example in EXAMPLES.get(words, ()):
+    for example in next((entry.examples for entry in ENTRIES if entry.name == words), ()):
         line, _, said = example.partition("    ")
         lines += [f"- `{line}`{f': {said}' if said else ''}"]
     return "\n".join(lines).rstrip() + "\n"

@@ -36,6 +36,17 @@ def test_what_is_made_in_one_place(what):
     assert len(house.makers(house.WAYS[what])) == 1, "describe the figure, and let the one renderer draw it"
 
 
+def test_every_option_of_a_config_is_declared_once():
+    declared, distinct = house.config_fields()
+    assert declared == distinct > 100, "put the field into repflow.studies.engine.parts and inherit it"
+
+
+@pytest.mark.parametrize("kind", house.EXAMPLES)
+def test_an_addition_touches_few_files(kind):
+    files = house.naming(*house.EXAMPLES[kind])
+    assert 0 < len(files) <= house.MOST_NAMING[kind], files
+
+
 def test_names_are_seen(tmp_path):
     paths = [tmp_path / f"{stem}.py" for stem in ("probe", "probe_part", "test_probe_side", "scan")]
     assert house.sibling_named(paths) == ["probe_part"]

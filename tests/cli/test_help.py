@@ -64,19 +64,27 @@ def test_a_heavy_import_would_be_seen():
     assert asked["the import"] == ["pandas"]
 
 
-def test_the_entry_point_loads_nothing_heavy():
+def test_the_entry_point_loads_what_it_shows_and_nothing_heavy():
+    """The list of commands needs no study; the help of one needs that one, without numpy."""
     code = f"""
 import json, sys
-sys.argv = ["repflow", "measure", "--help"]
 from repflow.__main__ import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code, stop.code
-print()
-print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
+
+def loaded(*words):
+    sys.argv = ["repflow", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, stop.code
+    heavy = [name for name in {(*HEAVY, "numpy")!r} if name in sys.modules]
+    studies = [name.split(".")[2] for name in sys.modules if name.startswith("repflow.studies.")]
+    return heavy, sorted({{*studies}})
+
+print("\\n" + json.dumps([loaded("--help"), loaded("measure", "--help")]))
 """
-    assert run(code) == []
+    listed, measure = run(code)
+    assert listed == [[], []]
+    assert measure == [[], ["engine", "measure"]]
 
 
 def test_a_measurement_loads_nothing_that_it_does_not_use():

@@ -13,11 +13,9 @@ from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object
 from repflow.core.errors import InputError, teach
-from repflow.store import load_result
 from repflow.store.disk import check_place
 from repflow.studies.compare.config import CompareConfig
 from repflow.studies.compare.study import STUDY, check_request
-from repflow.studies.training import compare_histories, is_history
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -55,6 +53,8 @@ def command(
     50 % matched tokens is refused. Without B, A names several checkpoints, each compared with the last.
     Stored histories of trainings (repflow.training.FlowMeter) are put side by side at the steps that both have.
     """
+    from repflow.studies.training import is_history
+
     if is_history(model_a) or is_history(model_b):
         _show_histories(model_a, model_b, as_json=as_json)
         return
@@ -75,6 +75,9 @@ def command(
 
 def _show_histories(run_a: str, run_b: str, *, as_json: bool) -> None:
     """One history, or two at the steps that both have; both are stored already."""
+    from repflow.store import load_result
+    from repflow.studies.training import compare_histories, is_history
+
     for run in filter(None, (run_a, run_b)):
         if not is_history(run):
             raise InputError(teach("two histories of trainings", f"{run!r} beside one", "name the folders of both"))

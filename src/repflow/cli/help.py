@@ -103,12 +103,15 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Commands first, then the few options."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            line = command.short_help or inspect.cleandoc(command.help or "").split("\n")[0].rstrip(".")
-            groups.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, line))
+        for panel, name, line in self.lines(ctx):
+            groups.setdefault(panel, []).append((name, line))
         groups["Options"] = [_described(parameter, ctx) for parameter in self.get_params(ctx)]
         formatter.write(_page(self.get_usage(ctx).strip(), self.help or "", groups, []))
+
+    def lines(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """Panel, name and line of every command."""
+        for name in self.list_commands(ctx):
+            yield "Commands", name, first_line(self.get_command(ctx, name))
 
 
 class Root(Group):
@@ -120,6 +123,11 @@ class Root(Group):
             print(questions())
             ctx.exit()
         return super().parse_args(ctx, args)
+
+
+def first_line(command: Any) -> str:
+    """What the list of commands says of one."""
+    return inspect.cleandoc(command.help or "").split("\n")[0].rstrip(".")
 
 
 def _page(usage: str, description: str, groups: dict[str, list[tuple[str, str]]], last: list[str]) -> str:

@@ -11,6 +11,9 @@ from typing import Any
 
 from repflow.core.errors import InputError, nearest
 
+LOOK, PAPERS = "Look at a model", "Check a paper"
+"""Panels of the list of commands that hold studies."""
+
 
 @dataclass(frozen=True)
 class StudyRow:
@@ -24,6 +27,10 @@ class StudyRow:
         command: words of the command line that run it.
         grid: whether `repflow run` takes it: it asks one thing of one model.
         also: further names under `study` in stored configs, for results that are shown in another way.
+        line: of the list of commands; "" for the first line of its summary.
+        panel: where that line stands.
+        examples: last lines of the command's help.
+        at: `module:function` of a command with arguments of its own; "" for the one that all studies share.
     """
 
     name: str
@@ -33,34 +40,136 @@ class StudyRow:
     grid: bool = False
     also: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
+    line: str = ""
+    panel: str = LOOK
+    examples: tuple[str, ...] = ()
+    at: str = ""
 
 
 STUDIES = (
+    StudyRow(
+        "measure",
+        "repflow.studies.measure",
+        ("metrics", "keep_samples"),
+        "measure",
+        grid=True,
+        line="what layers do to prompts: similarity, norms, CKA",
+        examples=(
+            "repflow measure zoo:gpt-neox zoo:mamba2 --task kvpr --length 256    built-in models side by side",
+            "repflow measure gpt2 --task text --text corpus.txt --length 512 --samples 16",
+        ),
+    ),
+    StudyRow(
+        "probe",
+        "repflow.studies.probe.study",
+        ("recipes", "controls"),
+        "probe",
+        grid=True,
+        facts=("probe",),
+        line="where the answer can be read, and where it is lost",
+        examples=(
+            "repflow probe zoo:gpt-neox --samples 100 --seeds 1    a quick try; the real run has another name",
+            "repflow probe gpt2 --task mdqa --twin default",
+        ),
+    ),
+    StudyRow(
+        "recency",
+        "repflow.studies.recency.study",
+        command="recency",
+        grid=True,
+        line="how far back a token reaches",
+        examples=(
+            "repflow recency zoo:mamba2 --task kvpr --length 256 --twin default    a model and its random twin",
+            "repflow recency zoo:mamba2 zoo:gpt-neox    and how fast the ratio of the two falls",
+        ),
+    ),
+    StudyRow(
+        "twins",
+        "repflow.studies.twins.study",
+        command="twins",
+        grid=True,
+        line="trained or random weights: is it the architecture?",
+        examples=("repflow twins zoo:gpt-neox --inits default,xavier --lengths 128,512 --seeds 3",),
+        at="repflow.cli.twins:command",
+    ),
+    StudyRow(
+        "compare",
+        "repflow.studies.compare.study",
+        command="compare",
+        line="two models state by state: CKA, shared neighbours",
+        examples=(
+            "repflow compare zoo:gpt-neox zoo:mamba2 --task kvpr --length 256",
+            "repflow compare zoo:mamba2 twin    a model with its random twin",
+        ),
+        at="repflow.cli.compare:command",
+    ),
+    StudyRow(
+        "diagnose",
+        "repflow.studies.diagnose.study",
+        ("flow_samples",),
+        "diagnose",
+        grid=True,
+        facts=("statements",),
+        line="flow and probes together: what is lost, and where",
+        examples=(
+            "repflow diagnose zoo:hybrid --task kvpr --length 256",
+            "repflow diagnose --flow runs/MEASURED --probe runs/PROBED    runs that are there",
+        ),
+        at="repflow.cli.diagnose:command",
+    ),
+    StudyRow(
+        "needle",
+        "repflow.studies.needle.study",
+        command="needle",
+        grid=True,
+        line="is a planted statement found, and where?",
+        examples=(
+            "repflow needle zoo:gpt-neox zoo:mamba2 --lengths 256,512    where each finds what was planted",
+            "repflow needle gpt2 --haystack essays.txt --skip-told --lengths 512,1000 --samples 32",
+        ),
+    ),
+    StudyRow(
+        "memory",
+        "repflow.studies.memory.study",
+        command="memory",
+        grid=True,
+        line="gates and decays of state-space layers",
+        examples=(
+            "repflow memory zoo:mamba zoo:mamba2 zoo:gpt-neox --task kvpr --length 256"
+            "    a Transformer beside two SSMs",
+            "repflow memory zoo:mamba --init default --attention    the random twin, with hidden attention",
+        ),
+    ),
     StudyRow(
         "reproduce",
         "repflow.studies.reproduce.study",
         ("recipe",),
         "reproduce",
         also=("recency-figure", "dynamics-figure", "reproduce-table"),
+        line="figures and tables of three papers, beside ours",
+        panel=PAPERS,
+        at="repflow.cli.reproduce:command",
     ),
     StudyRow(
-        "diagnose", "repflow.studies.diagnose.study", ("flow_samples",), "diagnose", grid=True, facts=("statements",)
+        "recall",
+        "repflow.studies.recall.study",
+        command="recall",
+        line="train a grid of stacks to look things up",
+        panel=PAPERS,
+        examples=(
+            "repflow recall --rows none/16,both/16,placebo/16 --layers 2,4 --rates 0.001,0.002 --dry-run"
+            "    what it costs",
+            "repflow recall --rows none/18,both+/16 --seeds 0,1,2 --seconds 540    stops in time, goes on next time",
+        ),
+        at="repflow.cli.recall:command",
     ),
-    StudyRow("probe", "repflow.studies.probe.study", ("recipes", "controls"), "probe", grid=True, facts=("probe",)),
-    StudyRow("measure", "repflow.studies.measure", ("metrics", "keep_samples"), "measure", grid=True),
-    StudyRow("compare", "repflow.studies.compare.study", command="compare"),
-    StudyRow("recency", "repflow.studies.recency.study", command="recency", grid=True),
-    StudyRow("needle", "repflow.studies.needle.study", command="needle", grid=True),
-    StudyRow("memory", "repflow.studies.memory.study", command="memory", grid=True),
-    StudyRow("twins", "repflow.studies.twins.study", command="twins", grid=True),
     StudyRow("training", "repflow.studies.training"),
-    StudyRow("recall", "repflow.studies.recall.study", command="recall"),
     StudyRow("theory-verify", "repflow.studies.theory.verify", command="theory verify"),
     StudyRow("theory-apply", "repflow.studies.theory.apply", command="theory apply", grid=True),
     StudyRow("dynamics-simulate", "repflow.studies.dynamics.simulate", command="dynamics simulate"),
     StudyRow("dynamics-apply", "repflow.studies.dynamics.apply", command="dynamics apply", grid=True),
 )
-"""Those whose stored configs have no name come first, the one with the most specific keys before the others."""
+"""In the order of `repflow --help`. Of stored configs without a name, one with the keys of another stands below it."""
 
 
 def row_named(name: str) -> StudyRow:
@@ -90,7 +199,7 @@ def row_of(stored: Mapping[str, Any], provenance: Mapping[str, Any] | None = Non
     if "study" in stored:
         return next((row for row in STUDIES if stored["study"] in (row.name, *row.also)), None)
     known = provenance or {}
-    for row in STUDIES:
+    for row in reversed(STUDIES):
         if (row.marks and stored.keys() >= {*row.marks}) or (row.facts and known.keys() >= {*row.facts}):
             return row
     return None

@@ -23,6 +23,8 @@ from repflow.core.errors import InputError, teach
 from repflow.metrics.checks import as_batch, as_rows
 from repflow.metrics.similarity import Hidden, Mask
 
+__all__ = ["cka_matrix", "linear_cka"]
+
 TILE = 256
 """Side of a Gram tile. Its 65,536 entries are multiplied in float32, tiles add up in float64: CKA(X, X) = 1 to 1e-6."""
 FEATURE_ROWS = 4096

@@ -19,6 +19,20 @@ from repflow.metrics.checks import Batch, as_batch
 from repflow.metrics.drop import kept_tokens, token_median
 from repflow.metrics.similarity import Hidden, Mask
 
+__all__ = [
+    "depth_stability",
+    "direction_smoothness",
+    "direction_stability",
+    "paper_smoothness",
+    "paper_stability",
+    "path_energy",
+    "relative_smoothness",
+    "relative_stability",
+    "resample_depth",
+    "smoothness",
+    "stability",
+]
+
 PerSample = Float[Tensor, "*batch"]
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from repflow.core.errors import InputError, teach
 from repflow.metrics.checks import as_rows
 
+__all__ = ["mutual_neighbours", "neighbour_chance"]
+
 NEIGHBOURS = 10
 CHUNK_ENTRIES = 16_777_216
 """Entries of all states' neighbour matrices held at once (64 MB in float32)."""

@@ -10,6 +10,8 @@ from repflow.metrics.checks import as_batch
 from repflow.metrics.drop import kept_tokens
 from repflow.metrics.similarity import Hidden, Mask
 
+__all__ = ["effective_rank"]
+
 
 def effective_rank(
     hidden: Hidden, *, mask: Mask | None = None, drop: str = "none", bos: Mask | None = None

@@ -14,6 +14,16 @@ from repflow.core.errors import InputError, teach
 from repflow.metrics.checks import Batch, as_batch
 from repflow.metrics.drop import kept_tokens
 
+__all__ = [
+    "common_share",
+    "layer_cosine",
+    "sharpness",
+    "token_norm",
+    "token_similarity",
+    "token_similarity_by_token",
+    "token_similarity_excess",
+]
+
 # What users hand in is checked by `as_batch`, whose messages teach; jaxtyping would answer first under pytest.
 Hidden = Tensor
 """(state, *batch, token, width)."""

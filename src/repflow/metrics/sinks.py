@@ -11,6 +11,8 @@ from torch import Tensor
 from repflow.metrics.checks import as_batch
 from repflow.metrics.similarity import Hidden, Mask
 
+__all__ = ["channel_share", "gram_share"]
+
 TOP = 4
 """How many of the largest tokens and channels are reported."""
 TIE = 1e-3

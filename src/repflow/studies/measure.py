@@ -19,11 +19,13 @@ from repflow.studies.engine.naming import Names, spell, weight_words
 from repflow.studies.engine.parts import (
     Batches,
     CkaForm,
+    Metrics,
     OneModel,
     Prompting,
     StateKind,
     ablation_names,
     as_list,
+    defaults,
     listed,
     option,
     words,
@@ -48,13 +50,15 @@ KEPT_POSITIONS = 256
 
 
 @dataclass
-class MeasureConfig(CkaForm, StateKind, Batches, Prompting, OneModel):
-    """What to measure; the fields are the command line's options and the `config` of the Result."""
-
-    metrics: list[str] = listed(
+@defaults(
+    metrics=listed(
         "metrics to compute, repeated or comma separated: default, cka_matrix, effective_rank, FILE.py:FUNCTION ...",
         DEFAULT_METRICS,
     )
+)
+class MeasureConfig(Metrics, CkaForm, StateKind, Batches, Prompting, OneModel):
+    """What to measure; the fields are the command line's options and the `config` of the Result."""
+
     drop: str = option("norm>10", "tokens left out of the second set of values: norm>k, first, bos")
     keep_samples: int = option(4, "prompts whose per-token values are kept unpooled")
     grid: int | None = option(None, "steps of the common relative-depth grid (granularity matched)")

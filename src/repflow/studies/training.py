@@ -18,7 +18,7 @@ from repflow.core.results import Finding, Result, sample_band
 from repflow.store import load_result, read_record
 from repflow.store.record import is_run
 from repflow.studies.engine.naming import Names
-from repflow.studies.engine.parts import listed, option
+from repflow.studies.engine.parts import Length, Metrics, Spec, StateKind, Task, defaults, option
 from repflow.studies.engine.study import BaseStudy
 
 if TYPE_CHECKING:
@@ -30,16 +30,17 @@ DIFFERENCE = "difference/"
 
 
 @dataclass
-class TrainingHistoryConfig:
+@defaults(
+    {"states": "kind of state", "metrics": "metrics that are read"},
+    model=option("", "the model in training"),
+    task=option("", "what it reads"),
+    length=option(0, "tokens of the longest prompt"),
+)
+class TrainingHistoryConfig(Metrics, StateKind, Length, Task, Spec):
     """What a meter reads, as its history stores it."""
 
-    model: str = option("", "the model in training")
-    task: str = option("", "what it reads")
-    length: int = option(0, "tokens of the longest prompt")
     prompts: int = option(0, "number of prompts")
     every: int = option(50, "steps between readings")
-    metrics: list[str] = listed("metrics that are read")
-    states: str = option("residual", "kind of state")
     autocast: str | None = option(None, "precision of a reading, where it is not that of the weights")
 
 

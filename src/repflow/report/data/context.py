@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from repflow.report.data.model import PageModel
-from repflow.report.data.runs import StoredRun
+from repflow.report.data.runs import SUMMARY, StoredRun
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Context:
 def measured_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """Runs of `repflow measure` to draw by depth: no random twins; cells of twins for models without other runs."""
     measured = [run for run in runs if run.study == "measure" and not is_twin(run, runs)]
-    own = [run for run in measured if run.cell_of != "twins"]
+    own = [run for run in measured if run.cell_of != SUMMARY]
     have = {run.label for run in own}
-    return own + [run for run in measured if run.cell_of == "twins" and run.trained and run.label not in have]
+    return own + [run for run in measured if run.cell_of == SUMMARY and run.trained and run.label not in have]
 
 
 def is_twin(run: StoredRun, runs: Sequence[StoredRun]) -> bool:
@@ -47,4 +47,4 @@ def is_twin(run: StoredRun, runs: Sequence[StoredRun]) -> bool:
     if run.facts.get("init", "trained") == "trained" or run.facts.get("ablate"):
         return False
     spec = run.facts.get("spec")
-    return run.cell_of == "twins" or any(other.trained and other.facts.get("spec") == spec for other in runs)
+    return run.cell_of == SUMMARY or any(other.trained and other.facts.get("spec") == spec for other in runs)

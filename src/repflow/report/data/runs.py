@@ -28,10 +28,10 @@ class StoredRun:
     Attributes:
         name: Name of the run folder, behind that of its study's folder; unique on the page.
         label: Label of its model on the page, "" where it has none; of the first of two models compared.
-        study: `measure`, `probe`, `compare`, `twins`, `reproduce`, `diagnose`, or what its config calls itself.
+        study: Name of the study that made it.
         result: What it found.
         created: When it was started.
-        cell_of: Kind of the study whose cell it is: `twins`, `grid` or "".
+        cell_of: What it is a cell of: of a study with a `summary` (`repflow twins`), of a `grid`, or "" of none.
         folder: Name of that study's folder.
         other: Label of the second model of a comparison.
     """
@@ -154,7 +154,7 @@ def _cells(folder: Path, name: str) -> Iterator[_Entry]:
     runs = runs_in(folder)
     summary = folder / SUMMARY in runs
     # a folder of runs of different kinds is not a study: only a summary or cells that failed say that it is one
-    kind = "twins" if summary else "grid" if any(folder.glob("*.json")) else ""
+    kind = SUMMARY if summary else "grid" if any(folder.glob("*.json")) else ""
     for run in runs:
         label = name if run.name == SUMMARY and summary else f"{name}/{run.name}" if kind else run.name
         yield _Entry(run, label, kind, name if kind else "")

@@ -11,7 +11,7 @@ from typing import Any
 from repflow.core.studies import STUDIES
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Table, Text
-from repflow.report.data.runs import StoredRun
+from repflow.report.data.runs import SUMMARY, StoredRun
 from repflow.version import __version__
 
 COMMANDS = {row.name: row.command for row in STUDIES if row.command}
@@ -124,7 +124,7 @@ def commands(runs: Sequence[StoredRun]) -> list[str]:
     """One command per run that can be run again; cells of twins come with their study's."""
     lines = []
     for run in runs:
-        line = command(run) if run.cell_of != "twins" else ""
+        line = command(run) if run.cell_of != SUMMARY else ""
         if line and line not in lines:
             lines.append(line)
     return [*lines, page_command(runs)]

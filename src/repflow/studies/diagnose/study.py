@@ -27,6 +27,7 @@ from repflow.studies.engine.parts import (
     Chat,
     Classes,
     FirstToken,
+    FlowSamples,
     Items,
     Length,
     OneModel,
@@ -82,11 +83,22 @@ STATED = ("intermediate_beats_final", "lost_in_block", "gained_in_block")
     seeds=option(5, help_of(Probing, "seeds"), aliases=("--probe-seeds",)),
 )
 class DiagnoseConfig(
-    Batches, Probing, FirstToken, Chat, Items, Classes, Templates, Sampling, Length, TextFiles, Task, OneModel
+    FlowSamples,
+    Batches,
+    Probing,
+    FirstToken,
+    Chat,
+    Items,
+    Classes,
+    Templates,
+    Sampling,
+    Length,
+    TextFiles,
+    Task,
+    OneModel,
 ):
     """What to diagnose; the fields are the command line's options."""
 
-    flow_samples: int = option(16, "prompts whose flow is measured")
     flow_run: str | None = option(
         None, "folder of a run of `repflow measure` to take instead of measuring", flag="--flow"
     )

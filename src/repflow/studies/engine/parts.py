@@ -87,12 +87,18 @@ class Sampling(Seed):
 
 
 @dataclass
-class Machine:
+class Device:
+    """Where a model runs."""
+
+    device: str | None = option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
+
+
+@dataclass
+class Machine(Device):
     """What a model is read with, and where it runs."""
 
     tokenizer: str | None = option(None, "folder or file of a tokenizer, where the model has none")
     dtype: str | None = option(None, "float32 (default), bfloat16, float16, float64")
-    device: str | None = option(None, "cpu, cuda, cuda:1 ...; default: the first GPU, else the CPU")
 
 
 @dataclass
@@ -259,6 +265,20 @@ class StateKind:
 
 
 @dataclass
+class Metrics:
+    """What is computed of them."""
+
+    metrics: list[str] = listed("names of metrics")
+
+
+@dataclass
+class FlowSamples:
+    """Prompts of a study that measures the flow beside other things."""
+
+    flow_samples: int = option(16, "prompts whose flow is measured")
+
+
+@dataclass
 class CkaForm:
     """The estimator of CKA."""
 
@@ -284,6 +304,20 @@ class Lengths:
     """Several lengths."""
 
     lengths: list[str] = listed("tokens per prompt, repeated or comma separated; 1K is 1,000", aliases=("--length",))
+
+
+@dataclass
+class Inits:
+    """Several kinds of weights."""
+
+    inits: list[str] = listed("kinds of random weights, repeated or comma separated", aliases=("--init",))
+
+
+@dataclass
+class Repetitions:
+    """How often what is random is drawn again."""
+
+    seeds: int = option(5, "number of seeds")
 
 
 @dataclass

@@ -22,6 +22,7 @@ from repflow.studies.engine.parts import (
     Length,
     Matching,
     OneModel,
+    Repetitions,
     Sampling,
     StateKind,
     Task,
@@ -66,12 +67,12 @@ def prompt_total(*aliases: str) -> Any:
 
 
 @dataclass
-class Probing(Twin, Leaks):
+@defaults({"seeds": "repetitions of the probe; intervals cover refitting from 3 on"})
+class Probing(Twin, Leaks, Repetitions):
     """What `repflow probe` and `repflow diagnose` ask of a probe."""
 
     train: int | None = option(None, "prompts to train on, those that validate among them; the rest of --samples test")
     test: int | None = option(None, "prompts to test on; the rest of --samples train")
-    seeds: int = option(5, "repetitions of the probe; intervals cover refitting from 3 on")
     seeds_vary: str = option(
         "split", "what a seed redraws: split (and initialisation), all (prompts too, run once per seed), or init alone"
     )

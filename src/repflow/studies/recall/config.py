@@ -18,7 +18,7 @@ from typing import Any
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.studies.engine.naming import Names, option_tag
-from repflow.studies.engine.parts import listed, option, words
+from repflow.studies.engine.parts import Device, FlowSamples, Inits, Lengths, defaults, listed, option, words
 from repflow.tasks.recall import FILLERS, POWER, RecallSetting
 
 POLES = ("none", "one", "zero", "both", "placebo")
@@ -116,17 +116,20 @@ class Cell:
 
 
 @dataclass
-class RecallConfig:
+@defaults(
+    inits=listed("step sizes at initialisation: right, published (biases zeroed)", ["right"]),
+    lengths=listed("tokens of training rows", ["64", "128", "256"]),
+    flow_samples=option(8, "prompts for flow, influence and memory of each trained model; 0 for none"),
+)
+class RecallConfig(Inits, Lengths, FlowSamples, Device):
     """Which stacks to train and how; the fields are the command line's options and the `config` of the Result."""
 
     rows: list[str] = listed("mixers: none/16, both/16, both+/16 (added), placebo/16, gla ...", ["none/16", "both/16"])
     layers: list[str] = listed("numbers of blocks, repeated or comma separated", ["2"])
     widths: list[str] = listed("widths of the residual stream", ["64"])
-    inits: list[str] = listed("step sizes at initialisation: right, published (biases zeroed)", ["right"])
     rates: list[str] = listed("learning rates", ["0.002"])
     seeds: list[str] = listed("seeds of weights and rows", ["0"])
     cells: list[str] = listed("these models alone: ROW:LAYERS:WIDTH:INIT:RATE:SEED, instead of all combinations")
-    lengths: list[str] = listed("tokens of training rows", ["64", "128", "256"])
     shares: list[str] = listed("shares of a row that are pairs", ["0.125", "0.25", "0.5"])
     test_length: int | None = option(None, "tokens of test rows; default the greatest of --lengths")
     test_rows: int = option(1000, "test rows of each number of pairs")
@@ -139,11 +142,9 @@ class RecallConfig:
     clip: float = option(1.0, "greatest norm of a gradient; 0 for no clipping")
     warmup: float = option(0.0, "share of the steps in which the rate rises; then a cosine to 0")
     untied: bool = option(False, "the head has weights of its own, and is not the embedding table")
-    flow_samples: int = option(8, "prompts for flow, influence and memory of each trained model; 0 for none")
     together: int = option(16, "models of one shape that are trained side by side, at most")
     seconds: float | None = option(None, "stop after this time; the same command resumes")
     checkpoint: int = option(2000, "steps between checkpoints")
-    device: str | None = option(None, "cpu, cuda ...; default: the first GPU, else the CPU")
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""

@@ -37,7 +37,7 @@ class InfluenceRecipe(RecencyRecipe):
         name: in the table of recipes.
         roles: models in it.
         judged: its statements, from the models that are run and the words for their weights.
-        twins: whether they are also shown without training.
+        untrained: whether they are also shown without training.
         pairs: models whose ratio is shown.
         note: how it is read where the paper leaves that open.
     """
@@ -45,14 +45,14 @@ class InfluenceRecipe(RecencyRecipe):
     name: str
     roles: tuple[str, ...]
     judged: Callable[[Sequence[str], str], Iterator[Statement]]
-    twins: bool = False
+    untrained: bool = False
     pairs: tuple[tuple[str, str], ...] = ()
     note: str = NOTE
     drawn = ("log_influence", "recent_share", "half_reach", "lost_in_the_middle", "kappa", "theorem_kappa", "decay_max")
 
     def request(self, config: ReproduceConfig, model: StandIn) -> tuple[str, RecencyConfig]:
         """Influence on one prompt after the other."""
-        twin = "default" if self.twins else None
+        twin = "default" if self.untrained else None
         recency = RecencyConfig(twin=twin, **run_options(config, model, TASK, LENGTHS, SAMPLES))
         return STUDY.names(recency).earlier, recency
 
@@ -181,7 +181,7 @@ PAIRS = (("Mamba-130M", "Pythia-160M"), ("Mamba-1.4B", "Pythia-1.4B"))
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        InfluenceRecipe(name="recency-fig1", roles=("Mamba-130M", "Mamba-1.4B"), judged=_figure1, twins=True),
+        InfluenceRecipe(name="recency-fig1", roles=("Mamba-130M", "Mamba-1.4B"), judged=_figure1, untrained=True),
         InfluenceRecipe(
             name="recency-fig7",
             roles=("Mamba-130M", "Pythia-160M", "Mamba-1.4B", "Pythia-1.4B"),

@@ -24,11 +24,13 @@ from repflow.studies.engine.parts import (
     Classes,
     FirstToken,
     GoldIndex,
+    Inits,
     Items,
     Lengths,
     Machine,
     Permissions,
     Placement,
+    Repetitions,
     Sampling,
     Scans,
     Spec,
@@ -82,8 +84,14 @@ AXES = ("ablation", "weights", "length", "seed", "sample")
     lengths=listed(
         f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}", LENGTHS, aliases=("--length",)
     ),
+    inits=listed(
+        f"random schemes, repeated or comma separated; default {', '.join(INITS)}", INITS, aliases=("--init",)
+    ),
+    seeds=option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ..."),
 )
 class TwinsConfig(
+    Inits,
+    Repetitions,
     StateKind,
     Batches,
     FirstToken,
@@ -105,10 +113,6 @@ class TwinsConfig(
 ):
     """What to compare with each other; the fields are the command line's options and the `config` of the Result."""
 
-    inits: list[str] = listed(
-        f"random schemes, repeated or comma separated; default {', '.join(INITS)}", INITS, aliases=("--init",)
-    )
-    seeds: int = option(3, "random twins of each scheme, with weights of seeds SEED, SEED + 1 ...")
     share: float = option(1 / 3, "share of the blocks that counts as early, and as late")
 
     def __post_init__(self) -> None:

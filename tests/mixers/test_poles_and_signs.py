@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from repflow.core.errors import InputError
 from repflow.mixers import build
 from repflow.mixers.scan.forms import recurrence
 from repflow.mixers.transition import Transition
@@ -176,3 +177,81 @@ def test_unconstrained_input_output_matrix():
     delta, _, _ = mixer._select(u)
     said = torch.einsum("btd,de,bte->bt", u, mixer.input_output_matrix(), u)
     assert relative(y, delta * u * said[..., None]) < 1e-12
+
+
+SCENARIOS = [None, "positive", "negative", "mixed", "complex"]
+
+
+def constrained(eigenvalues, **options):
+    torch.manual_seed(0)
+    return build("s6", WIDTH, state=4, eigenvalues=eigenvalues, **options).double()
+
+
+@pytest.mark.parametrize("eigenvalues", SCENARIOS)
+def test_equal_scale_is_the_same_spectral_norm_at_the_start(eigenvalues):
+    for norm in (0.1, 1.0, 30.0):
+        matrix = constrained(eigenvalues, eigenvalue_norm=norm).input_output_matrix().detach()
+        assert abs(float(torch.linalg.matrix_norm(matrix, 2)) / norm - 1) < 1e-5
+    drawn, scaled = constrained(eigenvalues), constrained(eigenvalues, eigenvalue_norm=1.0)
+    ratio = scaled.input_output_matrix() / drawn.input_output_matrix()
+    assert relative(ratio, ratio.flatten()[0].expand_as(ratio)) < 1e-4, "only the scale differs at a seed"
+
+
+def test_complex_eigenvalues_of_a_normal_matrix():
+    mixer = constrained("complex")
+    with torch.no_grad():
+        mixer.signed.basis.normal_()
+        mixer.signed.diagonal.normal_()
+    matrix = mixer.input_output_matrix().detach()
+    assert relative(matrix @ matrix.mT, matrix.mT @ matrix) < 1e-12
+    sizes, angles = mixer.signed.sizes().detach(), mixer.signed.angle.detach()
+    said = torch.polar(torch.cat([sizes, sizes]), torch.cat([angles, -angles]))
+    values = mixer.spectrum()
+    assert relative(torch.view_as_real(values).sort(0).values, torch.view_as_real(said).sort(0).values) < 1e-9
+    largest = torch.linalg.eigvals(matrix)
+    assert int((largest.abs() > 1e-9).sum()) == 4 < len(largest)
+    B, C = mixer.signed(torch.ones(1, 1, 24, dtype=torch.float64))
+    assert relative(B, torch.ones(24, dtype=torch.float64) @ mixer.maps()[0].mT) < 1e-12
+    assert B.shape == C.shape == (1, 1, 4)
+
+
+@pytest.mark.parametrize("eigenvalues", SCENARIOS)
+def test_the_spectrum_is_that_of_the_whole_matrix(eigenvalues):
+    mixer = constrained(eigenvalues)
+    whole = torch.linalg.eigvals(mixer.input_output_matrix().detach())
+    whole = whole[whole.abs() > 1e-9]
+    short = mixer.spectrum()
+    for part in ("real", "imag"):
+        assert float((getattr(short, part).sort().values - getattr(whole, part).sort().values).abs().max()) < 1e-9
+
+
+def test_the_shift_of_the_papers_code_moves_eigenvalues_away_from_zero():
+    """softplus(0) = .693, and .7 beside it: L diag(1.393) Lᵀ for positive, its negative for negative."""
+    plain, shifted = constrained("positive"), constrained("positive", eigenvalue_shift=0.7)
+    ratio = float(shifted.input_output_matrix()[0, 0] / plain.input_output_matrix()[0, 0])
+    assert abs(ratio - (math.log(2) + 0.7) / math.log(2)) < 1e-6
+    negative = constrained("negative", eigenvalue_shift=0.7)
+    assert relative(negative.input_output_matrix(), -shifted.input_output_matrix()) < 1e-12
+    with torch.no_grad():
+        shifted.signed.diagonal.fill_(-50.0)
+    assert float(shifted.signed.sizes().min()) == pytest.approx(0.7)
+
+
+BAD_EIGENVALUES = {
+    "odd": ({"eigenvalues": "complex", "state": 3}, "an even number of states"),
+    "unknown": ({"eigenvalues": "complexx"}, "did you mean complex"),
+    "shift alone": ({"eigenvalue_shift": 0.7}, "eigenvalues with eigenvalue_shift"),
+    "shift below": ({"eigenvalues": "negative", "eigenvalue_shift": -0.7}, "sign comes from the scenario"),
+    "norm": ({"eigenvalue_norm": 0.0}, "eigenvalue_norm above 0"),
+    "norm below the shift": (
+        {"eigenvalues": "positive", "eigenvalue_shift": 0.7, "eigenvalue_norm": 0.1},
+        "larger norm or a smaller shift",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EIGENVALUES)
+def test_wrong_eigenvalues_are_refused(case):
+    options, words = BAD_EIGENVALUES[case]
+    with pytest.raises(InputError, match=words):
+        build("s6", WIDTH, **{"state": 4, **options})

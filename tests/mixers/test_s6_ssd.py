@@ -163,7 +163,7 @@ def test_large_steps_leave_everything_finite(name, size):
         ("s6", {"polarize": "both", "zero_rate": 9.0}, "expected a finite zero_rate below 0"),
         ("s6", {"polarize": "both", "zero_rate": -9.0, "placebo": True}, "got -9.0 with polarize='both' and placebo"),
         ("s6", {"dt_bias": "none"}, "expected dt_bias among drawn, zero; got 'none'"),
-        ("s6", {"eigenvalues": "pos"}, "expected eigenvalues among positive, negative, mixed; got 'pos'"),
+        ("s6", {"eigenvalues": "pos"}, "expected eigenvalues among positive, negative, mixed, complex; got 'pos'"),
         ("s6", {"eigenvalues": "mixed", "state": 1}, "expected state of at least 2; got 1"),
         ("ssd", {"head_dim": 5}, "expected head_dim that divides the inner width of 24; got 5"),
         ("ssd", {"head_dim": 4, "groups": 4}, "expected groups that divides the number of heads of 6; got 4"),

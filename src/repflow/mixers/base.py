@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
@@ -25,12 +26,15 @@ class Mixer(nn.Module):
         family: Name under which `build` makes it.
         recurrent: Whether the family has a `transition`.
         kind: What a recurrent layer of it is called: recurrent, or ssm where it discretises a state-space model.
+        reordered: Whether it stands inside a mixer that changes the tokens' order (`repflow.mixers.reorder`): its
+            recurrence is then not read.
         width: Channels in and out.
     """
 
     family: ClassVar[str]
     recurrent: ClassVar[bool] = True
     kind: ClassVar[str] = "recurrent"
+    reordered: bool = False
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -101,6 +105,54 @@ class Mixer(nn.Module):
         if preference.note is not None:
             preference.note(*(("reference", "asked for") if wanted else (form, reason)))
         return wanted
+
+    @property
+    def mixing(self) -> str:
+        """How it mixes tokens, in a word: its kind, or attention where it has no recurrence."""
+        return self.kind if self.recurrent else "attention"
+
+    @property
+    def surrogate(self) -> bool:
+        """Whether its gradient stands for one that is zero almost everywhere, as that of a hard sort is."""
+        return False
+
+    @property
+    def score_width(self) -> int:
+        """Channels of `score_features`."""
+        return self.width
+
+    def score_features(self, tokens: Tensor) -> Tensor:
+        """What a token's importance is read from (`repflow.mixers.reorder`), of what `enter` gives."""
+        return tokens
+
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What is mixed over tokens, and a gate behind it: `leave(core(tokens), gate)` equals `forward(x)`."""
+        return x, None
+
+    def core(self, tokens: Tensor) -> Tensor:
+        """Mix the tokens that `enter` gives, in their order."""
+        mixed: Tensor = self(tokens)
+        return mixed
+
+    def leave(self, y: Tensor, gate: Tensor | None) -> Tensor:
+        """What follows `core`, token by token."""
+        return y
+
+    def core_behind(self, past: Tensor, tokens: Tensor, size: int) -> Tensor:
+        """`core` of each chunk of `size` tokens behind the chunks of `past` that lie before it.
+
+        The plain form, a pass per chunk; a family overrides it where it has a faster one.
+
+        Args:
+            past: What stands in place of the earlier chunks (batch, token, channel).
+            tokens: As `enter` gives them.
+            size: Tokens of a chunk.
+        """
+        parts = []
+        for start in range(0, tokens.shape[1], size):
+            whole = torch.cat([past[:, :start], tokens[:, start : start + size]], 1)
+            parts.append(self.core(whole)[:, start:])
+        return torch.cat(parts, 1)
 
     def transition(self, x: Tensor) -> Transition:
         """Recurrence of the input x (batch, token, width)."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer
-from repflow.mixers.eigen import SignedMaps
+from repflow.mixers.eigen import check_norm, constrained_maps, spectral_norm, spectrum
 from repflow.mixers.option import at_least, one_of
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.step import initial_step_bias
@@ -51,7 +52,10 @@ class S6(Mixer):
         pole_states: `replaced`, of the `state` states, or `added` to them.
         zero_rate: Rate v of the pole at 0, whose decay is then exp(delta v); a decay of exactly 0 if left out.
         placebo: Freeze the first and last state at their initial decay in place of the poles.
-        eigenvalues: `positive`, `negative` or `mixed`: signs of S_Cᵀ S_B (`repflow.mixers.eigen`); free if left out.
+        eigenvalues: `positive`, `negative`, `mixed` or `complex`: those of S_Cᵀ S_B (`repflow.mixers.eigen`); free if
+            left out.
+        eigenvalue_shift: What is added to their sizes; paper 3's code has .7 for positive and negative ones.
+        eigenvalue_norm: Spectral norm of S_Cᵀ S_B at the start, constrained or free; as drawn if left out.
 
     >>> S6(8, state=4).state_size  # 16 channels × 4 states
     64
@@ -83,6 +87,8 @@ class S6(Mixer):
         zero_rate: float | None = None,
         placebo: bool = False,
         eigenvalues: str | None = None,
+        eigenvalue_shift: float = 0.0,
+        eigenvalue_norm: float | None = None,
     ) -> None:
         super().__init__(width)
         self.inner = int(expand * width)
@@ -98,7 +104,12 @@ class S6(Mixer):
         self.gate = gate
         self.in_proj = nn.Linear(width, self.inner * (2 if gate else 1), bias=bias)
         self.conv1d = CausalConvolution(self.inner, conv, bias=conv_bias) if conv else None
-        self.signed = SignedMaps(self.inner, state, eigenvalues) if eigenvalues is not None else None
+        if eigenvalue_shift and eigenvalues is None:
+            remedy = "pass eigenvalues='positive', or leave the shift out"
+            raise InputError(teach("eigenvalues with eigenvalue_shift", "none", remedy))
+        self.signed = None
+        if eigenvalues is not None:
+            self.signed = constrained_maps(self.inner, state, eigenvalues, eigenvalue_shift)
         self.x_proj = nn.Linear(self.inner, self.dt_rank + (0 if self.signed else 2 * state), bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, self.inner)
         self.A_log = nn.Parameter(free.log().repeat(self.inner, 1))
@@ -107,6 +118,18 @@ class S6(Mixer):
         self._initialise_step(dt_init, dt_scale, initial_step_bias(self.inner, dt_min, dt_max, dt_floor))
         if dt_bias == "zero":  # drawn all the same, so that nothing else differs at a seed
             nn.init.zeros_(self.dt_proj.bias)
+        self._scale_maps(eigenvalue_norm)
+
+    @torch.no_grad()
+    def _scale_maps(self, norm: float | None) -> None:
+        """Give S_Cᵀ S_B a spectral norm."""
+        check_norm(norm)
+        if norm is None:
+            return
+        if self.signed is not None:
+            self.signed.scale_to(norm)
+        else:
+            self.x_proj.weight[self.dt_rank :] *= (norm / spectral_norm(*self.maps())) ** 0.5
 
     def _initialise_step(self, dt_init: str, dt_scale: float, bias: Tensor) -> None:
         spread = dt_scale * self.dt_rank**-0.5
@@ -123,13 +146,31 @@ class S6(Mixer):
         """Mix tokens by `selective_scan`; a state of decay 0 needs no scan."""
         self.check_input(x)
         u, z = self._project(x)
+        return self._finish(self.core(u, path=path), z)
+
+    def core(self, tokens: Tensor, *, path: Path = "auto") -> Tensor:
+        """The scan with its skip over channels u (batch, token, channel)."""
+        y, _ = self._scan(tokens, None, path)
+        return y
+
+    def _scan(self, u: Tensor, initial: Tensor | None, path: Path = "auto") -> tuple[Tensor, Tensor]:
+        """Outputs (batch, token, channel) and the last state (batch, channel, scanned state)."""
         delta, B, C = self._select(u)
         last = self.state - int(self.poles.unscanned)
-        y = selective_scan(u, delta, self._rates(), B[..., :last], C[..., :last], D=self.D, path=path)
-        assert isinstance(y, Tensor)
+        y, final = selective_scan(
+            u,
+            delta,
+            self._rates(),
+            B[..., :last],
+            C[..., :last],
+            D=self.D,
+            initial=initial,
+            return_final=True,
+            path=path,
+        )
         if self.poles.unscanned:
             y = y + delta * u * (B[..., last:] * C[..., last:])
-        return self._finish(y, z)
+        return y, final
 
     def transition(self, x: Tensor) -> Transition:
         """A = exp(delta A) with its poles, b = u B, c = C, delta; channels are the E inner ones."""
@@ -145,13 +186,54 @@ class S6(Mixer):
         u, z = self._project(x)
         return self._finish(y if self.D is None else y + self.D * u, z)
 
+    @property
+    def score_width(self) -> int:
+        """Channels of S_Δ u."""
+        return self.inner
+
+    def score_features(self, tokens: Tensor) -> Tensor:
+        """S_Δ u, what the step size is made of before softplus (paper 3, Equation 13)."""
+        return self.dt_proj(self.x_proj(tokens)[..., : self.dt_rank])
+
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Channels u behind the convolution, and the gate z."""
+        return self._project(x)
+
+    def leave(self, y: Tensor, gate: Tensor | None) -> Tensor:
+        """Gate and output projection."""
+        return self._finish(y, gate)
+
+    def core_behind(self, past: Tensor, tokens: Tensor, size: int) -> Tensor:
+        """Chunks side by side: the state that each leaves, these joined one by one, then each from its own start."""
+        rows, count, channels = len(past), past.shape[1] // size, past.shape[2]
+        folded = past.reshape(rows * count, size, channels)
+        _, left = self._scan(folded, None)
+        delta, _, _ = self._select(folded)
+        decay = torch.exp(delta.sum(1).unsqueeze(-1) * self._rates())
+        left, decay = (part.reshape(rows, count, *part.shape[1:]) for part in (left, decay))
+        starts = [torch.zeros_like(left[:, 0])]
+        for chunk in range(count):
+            starts.append(decay[:, chunk] * starts[-1] + left[:, chunk])
+        missing = (count + 1) * size - tokens.shape[1]  # tokens behind the last one change nothing before them
+        whole = functional.pad(tokens, (0, 0, 0, missing)).reshape(rows * (count + 1), size, channels)
+        y, _ = self._scan(whole, torch.stack(starts, 1).flatten(0, 1))
+        return y.reshape(rows, (count + 1) * size, channels)[:, : tokens.shape[1]]
+
+    def maps(self) -> tuple[Tensor, Tensor]:
+        """S_B and S_C, each (state, channel), without states that a constraint leaves empty."""
+        if self.signed is not None:
+            return self.signed.maps()
+        S_B, S_C = torch.split(self.x_proj.weight[self.dt_rank :], self.state)
+        return S_B, S_C
+
     def input_output_matrix(self) -> Tensor:
         """S_Cᵀ S_B (channel, channel), of rank N at most: C_t · B_t = u_tᵀ S_Cᵀ S_B u_t."""
-        if self.signed is not None:
-            S_B, S_C = self.signed.maps()
-        else:
-            S_B, S_C = torch.split(self.x_proj.weight[self.dt_rank :], self.state)
+        S_B, S_C = self.maps()
         return S_C.mT @ S_B
+
+    def spectrum(self) -> Tensor:
+        """Its eigenvalues (state,) other than the zeros of rank deficiency, complex."""
+        return spectrum(*self.maps())
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Channels u behind the convolution and the gate z, both (batch, token, channel)."""

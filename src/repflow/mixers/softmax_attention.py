@@ -88,6 +88,28 @@ class SoftmaxAttention(Mixer):
             )
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
+    def core_behind(self, past: Tensor, tokens: Tensor, size: int) -> Tensor:
+        """Keys of `past` where they lie in earlier chunks, of `tokens` in a query's own chunk.
+
+        Nothing but the positions of keys depends on the order: without rotary positions and a window it changes nothing
+        as long as the order is hard.
+        """
+        queries, keys, values = self._project(tokens)
+        _, old_keys, old_values = self._project(past)
+        at, before = (torch.arange(part.shape[1], device=part.device) for part in (tokens, past))
+        near = self._seen(len(at), at.device) & (at // size == at[:, None] // size)
+        far = before // size < at[:, None] // size
+        if self.window is not None:
+            far &= before > at[:, None] - self.window
+        mixed = functional.scaled_dot_product_attention(
+            queries,
+            torch.cat([old_keys, keys], 2),
+            torch.cat([old_values, values], 2),
+            attn_mask=torch.cat([far, near], 1),
+            enable_gqa=self.kv_heads != self.heads,
+        )
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
     def advance(self, x: Tensor, carry: Carry) -> Tensor:
         """Mix tokens that follow those of `carry`, which keeps keys and values: all, or a window's."""
         self.check_input(x)

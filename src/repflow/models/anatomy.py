@@ -160,7 +160,7 @@ def mixing_kind(module: nn.Module, family: str = "") -> str | None:
         family: what the names of an architecture's classes begin with: KimiLinear says nothing of KimiLinearAttention.
     """
     if isinstance(module, Mixer):
-        return module.kind if module.recurrent else "attention"
+        return module.mixing
     name = type(module).__name__
     if hasattr(module, "A_log") and hasattr(module, "D"):
         return "ssm"

@@ -36,10 +36,16 @@ def refuse_encoder(config: Any) -> None:
     """Refuse architectures whose tokens see later ones, by their configuration; the self-check finds unlisted ones.
 
     Raises:
-        UnsupportedModelError: An encoder, such as BERT, or an encoder-decoder, such as T5.
+        UnsupportedModelError: An encoder, such as BERT, an encoder-decoder, such as T5, or a stack that sorts whole
+            sequences.
     """
     kind = str(getattr(config, "model_type", ""))
     decoder = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
+    order = getattr(config, "reorder", None)  # of a stack
+    if isinstance(order, dict) and order.get("form") == "whole" and order.get("order") != "identity":
+        got = f"{kind} that sorts whole sequences, whose tokens see later ones and padding"
+        remedy = "train and test it by `repflow tokens`, or reorder by chunks or prefix"
+        raise UnsupportedModelError(teach("a decoder, whose tokens see earlier ones only", got, remedy))
     if getattr(config, "is_encoder_decoder", False):
         got = f"{kind}, an encoder-decoder, whose encoder sees the whole input"
     elif kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder:

@@ -57,6 +57,43 @@ def test_each_computes_what_it_computes_alone_whatever_its_poles():
     held_to_each_alone([stack(seed, mixer=dict(more)) for seed, more in enumerate(POLES)])
 
 
+EIGENVALUES = (
+    {"eigenvalues": "positive"},
+    {"eigenvalues": "negative", "eigenvalue_shift": 0.7},
+    {"eigenvalues": "mixed", "eigenvalue_norm": 1.0},
+)
+
+
+def test_each_computes_what_it_computes_alone_whatever_the_signs_of_its_eigenvalues():
+    held_to_each_alone([stack(seed, mixer=dict(more)) for seed, more in enumerate(EIGENVALUES)])
+
+
+@pytest.mark.parametrize("options", [EIGENVALUES, [{"eigenvalues": "complex", "state": 4}] * 2, [{}, {}]])
+def test_the_kernels_read_constrained_maps_as_rows_of_x_proj(options):
+    """What the fused blocks multiply by, against B and C of each stack; its gradient reaches the maps' parameters."""
+    networks = [stack(seed, mixer=dict(more)) for seed, more in enumerate(options)]
+    whole, u = ReplicaStack(networks), torch.randn(4, 16, dtype=torch.float64)
+    rows = whole._x_proj(1)
+    for number, network in enumerate(networks):
+        mixer = network.model.blocks[1].mixer
+        _, B, C = torch.split(u @ rows[number].mT, [mixer.dt_rank, mixer.state, mixer.state], -1)
+        _, said_B, said_C = mixer._select(u[None])
+        assert torch.allclose(B, said_B[0], rtol=1e-10, atol=1e-14)
+        assert torch.allclose(C, said_C[0], rtol=1e-10, atol=1e-14)
+    rows.square().sum().backward()
+    used = [
+        value.grad for name, value in whole.named_single() if "blocks.1.mixer.signed" in name or "1.mixer.x_" in name
+    ]
+    assert used
+    assert all(gradient is not None for gradient in used)
+
+
+def test_reordered_stacks_compute_what_they_compute_alone():
+    held_to_each_alone([stack(seed, reorder={"chunk": 3}) for seed in range(2)])
+    with pytest.raises(InputError, match="stacks of one shape"):
+        ReplicaStack([stack(reorder={"chunk": 3}), stack(reorder={"chunk": 4})])
+
+
 def test_added_poles_stand_beside_as_many_free_states():
     held_to_each_alone(
         [stack(0, mixer={"polarize": "both", "pole_states": "added", "state": 5}), stack(1, mixer={"state": 7})]

@@ -150,7 +150,7 @@ def _innermost(network: nn.Module) -> nn.Module:
 def _scan_kind(module: nn.Module) -> str | None:
     """Kind of scan that a module itself runs; the dispatcher is put in front of a function found on the way."""
     if isinstance(module, Mixer):
-        return "own" if module.recurrent else None
+        return "own" if module.recurrent and not module.reordered else None
     if not hasattr(module, "A_log"):
         return None
     for home in (sys.modules.get(cls.__module__) for cls in type(module).__mro__):  # a subclass may stand elsewhere

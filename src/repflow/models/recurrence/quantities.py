@@ -121,7 +121,7 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
                 stack.callback(layer.watchers.remove, watch)
         for index, block in enumerate(model.blocks):
             for module in block.modules():
-                if isinstance(module, Mixer) and module.recurrent:
+                if isinstance(module, Mixer) and module.recurrent and not module.reordered:
                     stack.callback(module.register_forward_pre_hook(_of_own(on_layer)).remove)
                 elif type(module).__name__ in READ:
                     hook = _of_module(index, on_layer)

@@ -10,6 +10,7 @@ from repflow.core.errors import InputError, teach
 from repflow.mixers import build
 from repflow.mixers.build import mixer_options
 from repflow.mixers.parts.channel_mixing import ChannelMixing
+from repflow.mixers.reorder import Reordered
 from repflow.mixers.scan.carry import Carry
 from repflow.models.stack.config import StackConfig
 
@@ -29,6 +30,9 @@ class StackBlock(nn.Module):
             options = {**place, **options}
         self.mixer_norm = make_norm(config)
         self.mixer = build(family, config.hidden_size, **options)
+        if config.reorders(layer):
+            assert config.reorder is not None
+            self.mixer = Reordered(self.mixer, **{k: v for k, v in config.reorder.items() if k != "blocks"})
         kind = config.mlp[layer]
         if kind is not None:
             self.mlp_norm = make_norm(config)
@@ -119,8 +123,11 @@ def shared_parameters(blocks: nn.ModuleList, groups: list[int]) -> dict[str, str
     for index, group in enumerate(groups):
         first = groups.index(group)
         if first != index:
-            names = [name for name, _ in blocks[index].named_parameters(remove_duplicate=False)]
-            aliases |= {f"blocks.{index}.{name}": f"blocks.{first}.{name}" for name in names}
+            own = {name for name, _ in blocks[first].named_parameters(remove_duplicate=False)}
+            for name, _ in blocks[index].named_parameters(remove_duplicate=False):
+                # where the first of them alone reorders tokens, its mixer lies one level deeper
+                there = name if name in own else name.replace("mixer.", "mixer.inner.", 1)
+                aliases[f"blocks.{index}.{name}"] = f"blocks.{first}.{there}"
     return aliases
 
 

@@ -14,11 +14,13 @@ from transformers import PreTrainedConfig
 from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.build import family_name
 from repflow.mixers.option import at_least, of_kind, one_of
+from repflow.mixers.reorder import reorder_options
 
 NORMS = ("rms", "layer", "none")
 MLPS = ("gelu", "swiglu", "rwkv")
 POOLINGS = ("mean", "last")
 TASKS = ("language", "classification")
+REORDERED = ("first", "all")
 
 
 class StackConfig(PreTrainedConfig):  # type: ignore[misc]
@@ -42,6 +44,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         neutreno: λ of mixer(u) + λ (u⁰ - u), u = norm(h) and u⁰ that of the first block, which pulls every block's
             input back to the first one (after NeuTRENO, Nguyen et al. 2023, arXiv 2312.00751, whose correction is on
             attention's values; here on what any mixer reads); 0 for none.
+        reorder: Options of `repflow.mixers.reorder.TokenOrder`, with which blocks read tokens in another order, and
+            `blocks`: all, or the first alone (the default, as in the paper's code); None for tokens as they come.
         share: Whether layers share weights: True, all layers with equal entries do; or a number per layer, equal
             numbers share.
         max_position_embeddings: Tokens that get a learned position embedding; None for none.
@@ -62,6 +66,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     skip: float = 1.0
     skip_learned: bool = False
     neutreno: float = 0.0
+    reorder: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -79,6 +84,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         skip: float = 1.0,
         skip_learned: bool = False,
         neutreno: float = 0.0,
+        reorder: dict[str, Any] | None = None,
         share: bool | Sequence[int] = False,
         max_position_embeddings: int | None = None,
         input_channels: int | None = None,
@@ -93,6 +99,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         one_of("pooling", pooling, POOLINGS)
         one_of("task", task, TASKS)
         self._set_stream(skip, skip_learned, neutreno)
+        self._set_reorder(reorder)
         switches = {"embedding_norm": embedding_norm, "tie_word_embeddings": tie_word_embeddings}
         for name, value in {**switches, **({} if final_norm is None else {"final_norm": final_norm})}.items():
             of_kind(name, value, "bool")
@@ -132,6 +139,19 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         for name, value in {"skip": skip, "skip_learned": skip_learned, "neutreno": neutreno}.items():
             if value != getattr(type(self), name):
                 setattr(self, name, value)
+
+    def _set_reorder(self, reorder: dict[str, Any] | None) -> None:
+        """Keep how tokens are reordered, where they are."""
+        if reorder is None:
+            return
+        options = reorder_options(reorder)
+        blocks = options.pop("blocks", REORDERED[0])
+        one_of("blocks of reorder", blocks, REORDERED)
+        self.reorder = {"blocks": blocks, **options}
+
+    def reorders(self, layer: int) -> bool:
+        """Whether a layer reads tokens in another order."""
+        return self.reorder is not None and (layer == 0 or self.reorder["blocks"] == "all")
 
 
 def _refuse_misspelt(others: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from transformers.modeling_outputs import (
 )
 
 from repflow.core.errors import InputError, teach
+from repflow.mixers.check import check_causality
 from repflow.models.stack.block import StackBlock, make_norm, pool, shared_parameters
 from repflow.models.stack.cache import StackCache
 from repflow.models.stack.config import StackConfig
@@ -211,6 +212,7 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
         config = _for_task(config, "language")
         super().__init__(config)
         self.model = StackModel(config)
+        refuse_leak(self.model)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
@@ -313,6 +315,24 @@ class StackForSequenceClassification(StackPreTrainedModel):
             loss = functional.cross_entropy(wide, labels.to(wide.device))
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
         return _returned(output, return_dict)
+
+
+def refuse_leak(model: StackModel) -> None:
+    """Refuse a language model that reads the tokens it predicts, unless that was asked for by name.
+
+    Raises:
+        InputError: Outputs depend on later tokens; says by how much.
+    """
+    order = model.config.reorder
+    if order is None or order.get("leaky"):
+        return
+    block: Any = model.blocks[0]
+    try:
+        check_causality(block.mixer)
+    except InputError as error:
+        got = f"reorder with the form {order.get('form')}, which reads later tokens ({error})"
+        remedy = "take the form chunks or prefix, or say leaky=True and call every result leaky"
+        raise InputError(teach("a language model that reads earlier tokens only", got, remedy)) from None
 
 
 def first_input(blocks: nn.ModuleList, hidden: Tensor) -> Tensor:

@@ -19,12 +19,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
+from repflow.mixers.eigen import ConstrainedMaps
 from repflow.mixers.s6 import S6
 from repflow.mixers.triton.launch import obstacle
 from repflow.mixers.triton.row_scan import NEVER, BlockWeights, row_block
 from repflow.models.stack.network import StackForCausalLM
 
-RATES = ".mixer.A_log"
+RATES = ".A_log"
 
 
 class ReplicaStack(nn.Module):
@@ -190,13 +191,31 @@ class ReplicaStack(nn.Module):
             in_proj=get["in_proj.weight"],
             conv=get["conv1d.weight"].flatten(2),
             conv_bias=get["conv1d.bias"],
-            x_proj=get["x_proj.weight"],
+            x_proj=self._x_proj(layer),
             dt_proj=get["dt_proj.weight"],
             dt_bias=get["dt_proj.bias"],
             A=A,
             D=get["D"],
             out_proj=get["out_proj.weight"],
         )
+
+    def _x_proj(self, layer: int) -> Tensor:
+        """Rows of low-rank step size, S_B and S_C (replica, row, channel), whether free or constrained."""
+        at = f"model.blocks.{layer}.mixer"
+        weight = self.stacked[_key(f"{at}.x_proj.weight")]
+        parts = []
+        for number, network in enumerate(self.networks):
+            mixer: Any = network.model.blocks[layer].mixer
+            if mixer.signed is None:
+                return weight
+            if network.device != weight.device:  # its signs, which are not parameters
+                network.to(weight.device)
+            names = [name for name, _ in mixer.signed.named_parameters()]
+            own = {f"maps.{name}": self.stacked[_key(f"{at}.signed.{name}")][number] for name in names}
+            maps = functional_call(_Maps(mixer.signed), own, ())
+            beyond = (0, 0, 0, mixer.state - mixer.signed.rank)
+            parts.append(torch.cat([weight[number], *(functional.pad(part, beyond) for part in maps)]))
+        return torch.stack(parts)
 
 
 _PARTS = (
@@ -218,6 +237,18 @@ class _Queries(nn.Module):
         index = positions.long()[..., None].expand(-1, -1, states.shape[-1])
         logits: Tensor = self.network.lm_head(states.gather(1, index))
         return logits
+
+
+class _Maps(nn.Module):
+    """Constrained maps themselves in place of what they give of an input."""
+
+    def __init__(self, maps: ConstrainedMaps) -> None:
+        super().__init__()
+        self.maps = maps
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """S_B and S_C."""
+        return self.maps.maps()
 
 
 class _Gathered(torch.autograd.Function):
@@ -279,7 +310,7 @@ def _columns(network: StackForCausalLM, name: str) -> tuple[Tensor, Tensor]:
 
 def _is_plain(block: Any) -> bool:
     mixer: Any = block.mixer
-    if not isinstance(mixer, S6) or block.has_mlp or mixer.signed is not None:
+    if not isinstance(mixer, S6) or block.has_mlp:
         return False
     convolution, parts = mixer.conv1d, mixer.gate and mixer.D is not None and mixer.in_proj.bias is None
     return bool(parts) and convolution is not None and convolution.bias is not None and 2 <= mixer.state <= 64
@@ -288,7 +319,7 @@ def _is_plain(block: Any) -> bool:
 def shape_facts(network: StackForCausalLM) -> dict[str, Any]:
     """What stacks must share: names and shapes of parameters, A_log by all its states, and the frame around them."""
     shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
-    frame = ("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings")
+    frame = ("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings", "reorder")
     shapes |= {key: getattr(network.config, key) for key in (*frame, "max_position_embeddings", "input_channels")}
     shapes |= {f"mixer {layer}": entry["name"] for layer, entry in enumerate(network.config.mixers)}
     return {**shapes, "dtype": network.dtype}

@@ -112,6 +112,8 @@ def _read(layer: int, module: Any) -> MambaLayer | None:
 
 def _read_own(layer: int, mixer: Any) -> MambaLayer | None:
     """The layer of one of repflow's own mixers, None for families without B and C of the input."""
+    if mixer.reordered:  # what it reads are not the tokens as they come
+        return None
     if mixer.family == "s6" and mixer.signed is not None:
         return SignedLayer(layer, mixer.signed, 0, 1, mixer.state)
     if mixer.family == "s6":

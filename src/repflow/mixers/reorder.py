@@ -1,0 +1,308 @@
+"""Token reordering (paper 3, section 5.2, Equation 13 and Algorithm 1): sorted by importance before they are mixed.
+
+Glossary: s importance score of a token; K learned vector; S_Δ x what S6's step size is made of; P soft permutation
+(rank, token); τ temperature; p power.
+
+    s_t = ⟨K, S_Δ x_t⟩                      ⟨K, x_t⟩ where a mixer has no step size, as the paper does for H3
+    P = softmax_row(−|sort(s) 1ᵀ − 1 sᵀ|^p / τ)        SoftSort (Prillo and Eisenschlos 2020)
+
+| form | what a token reads | causal |
+|---|---|---|
+| `whole` | all tokens of the sequence, sorted: the paper's form | no: it reads later tokens |
+| `chunks` | chunks that lie wholly before its own, each sorted; then its own chunk as it is, up to itself | yes |
+| `prefix` | all tokens up to itself, sorted: a scan for every token | yes |
+
+The paper sorts whole sequences of a language model, so that a next-token loss is in part read off the answer. Here
+such a model has to be asked for by name (`leaky=True`), and what is measured of it says so. A class of a whole text or
+image has no such problem.
+
+The paper's text sorts ascending, its Algorithm 1 descending; its code keeps the gate of a token in place while the
+token moves (`gate=False`), and does not put outputs back (`restore=False`). τ and p are not printed; the code has 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.mixers.base import Mixer
+from repflow.mixers.option import at_least, of_kind, one_of
+from repflow.mixers.scan.carry import Carry
+
+FORMS = ("whole", "chunks", "prefix")
+ORDERS = ("sorted", "identity", "random")
+TIES = ("share", "refuse")
+
+
+def soft_sort(
+    scores: Tensor,
+    *,
+    temperature: float = 1.0,
+    power: float = 1.0,
+    descending: bool = False,
+    hard: bool = False,
+    seen: Tensor | None = None,
+    ties: str = "share",
+) -> Tensor:
+    """Permutation matrix (..., rank, token) of scores (..., token): P @ tokens are the tokens in order.
+
+    Args:
+        scores: One per token.
+        temperature: τ; the limit 0 is a hard sort.
+        power: p.
+        descending: Largest first.
+        hard: The permutation itself, with the soft one's gradient (straight-through).
+        seen: Tokens to sort (..., token); ranks beyond their number have no meaning. All if left out.
+        ties: What equal scores do: `share` their ranks in equal parts (hard: they keep their order), or `refuse`.
+
+    >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), hard=True).argmax(-1).tolist()
+    [1, 2, 0]
+    >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), temperature=1e-3).round(decimals=3).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    check_sharpness(temperature, power)
+    one_of("ties", ties, TIES)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    _check_scores(scores, ties)
+    outside = -math.inf if descending else math.inf
+    keys = scores.detach() if seen is None else scores.detach().masked_fill(~seen, outside)
+    order = keys.argsort(dim=-1, descending=descending, stable=True)
+    scores = scores.expand(order.shape)
+    distance = (scores.gather(-1, order).unsqueeze(-1) - scores.unsqueeze(-2)).abs()
+    apart = distance > 0  # a power below 1 has no slope at 0
+    logits = torch.where(apart, torch.where(apart, distance, 1.0) ** power, 0.0) / -temperature
+    if seen is not None:
+        logits = logits.masked_fill(~seen.unsqueeze(-2), -math.inf)
+    soft = logits.softmax(-1)
+    if not hard:
+        return soft
+    exact = functional.one_hot(order, order.shape[-1]).to(soft.dtype)
+    return exact + (soft - soft.detach())
+
+
+def check_sharpness(temperature: float, power: float) -> None:
+    """Refuse a temperature or power that SoftSort is not defined for."""
+    if not 0 < temperature < math.inf:
+        remedy = "pass hard=True for the sort that a temperature of 0 would be"
+        raise InputError(teach("a finite temperature above 0", str(temperature), remedy))
+    if not 0 < power < math.inf:
+        raise InputError(teach("a finite power above 0", str(power), "the paper's code has 1"))
+
+
+def _check_scores(scores: Tensor, ties: str) -> None:
+    """Refuse NaN, which no order has a place for; on a GPU the loss shows it, and nothing is waited for."""
+    if scores.device.type != "cpu" or torch._C._functorch.peek_interpreter_stack() is not None:
+        return
+    if bool(scores.isnan().any()):
+        got = f"NaN at token {int(scores.isnan().flatten(0, -2).any(0).nonzero()[0])}"
+        raise InputError(teach("finite importance scores", got, "look for a state that overflowed, or lower the rate"))
+    if ties == "refuse":
+        equal = scores.sort(-1).values.diff(dim=-1) == 0
+        if bool(equal.any()):
+            got = f"{int(equal.sum())} pairs of equal scores"
+            raise InputError(teach("different scores", got, "pass ties='share', or scores that differ"))
+
+
+class TokenOrder(nn.Module):
+    """An order of tokens, and which tokens it may look at.
+
+    Args:
+        features: Channels that the score is made of.
+        form: `whole`, `chunks` or `prefix` (see the module).
+        order: `sorted` by importance; as controls `identity`, or `random`: fixed places drawn once.
+        chunk: Tokens of a chunk.
+        hard: Sort, in place of SoftSort.
+        temperature: τ of SoftSort.
+        power: p of SoftSort.
+        descending: Most important first.
+        restore: Put outputs back to where their tokens came from; by default as the paper has it in `whole`, not, and
+            in order otherwise. The outputs of `chunks` are in order by themselves.
+        gate: Move a mixer's gates with their tokens; the paper's code leaves them.
+        leaky: Said by name: a language model may read its future (`whole`).
+        seed: Of the random order.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        form: str = "chunks",
+        order: str = "sorted",
+        chunk: int = 16,
+        hard: bool = False,
+        temperature: float = 1.0,
+        power: float = 1.0,
+        descending: bool = False,
+        restore: bool | None = None,
+        gate: bool = False,
+        leaky: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        one_of("form of reorder", form, FORMS)
+        one_of("order of reorder", order, ORDERS)
+        at_least(1, chunk=chunk, features=features)
+        at_least(0, seed=seed)
+        check_sharpness(temperature, power)
+        if form == "chunks" and (gate or restore is False):
+            got = "gate=True" if gate else "restore=False"
+            remedy = "leave it out: a token's own chunk stays as it is, so nothing moves that could be put back"
+            raise InputError(teach("chunks with gates and outputs in order", got, remedy))
+        if leaky and form != "whole":
+            raise InputError(teach("leaky with the form whole alone", form, "leave leaky out: this form is causal"))
+        self.form, self.order, self.chunk, self.hard, self.leaky = form, order, chunk, hard, leaky
+        self.temperature, self.power, self.descending = temperature, power, descending
+        self.restore, self.gate, self.seed = form != "whole" if restore is None else restore, gate, seed
+        # 1 / √features keeps the scores' spread that of the features, of which the paper says nothing
+        self.K = nn.Parameter(torch.randn(features) * features**-0.5) if order == "sorted" else None
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether an output can depend on later tokens."""
+        return self.form == "whole" and self.order != "identity"
+
+    @property
+    def surrogate(self) -> bool:
+        """Whether its gradient is that of the soft sort where the sort itself is hard."""
+        return self.hard and self.order == "sorted"
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Score (..., token) of features (..., token, channel); that of a control comes from the place alone."""
+        if self.K is not None:
+            return features @ self.K
+        count = features.shape[-2]
+        places = np.arange(count) if self.order == "identity" else np.random.default_rng(self.seed).random(count)
+        scores = torch.as_tensor(places, dtype=torch.float32).to(features.device)
+        return scores.expand(features.shape[:-1])
+
+    def matrix(self, features: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Permutation (..., rank, token) of tokens with these features, in their dtype."""
+        control = self.order != "sorted"
+        P = soft_sort(
+            self.scores(features),
+            temperature=self.temperature,
+            power=self.power,
+            descending=self.descending and not control,
+            hard=self.hard or control,
+            seen=seen,
+        )
+        return P.to(features.dtype)
+
+
+class Reordered(Mixer):
+    """A mixer that reads tokens in another order.
+
+    Args:
+        inner: The mixer; its recurrence is then not one over the tokens as they come, and is not read as such.
+        options: Those of `TokenOrder`.
+
+    >>> from repflow.mixers import build
+    >>> mixer = Reordered(build("s6", 8), chunk=4)
+    >>> mixer(torch.ones(1, 9, 8)).shape, mixer.order.looks_ahead
+    (torch.Size([1, 9, 8]), False)
+    """
+
+    family: ClassVar[str] = "reordered"
+    recurrent: ClassVar[bool] = False
+
+    def __init__(self, inner: Mixer, **options: Any) -> None:
+        super().__init__(inner.width)
+        self.inner = inner
+        inner.reordered = True
+        self.order = TokenOrder(inner.score_width, **options)
+
+    @property
+    def state_size(self) -> None:
+        """None: what is kept of the tokens is not one state that each of them adds to."""
+        return
+
+    @property
+    def mixing(self) -> str:
+        """That of the mixer inside."""
+        return self.inner.mixing
+
+    @property
+    def surrogate(self) -> bool:
+        """As its order's."""
+        return self.order.surrogate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens (batch, token, width) in their new order."""
+        self.check_input(x)
+        tokens, gate = self.inner.enter(x)
+        features = self.inner.score_features(tokens) if self.order.K is not None else tokens
+        if self.order.form == "chunks":
+            return self.inner.leave(self._chunks(tokens, features), gate)
+        return (self._whole if self.order.form == "whole" else self._prefix)(tokens, features, gate)
+
+    def advance(self, x: Tensor, carry: Carry) -> Tensor:
+        """Refused: tokens that are kept would have to be sorted again with every new one."""
+        expected = "a pass over whole sequences of a model that reorders tokens"
+        raise InputError(teach(expected, "one that goes on from a cache", "pass use_cache=False"))
+
+    def _chunks(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """Outputs (batch, token, channel): earlier chunks in their new order, a token's own as it is."""
+        size = self.order.chunk
+        count = (tokens.shape[1] - 1) // size  # chunks that lie before some token
+        if count == 0:
+            return self.inner.core(tokens)
+        whole, shape = slice(count * size), (len(tokens), count, size, -1)
+        scored, past = features[:, whole].reshape(shape), tokens[:, whole].reshape(shape)
+        past = (self.order.matrix(scored) @ past).flatten(1, 2)
+        return self.inner.core_behind(past, tokens, size)
+
+    def _whole(self, tokens: Tensor, features: Tensor, gate: Tensor | None) -> Tensor:
+        return self._through(self.order.matrix(features), tokens, gate)
+
+    def _through(self, P: Tensor, tokens: Tensor, gate: Tensor | None) -> Tensor:
+        """Outputs (batch, rank, width) of tokens sorted by P, put back where that is asked for."""
+        y = self.inner.core(P @ tokens)
+        moved = P @ gate if gate is not None and self.order.gate else gate
+        if not self.order.restore:
+            return self.inner.leave(y, moved)
+        return P.mT @ self.inner.leave(y, moved) if self.order.gate else self.inner.leave(P.mT @ y, gate)
+
+    def _prefix(self, tokens: Tensor, features: Tensor, gate: Tensor | None) -> Tensor:
+        """Outputs (batch, token, width): each from a pass of its own over the tokens up to it."""
+        batch, count = tokens.shape[:2]
+        seen = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
+        P = self.order.matrix(features.unsqueeze(1).expand(-1, count, -1, -1), seen)  # (batch, prefix, rank, token)
+        P = P * seen[..., None]  # ranks beyond the prefix
+        here = torch.arange(count, device=tokens.device)
+        y = self.inner.core((P @ tokens.unsqueeze(1)).flatten(0, 1))
+        y = y.reshape(batch, count, *y.shape[1:])
+        if not self.order.restore:
+            moved = gate if gate is None or not self.order.gate else (P[:, here, here] @ gate)
+            return self.inner.leave(y[:, here, here], moved)
+        back = P[:, here, :, here].transpose(0, 1).unsqueeze(-2)  # (batch, prefix, 1, rank): where the last token went
+        if self.order.gate and gate is not None:
+            y = self.inner.leave(y, P @ gate.unsqueeze(1))
+            return (back @ y).squeeze(-2)
+        return self.inner.leave((back @ y).squeeze(-2), gate)
+
+
+def reorder_options(options: object) -> dict[str, Any]:
+    """Options of `TokenOrder` from a configuration, refused where one is unknown or of another kind.
+
+    `blocks`, which a stack adds to them, is passed on.
+
+    >>> reorder_options({"chunk": 8})
+    {'chunk': 8}
+    """
+    if not isinstance(options, dict):
+        raise InputError(teach("reorder: options by name", repr(options), 'write {"form": "chunks", "chunk": 16}'))
+    known = {name: value for name, value in inspect.signature(TokenOrder).parameters.items() if name != "features"}
+    own = {name: value for name, value in options.items() if name != "blocks"}
+    for name, value in own.items():
+        if name not in known:
+            raise InputError(teach(f"an option of reorder ({', '.join(known)})", repr(name), nearest(name, known)))
+        of_kind(f"{name} of reorder", value, str(known[name].annotation))
+    TokenOrder(1, **own)
+    return dict(options)

@@ -1,0 +1,88 @@
+"""Reordering as an option of a stack: where it stands, how it is saved, shared and refused."""
+
+import pytest
+import torch
+
+from repflow.core.errors import InputError, UnsupportedModelError
+from repflow.mixers.reorder import Reordered, reorder_options
+from repflow.models import StackConfig, StackForCausalLM, StackForSequenceClassification, load
+from repflow.models.recurrence.quantities import recurrent_layers
+from tests.models.stack.inputs import ids, stack
+
+
+def later_tokens_matter(network):
+    """Largest change of earlier logits when the last token is another one."""
+    rows = ids(1, 12)
+    changed = rows.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 64
+    with torch.no_grad():
+        return float((network(rows).logits - network(changed).logits)[:, :-1].abs().max())
+
+
+@pytest.mark.parametrize("mixers", [["s6"] * 3, ["softmax_attention"] * 3])
+@pytest.mark.parametrize(("blocks", "count"), [("first", 1), ("all", 3)])
+def test_blocks_that_reorder(tmp_path, mixers, blocks, count):
+    network = stack(mixers, reorder={"form": "chunks", "chunk": 4, "blocks": blocks})
+    assert sum(isinstance(block.mixer, Reordered) for block in network.model.blocks) == count
+    assert later_tokens_matter(network) < 1e-5
+    network.save_pretrained(tmp_path)
+    again = StackForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(ids()).logits, network(ids()).logits)
+    model = load(str(tmp_path))
+    assert model.layer_kinds == [{"s6": "ssm"}.get(mixers[0], "attention")] * 3
+    # a recurrence over tokens in another order is not read as one over the tokens
+    assert sorted(recurrent_layers(model)) == ([] if mixers[0] != "s6" else list(range(count, 3)))
+
+
+def test_without_reordering_a_configuration_is_what_it_was():
+    assert "reorder" not in StackConfig("s6").to_dict()
+    assert StackConfig("s6", reorder={"chunk": 4}).to_dict()["reorder"] == {"blocks": "first", "chunk": 4}
+
+
+@pytest.mark.parametrize("blocks", ["first", "all"])
+def test_shared_weights_are_shared_with_the_block_that_reorders(blocks):
+    plain = stack(["s6"] * 3, share=True)
+    network = stack(["s6"] * 3, share=True, reorder={"chunk": 4, "blocks": blocks})
+    first, last = (network.model.blocks[at].mixer for at in (0, 2))
+    assert first.inner.A_log is (last.inner if blocks == "all" else last).A_log
+    more = sum(p.numel() for p in network.parameters()) - sum(p.numel() for p in plain.parameters())
+    assert more == first.order.K.numel() == 32
+
+
+def test_a_leaky_language_model_is_built_by_name_alone():
+    with pytest.raises(InputError, match=r"reads later tokens .*leaky=True"):
+        stack(["s6"] * 2, reorder={"form": "whole"})
+    network = stack(["s6"] * 2, reorder={"form": "whole", "leaky": True})
+    assert later_tokens_matter(network) > 1e-3
+    with pytest.raises(UnsupportedModelError, match="tokens see later ones and padding"):
+        load(network)
+    config = StackConfig("s6", hidden_size=8, num_hidden_layers=2, num_labels=2, reorder={"form": "whole"})
+    assert StackForSequenceClassification(config)(ids()).logits.shape == (3, 2)
+
+
+def test_a_model_that_reorders_keeps_no_cache():
+    network = stack(["s6"] * 2, reorder={"chunk": 4})
+    with pytest.raises(InputError, match="use_cache=False"):
+        network(ids(), use_cache=True)
+    longer = network.generate(ids(1, 6), max_new_tokens=3, do_sample=False, use_cache=False)
+    assert longer.shape == (1, 9)
+
+
+BAD = {
+    "unknown": ({"chunks": 4}, "did you mean chunk"),
+    "blocks": ({"blocks": "last"}, "first, all"),
+    "kind": ({"chunk": "4"}, "a whole number"),
+    "temperature": ({"temperature": 0.0}, "hard=True"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_options_are_refused(case):
+    reorder, words = BAD[case]
+    with pytest.raises(InputError, match=words):
+        StackConfig("s6", reorder=reorder)
+
+
+def test_options_have_names():
+    with pytest.raises(InputError, match="options by name"):
+        reorder_options("chunks")

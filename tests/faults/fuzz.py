@@ -31,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import PIL.PngImagePlugin  # noqa: E402, F401  before files are watched
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
@@ -45,10 +46,13 @@ from repflow.store.canonical import seal  # noqa: E402
 from repflow.store.disk import digest  # noqa: E402
 from repflow.studies.engine.grid import read_study  # noqa: E402
 from repflow.tasks.own import read_own  # noqa: E402
+from repflow.tasks.pixels import load_images  # noqa: E402
 from repflow.training import Batch, Callback, Moment, RowBatches, TrainingConfig, train  # noqa: E402
 from tests.faults.damaged_checkpoints import KINDS, whole_folder  # noqa: E402
 from tests.faults.guard import ForbiddenError, Guard  # noqa: E402
 from tests.faults.mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
+from tests.tasks.pixels.image_files import FORMATS as IMAGES  # noqa: E402
+from tests.tasks.pixels.image_files import PIXELS, archive, png  # noqa: E402
 
 SECONDS = 10
 MEMORY = 12 << 30
@@ -264,6 +268,32 @@ def fuzz_training(files: Files, folder: Path, rng: Random) -> None:
     _train(path, Callback())
 
 
+def fuzz_images(files: Files, folder: Path, rng: Random) -> None:
+    """Files of CIFAR-10 alone and in an archive, PNG files by class, and arrays."""
+    kind = rng.choice((*IMAGES, "archive", "classes", "arrays"))
+    place = folder / "images"
+    place.mkdir()
+    if kind in IMAGES:
+        whole = IMAGES[kind]()
+        damaged = rng.choice(sorted(whole))
+        for name, data in whole.items():
+            (place / name).write_bytes(mutate_bytes(data, rng) if name == damaged else data)
+    elif kind == "archive":
+        place = archive(folder / "a.tgz", IMAGES["binary"]())
+        place.write_bytes(mutate_bytes(place.read_bytes(), rng))
+    elif kind == "classes":
+        for name in ("a", "b"):
+            (place / name).mkdir()
+            for number in range(3):
+                (place / name / f"{number}.png").write_bytes(png(PIXELS[number]))
+        (place / "a" / "1.png").write_bytes(mutate_bytes(png(PIXELS[1]), rng))
+    else:
+        place = folder / "a.npz"
+        np.savez(place, images=PIXELS[:6], labels=np.arange(6) % 2)
+        place.write_bytes(mutate_bytes(place.read_bytes(), rng))
+    load_images(str(place))
+
+
 FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "config": fuzz_config,
     "index": fuzz_index,
@@ -274,6 +304,7 @@ FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "toml": fuzz_toml,
     "run": fuzz_run,
     "training": fuzz_training,
+    "images": fuzz_images,
 }
 
 

@@ -175,7 +175,7 @@ def test_prompts_are_a_sequence():
     assert len(prompts) == 3
     assert prompts[-1] == list(prompts)[2]
     assert prompts[:2] == tuple(prompts)[:2]
-    assert TASKS == ("text", "random", "kvpr", "mdqa", "recall")
+    assert TASKS == ("text", "random", "kvpr", "mdqa", "recall", "pixels")
 
 
 def test_lengths_are_counted_once():

@@ -21,6 +21,7 @@ EXTRAS = {
     "bm25": ("bm25s",),
     "figures": ("matplotlib",),
     "gguf": ("gguf",),
+    "images": ("PIL",),
     "tables": ("pandas", "pyarrow", "xarray"),
 }
 """Extra → the modules it brings."""

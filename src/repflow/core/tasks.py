@@ -50,6 +50,7 @@ TASKS = (
         item="document",
     ),
     TaskRow("recall", drawer="repflow.tasks.recall:recall_of", options=("index", "classes", "items"), labelled=True),
+    TaskRow("pixels", drawer="repflow.tasks.pixels:pixel_prompts", labelled=True),
 )
 
 NAMES = tuple(row.name for row in TASKS)

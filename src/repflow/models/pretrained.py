@@ -8,6 +8,7 @@ of unlisted mixers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from repflow.models.families import prepare
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.reading import Reading
 from repflow.models.self_check import check, short_chunks
+from repflow.models.stack.config import StackConfig
 from repflow.models.streaming import OnFinalNorm, OnState, stream_states
 from repflow.models.weights import digest, nonfinite
 from repflow.models.weights.nonfinite import NonFinite
@@ -136,7 +138,15 @@ class Model:
         if not any("attention" in kind for kind in self.layer_kinds):
             return None
         value = getattr(text_config(self.network.config), "max_position_embeddings", None)
-        return int(value) if value else None
+        return int(value) + (self.class_token is not None) if value else None
+
+    @property
+    def class_token(self) -> tuple[int, Callable[[int], int]] | None:
+        """Id of a class token, and its place among a number of other tokens; None for a model that has none."""
+        config = self.network.config
+        if not isinstance(config, StackConfig) or config.class_token is None:
+            return None
+        return config.levels, lambda tokens: int(config.class_place(tokens) or 0)
 
     @property
     def device(self) -> torch.device:
@@ -251,7 +261,9 @@ def _head(network: PreTrainedModel) -> nn.Module | None:
 @timed("checks")
 def _run_check(network: PreTrainedModel, reading: Reading, *, doubtful: bool) -> None:
     try:
-        check(network, reading, doubtful=doubtful)
+        # a stack without a head of tokens is a classifier, whose own pass may want a class token
+        bare = reading.head is None and isinstance(network.config, StackConfig)
+        check(network.base_model if bare else network, reading, doubtful=doubtful)
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         if isinstance(error, UnsupportedModelError):
             raise

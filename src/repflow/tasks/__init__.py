@@ -6,6 +6,7 @@ from repflow.tasks.conformance import TaskReport, check_task
 from repflow.tasks.english import english_prompts, english_texts
 from repflow.tasks.make import file_prompts, id_prompts, random_prompts, text_prompts
 from repflow.tasks.own import jsonl_prompts
+from repflow.tasks.pixels import Images, PixelData, PixelLayout, load_images, pixel_prompts
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, check_fit, check_lengths
 from repflow.tasks.recall import RecallRows, RecallSetting, recall_prompts, recall_rows
 from repflow.tasks.retrieval import RETRIEVAL, Task, TaskOptions, make_task, matched_prompts
@@ -14,6 +15,9 @@ __all__ = [
     "RETRIEVAL",
     "TASKS",
     "Encoder",
+    "Images",
+    "PixelData",
+    "PixelLayout",
     "Prompt",
     "Prompts",
     "RecallRows",
@@ -29,9 +33,11 @@ __all__ = [
     "file_prompts",
     "id_prompts",
     "jsonl_prompts",
+    "load_images",
     "make_task",
     "matched_prompts",
     "parse_length",
+    "pixel_prompts",
     "random_prompts",
     "recall_prompts",
     "recall_rows",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers import build
+from repflow.mixers.base import Mixer
 from repflow.mixers.build import mixer_options
 from repflow.mixers.parts.channel_mixing import ChannelMixing
 from repflow.mixers.reorder import Reordered
@@ -18,7 +21,8 @@ from repflow.models.stack.config import StackConfig
 class StackBlock(nn.Module):
     """λ h + mixer(norm(h)), then h + mlp(norm(h)) where the configuration has a feed-forward layer here.
 
-    λ is 1 unless the configuration says otherwise, and so is the correction of NeuTRENO left out.
+    λ is 1 unless the configuration says otherwise, and so is the correction of NeuTRENO left out. A block that mixes
+    both ways has a second mixer, which reads the tokens from the last to the first; the two outputs are added.
     """
 
     def __init__(self, config: StackConfig, layer: int) -> None:
@@ -29,10 +33,9 @@ class StackBlock(nn.Module):
         if "layer" in mixer_options(family):  # its initialisation depends on the layer's place
             options = {**place, **options}
         self.mixer_norm = make_norm(config)
-        self.mixer = build(family, config.hidden_size, **options)
-        if config.reorders(layer):
-            assert config.reorder is not None
-            self.mixer = Reordered(self.mixer, **{k: v for k, v in config.reorder.items() if k != "blocks"})
+        self.mixer = _mixer(config, layer, family, options)
+        self.backward_mixer = _mixer(config, layer, family, options) if config.both_ways(layer) else None
+        self.dropout: nn.Module = nn.Dropout(config.dropped(layer)) if config.dropped(layer) else nn.Identity()
         kind = config.mlp[layer]
         if kind is not None:
             self.mlp_norm = make_norm(config)
@@ -55,10 +58,13 @@ class StackBlock(nn.Module):
         """
         normed = self.mixer_norm(hidden_states)
         mixed = self.mixer(normed) if carries is None else self.mixer.advance(normed, carries[0])
+        if self.backward_mixer is not None:
+            mixed = mixed + self.backward_mixer(normed.flip(1)).flip(1)
         if self.neutreno:
             if first is None:
                 raise InputError(teach("the first block's normed input", "none", "run the whole stack"))
             mixed = mixed + self.neutreno * (first - normed)
+        mixed = self.dropout(mixed)
         plain = isinstance(self.skip, float) and self.skip == 1
         hidden_states = hidden_states + mixed if plain else self.skip * hidden_states + mixed
         if self.has_mlp:
@@ -66,8 +72,16 @@ class StackBlock(nn.Module):
             if carries is not None and isinstance(self.mlp, ChannelMixing):
                 hidden_states = hidden_states + _behind(self.mlp, normed, carries[1])
             else:
-                hidden_states = hidden_states + self.mlp(normed)
+                hidden_states = hidden_states + self.dropout(self.mlp(normed))
         return hidden_states
+
+
+def _mixer(config: StackConfig, layer: int, family: str, options: dict[str, Any]) -> Mixer:
+    mixer = build(family, config.hidden_size, **options)
+    if not config.reorders(layer):
+        return mixer
+    assert config.reorder is not None
+    return Reordered(mixer, **{key: value for key, value in config.reorder.items() if key != "blocks"})
 
 
 def _behind(mlp: nn.Module, x: Tensor, carry: Carry) -> Tensor:

@@ -21,6 +21,9 @@ MLPS = ("gelu", "swiglu", "rwkv")
 POOLINGS = ("mean", "last")
 TASKS = ("language", "classification")
 REORDERED = ("first", "all")
+CLASS_TOKENS = ("start", "middle", "end")
+LEVELS = (-1.0, 1.0)
+"""Of the first and the last id of a stack with input_channels."""
 
 
 class StackConfig(PreTrainedConfig):  # type: ignore[misc]
@@ -30,7 +33,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         mixers: One entry per layer: a family's name, or {"name": family, option: value, ...} with the options of
             `repflow.mixers.build`. A single entry serves all `num_hidden_layers`.
         hidden_size: Width of the residual stream.
-        vocab_size: Token ids; levels of the input where there are input_channels.
+        vocab_size: Token ids; levels of the input where there are input_channels. With a class token the last id is
+            the token's.
         num_hidden_layers: Number of layers; the length of `mixers` where that is a list.
         mlp: Feed-forward layer behind each mixer: gelu, swiglu, rwkv (channel mixing), None for none, or a list of
             these.
@@ -50,7 +54,15 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             numbers share.
         max_position_embeddings: Tokens that get a learned position embedding; None for none.
         input_channels: Channels of real inputs (batch, token, channel) in place of token ids; None for ids.
-        pooling: How a classifier sums up a sequence: mean over its tokens, or the last one.
+        input_range: Levels of the first and the last id where ids stand for real inputs.
+        class_token: Where a classifier has a learned token from whose state the class is read: start, middle (behind
+            half of the others) or end; None for none. It has no position embedding. Sequences are then of one length.
+        bidirectional: Whether a classifier's layers also mix from the last token to the first, by a mixer of their own
+            whose output is added; or a list of these. Sequences are then of one length.
+        dropout: Share of channels that are dropped from what each mixer and feed-forward layer adds, while training;
+            or a list of these.
+        embedding_dropout: The same for what enters the first layer.
+        pooling: How a classifier without a class token sums up a sequence: mean over its tokens, or the last one.
         task: language or classification; decides what `repflow.load` builds.
         initializer_range: Standard deviation of the embeddings at initialisation.
         tie_word_embeddings: Whether the head is the embedding table.
@@ -67,6 +79,11 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     skip_learned: bool = False
     neutreno: float = 0.0
     reorder: dict[str, Any] | None = None
+    input_range: Sequence[float] = LEVELS
+    class_token: str | None = None
+    bidirectional: Sequence[bool] = ()
+    dropout: Sequence[float] = ()
+    embedding_dropout: float = 0.0
 
     def __init__(
         self,
@@ -88,6 +105,11 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         share: bool | Sequence[int] = False,
         max_position_embeddings: int | None = None,
         input_channels: int | None = None,
+        input_range: Sequence[int | float] = LEVELS,
+        class_token: str | None = None,
+        bidirectional: bool | Sequence[bool] = False,
+        dropout: float | Sequence[float] = 0.0,
+        embedding_dropout: float = 0.0,
         pooling: str = "mean",
         task: str = "language",
         initializer_range: float = 0.02,
@@ -118,6 +140,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             if kind is not None:
                 one_of("mlp", kind, MLPS)
         self.share = _groups(share, self.mixers, self.mlp)
+        self._set_classifier(input_range, class_token, bidirectional, dropout, embedding_dropout)
         self.hidden_size, self.vocab_size, self.mlp_size = hidden_size, vocab_size, mlp_size
         self.norm, self.norm_eps, self.embedding_norm = norm, norm_eps, embedding_norm
         self.final_norm = norm != "none" if final_norm is None else final_norm
@@ -152,6 +175,62 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     def reorders(self, layer: int) -> bool:
         """Whether a layer reads tokens in another order."""
         return self.reorder is not None and (layer == 0 or self.reorder["blocks"] == "all")
+
+    def _set_classifier(
+        self,
+        input_range: Sequence[int | float],
+        class_token: str | None,
+        bidirectional: Any,
+        dropout: Any,
+        entering: float,
+    ) -> None:
+        """Keep what classifiers of images need, where it is asked for."""
+        if class_token is not None:
+            one_of("class_token", class_token, CLASS_TOKENS)
+        layers = self.num_hidden_layers
+        both = _per_layer(
+            "bidirectional", bidirectional if isinstance(bidirectional, bool) else list(bidirectional), layers
+        )
+        dropped = _per_layer("dropout", dropout if isinstance(dropout, int | float) else list(dropout), layers)
+        for way in both:
+            of_kind("bidirectional", way, "bool")
+        for name, share in (*(("dropout", share) for share in dropped), ("embedding_dropout", entering)):
+            of_kind(name, share, "float")
+            if not 0 <= share < 1:
+                raise InputError(teach(f"{name} from 0 to below 1", str(share), "leave it out for none"))
+        low, high = levels = tuple(map(float, input_range))[:2] if len(input_range) == 2 else (1.0, 1.0)
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(teach("input_range of two numbers in order", repr(input_range), "leave it out"))
+        wanted = {"input_range": list(levels), "class_token": class_token, "embedding_dropout": float(entering)}
+        plain = {"input_range": list(LEVELS), "class_token": None, "embedding_dropout": 0.0}
+        for name, value in wanted.items():
+            if value != plain[name]:
+                setattr(self, name, value)
+        if any(both):
+            self.bidirectional = both
+        if any(dropped):
+            self.dropout = [float(share) for share in dropped]
+
+    def both_ways(self, layer: int) -> bool:
+        """Whether a layer also mixes from the last token to the first."""
+        return bool(self.bidirectional and self.bidirectional[layer])
+
+    def dropped(self, layer: int) -> float:
+        """Dropout of a layer."""
+        return self.dropout[layer] if self.dropout else 0.0
+
+    @property
+    def levels(self) -> int:
+        """Ids that are levels, or tokens other than the class token."""
+        return int(self.vocab_size) - (self.class_token is not None)
+
+    def class_place(self, tokens: int) -> int | None:
+        """Place of the class token before, behind or between other tokens; None without one.
+
+        >>> StackConfig(class_token="middle").class_place(9), StackConfig(class_token="end").class_place(9)
+        (4, 9)
+        """
+        return {None: None, "start": 0, "middle": tokens // 2, "end": tokens}[self.class_token]
 
 
 def _refuse_misspelt(others: dict[str, Any]) -> None:

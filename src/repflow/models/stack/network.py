@@ -4,7 +4,8 @@ The layers are exact and small rather than tuned: what is measured on them is th
 auto classes know it as `repflow_stack`, so a folder made by `save_pretrained` or a `config:FILE.json` loads like any
 other model.
 
-Every mixer is causal, so batches are padded on the right and need no mask, except for pooling. `generate` reads the
+Every mixer is causal, so batches are padded on the right and need no mask, except for pooling. A classifier may also
+mix both ways and have a class token; its sequences are then of one length. `generate` reads the
 prompts once and goes on from what every layer kept of them (`StackCache`); prompts of one batch are of equal length.
 """
 
@@ -92,6 +93,9 @@ class StackModel(StackPreTrainedModel):
         if config.max_position_embeddings is not None:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
             nn.init.normal_(self.position_embeddings.weight, std=spread)
+        if config.class_token is not None:
+            self.class_token = nn.Parameter(torch.randn(width))
+        self.embedding_dropout = nn.Dropout(config.embedding_dropout) if config.embedding_dropout else nn.Identity()
         if config.embedding_norm:
             self.embedding_norm = make_norm(config, "layer" if config.norm == "none" else config.norm)
         self.blocks = nn.ModuleList(StackBlock(config, layer) for layer in range(config.num_hidden_layers))
@@ -117,34 +121,49 @@ class StackModel(StackPreTrainedModel):
         Args:
             start: Tokens before these.
             inputs: Token ids (batch, token); with input_channels, real inputs (batch, token, channel), or ids as
-                levels: id v of V is 2 v / (V − 1) − 1 in every channel.
+                levels: id v of V is spread over the input range in equal steps, the same in every channel. Real inputs
+                get the class token; ids name it by the last id, so that states stay those of the ids.
         """
         channels = self.config.input_channels
         if inputs.is_floating_point():
             if channels is None or inputs.ndim != 3 or inputs.shape[2] != channels:
                 expected = "token ids (batch, token)" if channels is None else f"inputs (batch, token, {channels})"
                 raise InputError(teach(expected, f"floats of shape {tuple(inputs.shape)}", "see input_channels"))
-            hidden = self.input_projection(inputs.to(self.input_projection.weight.dtype))
-        elif inputs.ndim != 2:
+            return self._placed(self.input_projection(inputs.to(self.input_projection.weight.dtype)), start)
+        if inputs.ndim != 2:
             expected = "token ids (batch, token)"
             raise InputError(teach(expected, f"shape {tuple(inputs.shape)}", "pass ids[None] for one sequence"))
-        elif channels is not None:
-            level = (2 * inputs / max(self.config.vocab_size - 1, 1) - 1).to(self.input_projection.weight.dtype)
+        if channels is not None:
+            (low, high), kind = self.config.input_range, self.input_projection.weight.dtype
+            level = (low + (high - low) * inputs / max(self.config.levels - 1, 1)).to(kind)
             hidden = self.input_projection(level[..., None].expand(-1, -1, channels))
         else:
             assert self.embeddings is not None
             hidden = self.embeddings(inputs)
-        return self._placed(hidden, start)
+        marked = None if self.config.class_token is None else inputs == self.config.levels
+        return self._placed(hidden, start, marked)
 
-    def _placed(self, hidden: Tensor | None, start: int = 0) -> Tensor:
+    def _placed(self, hidden: Tensor | None, start: int = 0, marked: Tensor | None = None) -> Tensor:
+        """Add positions, and the class token where `marked` says, or at its place where nothing is marked."""
         assert hidden is not None
-        most, end = self.config.max_position_embeddings, start + (0 if hidden is None else hidden.shape[1])
+        most = self.config.max_position_embeddings
         if most is not None:
+            places = torch.arange(start, start + hidden.shape[1], device=hidden.device)
+            if marked is not None:  # which has no position of its own
+                places = ((~marked).cumsum(1) - 1).clamp(min=0)
+            end = start + hidden.shape[1] - (marked is not None and bool(marked.any()))
             if end > most:
                 expected = f"at most {most} tokens, which have a position embedding"
                 raise InputError(teach(expected, str(end), "cut the sequence"))
-            hidden = hidden + self.position_embeddings(torch.arange(start, end, device=hidden.device))
-        return self.embedding_norm(hidden) if self.config.embedding_norm else hidden
+            hidden = hidden + self.position_embeddings(places)
+        if marked is not None:
+            hidden = torch.where(marked[..., None], self.class_token.to(hidden.dtype), hidden)
+        elif (place := self.config.class_place(hidden.shape[1])) is not None:
+            token = self.class_token.to(hidden.dtype).expand(len(hidden), 1, -1)
+            hidden = torch.cat([hidden[:, :place], token, hidden[:, place:]], 1)
+        normed = self.embedding_norm(hidden) if self.config.embedding_norm else hidden
+        entering: Tensor = self.embedding_dropout(normed)
+        return entering
 
     def forward(
         self,
@@ -210,6 +229,9 @@ class StackForCausalLM(StackPreTrainedModel, GenerationMixin):  # type: ignore[m
 
     def __init__(self, config: StackConfig) -> None:
         config = _for_task(config, "language")
+        if config.class_token is not None or config.bidirectional:
+            got = "a class token" if config.class_token is not None else "layers that mix both ways"
+            raise InputError(teach("a causal stack without a class token", got, "build a classifier, or leave it out"))
         super().__init__(config)
         self.model = StackModel(config)
         refuse_leak(self.model)
@@ -307,14 +329,37 @@ class StackForSequenceClassification(StackPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutput | tuple:
         """Logits (batch, class), and the mean loss where there are labels (batch,)."""
+        self._check_mask(attention_mask)
         output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        logits = self.score(pool(output.last_hidden_state, attention_mask, self.config.pooling))
+        logits = self.score(self._summed_up(output.last_hidden_state, input_ids, attention_mask))
         loss = None
         if labels is not None:
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
             loss = functional.cross_entropy(wide, labels.to(wide.device))
         output = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
         return _returned(output, return_dict)
+
+    def _check_mask(self, mask: Tensor | None) -> None:
+        """Refuse padding where tokens before it would see it."""
+        apart = self.config.class_token is not None or bool(self.config.bidirectional)
+        if apart and mask is not None and not bool(mask.all()):
+            expected = "sequences of one length for a class token or layers that mix both ways"
+            raise InputError(teach(expected, "a mask with padding", "run sequences of other lengths by themselves"))
+
+    def _summed_up(self, hidden: Tensor, inputs: Tensor | None, mask: Tensor | None) -> Tensor:
+        """State (batch, width) that the class is read from."""
+        if self.config.class_token is None:
+            return pool(hidden, mask, self.config.pooling)
+        if inputs is None or inputs.is_floating_point():
+            place = self.config.class_place(hidden.shape[1] - 1)
+            assert place is not None
+            return hidden[:, place]
+        marked = inputs == self.config.levels
+        if not bool((marked.sum(1) == 1).all()):
+            expected = f"one class token in each row of ids, whose id is {self.config.levels}"
+            got = f"{marked.sum(1).tolist()[:8]}"
+            raise InputError(teach(expected, got, f"put it at the {self.config.class_token} of the row"))
+        return hidden[marked]
 
 
 def refuse_leak(model: StackModel) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -176,9 +176,10 @@ def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int
     row, first, options = task_row(config.task), models[0], task_options(config)
     assert row is not None
     own = {name: getattr(options, name) for name in row.options}
+    mark = first.class_token
     prompts: Prompts = part_of(row.drawer)(
         first.vocab_size if vocabulary is None else vocabulary,
-        length=config.length,
+        length=config.length - (mark is not None),
         samples=config.samples,
         seed=config.seed,
         tokenizer=first.tokenizer,
@@ -187,7 +188,19 @@ def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int
         without=padding_ids(*models),
         **own,
     )
+    if mark is not None:
+        prompts = _with_class_token(prompts, *mark)
     return note_random(prompts, _misled(models)) if config.task == "random" else prompts
+
+
+def _with_class_token(prompts: Prompts, token: int, place_among: Callable[[int], int]) -> Prompts:
+    """Prompts with the token from whose state a classifier reads the class, where it was trained to have it."""
+    samples = []
+    for prompt in prompts:
+        at = place_among(len(prompt.ids))
+        ids = (*prompt.ids[:at], token, *prompt.ids[at:])
+        samples.append(replace(prompt, ids=ids, tokens=(*prompt.tokens[:at], "class", *prompt.tokens[at:])))
+    return replace(prompts, samples=tuple(samples))
 
 
 def _misled(models: Sequence[Model]) -> list[str]:
@@ -197,7 +210,8 @@ def _misled(models: Sequence[Model]) -> list[str]:
 
 def padding_ids(*models: Model) -> list[int]:
     """Ids that random prompts leave out."""
-    return sorted({model.padding_id for model in models if model.padding_id is not None})
+    marks = {model.class_token[0] for model in models if model.class_token is not None}
+    return sorted({model.padding_id for model in models if model.padding_id is not None} | marks)
 
 
 @timed("prompts")

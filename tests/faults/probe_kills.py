@@ -35,7 +35,7 @@ def main(folder, kills):
     model, prompts, runs = load_model(config), labelled(), folder / "runs"
 
     def work(name):
-        return run(config, model=model, prompts=prompts, out=runs, name=name)
+        return run(config, model=model, given=prompts, out=runs, name=name)
 
     print(json.dumps(kill_and_resume(work, runs, kills=kills, midway=kills // 3, per_run=3, within=0.8)))
 

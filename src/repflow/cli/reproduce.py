@@ -69,7 +69,7 @@ def command(
     """
     from repflow.spec.length import parse_length
     from repflow.store.name import check_name
-    from repflow.studies.reproduce.study import run, run_name
+    from repflow.studies.reproduce.study import reproduce, run_name
 
     check_place(out)
     options["states"] = None if options["states"] is None else words(options["states"])
@@ -88,7 +88,7 @@ def command(
         return ProgressLine(f"{number}/{count} {cell.name}")
 
     with quiet():
-        result = run(config, out=out, name=called, label=label)
+        result = reproduce(config, out, called, label)
     _print(result, out, called, as_json=as_json)
     raise typer.Exit(_code(result))
 

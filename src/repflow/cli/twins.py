@@ -13,7 +13,7 @@ from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.study import RUNS, json_object, short_name
 from repflow.store.disk import check_place
-from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, run, study_name
+from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, judged, study_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -55,7 +55,7 @@ def command(
 
     note(f"{short_name(config.model)}: loading")
     with quiet():
-        result = run(config, out=out, name=name, progress=progress, note=note)
+        result = judged(config, out, name, progress=progress, note=note)
     if as_json:
         print(json.dumps(json_object(result, folder / SUMMARY), allow_nan=False), flush=True)
     else:

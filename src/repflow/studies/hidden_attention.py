@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.studies.engine.opening import open_run
+from repflow.studies.engine.opening import once
 
 if TYPE_CHECKING:
     import numpy as np
@@ -307,15 +307,13 @@ def _findings(error: np.ndarray) -> list[Finding]:
 
 
 def _store(result: Result, model: Model, prompts: Prompts, out: str | Path, name: str | None) -> Result:
-    from repflow.store import load_result, safe_name
+    from repflow.store import safe_name
 
     listed = "-".join(map(str, result.config["layers"]))
     called = name or safe_name(f"{model.name}-{model.init}-attention-{listed}-{result.config['length']}")
     digests = {"weights": model.digest(), "prompts": prompts.digest()}
     result.provenance["digests"] = digests
     fixed = {key: result.provenance[key] for key in ("repflow", "python", "packages", "device", "dtype", "digests")}
-    with open_run(out, called, config=result.config, provenance=fixed, models={"model": model}) as folder:
-        if folder.finished:
-            return load_result(folder.path)
-        folder.finish(result)
-    return result
+    models = {"model": model}
+    with once(Path(out), called, lambda _: result, config=result.config, provenance=fixed, models=models) as (_, kept):
+        return kept

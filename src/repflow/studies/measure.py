@@ -31,7 +31,7 @@ from repflow.studies.engine.parts import (
     words,
 )
 from repflow.studies.engine.prompts import check_task, given_task, make_prompts, own_file, prompt_facts
-from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study, run_study
+from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study
 
 if TYPE_CHECKING:
     from repflow.capture.measure import MeasureOptions
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.studies.engine.size import Size
-    from repflow.tasks import Prompts
 
 
 __all__ = ["MeasureConfig", "check_request", "check_task", "load_model", "make_prompts", "measure", "run", "run_name"]
@@ -189,21 +188,8 @@ class Measure(Study[MeasureConfig, MeasureJob]):
 
 STUDY = Measure()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: MeasureConfig,
-    *,
-    model: Model | None = None,
-    prompts: Prompts | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Measure one model; see `run_study`."""
-    models = None if model is None else {ONE: model}
-    return run_study(STUDY, config, models=models, given=prompts, out=out, name=name, progress=progress)
 
 
 def measure_options(config: MeasureConfig, model: Model) -> MeasureOptions:
@@ -279,7 +265,7 @@ def measure(
         check_task(config)
     loaded = loaded_model(model, config, options)
     prompts = given_task(task, config, loaded, options) if named is None else None
-    return run(config, model=loaded, prompts=prompts, out=out, name=name)
+    return run(config, model=loaded, given=prompts, out=out, name=name)
 
 
 def _named(metrics: Any) -> Any:

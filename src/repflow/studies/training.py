@@ -6,10 +6,9 @@ drawn, exported and compared as every other run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +18,10 @@ from repflow.store import load_result, read_record
 from repflow.store.record import is_run
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.parts import Length, Metrics, Spec, StateKind, Task, defaults, option
-from repflow.studies.engine.study import BaseStudy
+from repflow.studies.engine.study import BaseStudy, Call
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
-    from repflow.models import Model
+    pass
 
 NAME = "training"
 DIFFERENCE = "difference/"
@@ -61,16 +59,7 @@ class Training(BaseStudy[TrainingHistoryConfig]):
         name = f"{config.model}-{NAME}-{config.task}"
         return Names(name, name, name)
 
-    def run(
-        self,
-        config: TrainingHistoryConfig,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    def conduct(self, config: TrainingHistoryConfig, call: Call) -> Result:
         """Refuse: a training is not a command."""
         raise _no_command()
 

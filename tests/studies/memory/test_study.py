@@ -128,10 +128,10 @@ def test_one_decay_has_no_range():
     model = made("mamba2")
     short, long = Prompt((1, 2)), Prompt((1, 2, 3, 4))
     with pytest.raises(InputError, match="a prompt of at least 3 tokens; got 2 at most"):
-        run(SMALL, model=model, prompts=Prompts("own", (short, short)))
-    result = run(SMALL, model=model, prompts=Prompts("own", (short, long)))
+        run(SMALL, model=model, given=Prompts("own", (short, short)))
+    result = run(SMALL, model=model, given=Prompts("own", (short, long)))
     assert "1 prompts of fewer than 3 tokens" in {f.code: f.message for f in result.findings}["short_prompts"]
-    assert "short_prompts" not in {f.code for f in run(SMALL, model=model, prompts=Prompts("own", (long,))).findings}
+    assert "short_prompts" not in {f.code for f in run(SMALL, model=model, given=Prompts("own", (long,))).findings}
 
 
 def test_names_of_runs():

@@ -153,7 +153,7 @@ def test_one_run_alone_claims_only_its_part(runs):
 
 def test_what_is_missing_is_measured(runs, tmp_path):
     config = DiagnoseConfig(task="planted", flow_run=str(runs / "flow"), samples=240, seeds=1, answers=0, lens=0)
-    result = diagnose.run(config, model=PlantedModel(label_at=2), task=PlantedTask(), out=tmp_path, name="d")
+    result = diagnose.run(config, model=PlantedModel(label_at=2), given=PlantedTask(), out=tmp_path, name="d")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["d", "d-probe"]
     assert result.provenance["runs"] == {"flow": str(runs / "flow"), "probe": "d-probe"}
 

@@ -14,7 +14,7 @@ from repflow.models.stack.network import StackConfig, StackForCausalLM
 from repflow.report.terminal.recency import curve_table, reach_table, summary_table, view
 from repflow.store import load_result, verify
 from repflow.studies.recency.ratio import influence_ratio
-from repflow.studies.recency.study import RecencyConfig, check_request, run, run_name
+from repflow.studies.recency.study import Compared, RecencyConfig, check_request, run, run_name
 from repflow.tasks import Prompt, Prompts
 from repflow.theory.influence_curve import exponential_fit
 from tests.models.stack.inputs import stack
@@ -349,9 +349,9 @@ def test_t_beyond_the_length_is_refused_before_a_model_is_loaded():
 def test_prompts_too_short_for_a_ratio_are_refused_before_they_are_run(tmp_path, mamba):
     prompts = Prompts("own", (Prompt((5, 6, 7)), Prompt((5, 6))))
     with pytest.raises(InputError, match=r"at least 3 tokens before token t, so that the ratio of two .*; got 2"):
-        run(RecencyConfig(), model=mamba, prompts=prompts, out=tmp_path, name="r", compared=True)
+        Compared().run(RecencyConfig(), model=mamba, given=prompts, out=tmp_path, name="r")
     assert not (tmp_path / "r").exists()
-    assert run(RecencyConfig(), model=mamba, prompts=prompts)["log_influence"].shape == (2, 3)
+    assert run(RecencyConfig(), model=mamba, given=prompts)["log_influence"].shape == (2, 3)
 
 
 def test_a_model_whose_gradient_is_cut_is_refused_and_leaves_nothing(tmp_path):

@@ -46,9 +46,9 @@ def test_row_recipe_and_options_agree(name):
     assert {*recipe.roles} <= ROLES.keys()
     config = ReproduceConfig(recipe=name)
     again = STUDY.again(json.loads(json.dumps({"study": recipe.stored_as} | recipe.asked(config))))
-    assert recipe.run_name(again) == recipe.run_name(config)
+    assert recipe.names(again) == recipe.names(config)
     if "seed" in recipe.takes:
-        assert recipe.run_name(replace(config, seed=1)) != recipe.run_name(config)
+        assert recipe.names(replace(config, seed=1)) != recipe.names(config)
 
 
 @pytest.mark.parametrize(("name", "scale"), CASES)

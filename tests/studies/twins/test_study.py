@@ -92,6 +92,8 @@ def test_a_finished_study_loads_no_model(place, monkeypatch):
     first = run(config, out="runs")
     monkeypatch.setattr(measure, "load_model", lambda *_: pytest.fail("loaded a model"))
     again = run(config, out="runs")
+    assert {"load", "forward"} <= first.provenance.pop("seconds").keys()
+    assert "load" not in again.provenance.pop("seconds")
     assert json.dumps(again.to_json()) == json.dumps(first.to_json())
     assert (
         load_result(*Path("runs").glob("gpt-text-twins*/summary")).provenance["verdicts"]

@@ -6,7 +6,7 @@ checkpoints gives a `step` axis (`repflow.studies.compare.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,11 @@ from repflow.studies.compare.config import (
 from repflow.studies.compare.pair import Pair, pair_given
 from repflow.studies.compare.steps import Steps
 from repflow.studies.engine.naming import Names
-from repflow.studies.engine.study import BaseStudy, Study
+from repflow.studies.engine.study import BaseStudy, Call, Study
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
     from repflow.core.results import Result
     from repflow.models import Model
-    from repflow.studies.engine.matching import PairedPrompts
 
 __all__ = ["CompareConfig", "check_request", "compare", "run", "run_name"]
 
@@ -48,19 +46,10 @@ class Compare(BaseStudy[CompareConfig]):
         """Refuse wrong options, tasks and files."""
         check_words(config)
 
-    def run(
-        self,
-        config: CompareConfig,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    def conduct(self, config: CompareConfig, call: Call) -> Result:
         """Compare two models (`models` labelled `a` and `b`, `given` paired prompts), or the checkpoints of one."""
-        kind: Study[CompareConfig, Any] = Steps() if models is None and not config.model_b else Pair()
-        return kind.run(config, models=models, given=given, out=out, name=name, progress=progress)
+        kind: Study[CompareConfig, Any] = Steps() if call.models is None and not config.model_b else Pair()
+        return kind.conduct(config, call)
 
     def names(self, config: CompareConfig) -> Names:
         """Models, task and length."""
@@ -69,21 +58,8 @@ class Compare(BaseStudy[CompareConfig]):
 
 STUDY = Compare()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: CompareConfig,
-    *,
-    models: tuple[Model, Model] | None = None,
-    paired: PairedPrompts | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Compare two models, or the checkpoints of one; see `Compare.run`."""
-    loaded = None if models is None else dict(zip("ab", models, strict=True))
-    return STUDY.run(config, models=loaded, given=paired, out=out, name=name, progress=progress)
 
 
 def compare(
@@ -134,7 +110,7 @@ def compare(
     paired = None
     if not is_task:
         paired = pair_given(texts, config, a, b, options)
-    return run(config, models=(a, b), paired=paired, out=out, name=name)
+    return run(config, models={"a": a, "b": b}, given=paired, out=out, name=name)
 
 
 def _is_twin(model: Any) -> bool:

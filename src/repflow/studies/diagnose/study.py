@@ -39,7 +39,7 @@ from repflow.studies.engine.parts import (
     help_of,
     option,
 )
-from repflow.studies.engine.study import ONE, BaseStudy
+from repflow.studies.engine.study import ONE, BaseStudy, Call
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe import study as probe
 from repflow.studies.probe.config import (
@@ -55,9 +55,7 @@ from repflow.studies.probe.config import (
 )
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress
     from repflow.core.results import Result
-    from repflow.models import Model
 
 _limits = Thresholds()
 SHARED = (
@@ -198,50 +196,34 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
         if probed is not None and config.probe_run is None:
             probe.STUDY.check(probed)
 
-    def run(
-        self,
-        config: DiagnoseConfig,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    def conduct(self, config: DiagnoseConfig, call: Call) -> Result:
         """Measure and probe one model, and say what the numbers allow.
 
-        Args:
-            config: what to do.
-            models: a loaded model, instead of `config.model`.
-            given: a Task object, instead of `config.task`.
-            out: folder of runs; the measured and the probed run are stored there too, as NAME-flow and NAME-probe.
-            name: name of the diagnosis in `out`.
-            progress: called after each batch.
+        `given` is a Task object; the measured and the probed run are stored beside the diagnosis, as NAME-flow and
+        NAME-probe.
         """
-        from repflow.store import check_name, safe_name
+        from repflow.store import safe_name
 
-        if name is not None:
-            check_name(name)
-        if given is None:
+        if call.given is None:
             self.check(config)
-        model = None if models is None else models[ONE]
-        names = {part: safe_name(f"{name or _base_name(config)}-{part}") for part in ("flow", "probe")}
+        names = {part: safe_name(f"{call.name or _base_name(config)}-{part}") for part in ("flow", "probe")}
         runs = _taken(config)
-        if config.model or model is not None:
-            runs = _worked(config, runs, names, model=model, task=given, out=out, progress=progress)
+        live = bool(config.model) or call.models is not None
+        if live:
+            runs = _worked(config, runs, names, call)
         flow, probed = runs["flow"], runs["probe"]
         result = diagnose_results(flow, probed, config.thresholds())
-        live = bool(config.model) or model is not None
         keys = ("model", "task") if live else ("model", "task", "length", "init")
         stored = {key: value for key, value in identity(config).items() if not (key.endswith("_run") and value is None)}
         result.config = stored | {key: result.config[key] for key in keys}
         del result.config["allow_leak"]  # no part of what the run is, as with a probe
-        if out is None:
+        if call.out is None:
             return result
         given_runs = {"flow": config.flow_run, "probe": config.probe_run}
         named = {part: None if runs[part] is None else given_runs[part] or names[part] for part in names}
         result.provenance["runs"] = named
-        return keep_result(result, out, name or self.run_name(config), {"digests": _digests(flow, probed)})
+        digests = {"digests": _digests(flow, probed)}
+        return keep_result(result, call.out, call.name or self.run_name(config), digests, call.begun)
 
     def reads(self, config: DiagnoseConfig) -> tuple[int, int]:
         """What is measured, and what is probed."""
@@ -265,6 +247,7 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
 
 STUDY = Diagnose()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
 
 
@@ -280,20 +263,6 @@ def _base_name(config: DiagnoseConfig) -> str:
     tag = option_tag(config, named, **({"model": config.model} if is_path(config.model) else {}))
     flow = measure.STUDY.names(replace(config.flow(), model=model_word(config.model))).bare
     return "-".join(filter(None, [flow, size, tag, "diagnosis"]))
-
-
-def run(
-    config: DiagnoseConfig,
-    *,
-    model: Model | None = None,
-    task: Any = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Measure and probe one model, and say what the numbers allow; see `Diagnose.run`."""
-    models = None if model is None else {ONE: model}
-    return STUDY.run(config, models=models, given=task, out=out, name=name, progress=progress)
 
 
 def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
@@ -312,14 +281,7 @@ def _taken(config: DiagnoseConfig) -> dict[str, Result | None]:
 
 
 def _worked(
-    config: DiagnoseConfig,
-    runs: dict[str, Result | None],
-    names: dict[str, str],
-    *,
-    model: Model | None,
-    task: Any,
-    out: str | Path | None,
-    progress: Progress | None,
+    config: DiagnoseConfig, runs: dict[str, Result | None], names: dict[str, str], call: Call
 ) -> dict[str, Result | None]:
     """Measure and probe what is not there yet."""
     from repflow.studies.engine.prompts import make_prompts
@@ -327,13 +289,13 @@ def _worked(
     flow, probed, request = runs["flow"], runs["probe"], config.probe()
     if flow is not None and (probed is not None or request is None):
         return runs
-    loaded = load_model(config) if model is None else model
+    work: dict[str, Any] = {"out": call.out, "progress": call.progress}
+    work["model"] = loaded = load_model(config) if call.models is None else call.models[ONE]
     if flow is None:
-        prompts = None if task is None else make_prompts(config.flow(), loaded, task)
-        work: dict[str, Any] = {"out": out, "name": names["flow"], "progress": progress}
-        flow = measure.run(config.flow(), model=loaded, prompts=prompts, **work)
+        prompts = None if call.given is None else make_prompts(config.flow(), loaded, call.given)
+        flow = measure.run(config.flow(), given=prompts, name=names["flow"], **work)
     if probed is None and request is not None:
-        probed = probe.run(request, model=loaded, task=task, out=out, name=names["probe"], progress=progress)
+        probed = probe.run(request, given=call.given, name=names["probe"], **work)
     return {"flow": flow, "probe": probed}
 
 
@@ -429,7 +391,7 @@ def diagnose(
     if unknown := sorted(options.keys() - known):
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
     config, loaded, chosen = prepared(DiagnoseConfig, model, task, options)
-    return run(config, model=loaded, task=chosen, out=out, name=name)
+    return run(config, model=loaded, given=chosen, out=out, name=name)
 
 
 def statements_of(result: Result) -> Sequence[dict[str, Any]]:

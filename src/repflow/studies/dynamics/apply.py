@@ -31,7 +31,7 @@ from repflow.studies.engine.parts import (
     defaults,
 )
 from repflow.studies.engine.prompts import check_prompting, make_prompts
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import ONE, Job, Study
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
@@ -110,20 +110,8 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
 
 STUDY = DynamicsApply()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: ApplyConfig,
-    *,
-    model: Model | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Signs of every Mamba layer, x'Mx on the prompts, and the token norm through depth with and without norms."""
-    models = None if model is None else {ONE: model}
-    return run_study(STUDY, config, models=models, out=out, name=name, progress=progress)
 
 
 def _without_norms(model: Model) -> tuple[Model | None, str]:

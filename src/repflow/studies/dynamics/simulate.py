@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,12 +116,8 @@ class Simulate(Study[SimulateConfig, Job[SimulateConfig]]):
 
 STUDY = Simulate()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(config: SimulateConfig, *, out: str | Path | None = None, name: str | None = None) -> Result:
-    """Simulate, classify, and store; see `run_study`."""
-    return STUDY.run(config, out=out, name=name)
 
 
 def _classified(values: dict[str, Any], config: SimulateConfig) -> dict[str, Any]:

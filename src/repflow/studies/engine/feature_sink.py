@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,6 +62,16 @@ class RunKeeper(RunSink):
     def features(self, part: str) -> PartSink:
         """Sink for one part."""
         return _RunPart(self.run, part, self.total)
+
+
+@contextmanager
+def passing_keeper(total: int) -> Iterator[RunKeeper]:
+    """Keeps features that memory is too small for in a run folder that goes away."""
+    with (
+        tempfile.TemporaryDirectory(prefix="repflow-") as folder,
+        RunFolder.open(Path(folder), "features", config={}, provenance={}) as run,
+    ):
+        yield RunKeeper(run, total)
 
 
 @dataclass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.seconds import since
+from repflow.studies.engine.phase import STORED, tell
 
 if TYPE_CHECKING:
+    from repflow.capture.run import Progress
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
@@ -49,6 +52,45 @@ def open_run(
     )
 
 
+@contextmanager
+def once(
+    out: Path,
+    name: str,
+    compute: Callable[[RunFolder], Result],
+    *,
+    begun: dict[str, float] | None = None,
+    progress: Progress | None = None,
+    **opening: Any,
+) -> Iterator[tuple[RunFolder, Result]]:
+    """The open folder of a run and its result, which is computed and stored unless it is there.
+
+    Args:
+        out: folder of runs.
+        name: name of the run.
+        compute: does the work; what the folder already has need not be computed again.
+        begun: seconds by phase at the start of the work, so that the run keeps those that it took.
+        progress: receives that the run was stored already.
+        opening: config, provenance and models; see `open_run`.
+    """
+    from repflow.store import load_result
+
+    with open_run(out, name, **opening) as folder:
+        if folder.finished:
+            tell(progress, STORED)
+            result = load_result(folder.path)
+        else:
+            result = compute(folder)
+            _finish(folder, result, begun)
+        yield folder, result
+
+
+def _finish(folder: RunFolder, result: Result, begun: dict[str, float] | None) -> None:
+    folder.finish(result)
+    if begun is not None:
+        result.provenance["seconds"] = since(begun)
+        folder.record("seconds", result.provenance["seconds"])
+
+
 def keep_result(
     result: Result,
     out: str | Path,
@@ -67,12 +109,37 @@ def keep_result(
         provenance: what it was computed with; `digests` identifies its inputs.
         begun: seconds by phase at the start of the work, so that the run keeps those that it took.
     """
-    result.provenance = {**provenance, **result.provenance}
     with _open_free(Path(out), name, config=result.config, provenance=provenance) as folder:
-        folder.finish(result)
-        if begun is not None:
-            result.provenance["seconds"] = since(begun)
-            folder.record("seconds", result.provenance["seconds"])
+        result.provenance = {**provenance, **result.provenance}
+        _finish(folder, result, begun)
+    return result
+
+
+def keep_judged(
+    judge: Callable[[], Result],
+    out: Path,
+    name: str,
+    *,
+    config: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    begun: dict[str, float],
+) -> Result:
+    """As `keep_result`, for a result that long work leads to: a run of another request is refused before it starts.
+
+    Args:
+        judge: does the work.
+        out: folder of runs.
+        name: name of the run.
+        config: of the result.
+        provenance: what it is computed with.
+        begun: seconds by phase at the start of the work.
+    """
+    from repflow.store import RunFolder
+
+    with RunFolder.open(out, name, config=config, provenance=provenance) as folder:
+        result = judge()
+        result.provenance = {**provenance, **result.provenance}
+        _finish(folder, result, begun)
     return result
 
 

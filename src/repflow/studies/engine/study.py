@@ -2,7 +2,7 @@
 
 A study is a config (`repflow.studies.engine.parts`), `check` (the words of a request, without torch), `prepare` (what
 loaded models will read, refused where it does not fit) and `compute` (the work, which keeps what it has finished in a
-sink). `run_study` does the rest: check, load, describe, name, open or resume the run, compute, finish.
+sink). `Study.conduct` does the rest: check, load, describe, name, open or resume the run, compute, finish.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from repflow.core.seconds import CLOCK, since
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names, known_name
-from repflow.studies.engine.phase import STORED, tell
 from repflow.studies.engine.prompts import readable
 
 if TYPE_CHECKING:
@@ -75,10 +74,31 @@ class Job(Generic[C]):
 J = TypeVar("J", bound=Job)
 
 
+@dataclass(frozen=True)
+class Call:
+    """How a study is called, beside its config; see `BaseStudy.run`.
+
+    Attributes:
+        models: loaded ones by label.
+        given: inputs instead of the config's own.
+        out: folder of runs.
+        name: of the run.
+        progress: called after each batch.
+        begun: seconds by phase when it was called.
+    """
+
+    models: dict[str, Model] | None
+    given: Any
+    out: Path | None
+    name: str | None
+    progress: Progress | None
+    begun: dict[str, float]
+
+
 class BaseStudy(ABC, Generic[C]):
     """One kind of question about models; `repflow.core.studies` lists them.
 
-    Most are a `Study`. One that is made of other runs inherits this and has a `run` of its own.
+    Most are a `Study`. One that is made of other runs inherits this and says in `conduct` how it comes about.
 
     Attributes:
         name: its name in the table of studies.
@@ -107,10 +127,14 @@ class BaseStudy(ABC, Generic[C]):
         """Default names of the run; see `spell`."""
 
     @abstractmethod
+    def conduct(self, config: C, call: Call) -> Result:
+        """Do what a call of `run` asks for."""
+
     def run(
         self,
         config: C,
         *,
+        model: Model | None = None,
         models: Mapping[str, Model] | None = None,
         given: Any = None,
         out: str | Path | None = None,
@@ -121,12 +145,20 @@ class BaseStudy(ABC, Generic[C]):
 
         Args:
             config: what to do.
-            models: loaded models by label, instead of those that the config names.
-            given: inputs to use instead of the config's prompts.
+            model: loaded, instead of the one that the config names.
+            models: several by label, instead of those that the config names.
+            given: prompts, a task, needles ...: inputs to use instead of the config's own.
             out: folder of runs; None keeps the result in memory only.
             name: name of the run in `out`; by default from model, task and every option that changes the result.
             progress: called after each batch.
         """
+        from repflow.store.name import check_name
+
+        if name is not None:
+            check_name(name)
+        loaded = {ONE: model} if model is not None else None if models is None else dict(models)
+        call = Call(loaded, given, None if out is None else Path(out), name, progress, CLOCK.seconds())
+        return self.conduct(config, call)
 
     def run_name(self, config: C) -> str:
         """Default name of the run."""
@@ -276,18 +308,25 @@ class Study(BaseStudy[C], Generic[C, J]):
         """What comes once the run is finished, in this call or in an earlier one."""
         return result
 
-    def run(
-        self,
-        config: C,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
-        """Run the study, or read it where it is finished; see `run_study`."""
-        return run_study(self, config, models=models, given=given, out=out, name=name, progress=progress)
+    def conduct(self, config: C, call: Call) -> Result:
+        """Check, load, prepare, describe, name, open or resume the run, compute, finish."""
+        from repflow.capture.run import MemorySink
+
+        ready = call.given is not None
+        (self.check_given if ready else self.check)(config)
+        config = config if ready else readable(config)
+        loaded = self.load(config) if call.models is None else call.models
+        config = config if ready else readable(config, *loaded.values())
+        job = self.prepare(config, loaded, call.given, call.progress)
+        describe(self, job)
+        for model in job.models.values():
+            model.scans.forget()
+        if call.out is None:
+            result = _computed(self, job, MemorySink(), call.progress)
+            result.provenance["seconds"] = since(call.begun)
+            return result
+        job.take_digests()
+        return _kept(self, job, call.out, call)
 
 
 def describe(study: Study[C, J], job: J) -> None:
@@ -308,75 +347,24 @@ def describe(study: Study[C, J], job: J) -> None:
     job.digests = digests
 
 
-def run_study(
-    study: Study[C, J],
-    config: C,
-    *,
-    models: Mapping[str, Model] | None = None,
-    given: Any = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Run a study, or read it where it is finished.
-
-    Args:
-        study: which.
-        config: what to do.
-        models: loaded models by label, instead of those that the config names.
-        given: inputs to use instead of the config's prompts; see `Study.prepare`.
-        out: folder of runs; None keeps the result in memory only.
-        name: name of the run in `out`; by default from model, task and every option that changes the result.
-        progress: called after each batch.
-    """
-    from repflow.capture.run import MemorySink
-    from repflow.store.name import check_name
-
-    begun = CLOCK.seconds()
-    if name is not None:
-        check_name(name)
-    (study.check if given is None else study.check_given)(config)
-    config = readable(config) if given is None else config
-    loaded = study.load(config) if models is None else dict(models)
-    config = readable(config, *loaded.values()) if given is None else config
-    job = study.prepare(config, loaded, given, progress)
-    describe(study, job)
-    for model in job.models.values():
-        model.scans.forget()
-    if out is None:
-        result = _computed(study, job, MemorySink(), progress)
-        result.provenance["seconds"] = since(begun)
-        return result
-    job.take_digests()
-    return _kept(study, job, Path(out), name, progress, begun)
-
-
-def _kept(
-    study: Study[C, J], job: J, out: Path, name: str | None, progress: Progress | None, begun: dict[str, float]
-) -> Result:
+def _kept(study: Study[C, J], job: J, out: Path, call: Call) -> Result:
     """The result of a stored run; what is missing is computed."""
-    from repflow.store import load_result
-    from repflow.studies.engine.opening import open_run
+    from repflow.studies.engine.opening import once
     from repflow.studies.engine.sink import RunSink
 
-    called = name or known_name(out, study.names(job.config), job.stored)
+    called = call.name or known_name(out, study.names(job.config), job.stored)
     study.before(job, out, called)
-    with open_run(
+    with once(
         out,
         called,
+        lambda folder: _computed(study, job, RunSink(folder), call.progress),
         config=job.stored,
         provenance=job.provenance,
         models=job.models,
         others=study.identities(job),
-    ) as folder:
-        if folder.finished:
-            tell(progress, STORED)
-            result = load_result(folder.path)
-        else:
-            result = _computed(study, job, RunSink(folder), progress)
-            folder.finish(result)
-            result.provenance["seconds"] = since(begun)
-            folder.record("seconds", result.provenance["seconds"])
+        begun=call.begun,
+        progress=call.progress,
+    ) as (folder, result):
         return study.after(job, folder, result)
 
 

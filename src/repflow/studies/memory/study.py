@@ -11,7 +11,7 @@ from repflow.spec.request import check_least
 from repflow.studies.engine.loading import check_loading
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.prompts import check_prompting, make_prompts, prompt_facts
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import ONE, Call, Job, Study
 from repflow.studies.memory.config import LEAST_TOKENS, MemoryConfig, names
 
 if TYPE_CHECKING:
@@ -75,6 +75,14 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
         """The run of maps."""
         return [f"{name}-maps"] if config.maps else []
 
+    def conduct(self, config: MemoryConfig, call: Call) -> Result:
+        """As every study; maps are a run, which needs a folder."""
+        self.check(config)
+        if config.maps and call.out is None:
+            remedy = "pass out, or call repflow.hidden_attention"
+            raise InputError(teach("a folder for the run of maps", "out=None", remedy))
+        return super().conduct(config, call)
+
     def names(self, config: MemoryConfig) -> Names:
         """As of a measurement, marked."""
         return names(config)
@@ -82,26 +90,8 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
 
 STUDY = Memory()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: MemoryConfig,
-    *,
-    model: Model | None = None,
-    prompts: Prompts | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Look at every layer of one model; see `run_study`."""
-    STUDY.check_request(config, name)
-    if config.maps and out is None:
-        raise InputError(
-            teach("a folder for the run of maps", "out=None", "pass out, or call repflow.hidden_attention")
-        )
-    models = None if model is None else {ONE: model}
-    return run_study(STUDY, config, models=models, given=prompts, out=out, name=name, progress=progress)
 
 
 def _store_maps(config: MemoryConfig, model: Model, prompts: Prompts, out: str | Path, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.core.errors import InputError, nearest, teach
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import ONE, Job, Study
 from repflow.studies.needle.config import NeedleConfig, check_words, names
 
 if TYPE_CHECKING:
@@ -94,21 +94,8 @@ class NeedleStudy(Study[NeedleConfig, NeedleJob]):
 
 STUDY = NeedleStudy()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: NeedleConfig,
-    *,
-    model: Model | None = None,
-    needles: Sequence[Needle] | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Test one model; see `run_study`."""
-    models = None if model is None else {ONE: model}
-    return run_study(STUDY, config, models=models, given=needles, out=out, name=name, progress=progress)
 
 
 def _check_reader(config: NeedleConfig, model: Model) -> None:
@@ -238,4 +225,4 @@ def needle(
         if key in options and isinstance(options[key], int | float):
             options[key] = [options[key]]
     config, loaded, _ = prepared(NeedleConfig, model, None, options)
-    return run(config, model=loaded, needles=own, out=out, name=name)
+    return run(config, model=loaded, given=own, out=out, name=name)

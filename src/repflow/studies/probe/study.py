@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from repflow.core.tasks import MADE
 from repflow.studies.engine.entry import prepared
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
-from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study, run_study
+from repflow.studies.engine.study import DESCRIPTION, NUMBER, ONE, Job, Study
 from repflow.studies.probe.config import ProbeConfig, check_numbers, check_words, names
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from repflow.store import RunFolder
     from repflow.studies.engine.size import Size
     from repflow.studies.probe.steps import ProbeStudy
-    from repflow.tasks import Prompts
 
 __all__ = ["ProbeConfig", "check_request", "probe", "run", "run_name"]
 
@@ -100,7 +98,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
 
     def compute(self, job: ProbeJob, sink: Sink, progress: Progress | None) -> Result:
         """Features, fits and controls."""
-        from repflow.studies.engine.feature_sink import MemoryKeeper, RunKeeper
+        from repflow.studies.engine.feature_sink import MemoryKeeper, RunKeeper, passing_keeper
         from repflow.studies.engine.sink import RunSink
 
         steps = job.steps
@@ -110,8 +108,8 @@ class Probe(Study[ProbeConfig, ProbeJob]):
         steps.check_leaks()
         if steps.feature_bytes <= IN_MEMORY:
             return steps.result(MemoryKeeper())
-        with tempfile.TemporaryDirectory(prefix="repflow-") as folder:
-            return _stored(steps, Path(folder), "features")
+        with passing_keeper(steps.total) as keeper:
+            return steps.result(keeper)
 
     def after(self, job: ProbeJob, folder: RunFolder, result: Result) -> Result:
         """Drop features that are not to be kept."""
@@ -154,27 +152,8 @@ class Probe(Study[ProbeConfig, ProbeJob]):
 
 STUDY = Probe()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: ProbeConfig,
-    *,
-    model: Model | None = None,
-    prompts: Prompts | Sequence[Prompts] | None = None,
-    task: Any = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Probe one model; see `run_study`.
-
-    Raises:
-        LeakError: a sentinel read the label without the model, and `allow_leak` is not set; nothing was written.
-    """
-    models = None if model is None else {ONE: model}
-    inputs = task if prompts is None else prompts
-    return run_study(STUDY, config, models=models, given=inputs, out=out, name=name, progress=progress)
 
 
 def _drop_features(run: RunFolder, result: Result) -> None:
@@ -184,15 +163,6 @@ def _drop_features(run: RunFolder, result: Result) -> None:
         run.discard_shard(name, "features dropped")
     if names:
         run.finish(result)  # a discarded shard makes a run unfinished
-
-
-def _stored(study: Any, out: Path, name: str) -> Result:
-    """A run whose features would not fit into memory, in a folder that goes away."""
-    from repflow.store import RunFolder
-    from repflow.studies.engine.feature_sink import RunKeeper
-
-    with RunFolder.open(out, name, config={}, provenance={}) as opened:
-        return study.result(RunKeeper(opened, study.total))
 
 
 def probe(
@@ -224,4 +194,4 @@ def probe(
         raise InputError(f"unknown option {unknown[0]!r}; {nearest(unknown[0], known)}")
     ready = isinstance(task, Prompts) or (isinstance(task, (list, tuple)) and all(isinstance(t, Prompts) for t in task))
     config, loaded, chosen = prepared(ProbeConfig, model, None if ready else task, {"seeds": seeds, **options})
-    return run(config, model=loaded, prompts=task if ready else None, task=chosen, out=out, name=name)
+    return run(config, model=loaded, given=task if ready else chosen, out=out, name=name)

@@ -186,7 +186,7 @@ def look_into(network: StackForCausalLM, config: RecallConfig) -> dict[str, np.n
     )
     loaded = repflow.load(network)
     flow = measure.run(
-        measure.MeasureConfig(samples=len(prompts), metrics=["token_similarity"]), model=loaded, prompts=prompts
+        measure.MeasureConfig(samples=len(prompts), metrics=["token_similarity"]), model=loaded, given=prompts
     )
     curve = influence(loaded, prompts)
     readings = {

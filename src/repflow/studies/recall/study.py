@@ -226,15 +226,5 @@ def _findings(config: RecallConfig, arrays: Mapping[str, np.ndarray]) -> list[Fi
 
 STUDY = Recall()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: RecallConfig,
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Train a grid of stacks on associative recall; see `Recall`."""
-    return STUDY.run(config, out=out, name=name, progress=progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.core.errors import InputError, nearest, teach
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import ONE, Job, Study
 from repflow.studies.recency.config import FINAL_NORM, RecencyConfig, check_numbers, check_reach, check_words, names
 
 if TYPE_CHECKING:
@@ -128,23 +128,8 @@ class Compared(Recency):
 
 STUDY = Recency()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: RecencyConfig,
-    *,
-    model: Model | None = None,
-    prompts: Prompts | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-    compared: bool = False,
-) -> Result:
-    """Measure the influence of a model's inputs on its output; `compared`: the ratio to another model comes next."""
-    study = Compared() if compared else STUDY
-    models = None if model is None else {ONE: model}
-    return run_study(study, config, models=models, given=prompts, out=out, name=name, progress=progress)
 
 
 def influence_options(config: RecencyConfig, model: Model, prompts: Prompts) -> InfluenceOptions:
@@ -247,4 +232,4 @@ def influence(
     prompts = given_task(tokens, config, loaded, options) if named is None else None
     if named is not None:
         check_request(config)
-    return run(config, model=loaded, prompts=prompts, out=out, name=name)
+    return run(config, model=loaded, given=prompts, out=out, name=name)

@@ -20,6 +20,7 @@ from repflow.core.errors import InputError, nearest, teach
 from repflow.core.recipes import RecipeRow, recipe_row
 from repflow.studies.engine.grid import Cell
 from repflow.studies.engine.loading import identity
+from repflow.studies.engine.naming import Names
 from repflow.studies.reproduce.config import ReproduceConfig
 from repflow.version import __version__
 
@@ -159,10 +160,11 @@ class Recipe(ABC):
         """The request as the comparison's run keeps it."""
         return {name: value for name, value in identity(config).items() if name in self.takes}
 
-    def run_name(self, config: ReproduceConfig) -> str:
-        """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
+    def names(self, config: ReproduceConfig) -> Names:
+        """Of the run that holds the comparison: recipe, scale and a hash of the request."""
         request = self.asked(config)
-        return self.name if request.keys() == {"recipe"} else f"{self.name}-{config.scale}-{short_hash(request)}"
+        name = self.name if request.keys() == {"recipe"} else f"{self.name}-{config.scale}-{short_hash(request)}"
+        return Names(name, name, name)
 
 
 def recipe_named(name: str) -> Recipe:

@@ -7,7 +7,7 @@ they were cut; the comparison is the run `OUT/NAME`, stored once all of them are
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from repflow.core.seconds import CLOCK
 from repflow.studies.engine.cells import HeldModel, Outcome, free_first, run_cell
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.opening import keep_result
-from repflow.studies.engine.study import BaseStudy
+from repflow.studies.engine.study import BaseStudy, Call
 from repflow.studies.engine.table import study_for
 from repflow.studies.reproduce.config import ReproduceConfig
 from repflow.studies.reproduce.models import STAND_IN, make_tiny, stand_ins
@@ -25,19 +25,13 @@ from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, check
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Finding, Result
-    from repflow.models import Model
 
-__all__ = ["STUDY", "ReproduceConfig", "plan", "run", "run_name"]
+__all__ = ["STUDY", "ReproduceConfig", "plan", "reproduce", "run", "run_name"]
 
 Label = Callable[[int, int, ReproduceCell], "Progress"]
 """Gives the callback for a cell from its number, the number of cells, and the cell."""
 MODELS = "models"
 """Folder of the tiny models, beside the runs."""
-
-
-def run_name(config: ReproduceConfig) -> str:
-    """Name of the run that holds the comparison: recipe, scale and a hash of the request."""
-    return recipe_named(config.recipe).run_name(config)
 
 
 def plan(config: ReproduceConfig, out: str | Path) -> ReproducePlan:
@@ -54,13 +48,12 @@ def plan(config: ReproduceConfig, out: str | Path) -> ReproducePlan:
     return ReproducePlan(config, recipe, models, cells, printed, folder)
 
 
-def run(
+def reproduce(
     config: ReproduceConfig,
-    *,
-    out: str | Path | None,
+    out: Path | None,
     name: str | None = None,
-    progress: Progress | None = None,
     label: Label | None = None,
+    begun: dict[str, float] | None = None,
 ) -> Result:
     """Run what is missing of a recipe, compare and store.
 
@@ -68,23 +61,23 @@ def run(
         config: what to reproduce.
         out: folder of runs; None keeps the comparison in memory only.
         name: name of the run that holds the comparison.
-        progress: called after each batch of any cell.
-        label: gives the callback for a cell from its number, the number of cells, and the cell; instead of `progress`.
+        label: gives the callback for a cell from its number, the number of cells, and the cell.
+        begun: seconds by phase at the start of the work, if that was earlier.
 
     Returns:
         Result: what the recipe compares, with rows or lines, cells and verdicts under `provenance`. It is stored once
         every cell is finished; `provenance["cells"]` says which are not, and why.
     """
-    begun = CLOCK.seconds()
+    begun = CLOCK.seconds() if begun is None else begun
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         work = plan(config, folder)
         make_tiny(work.folder / MODELS, [model.made_here for model in work.models.values() if model.made_here])
-        outcomes = list(run_cells(work, label or (None if progress is None else lambda *_: progress)))
+        outcomes = list(run_cells(work, label))
         result = compared(work, outcomes)
         result.config = ({"study": work.recipe.stored_as} if work.recipe.stored_as else {}) | work.recipe.asked(config)
         results = [outcome.result for outcome in outcomes if outcome.result is not None]
         if out is not None and len(results) == len(outcomes):
-            keep_result(result, out, name or run_name(config), work.recipe.made_with(results), begun)
+            keep_result(result, out, name or STUDY.run_name(config), work.recipe.made_with(results), begun)
     return result
 
 
@@ -147,23 +140,17 @@ class Reproduce(BaseStudy[ReproduceConfig]):
         """Refuse what no recipe is, and what its own studies refuse."""
         plan(config, "runs")
 
-    def run(
-        self,
-        config: ReproduceConfig,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    def conduct(self, config: ReproduceConfig, call: Call) -> Result:
         """Run what is missing of a recipe, compare and store."""
-        return run(config, out=out, name=name, progress=progress)
+        progress = call.progress
+        label: Label | None = None if progress is None else lambda *_: progress
+        return reproduce(config, call.out, call.name, label, call.begun)
 
     def names(self, config: ReproduceConfig) -> Names:
         """Recipe, scale and a hash of the request."""
-        name = run_name(config)
-        return Names(name, name, name)
+        return recipe_named(config.recipe).names(config)
 
 
 STUDY = Reproduce()
+run = STUDY.run
+run_name = STUDY.run_name

@@ -22,7 +22,7 @@ from repflow.studies.engine.parts import (
     defaults,
 )
 from repflow.studies.engine.prompts import check_task, make_prompts, own_file
-from repflow.studies.engine.study import ONE, Job, Study, run_study
+from repflow.studies.engine.study import ONE, Job, Study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,20 +92,8 @@ class TheoryApply(Study[ApplyConfig, Job[ApplyConfig]]):
 
 STUDY = TheoryApply()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: ApplyConfig,
-    *,
-    model: Model | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Look at every layer of one model; see `run_study`."""
-    models = None if model is None else {ONE: model}
-    return run_study(STUDY, config, models=models, out=out, name=name, progress=progress)
 
 
 def _result(model: Model, kind: str, prompts: Any, progress: Progress | None) -> Result:

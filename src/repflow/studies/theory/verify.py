@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
@@ -89,18 +88,8 @@ class TheoryVerify(Study[VerifyConfig, Job[VerifyConfig]]):
 
 STUDY = TheoryVerify()
 check_request = STUDY.check_request
+run = STUDY.run
 run_name = STUDY.run_name
-
-
-def run(
-    config: VerifyConfig,
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    progress: Progress | None = None,
-) -> Result:
-    """Run every check; see `run_study`."""
-    return STUDY.run(config, out=out, name=name, progress=progress)
 
 
 def _checks(group: str, config: VerifyConfig, progress: Progress | None) -> list[Check]:

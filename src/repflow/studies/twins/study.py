@@ -7,7 +7,7 @@ Each cell is a run of `repflow measure` and resumes like one. `repflow.studies.t
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, RepflowError, teach
+from repflow.core.seconds import CLOCK
 from repflow.studies.engine.loading import identity
 from repflow.studies.engine.naming import Names, known_name, spell
+from repflow.studies.engine.opening import keep_judged
 from repflow.studies.engine.parts import (
     Ablation,
     Batches,
@@ -45,7 +47,7 @@ from repflow.studies.engine.parts import (
     words,
 )
 from repflow.studies.engine.prompts import readable
-from repflow.studies.engine.study import BaseStudy
+from repflow.studies.engine.study import BaseStudy, Call
 from repflow.studies.measure import MeasureConfig, check_request
 from repflow.studies.twins.verdict import (
     TRAINED,
@@ -60,7 +62,6 @@ from repflow.studies.twins.verdict import (
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Finding, Result
-    from repflow.models import Model
     from repflow.studies.engine.cells import Outcome
     from repflow.studies.engine.grid import Cell
 
@@ -199,18 +200,10 @@ class Twins(BaseStudy[TwinsConfig]):
         """Refuse wrong options, tasks and files."""
         check_words(config)
 
-    def run(
-        self,
-        config: TwinsConfig,
-        *,
-        models: Mapping[str, Model] | None = None,
-        given: Any = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    def conduct(self, config: TwinsConfig, call: Call) -> Result:
         """Measure every cell and judge; the study is a folder in `out`, with a run per cell and the run `summary`."""
-        return run(config, out=out, name=name, progress=None if progress is None else lambda _: progress)
+        progress = call.progress
+        return judged(config, call.out, call.name, progress=None if progress is None else lambda _: progress)
 
     def reads(self, config: TwinsConfig) -> tuple[int, int]:
         """Every kind of weights reads the same prompts, whole and without each set of parts."""
@@ -234,13 +227,14 @@ class Twins(BaseStudy[TwinsConfig]):
 
 
 STUDY = Twins()
+run = STUDY.run
 
 
-def run(
+def judged(
     config: TwinsConfig,
-    *,
-    out: str | Path | None = None,
+    out: Path | None,
     name: str | None = None,
+    *,
     progress: Callable[[Cell], Progress] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Result:
@@ -256,23 +250,25 @@ def run(
     Returns:
         Result: arrays over (ablation, weights, length, seed, sample), `provenance["verdicts"]`, a finding per verdict.
     """
+    begun = CLOCK.seconds()
     check_words(config)
     config = readable(config)
     if out is None:
         with tempfile.TemporaryDirectory() as passing:
             return _judged(config, _measured(config, Path(passing), progress, note))
     from repflow.capture.provenance import machine
-    from repflow.store import RunFolder, check_name
+    from repflow.store import check_name
 
-    stored = identity(config) | {"study": "twins"}
-    folder = Path(out) / (check_name(name) if name else study_name(config, Path(out)))
+    folder = out / (check_name(name) if name else study_name(config, out))
     _check_model(config)
-    provenance = {**machine(config.device or "default"), "digests": {}}
-    with RunFolder.open(folder, SUMMARY, config=stored, provenance=provenance) as summary:
-        result = _judged(config, _measured(config, folder, progress, note))
-        result.provenance = {**provenance, **result.provenance}
-        summary.finish(result)
-    return result
+    return keep_judged(
+        lambda: _judged(config, _measured(config, folder, progress, note)),
+        folder,
+        SUMMARY,
+        config=identity(config) | {"study": STUDY.name},
+        provenance={**machine(config.device or "default"), "digests": {}},
+        begun=begun,
+    )
 
 
 def study_name(config: TwinsConfig, out: Path | None = None) -> str:
@@ -281,7 +277,7 @@ def study_name(config: TwinsConfig, out: Path | None = None) -> str:
     names = STUDY.names(config)
     if out is None:
         return names.current
-    stored = identity(config) | {"study": "twins"}
+    stored = identity(config) | {"study": STUDY.name}
     inside = Names(*(f"{name}/{SUMMARY}" for name in names))
     return known_name(out, inside, stored).removesuffix(f"/{SUMMARY}")
 
@@ -349,7 +345,7 @@ def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
         "digests": {"prompts": _prompt_digests(outcomes)},
     }
     findings += [finding for finding in first.findings if finding.code == "random_ids"]
-    stored = identity(config) | {"study": "twins"}
+    stored = identity(config) | {"study": STUDY.name}
     return Result(arrays, axes, stored, provenance, findings)
 
 

@@ -62,6 +62,8 @@ LINES = {
     "probe": ["probe zoo:gpt-neox zoo:mamba2 --samples 40", "probe"],
     "recency": [f"recency {MODEL} {OTHER} {SMALL}", "recency"],
     "needle": ["needle zoo:gpt-neox zoo:mamba2", "needle"],
+    "corrupt": ["corrupt", f"corrupt {MODEL}"],
+    "attack": ["attack", f"attack {MODEL}"],
     "recall": ["recall", "recall --dry-run", "recall --json"],
     "memory": [f"memory {MODEL} {OTHER} {SMALL}", "memory"],
     "diagnose": ["diagnose zoo:hybrid", "diagnose"],

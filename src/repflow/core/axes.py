@@ -24,6 +24,11 @@
 | window | number of last tokens; `provenance["recency"]["windows"]` lists them |
 | pairs | pairs in a row of recall; `provenance["recall"]["pairs"]` lists their numbers |
 | gap | bin of the distance between pair and query; `provenance["recall"]["gaps"]` has its bounds |
+| region | tokens that are replaced; `provenance["regions"]` names them |
+| replacement | what they are replaced by; `provenance["replacements"]` names it |
+| target | class that an attack aims at; `provenance["targets"]` names it |
+| class | class of images; `provenance["classes"]` names it |
+| row_pixel, column_pixel, channel | of an example image |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -52,6 +57,13 @@ Axis = Literal[
     "candidate",
     "pairs",
     "gap",
+    "region",
+    "replacement",
+    "target",
+    "class",
+    "row_pixel",
+    "column_pixel",
+    "channel",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

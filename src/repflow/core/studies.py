@@ -141,6 +141,25 @@ STUDIES = (
         ),
     ),
     StudyRow(
+        "corrupt",
+        "repflow.studies.corrupt.study",
+        command="corrupt",
+        grid=True,
+        line="replace parts of what a model reads: what hangs on them?",
+        examples=(
+            "repflow corrupt models/classifier --images cifar-10/ --regions windows:32,992:1024 --replace normal,same",
+            "repflow corrupt zoo:mamba2 zoo:gpt-neox --length 256 --samples 16 --regions first:16,middle:16,last:16",
+        ),
+    ),
+    StudyRow(
+        "attack",
+        "repflow.studies.corrupt.attack",
+        command="attack",
+        grid=True,
+        line="can pasted pixels steer a classifier's answer?",
+        examples=("repflow attack models/classifier --images cifar-10/ --targets horse --samples 1000",),
+    ),
+    StudyRow(
         "reproduce",
         "repflow.studies.reproduce.study",
         ("recipe",),

@@ -149,7 +149,7 @@ def load(
     drawn_on = None
     with no_fetched_kernels():
         if init == "trained":
-            network = _trained(source, kind, device_map, trust_remote_code)
+            network = trained_network(source, kind, device_map, trust_remote_code)
         else:
             config = read_config(source, trust_remote_code)
             network, drawn_on = _random(config, init, seed, place if device_map is None else CPU, trust_remote_code)
@@ -398,7 +398,9 @@ def _check_quantization(packing: Any) -> None:
     raise InputError(teach(f"a quant_method that transformers knows ({', '.join(known[:6])}, ...)", got, remedy))
 
 
-def _trained(source: Source, dtype: torch.dtype, device_map: str | None, trust_remote_code: bool) -> PreTrainedModel:
+def trained_network(
+    source: Source, dtype: torch.dtype, device_map: str | None, trust_remote_code: bool
+) -> PreTrainedModel:
     """Read trained weights; parameters that the checkpoint lacks are an error, never random numbers."""
     if source.form != "gguf" and mamba_ssm.is_original(data := read_json(config_file(source))):
         check_counts(data, source.name)

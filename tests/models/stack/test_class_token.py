@@ -98,10 +98,11 @@ def test_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
-def test_measured_and_its_influence_ends_at_the_class_token(place):
+def test_measured_and_its_influence_ends_at_the_class_token(place, tmp_path):
     network = classifier(class_token=place, vocab_size=257, max_position_embeddings=100).float()
     model = load(network)
-    result = repflow.measure(model, "pixels", length=65, samples=2, metrics=["token_similarity"])
+    options = {"length": 65, "samples": 2, "metrics": ["token_similarity"], "out": tmp_path}
+    result = repflow.measure(model, "pixels", **options)
     assert result["token_similarity"].shape == (3, 2)
     if place == "end":
         curve = repflow.influence(model, "pixels", length=65, samples=1)

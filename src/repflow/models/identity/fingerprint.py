@@ -87,7 +87,9 @@ def _parts(model: Model, step: float) -> list[Tensor]:
         for block in {id(block): block for block in model.blocks}.values():
             stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(block.register_forward_hook(after, with_kwargs=True).remove)
-        output = model.network(**model.reading.arguments(ids.to(model.device), None))
+        # a classifier with a class token has no logits for ids without it
+        network = model.network if model.class_token is None else model.reading.base
+        output = network(**model.reading.arguments(ids.to(model.device), None))
         logits = getattr(output, "logits", None)
         last = output[0] if logits is None else logits
         return [*parts, last.detach().float().reshape(-1, last.shape[-1])[-1]]

@@ -47,6 +47,12 @@ SECTIONS = (
         "recency",
         ("recency", "needle", "memory", "hidden_attention"),
     ),
+    Row(
+        "corruption",
+        "What the answer hangs on",
+        "repflow.report.sections.images.corruption",
+        ("corrupt", "attack"),
+    ),
     Row("probes", "What can be read at each depth", "probe"),
     Row("flow", "How tokens change from layer to layer", "similarity"),
     Row("diagnosis", "Diagnosis", "diagnosis"),

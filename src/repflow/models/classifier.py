@@ -1,0 +1,181 @@
+"""Classifier: a network that names the class of an image, a stack of this package or an image model of transformers.
+
+Pixels are numbers from 0 to 1 everywhere; the classifier puts them into the range, the shape and the size that its
+network was trained on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoConfig, AutoModelForImageClassification, PreTrainedModel
+
+from repflow.core.errors import InputError, refusing, teach
+from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
+from repflow.models.identity.record import config_identity
+from repflow.models.load import config_file, find_source, hub_reachable, trained_network, without_advice
+from repflow.models.stack.config import StackConfig
+from repflow.models.stack.network import StackForSequenceClassification
+from repflow.models.weights import digest
+from repflow.models.weights.checkpoint import read_json, refusing_pickles
+from repflow.tasks.pixels import PixelLayout
+
+IMAGE_CLASS = "ForImageClassification"
+PLAIN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+"""How pixels are scaled for an image model that does not say it."""
+
+
+class Classifier:
+    """A network that names the class of an image.
+
+    Args:
+        network: a stack's classifier with input channels, or an image classifier of transformers, in eval mode.
+        name: short name.
+        spec: what was requested.
+        pixel_range: `image_mean` and `image_std` of an image model.
+
+    Attributes:
+        layout: how its pixels stand in a sequence, where the network says it; row by row of pixels otherwise.
+    """
+
+    def __init__(
+        self, network: PreTrainedModel, *, name: str = "", spec: str = "", pixel_range: dict[str, Any] | None = None
+    ) -> None:
+        self.network = network.eval()
+        self.name = name or str(network.config.model_type)
+        self.spec = spec or f"live:{self.name}"
+        self.sequential = isinstance(network, StackForSequenceClassification)
+        self.pixel_range = {**PLAIN, **(pixel_range or {})}
+        if self.sequential and network.config.input_channels is None:
+            remedy = "build the stack with input_channels"
+            raise InputError(teach("a classifier of pixels", f"{self.name}, which reads token ids", remedy))
+        own = getattr(network.config, "pixel_layout", None) or {}
+        self.layout = PixelLayout(**own)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(self.network.config.num_labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.network.device
+
+    def check(self, layout: PixelLayout, shape: tuple[int, int, int], classes: int) -> None:
+        """Refuse images that the network cannot read, and labels that it does not know."""
+        if classes != self.classes:
+            got = f"{classes} classes of images and {self.classes} of {self.name}"
+            raise InputError(teach("as many classes of images as the model has", got, "choose its own images"))
+        if self.sequential and layout.channels(shape) != self.network.config.input_channels:
+            expected = f"tokens of {self.network.config.input_channels} channels, as {self.name} reads them"
+            remedy = "check --images, --grey and --patch"
+            raise InputError(teach(expected, f"{layout.channels(shape)}", remedy))
+        most = getattr(self.network.config, "max_position_embeddings", None) if self.sequential else None
+        if most is not None and layout.tokens(shape) > most:
+            expected = f"at most {most} tokens, which have a position embedding"
+            raise InputError(teach(expected, f"{layout.tokens(shape)}", "choose smaller images or larger patches"))
+
+    @torch.no_grad()
+    def logits(self, tokens: Tensor, layout: PixelLayout, shape: tuple[int, int, int]) -> Tensor:
+        """Logits (image, class) of pixels from 0 to 1 as sequences (image, token, channel)."""
+        kind = self.network.dtype
+        if self.sequential:
+            low, high = self.network.config.input_range
+            named: Tensor = self.network((low + (high - low) * tokens).to(kind)).logits
+            return named
+        picture = _picture(tokens, layout, shape)
+        mean, spread = (
+            torch.tensor(self.pixel_range[name], device=tokens.device).view(1, -1, 1, 1)
+            for name in ("image_mean", "image_std")
+        )
+        picture = (picture.expand(-1, 3, -1, -1) - mean) / spread
+        side = getattr(self.network.config, "image_size", None)
+        if isinstance(side, int) and tuple(picture.shape[2:]) != (side, side):
+            picture = functional.interpolate(picture, (side, side), mode="bilinear", antialias=True)
+        output: Tensor = self.network(pixel_values=picture.to(kind)).logits
+        return output
+
+    def digest(self) -> str:
+        """Digest of every weight and stored buffer."""
+        kept = {**dict(self.network.named_parameters()), **self.network.state_dict()}
+        return digest.weights_digest(kept.items())
+
+    def identity(self) -> dict[str, Any]:
+        """What a run stores of the model beside its weights."""
+        return {**config_identity(self.network.config), "class": type(self.network).__qualname__}
+
+    def facts(self) -> dict[str, Any]:
+        """What a Result says about the model."""
+        config = self.network.config
+        kinds = [mixer["name"] for mixer in config.mixers] if isinstance(config, StackConfig) else []
+        return {
+            "name": self.name,
+            "spec": self.spec,
+            "type": str(config.model_type),
+            "init": "trained",
+            "ablate": [],
+            "layers": int(getattr(config, "num_hidden_layers", 0) or 0),
+            "layer_kinds": kinds,
+            "width": int(getattr(config, "hidden_size", 0) or 0),
+            "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
+            "revision": None,
+            "training": None,
+        }
+
+
+def _picture(tokens: Tensor, layout: PixelLayout, shape: tuple[int, int, int]) -> Tensor:
+    """Sequences → images (image, channel, row, column)."""
+    (rows, columns), k = layout.grid(shape), layout.patch
+    back = torch.empty_like(tokens)
+    back[:, torch.from_numpy(np.asarray(layout.places(shape))).to(tokens.device)] = tokens
+    parts = back.view(len(tokens), rows, columns, k, k, -1).permute(0, 5, 1, 3, 2, 4)
+    return parts.reshape(len(tokens), -1, rows * k, columns * k)
+
+
+def classifies(spec: str) -> bool:
+    """Whether a model's configuration says that it names the class of an image."""
+    source = find_source(spec)
+    if source.form == "gguf":
+        return False
+    data = read_json(config_file(source))
+    stack = data.get("model_type") == StackConfig.model_type and data.get("task") == "classification"
+    return stack or any(str(name).endswith(IMAGE_CLASS) for name in data.get("architectures") or ())
+
+
+def load_classifier(spec: str, *, device: Any = None, dtype: Any = DEFAULT) -> Classifier:
+    """Load a classifier by the spec of its folder or hub id."""
+    source = find_source(spec)
+    place, kind = resolve_device(device), resolve_dtype(dtype)
+    require_dtype(kind, place)
+    name = source.name.rpartition("/")[2]
+    if read_json(config_file(source)).get("model_type") == StackConfig.model_type:
+        return Classifier(trained_network(source, kind, None, False).to(place), name=name, spec=spec)
+    home: str | Path = source.path or source.name
+    options = {
+        "revision": source.revision or "main",
+        "local_files_only": source.path is not None or not hub_reachable(),
+    }
+    with without_advice(), refusing_pickles(source.name), refusing("an image classifier", name, "check its files"):
+        config = AutoConfig.from_pretrained(home, **options)
+        network, info = AutoModelForImageClassification.from_pretrained(
+            home, config=config, dtype=kind, weights_only=True, output_loading_info=True, **options
+        )
+    if info["missing_keys"]:
+        got = f"{name}, which lacks {len(info['missing_keys'])}"
+        raise InputError(teach("a checkpoint with every parameter", got, "use a complete checkpoint"))
+    return Classifier(network.to(place), name=name, spec=spec, pixel_range=_pixel_range(source.path))
+
+
+def _pixel_range(folder: Path | None) -> dict[str, Any]:
+    """Mean and spread of pixels, as a folder's preprocessor_config.json has them."""
+    file = None if folder is None else folder / "preprocessor_config.json"
+    if file is None or not file.is_file():
+        return {}
+    data = read_json(file)
+    return {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) == 3}

@@ -1,0 +1,1 @@
+"""Sections on classifiers of images."""

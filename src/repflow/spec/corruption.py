@@ -1,0 +1,157 @@
+"""Words of corruption: which tokens are replaced, and by what. No torch.
+
+A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
+
+| replacement of pixels | |
+|---|---|
+| normal | N(0, 1), as paper 2's code has it; far outside of pixels from 0 to 1 |
+| data | normal noise of the data's own mean and spread, channel by channel |
+| shuffle | pixels of the same image, drawn at random |
+| mean | mean image |
+| same | the same region of another image of the same class |
+| other | the same region of an image of another class |
+
+| replacement of text | |
+|---|---|
+| random | random token ids |
+| shuffle | tokens of the same prompt, drawn at random |
+| other | the same region of another prompt |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repflow.core.errors import InputError, nearest, teach
+
+PIXELS = ("normal", "data", "shuffle", "mean", "same", "other")
+TEXT = ("random", "shuffle", "other")
+WINDOWS = 32
+"""Windows that a sequence is cut into, where nothing else is asked for."""
+SLICE = re.compile(r"(-?\d*):(-?\d*)")
+NAMED = re.compile(r"(first|middle|last):(\d+)")
+PAPER = {
+    "recency-table1": ("992:1024", "0:32", "928:1024", "0:96"),
+    "recency-table3": ("1014:1024", "0:10", "768:1024", "0:256", "512:544", "480:576"),
+    "recency-fig3": ("0:256", "768:1024", "0:480", "544:1024"),
+}
+"""Regions of paper 2, of 1,024 pixels."""
+PAPER_TOKENS = 1024
+
+
+@dataclass(frozen=True, order=True)
+class Region:
+    """Tokens from `start` up to `end`, which is not included.
+
+    >>> str(Region(992, 1024)), len(Region(992, 1024))
+    ('992:1024', 32)
+    """
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.end}"
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+def parse_region(word: str, tokens: int | None = None) -> Region:
+    """A region of a sequence.
+
+    Args:
+        word: as it is typed.
+        tokens: of the sequence; None checks the word alone, of a sequence that holds it.
+
+    >>> parse_region("-32:", 1024), parse_region("middle:32", 1024), parse_region("last:10", 64)
+    (Region(start=992, end=1024), Region(start=496, end=528), Region(start=54, end=64))
+    """
+    named, plain = NAMED.fullmatch(word), SLICE.fullmatch(word)
+    if named is None and (plain is None or word == ":"):
+        remedy = "write such as 992:1024, -32: or last:32"
+        raise InputError(teach("a region START:END, first:K, middle:K or last:K", repr(word), remedy))
+    size = 1 << 40 if tokens is None else tokens
+    if named is not None:
+        count = int(named[2])
+        at = {"first": 0, "middle": (size - count) // 2, "last": size - count}[named[1]]
+        region = Region(at, at + count)
+    else:
+        assert plain is not None
+        start, end = (int(part) if part not in ("", "-") else None for part in plain.groups())
+        region = Region(_from(start, 0, size), _from(end, size, size))
+    if not 0 <= region.start < region.end <= size:
+        inside = f"inside of {tokens} tokens" if tokens is not None else "with its start before its end"
+        raise InputError(teach(f"a region {inside}", f"{word!r}", "correct it"))
+    return region
+
+
+def _from(number: int | None, default: int, size: int) -> int:
+    if number is None:
+        return default
+    return size + number if number < 0 else number
+
+
+def parse_regions(words: Sequence[str], tokens: int) -> list[Region]:
+    """Regions in the order given, each once; `windows` and `windows:K` stand for all windows of K tokens side by side.
+
+    >>> [str(region) for region in parse_regions(["windows:16", "last:4"], 40)]
+    ['0:16', '16:32', '24:40', '36:40']
+    """
+    regions: list[Region] = []
+    for word in words:
+        regions += windows(word, tokens) if word.startswith("windows") else [parse_region(word, tokens)]
+    return list(dict.fromkeys(regions))
+
+
+def check_regions(words: Sequence[str]) -> None:
+    """Refuse words that are not regions of any sequence."""
+    if not words:
+        raise InputError(teach("at least one region", "none", "pass --regions windows,first:32,last:32"))
+    for word in words:
+        if word.startswith("windows"):
+            window_size(word)
+        else:
+            parse_region(word)
+
+
+def windows(word: str, tokens: int) -> list[Region]:
+    """Windows that slide over a sequence; the last one ends with it."""
+    size = window_size(word) or max(1, tokens // WINDOWS)
+    if size > tokens:
+        raise InputError(teach(f"windows of at most {tokens} tokens", word, "write a smaller number"))
+    starts = [*range(0, tokens - size, size), tokens - size]
+    return [Region(start, start + size) for start in starts]
+
+
+def window_size(word: str) -> int | None:
+    """Tokens of a window, None where the word leaves it open."""
+    match = re.fullmatch(r"windows(?::([1-9]\d*))?", word)
+    if match is None:
+        raise InputError(teach("windows, or windows:K", repr(word), "write windows:32"))
+    return None if match[1] is None else int(match[1])
+
+
+def check_replacements(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse unknown replacements."""
+    if not names or len(set(names)) < len(names):
+        raise InputError(teach("different replacements", ",".join(names) or "none", f"known: {', '.join(known)}"))
+    for name in names:
+        if name not in known:
+            raise InputError(teach(f"--replace {', '.join(known)}", repr(name), nearest(name, known)))
+
+
+def scaled_region(word: str, tokens: int) -> str:
+    """A region of paper 2, of 1,024 pixels, for a sequence of another length; at least one token.
+
+    >>> scaled_region("992:1024", 256), scaled_region("0:10", 64)
+    ('248:256', '0:1')
+    """
+    region = parse_region(word, PAPER_TOKENS)
+    size = max(1, round(len(region) * tokens / PAPER_TOKENS))
+    if region.end == PAPER_TOKENS:
+        return f"{tokens - size}:{tokens}"
+    start = round(region.start * tokens / PAPER_TOKENS)
+    return f"{start}:{start + size}"

@@ -1,0 +1,106 @@
+"""A classifier with its images, ready to be read: predictions of all images, as they are and with a region replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from repflow.core.errors import InputError, teach
+from repflow.interventions.corruption import Sequences, fill
+from repflow.models.classifier import Classifier, load_classifier
+from repflow.spec.corruption import Region
+from repflow.tasks.pixels import Images, PixelLayout, load_images
+
+TOKENS = 1 << 18
+"""Tokens of a batch on a GPU, an eighth of it on a CPU."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A classifier and what it reads.
+
+    Attributes:
+        classifier: the network.
+        images: test images.
+        layout: how they become sequences.
+        sequences: the images as sequences.
+        batch: images of a forward pass.
+    """
+
+    classifier: Classifier
+    images: Images
+    layout: PixelLayout
+    sequences: Sequences
+    batch: int
+
+    @classmethod
+    def of(cls, classifier: Classifier, images: Images, layout: PixelLayout, batch: int | None = None) -> Subject:
+        """Check that the images fit the classifier, and lay them out."""
+        classifier.check(layout, images.shape, len(images.classes))
+        sequences = Sequences(layout.sequence(images.pixels), images.labels, len(images.classes))
+        room = TOKENS if classifier.device.type == "cuda" else TOKENS // 8
+        size = max(1, room // sequences.tokens.shape[1]) if batch is None else batch
+        return cls(classifier, images, layout, sequences, size)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an image."""
+        return int(self.sequences.tokens.shape[1])
+
+    def predictions(self, region: Region | None = None, filled: np.ndarray | None = None) -> np.ndarray:
+        """Class that is named for every image, with a region replaced where one is given."""
+        named = []
+        for start in range(0, len(self.images), self.batch):
+            rows = slice(start, start + self.batch)
+            pixels = torch.from_numpy(self.sequences.tokens[rows]).to(self.classifier.device).float() / 255
+            if region is not None:
+                assert filled is not None
+                part = torch.from_numpy(np.ascontiguousarray(filled[rows])).to(pixels.device)
+                pixels[:, region.start : region.end] = part
+            logits = self.classifier.logits(pixels, self.layout, self.images.shape)
+            named.append(logits.argmax(-1).cpu().numpy())
+        return np.concatenate(named)
+
+    def replaced(self, region: Region, kind: str, **draw: Any) -> np.ndarray:
+        """Class that is named for every image whose region is replaced."""
+        return self.predictions(region, fill(self.sequences, region, kind, **draw))
+
+    def example(self, number: int, region: Region | None = None, kind: str = "", **draw: Any) -> np.ndarray:
+        """One image as bytes (row, column, channel), as it is or with a region replaced; pixels are cut to 0 to 1."""
+        tokens = self.sequences.tokens[number : number + 1].astype(np.float32) / 255
+        if region is not None:
+            tokens[:, region.start : region.end] = fill(self.sequences, region, kind, **draw)[number]
+        whole = self.layout.picture(tokens, self.images.shape)[0]
+        step = max(1, -(-max(whole.shape[:2]) // 32))  # a large image is shown by every few of its pixels
+        return np.clip(np.round(255 * whole[::step, ::step]), 0, 255).astype(np.uint8)
+
+
+def open_subject(config: Any, given: Any = None) -> Subject:
+    """The classifier and the images that a config names, or those given from Python.
+
+    Args:
+        config: with the fields of `Corrupted`.
+        given: a Subject, or a classifier's network.
+    """
+    if isinstance(given, Subject):
+        return given
+    if config.init != "trained" or config.ablate:
+        got = f"init {config.init}, ablate {config.ablate}"
+        raise InputError(teach("a classifier as it was trained", got, "leave --init and --ablate out"))
+    extra = {"dtype": config.dtype} if config.dtype else {}
+    options = {"device": config.device, **extra}
+    classifier = Classifier(given) if given is not None else load_classifier(config.model, **options)
+    drawn = config.images.partition(":")[0] == "drawn"
+    counts = {"train": 1, "test": config.samples} if drawn else {}
+    data = load_images(config.images, seed=config.seed, **counts)
+    own = classifier.layout
+    layout = PixelLayout(
+        own.order if config.order is None else config.order,
+        grey=own.grey or config.grey,
+        patch=own.patch if config.patch is None else config.patch,
+    )
+    images = data.test.first(min(config.samples, len(data.test)))
+    return Subject.of(classifier, images, layout, config.batch_size)

@@ -1,0 +1,132 @@
+"""Options of `repflow corrupt` and `repflow attack`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repflow.core.errors import InputError, teach
+from repflow.spec.corruption import PIXELS, TEXT, check_regions, check_replacements
+from repflow.studies.engine.naming import Names, spell, weight_words
+from repflow.studies.engine.parts import (
+    Batches,
+    OneModel,
+    Pictures,
+    Prompting,
+    ablation_names,
+    defaults,
+    listed,
+    option,
+    words,
+)
+
+AUTO = "auto"
+REGIONS = ("windows", "first:32", "last:32")
+
+
+@dataclass
+class Corrupted(Batches, Pictures, Prompting, OneModel):
+    """What both studies have."""
+
+    regions: list[str] = listed(
+        "tokens that are replaced: START:END, first:K, middle:K, last:K, windows (all of them side by side) or "
+        "windows:K, repeated or comma separated",
+        REGIONS,
+    )
+    draws: int = option(1, "times that random replacements are drawn")
+
+    @property
+    def states(self) -> str:
+        """No states are read; the checks of loading ask for their kind."""
+        return "residual"
+
+
+@dataclass
+@defaults(
+    {
+        "task": "auto (images for a classifier, else kvpr), pixels, text, random, kvpr, mdqa or FILE.jsonl",
+        "samples": "test images, or prompts",
+        "batch_size": "images or prompts per forward pass; default by length",
+    },
+    task=AUTO,
+    samples=256,
+)
+class CorruptConfig(Corrupted):
+    """What to replace; the fields are the command line's options and the `config` of the Result."""
+
+    replace: list[str] = listed(
+        f"by what: {', '.join(PIXELS)} for pixels; {', '.join(TEXT)} for text; default all that fit"
+    )
+
+    def __post_init__(self) -> None:
+        """Lists in one form, so that the same request makes the same run."""
+        self.regions, self.replace = words(self.regions), words(self.replace)
+        self.ablate = ablation_names(self.ablate)
+
+
+@dataclass
+@defaults(
+    {
+        "task": "auto or pixels: attacks are on images",
+        "samples": "test images",
+        "batch_size": "images per forward pass; default by length",
+    },
+    task=AUTO,
+    samples=256,
+    regions=listed(
+        "tokens that another image lends: START:END, first:K, middle:K, last:K, repeated or comma separated; default "
+        "first and last quarter, and 480 of 1,024, as in paper 2"
+    ),
+)
+class AttackConfig(Corrupted):
+    """What to attack; the fields are the command line's options and the `config` of the Result."""
+
+    targets: list[str] = listed("classes to steer to, by name or number; default all")
+
+    def __post_init__(self) -> None:
+        """Lists in one form, so that the same request makes the same run."""
+        self.regions, self.targets = words(self.regions), words(self.targets)
+        self.ablate = ablation_names(self.ablate)
+
+
+def check(config: Corrupted, regions: list[str]) -> None:
+    """Refuse what can be seen to be wrong before a model is loaded."""
+    from repflow.core.tasks import NAMES
+    from repflow.spec.request import check_least
+    from repflow.studies.engine.loading import check_loading
+    from repflow.studies.engine.prompts import check_prompting
+    from repflow.tasks.pixels.layout import PixelLayout
+    from repflow.tasks.pixels.source import check_source
+
+    check_loading(config)
+    check_least([("--draws", config.draws, 1), ("--samples", config.samples, 1), ("--patch", config.patch, 1)])
+    if regions:
+        check_regions(regions)
+    check_source(config.images)
+    PixelLayout("row" if config.order is None else config.order)
+    if config.task in (AUTO, "pixels"):
+        return
+    if isinstance(config, AttackConfig):
+        known = f"--task {AUTO} or pixels"
+        raise InputError(teach(known, repr(config.task), "repflow corrupt replaces tokens of text"))
+    assert "pixels" in NAMES
+    check_prompting(config)
+
+
+def check_words(config: CorruptConfig) -> None:
+    """`check`, and the replacements."""
+    check(config, config.regions)
+    if not config.regions:
+        check_regions(config.regions)
+    if config.replace:
+        known = PIXELS if config.task == "pixels" else TEXT if config.task != AUTO else (*PIXELS, TEXT[0])
+        check_replacements(config.replace, known)
+
+
+def names(config: Corrupted, study: str) -> Names:
+    """Names of a run: model, study and images or task; eight digits stand for all other options.
+
+    >>> names(CorruptConfig(model="runs/a/b", images="drawn:16"), "corrupt").current
+    'b-corrupt-48e21b1e'
+    """
+    task = [] if config.task == AUTO else [config.task.rpartition("/")[2].removesuffix(".jsonl")]
+    return spell(config, [*weight_words(config), study, *task], ("init", "init_seed", "ablate", "task"))

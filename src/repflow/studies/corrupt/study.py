@@ -1,0 +1,224 @@
+"""Corrupt: how much does a model's answer hang on each part of what it reads?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repflow.core.errors import InputError, teach
+from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names
+from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
+from repflow.studies.engine.loading import identity, load_model
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.phase import tell
+from repflow.studies.engine.study import ONE, Job, Study
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress, Sink
+    from repflow.core.results import Result
+    from repflow.models import Model
+    from repflow.studies.corrupt.classifier import Subject
+
+EXAMPLES = 2
+"""Images that are kept before and after."""
+
+
+@dataclass
+class CorruptJob(Job[Any]):
+    """A request with a classifier and its images, or with a language model and its prompts.
+
+    Attributes:
+        subject: classifier and images; None for a language model.
+        answers: token that answers each prompt of a language model.
+    """
+
+    subject: Any = None
+    answers: tuple[int, ...] = ()
+
+
+class ImageStudy(Study[Any, CorruptJob]):
+    """What studies of a classifier and its images share; language models go the engine's usual way."""
+
+    one_model = False
+    usual = ("gpt-neox", "mamba2")
+
+    def load(self, config: Corrupted) -> dict[str, Model]:
+        """A language model; a classifier is opened with its images."""
+        from repflow.models.classifier import classifies
+
+        return {} if classifies(config.model) else {ONE: load_model(config)}
+
+    def stored(self, job: CorruptJob) -> dict[str, Any]:
+        """What was requested, and of which model."""
+        if job.subject is None:
+            return super().stored(job)
+        content = {"study": self.name, **identity(job.config)}
+        return content | {"model": content["model"] or job.subject.classifier.spec}
+
+    def machine(self, job: CorruptJob) -> dict[str, Any]:
+        """What the work runs with."""
+        if job.subject is None:
+            return super().machine(job)
+        from repflow.capture.provenance import machine
+
+        network = job.subject.classifier.network
+        dtype = str(network.dtype).removeprefix("torch.")
+        return {**machine(str(network.device)), "dtype": dtype, "init": "trained", "ablate": [], "scan": "auto"}
+
+    def digests(self, job: CorruptJob) -> dict[str, Any]:
+        """Weights and images, or prompts."""
+        if job.subject is None:
+            return super().digests(job)
+        return {"weights": job.subject.classifier.digest(), "images": job.subject.images.digest()}
+
+    def identities(self, job: CorruptJob) -> dict[str, Any]:
+        """Of the classifier, which is none of the engine's models."""
+        return {} if job.subject is None else {ONE: job.subject.classifier.identity()}
+
+    def reads(self, config: Corrupted) -> tuple[int, int]:
+        """Images or prompts with every region replaced, and their tokens, roughly."""
+        times = 40 * config.draws
+        return config.samples * times, config.samples * times * config.length
+
+
+class Corrupt(ImageStudy):
+    """How much does a model's answer hang on each part of what it reads?"""
+
+    name = "corrupt"
+    config = CorruptConfig
+    summary = """Replace parts of what MODELs read: accuracy of a classifier, log-odds of a language model's answer.
+
+    A classifier is a stack of repflow or an image classifier of transformers. An interrupted run resumes when the same
+    command is rerun.
+    """
+
+    def check(self, config: CorruptConfig) -> None:
+        """Refuse wrong options, images, tasks and files."""
+        check_words(config)
+
+    def prepare(
+        self, config: CorruptConfig, models: dict[str, Model], given: Any, progress: Progress | None
+    ) -> CorruptJob:
+        """Classifier and images, or prompts of one length."""
+        if ONE in models:
+            return self._text_job(replace(config, task="kvpr" if config.task == AUTO else config.task), models)
+        from repflow.studies.corrupt.classifier import open_subject
+
+        subject = open_subject(config, given)
+        config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
+        check_replacements(config.replace, PIXELS)
+        regions = parse_regions(config.regions, subject.tokens)
+        return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
+
+    def _text_job(self, config: CorruptConfig, models: dict[str, Model]) -> CorruptJob:
+        from repflow.studies.corrupt.text import equal_prompts
+
+        if config.task == "pixels":
+            got = f"{config.model}, a language model"
+            raise InputError(teach("a classifier for --task pixels", got, "pass --task kvpr, mdqa, text or FILE.jsonl"))
+        config = replace(config, replace=config.replace or list(TEXT))
+        check_replacements(config.replace, TEXT)
+        prompts, answers = equal_prompts(config, models[ONE])
+        parse_regions(config.regions, prompts.lengths[0])
+        return CorruptJob(config, models, prompts, len(prompts), answers=answers)
+
+    def compute(self, job: CorruptJob, sink: Sink, progress: Progress | None) -> Result:
+        """Region after region, each kept as soon as it is read."""
+        if job.subject is None:
+            from repflow.studies.corrupt.text import text_result
+
+            return text_result(job.config, job.model, job.prompts, job.answers, sink, progress)
+        return image_result(job.config, job.subject, sink, progress)
+
+    def names(self, config: CorruptConfig) -> Names:
+        """Model, study, task."""
+        return names(config, self.name)
+
+
+def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: Progress | None) -> Result:
+    """Accuracy and drops by replacement and region."""
+    from repflow.core.results import Result
+
+    regions, labels = parse_regions(config.regions, subject.tokens), subject.images.labels
+    total = len(config.replace) * len(regions)
+    tell(progress, "images as they are")
+    if not sink.has("clean"):
+        sink.keep("clean", {"named": subject.predictions()}, {"samples": []})
+    clean = sink.load("clean")["named"]
+    named = np.empty((len(config.replace), len(regions), config.draws, len(labels)), dtype=np.int64)
+    for place, kind in enumerate(config.replace):
+        for number, region in enumerate(regions):
+            shard = f"{kind}-{region.start}-{region.end}"
+            if not sink.has(shard):
+                draws = [subject.replaced(region, kind, seed=config.seed, draw=draw) for draw in range(config.draws)]
+                sink.keep(shard, {"named": np.stack(draws)}, {"samples": []})
+            named[place, number] = sink.load(shard)["named"]
+            if progress is not None:
+                done = place * len(regions) + number + 1
+                progress(done, total, done * config.draws * len(labels) * subject.tokens)
+    right = (named == labels).mean(2)
+    arrays, axes = accuracy_arrays((clean == labels).astype(np.float64), right, chance_of(labels))
+    classes = len(subject.images.classes)
+    arrays["predicted"] = shares(named.swapaxes(2, 3).reshape(*named.shape[:2], -1), classes)
+    axes["predicted"] = ("replacement", "region", "class")
+    arrays["predicted_clean"], axes["predicted_clean"] = shares(clean, classes), ("class",)
+    arrays["examples"], axes["examples"] = _examples(config, subject, regions)
+    return Result(arrays, axes, {}, _facts(config, subject, regions, clean == labels))
+
+
+def _examples(config: CorruptConfig, subject: Subject, regions: list[Region]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The first images as they are and with the last region replaced in every way: (replacement, sample, ...)."""
+    region = max(regions, key=lambda entry: (entry.end, len(entry)))
+    kinds = [("", {}), *((kind, {"seed": config.seed, "draw": 0}) for kind in config.replace)]
+    shown = [
+        [subject.example(number, region if kind else None, kind, **draw) for number in _shown(subject)]
+        for kind, draw in kinds
+    ]
+    return np.array(shown), ("kind", "sample", "row_pixel", "column_pixel", "channel")
+
+
+def _shown(subject: Subject) -> range:
+    return range(min(EXAMPLES, len(subject.images)))
+
+
+def _facts(config: CorruptConfig, subject: Subject, regions: list[Region], right: np.ndarray) -> dict[str, Any]:
+    from repflow.core.intervals import proportion_interval
+
+    band = proportion_interval(right.sum(), len(right))
+    region = max(regions, key=lambda entry: (entry.end, len(entry)))
+    return {
+        "model": subject.classifier.facts(),
+        **region_facts(regions, config.replace, subject.images.classes),
+        "corrupt": {
+            "tokens": subject.tokens,
+            "images": len(subject.images),
+            "chance": chance_of(subject.images.labels),
+            "clean": [float(band.mean), float(band.low), float(band.high)],
+            "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
+            "source": Path(config.images).name,
+            "example_region": str(region),
+        },
+    }
+
+
+STUDY = Corrupt()
+check_request = STUDY.check_request
+run_name = STUDY.run_name
+
+
+def run(
+    config: CorruptConfig, *, subject: Any = None, out: str | Path | None = None, name: str | None = None
+) -> Result:
+    """Run `repflow corrupt`.
+
+    Args:
+        config: what to replace.
+        subject: a classifier's network or a `Subject`, instead of the model that the config names.
+        out: folder of runs; None keeps the result in memory only.
+        name: of the run.
+    """
+    return STUDY.run(config, models=None if subject is None else {}, given=subject, out=out, name=name)

@@ -1,0 +1,127 @@
+"""Corruption of text: tokens of a prompt are replaced, and the answer's log-odds change.
+
+    log-odds = log p / (1 − p),  p the probability of the answer's first token behind the prompt
+
+The answer is that of the task; a prompt without one (text, random) ends before its last token, which is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repflow.capture.answers import first_answer_token
+from repflow.core.errors import InputError, teach
+from repflow.core.intervals import student_interval
+from repflow.core.results import Result
+from repflow.interventions.corruption import fill_ids
+from repflow.metrics.meter import on_device
+from repflow.spec.corruption import Region, parse_regions
+from repflow.studies.corrupt.config import CorruptConfig
+from repflow.studies.corrupt.summary import region_facts
+from repflow.studies.engine.prompts import make_prompts, padding_ids, prompt_facts
+from repflow.tasks import Encoder, Prompts
+
+if TYPE_CHECKING:
+    from repflow.capture.run import Progress, Sink
+    from repflow.models import Model
+
+TOKENS = 1 << 14
+AXES = ("replacement", "region", "sample")
+
+
+def equal_prompts(config: CorruptConfig, model: Model) -> tuple[Prompts, tuple[int, ...]]:
+    """Prompts cut on the left to the length of the shortest, so that a region means the same in all, and answers."""
+    prompts = make_prompts(config, model)
+    answered = all(prompt.answers for prompt in prompts)
+    if answered:
+        encoder = Encoder(model.tokenizer, config.bos, model.bos_token_id)
+        answers = tuple(first_answer_token(encoder, prompt) for prompt in prompts)
+    else:
+        answers = tuple(prompt.ids[-1] for prompt in prompts)
+    whole = [prompt if answered else replace(prompt, ids=prompt.ids[:-1], answers=()) for prompt in prompts]
+    length = min(len(prompt.ids) for prompt in whole)
+    if length < 2:
+        raise InputError(teach("prompts of at least 3 tokens", f"{length}", "pass a greater --length"))
+    cut = [replace(prompt, ids=prompt.ids[-length:], tokens=prompt.tokens[-length:]) for prompt in whole]
+    return replace(prompts, samples=tuple(cut)), answers
+
+
+@torch.no_grad()
+def log_odds(model: Model, ids: np.ndarray, answers: Sequence[int]) -> np.ndarray:
+    """Log-odds of each prompt's answer (prompt,)."""
+    size = max(1, TOKENS // ids.shape[1])
+    odds: list[np.ndarray] = []
+    for start in range(0, len(ids), size):
+        last: list[Tensor] = []
+        rows = torch.from_numpy(np.ascontiguousarray(ids[start : start + size]))
+        model.stream(rows, on_state=_nothing, on_final_norm=last.append)
+        logits = model.logits(last[0][:, -1]).double()
+        target = on_device(torch.tensor(answers[start : start + size]), logits.device)[:, None]
+        own = logits.gather(1, target)
+        others = logits.scatter(1, target, -torch.inf).logsumexp(-1, keepdim=True)
+        odds.append((own - others)[:, 0].cpu().numpy())
+    return np.concatenate(odds)
+
+
+def _nothing(*_: Any) -> None:
+    """States on the way are not needed."""
+
+
+def text_result(
+    config: CorruptConfig,
+    model: Model,
+    prompts: Prompts,
+    answers: Sequence[int],
+    sink: Sink,
+    progress: Progress | None,
+) -> Result:
+    """Log-odds before, and their change by replacement, region and prompt."""
+    ids = np.array([prompt.ids for prompt in prompts])
+    vocabulary = np.setdiff1d(np.arange(model.vocab_size), padding_ids(model))
+    if not sink.has("clean"):
+        sink.keep("clean", {"log_odds": log_odds(model, ids, answers)}, {"samples": list(range(len(ids)))})
+    clean = sink.load("clean")["log_odds"]
+    regions = parse_regions(config.regions, ids.shape[1])
+    change = np.empty((len(config.replace), len(regions), len(ids)))
+    for place, kind in enumerate(config.replace):
+        for number, region in enumerate(regions):
+            shard = f"{kind}-{region.start}-{region.end}"
+            if not sink.has(shard):
+                odds = [
+                    _replaced(model, ids, answers, region, kind, vocabulary, config.seed, d)
+                    for d in range(config.draws)
+                ]
+                sink.keep(shard, {"log_odds": np.mean(odds, 0)}, {"samples": []})
+            change[place, number] = sink.load(shard)["log_odds"] - clean
+            if progress is not None:
+                done = (place * len(regions) + number + 1) * len(ids) // (len(config.replace) * len(regions))
+                progress(done, len(ids), done * ids.shape[1])
+    arrays = {"log_odds_change": change, "clean_log_odds": clean}
+    axes: dict[str, Any] = {"log_odds_change": AXES, "clean_log_odds": ("sample",)}
+    band = student_interval(clean)
+    about = {"tokens": ids.shape[1], "prompts": len(ids), "answer": _answer_words(prompts)}
+    about["clean"] = [float(part) for part in band]
+    facts = {**region_facts(regions, config.replace, ()), "corrupt": about, "task": prompt_facts(prompts)}
+    result = Result(arrays, axes, {}, facts)
+    for name in arrays:
+        result.band(name)
+    return result
+
+
+def _answer_words(prompts: Prompts) -> str:
+    return "the answer's first token" if prompts[0].answers else "the prompt's own next token"
+
+
+def _replaced(
+    model: Model, ids: np.ndarray, answers: Sequence[int], region: Region, kind: str, vocabulary: np.ndarray,
+    seed: int, draw: int,
+) -> np.ndarray:  # fmt: skip
+    changed = ids.copy()
+    changed[:, region.start : region.end] = fill_ids(ids, region, kind, vocabulary, seed=seed, draw=draw)
+    return log_odds(model, changed, answers)

@@ -1,0 +1,220 @@
+"""corrupt and attack on classifiers whose answers are known, on image models of transformers, on language models."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import ViTConfig, ViTForImageClassification
+from typer.testing import CliRunner
+
+from repflow.cli.main import app
+from repflow.core.errors import InputError
+from repflow.models import StackConfig, StackForSequenceClassification, load
+from repflow.models.classifier import Classifier, classifies, load_classifier
+from repflow.report.terminal import view_of
+from repflow.studies.corrupt import attack, study
+from repflow.studies.corrupt.classifier import Subject
+from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
+from repflow.studies.corrupt.summary import accuracy_arrays
+from repflow.studies.corrupt.text import equal_prompts, log_odds
+from repflow.studies.engine.conformance import check_study
+from repflow.tasks.pixels import Images, PixelLayout
+
+COUNT = 40
+
+
+class Last(Classifier):
+    """Names the class by the brightness of the last token alone."""
+
+    def __init__(self):
+        self.network = SimpleNamespace(
+            config=SimpleNamespace(num_labels=4, model_type="last"), device=torch.device("cpu")
+        )
+        self.name, self.spec, self.sequential, self.layout = "last", "live:last", False, PixelLayout()
+
+    def logits(self, tokens, layout, shape):
+        return -(tokens[:, -1, :1] - torch.arange(4) / 4).abs()
+
+
+def subject(layout=None):
+    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 4, 4, 1)).astype(np.uint8)
+    labels = np.arange(COUNT) % 4
+    pixels[:, -1, -1, 0] = np.round(255 * labels / 4)
+    return Subject.of(Last(), Images.checked(pixels, labels), layout or PixelLayout(), batch=16)
+
+
+def measured(**options):
+    own = subject()
+    config = CorruptConfig(
+        samples=COUNT, replace=["normal", "same", "other", "mean"], regions=["0:4", "12:16"], **options
+    )
+    return study.image_result(config, own, Memory(), None)
+
+
+class Memory:
+    """A sink in memory."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def has(self, name):
+        return name in self.kept
+
+    def keep(self, name, arrays, meta):
+        self.kept[name] = arrays
+
+    def load(self, name):
+        return self.kept[name]
+
+
+def test_a_model_that_reads_the_last_token_alone(monkeypatch):
+    monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
+    result = measured(draws=3)
+    assert float(result["clean_accuracy"]) == 1
+    assert (result["accuracy"][:, 0] == 1).all()  # nothing hangs on the first row
+    by = dict(zip(result.provenance["replacements"], result["accuracy"][:, 1], strict=True))
+    assert by["same"] == 1
+    assert by["other"] == 0
+    assert 0 < by["normal"] < 0.6
+    assert by["mean"] == 0.25  # always the same class
+    assert result["corrected_drop"][3, 1] == 1  # all there was to lose
+    assert result["relative_drop"][3, 1] == 0.75
+    assert result["predicted"].sum(-1) == pytest.approx(1)
+    assert result["examples"].shape == (5, 2, 4, 4, 1)
+    assert (result["examples"][2, 0, -1, -1] == result["examples"][0, 0, -1, -1]).all()
+    assert any("last" in str(part.title) for part in view_of("corrupt").view(result))
+
+
+def test_attacks_through_the_last_token_alone(monkeypatch):
+    monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
+    config = AttackConfig(samples=COUNT, regions=["0:4", "12:16"], targets=["1", "3"], draws=2)
+    result = attack.attack_result(config, subject(), Memory(), None)
+    assert result["success"].tolist() == [[0, 1], [0, 1]]
+    assert result["base_rate"].tolist() == [0, 0]
+    assert result["random_pair"].tolist() == [[0, 0], [0, 0]]  # of images of other classes none names the target
+    assert view_of("attack").view(result)
+
+
+def test_drops_and_their_intervals():
+    """Against leaving out one image after the other (jackknife)."""
+    random = np.random.default_rng(1)
+    before = (random.random(400) < 0.7).astype(float)
+    after = before * (random.random(400) < 0.6)
+    arrays, _ = accuracy_arrays(before, after[None, None], 0.1)
+
+    def ratio(keep, chance):
+        return (before[keep].mean() - after[keep].mean()) / (before[keep].mean() - chance)
+
+    for name, chance in (("relative_drop", 0.0), ("corrected_drop", 0.1)):
+        whole = ratio(np.ones(400, bool), chance)
+        assert arrays[name][0, 0] == pytest.approx(whole)
+        left = np.array([ratio(np.arange(400) != n, chance) for n in range(400)])
+        spread = np.sqrt(399 / 400 * ((left - left.mean()) ** 2).sum())
+        half = (arrays[f"{name}_high"] - arrays[f"{name}_low"])[0, 0] / 2
+        assert half == pytest.approx(1.966 * spread, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(0)
+    config = StackConfig(
+        mixers=[{"name": "s6", "state": 4}], hidden_size=8, vocab_size=257, input_channels=1, input_range=[0, 1],
+        num_labels=10, class_token="end", bidirectional=True, pixel_layout={"order": "snake", "grey": True},
+    )  # fmt: skip
+    StackForSequenceClassification(config).save_pretrained(place)
+    return str(place)
+
+
+SMALL = {"images": "drawn:8", "samples": 20, "regions": ["last:8", "0:8"]}
+
+
+def test_studies_keep_their_promises(folder):
+    check_study(study.STUDY, CorruptConfig(model=folder, **SMALL, replace=["normal", "same"]))
+    check_study(attack.STUDY, AttackConfig(model=folder, **SMALL, targets=["dots"]))
+
+
+def test_a_folder_brings_its_own_layout(folder):
+    classifier = load_classifier(folder, device="cpu")
+    assert (classifier.layout.order, classifier.layout.grey) == ("snake", True)
+    result = study.run(CorruptConfig(**SMALL, replace=["mean"]), subject=classifier.network)
+    assert result.provenance["corrupt"]["layout"] == {"order": "snake", "grey": True, "patch": 1}
+
+
+def test_an_image_classifier_of_transformers(tmp_path):
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
+        num_labels=10,
+    )  # fmt: skip
+    network = ViTForImageClassification(config).eval()
+    network.save_pretrained(tmp_path)
+    pixel_range = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixel_range), encoding="utf-8")
+    assert classifies(str(tmp_path))
+    classifier = load_classifier(str(tmp_path), device="cpu")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3)).astype(np.uint8)
+    layout = PixelLayout("hilbert", patch=2)
+    tokens = torch.from_numpy(layout.sequence(pixels)).float() / 255
+    values = (torch.from_numpy(pixels).float() / 255 - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor([0.5, 0.6, 0.7])
+    with torch.no_grad():
+        expected = network(pixel_values=values.permute(0, 3, 1, 2)).logits
+    assert torch.allclose(classifier.logits(tokens, layout, (16, 16, 3)), expected, atol=1e-5)
+    result = study.run(CorruptConfig(model=str(tmp_path), images="drawn:8", samples=20, regions=["windows:32"]))
+    assert result["accuracy"].shape == (6, 2)
+
+
+def test_log_odds_of_a_language_model():
+    model = load("zoo:gpt-neox")
+    config = CorruptConfig(task="kvpr", length=200, samples=3)
+    prompts, answers = equal_prompts(config, model)
+    assert len(set(prompts.lengths)) == 1
+    ids = torch.tensor([prompt.ids for prompt in prompts])
+    with torch.no_grad():
+        share = model.network(ids).logits[:, -1].double().softmax(-1)[torch.arange(3), list(answers)]
+    odds = log_odds(model, ids.numpy(), answers)
+    assert odds == pytest.approx((share / (1 - share)).log().numpy(), abs=1e-3)
+    assert all(model.tokenizer.decode([a]).strip() and p.answers[0].startswith(model.tokenizer.decode([a]).strip())
+               for a, p in zip(answers, prompts, strict=True))  # fmt: skip
+    config.regions, config.replace = ["first:8", "last:8"], ["random", "other"]
+    result = study.STUDY.run(config, models={"model": model})
+    assert result["log_odds_change"].shape == (2, 2, 3)
+    assert result["log_odds_change"][1, 0] == pytest.approx(0, abs=1e-3)  # all prompts begin alike
+    assert view_of("corrupt").view(result)
+    plain, following = equal_prompts(CorruptConfig(task="random", length=12, samples=2), model)
+    assert plain.lengths == (11, 11)
+    assert len(following) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("corrupt FOLDER --images drawn:8 --regions 60:70", "a region inside of 64 tokens"),
+        ("corrupt FOLDER --images drawn:8 --regions x", "a region START:END"),
+        ("corrupt FOLDER --images drawn:8 --replace random --samples 20", "--replace normal, data"),
+        ("corrupt FOLDER --images drawn:8 --replace shufle", "did you mean"),
+        ("corrupt FOLDER --images nowhere", "which is not there"),
+        ("corrupt FOLDER --images drawn:8 --patch 2", "tokens of 1 channels"),
+        ("corrupt FOLDER --images drawn:8 --order spiral", "--order row"),
+        ("corrupt FOLDER --images drawn:8 --init default", "as it was trained"),
+        ("corrupt FOLDER --images drawn:8 --draws 0", "--draws"),
+        ("attack FOLDER --images drawn:8 --targets frog", "a class among disc"),
+        ("attack FOLDER --images drawn:8 --targets 3 --samples 3", "test images of cross and of other classes"),
+        ("attack FOLDER --images drawn:8 --task kvpr", "repflow corrupt replaces tokens"),
+        ("attack zoo:gpt-neox", "a classifier of images"),
+        ("corrupt zoo:gpt-neox --task pixels", "a classifier for --task pixels"),
+    ],
+)
+def test_refused(words, said, folder, tmp_path):
+    done = CliRunner().invoke(app, [*words.replace("FOLDER", folder).split(), "--out", str(tmp_path / "runs")])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_classes(folder):
+    images = Images.checked(np.zeros((4, 8, 8, 1)), [0, 1, 0, 1])
+    with pytest.raises(InputError, match="2 classes of images and 10 of tiny"):
+        Subject.of(load_classifier(folder, device="cpu"), images, PixelLayout())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from repflow.core.errors import InputError
-from repflow.interventions.corruption import RANDOM_PAIR, TARGET, Sequences, fill, fill_ids
-from repflow.spec.corruption import PIXELS, Region
+from repflow.interventions.corruption import Sequences, fill, fill_ids
+from repflow.spec.corruption import PIXELS, RANDOM_PAIR, TARGET, Region
 
 LABELS = np.arange(60) % 3
 TOKENS = np.random.default_rng(0).integers(0, 256, (60, 20, 2)).astype(np.uint8)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, Region
+from repflow.spec.corruption import PIXELS, RANDOM_PAIR, TARGET, TEXT, Region
 
-RANDOM_PAIR, TARGET = "random pair", "target"
 SEEDS = {name: number for number, name in enumerate((*PIXELS, RANDOM_PAIR, TARGET, "random"))}
 
 

@@ -28,6 +28,8 @@ from repflow.core.errors import InputError, nearest, teach
 
 PIXELS = ("normal", "data", "shuffle", "mean", "same", "other")
 TEXT = ("random", "shuffle", "other")
+RANDOM_PAIR, TARGET = "random pair", "target"
+"""Replacements of an attack: pixels lent by any other class, and by the class that is the target."""
 WINDOWS = 32
 """Windows that a sequence is cut into, where nothing else is asked for."""
 SLICE = re.compile(r"(-?\d*):(-?\d*)")

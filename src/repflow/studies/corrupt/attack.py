@@ -10,8 +10,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
-from repflow.interventions.corruption import RANDOM_PAIR, TARGET
-from repflow.spec.corruption import PAPER, Region, parse_regions, scaled_region
+from repflow.spec.corruption import PAPER, RANDOM_PAIR, TARGET, Region, parse_regions, scaled_region
 from repflow.studies.corrupt.config import AttackConfig, check, names
 from repflow.studies.corrupt.study import CorruptJob, ImageStudy
 from repflow.studies.corrupt.summary import region_facts

@@ -169,10 +169,26 @@ def test_wrong_options_are_refused(case):
 
 
 def test_scores_without_an_order_are_refused():
-    with pytest.raises(InputError, match="NaN at token 1"):
-        soft_sort(torch.tensor([[0.0, float("nan")]]))
+    for bad in ("nan", "inf", "-inf"):
+        for values in (torch.tensor([0.0, float(bad)]), torch.tensor([[0.0, 1.0], [0.0, float(bad)]])):
+            with pytest.raises(InputError, match=f"{bad} at token 1"):
+                soft_sort(values)
     tied = torch.tensor([1.0, 1.0, 0.0])
     with pytest.raises(InputError, match="1 pairs of equal scores"):
         soft_sort(tied, ties="refuse")
+    seen = torch.tensor([True, False, True])
+    assert soft_sort(tied, ties="refuse", seen=seen, hard=True).argmax(-1).tolist()[:2] == [2, 0]
+    order = TokenOrder(1, ties="refuse")
+    with pytest.raises(InputError, match="pairs of equal scores"):
+        order.matrix(torch.ones(1, 3, 1))
     assert soft_sort(tied, hard=True).argmax(-1).tolist() == [2, 0, 1]
     assert soft_sort(tied, temperature=1e-3)[1].tolist() == [0.5, 0.5, 0.0]
+
+
+def test_scores_are_not_rounded_by_autocast():
+    """In bfloat16 256 scores within one binade have 128 values at most, so that a sort leaves most in place."""
+    order, features = TokenOrder(1, hard=True), 1 + torch.arange(256.0)[:, None] / 257
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        order.K.fill_(1.0)
+        P = order.matrix(features.flip(0))
+    assert P.argmax(-1).tolist() == list(range(255, -1, -1))

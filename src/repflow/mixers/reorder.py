@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,10 +36,13 @@ from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, of_kind, one_of
 from repflow.mixers.scan.carry import Carry
+from repflow.mixers.scan.precision import without_autocast
 
 FORMS = ("whole", "chunks", "prefix")
 ORDERS = ("sorted", "identity", "random")
 TIES = ("share", "refuse")
+CHUNK = 16
+"""Tokens of a chunk, unless another number is asked for."""
 
 
 def soft_sort(
@@ -70,7 +74,7 @@ def soft_sort(
     check_sharpness(temperature, power)
     one_of("ties", ties, TIES)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    _check_scores(scores, ties)
+    _check_scores(scores, ties, seen)
     outside = -math.inf if descending else math.inf
     keys = scores.detach() if seen is None else scores.detach().masked_fill(~seen, outside)
     order = keys.argsort(dim=-1, descending=descending, stable=True)
@@ -96,15 +100,22 @@ def check_sharpness(temperature: float, power: float) -> None:
         raise InputError(teach("a finite power above 0", str(power), "the paper's code has 1"))
 
 
-def _check_scores(scores: Tensor, ties: str) -> None:
-    """Refuse NaN, which no order has a place for; on a GPU the loss shows it, and nothing is waited for."""
-    if scores.device.type != "cpu" or torch._C._functorch.peek_interpreter_stack() is not None:
+def _check_scores(scores: Tensor, ties: str, seen: Tensor | None) -> None:
+    """Refuse scores that no order has a place for.
+
+    On a GPU a score that is not finite shows in the loss, and nothing is waited for; that ties are refused was asked
+    for, and is worth the wait.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return
-    if bool(scores.isnan().any()):
-        got = f"NaN at token {int(scores.isnan().flatten(0, -2).any(0).nonzero()[0])}"
+    if scores.device.type == "cpu" and not bool(scores.isfinite().all()):
+        rows = scores.reshape(-1, scores.shape[-1])
+        row, token = (~rows.isfinite()).nonzero()[0].tolist()
+        got = f"{float(rows[row, token])} at token {token}"
         raise InputError(teach("finite importance scores", got, "look for a state that overflowed, or lower the rate"))
     if ties == "refuse":
-        equal = scores.sort(-1).values.diff(dim=-1) == 0
+        ranked = (scores if seen is None else scores.masked_fill(~seen, math.inf)).sort(-1).values
+        equal = (ranked[..., 1:] == ranked[..., :-1]) & ranked[..., 1:].isfinite()
         if bool(equal.any()):
             got = f"{int(equal.sum())} pairs of equal scores"
             raise InputError(teach("different scores", got, "pass ties='share', or scores that differ"))
@@ -122,6 +133,7 @@ class TokenOrder(nn.Module):
         temperature: τ of SoftSort.
         power: p of SoftSort.
         descending: Most important first.
+        ties: What tokens of equal score do, see `soft_sort`.
         restore: Put outputs back to where their tokens came from; by default as the paper has it in `whole`, not, and
             in order otherwise. The outputs of `chunks` are in order by themselves.
         gate: Move a mixer's gates with their tokens; the paper's code leaves them.
@@ -135,11 +147,12 @@ class TokenOrder(nn.Module):
         *,
         form: str = "chunks",
         order: str = "sorted",
-        chunk: int = 16,
+        chunk: int = CHUNK,
         hard: bool = False,
         temperature: float = 1.0,
         power: float = 1.0,
         descending: bool = False,
+        ties: str = "share",
         restore: bool | None = None,
         gate: bool = False,
         leaky: bool = False,
@@ -148,6 +161,7 @@ class TokenOrder(nn.Module):
         super().__init__()
         one_of("form of reorder", form, FORMS)
         one_of("order of reorder", order, ORDERS)
+        one_of("ties of reorder", ties, TIES)
         at_least(1, chunk=chunk, features=features)
         at_least(0, seed=seed)
         check_sharpness(temperature, power)
@@ -158,7 +172,7 @@ class TokenOrder(nn.Module):
         if leaky and form != "whole":
             raise InputError(teach("leaky with the form whole alone", form, "leave leaky out: this form is causal"))
         self.form, self.order, self.chunk, self.hard, self.leaky = form, order, chunk, hard, leaky
-        self.temperature, self.power, self.descending = temperature, power, descending
+        self.temperature, self.power, self.descending, self.ties = temperature, power, descending, ties
         self.restore, self.gate, self.seed = form != "whole" if restore is None else restore, gate, seed
         # 1 / √features keeps the scores' spread that of the features, of which the paper says nothing
         self.K = nn.Parameter(torch.randn(features) * features**-0.5) if order == "sorted" else None
@@ -176,7 +190,9 @@ class TokenOrder(nn.Module):
     def scores(self, features: Tensor) -> Tensor:
         """Score (..., token) of features (..., token, channel); that of a control comes from the place alone."""
         if self.K is not None:
-            return features @ self.K
+            with without_autocast(features.device):  # in bfloat16 most scores of a long sequence would be equal
+                wide = torch.promote_types(features.dtype, torch.float32)
+                return features.to(wide) @ self.K.to(wide)
         count = features.shape[-2]
         places = np.arange(count) if self.order == "identity" else np.random.default_rng(self.seed).random(count)
         scores = torch.as_tensor(places, dtype=torch.float32).to(features.device)
@@ -192,8 +208,15 @@ class TokenOrder(nn.Module):
             descending=self.descending and not control,
             hard=self.hard or control,
             seen=seen,
+            ties=self.ties,
         )
         return P.to(features.dtype)
+
+    def unpadded(self, features: Tensor, mask: Tensor) -> Tensor:
+        """`matrix` of sequences with padding on their right, which stays where it is; mask (batch, token)."""
+        seen = mask.to(features.device).bool()
+        P = self.matrix(features, seen)
+        return torch.where(seen.unsqueeze(-1), P, torch.eye(P.shape[-1], dtype=P.dtype, device=P.device))
 
 
 class Reordered(Mixer):
@@ -233,14 +256,23 @@ class Reordered(Mixer):
         """As its order's."""
         return self.order.surrogate
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens (batch, token, width) in their new order."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix tokens (batch, token, width) in their new order.
+
+        Args:
+            x: Tokens.
+            mask: 1 at tokens, 0 at padding on their right (batch, token), which `whole` must not sort in among them;
+                the causal forms never look at it.
+        """
         self.check_input(x)
         tokens, gate = self.inner.enter(x)
         features = self.inner.score_features(tokens) if self.order.K is not None else tokens
         if self.order.form == "chunks":
             return self.inner.leave(self._chunks(tokens, features), gate)
-        return (self._whole if self.order.form == "whole" else self._prefix)(tokens, features, gate)
+        if self.order.form == "prefix":
+            return self._prefix(tokens, features, gate)
+        P = self.order.matrix(features) if mask is None else self.order.unpadded(features, mask)
+        return self._through(P, tokens, gate)
 
     def advance(self, x: Tensor, carry: Carry) -> Tensor:
         """Refused: tokens that are kept would have to be sorted again with every new one."""
@@ -257,9 +289,6 @@ class Reordered(Mixer):
         scored, past = features[:, whole].reshape(shape), tokens[:, whole].reshape(shape)
         past = (self.order.matrix(scored) @ past).flatten(1, 2)
         return self.inner.core_behind(past, tokens, size)
-
-    def _whole(self, tokens: Tensor, features: Tensor, gate: Tensor | None) -> Tensor:
-        return self._through(self.order.matrix(features), tokens, gate)
 
     def _through(self, P: Tensor, tokens: Tensor, gate: Tensor | None) -> Tensor:
         """Outputs (batch, rank, width) of tokens sorted by P, put back where that is asked for."""
@@ -286,6 +315,21 @@ class Reordered(Mixer):
             y = self.inner.leave(y, P @ gate.unsqueeze(1))
             return (back @ y).squeeze(-2)
         return self.inner.leave((back @ y).squeeze(-2), gate)
+
+
+def check_span(options: Mapping[str, Any] | None, tokens: int) -> None:
+    """Refuse chunks that no sequence of this length is longer than: nothing would lie wholly before a token.
+
+    >>> check_span({"chunk": 16}, 16)
+    Traceback (most recent call last):
+    repflow.core.errors.InputError: expected a chunk of reorder below the 16 tokens of a sequence; got 16; choose a ...
+    """
+    if options is None or options.get("form", "chunks") != "chunks":
+        return
+    chunk = int(options.get("chunk", CHUNK))
+    if chunk >= tokens:
+        expected = f"a chunk of reorder below the {tokens} tokens of a sequence"
+        raise InputError(teach(expected, str(chunk), "choose a smaller chunk: no token would be reordered"))
 
 
 def reorder_options(options: object) -> dict[str, Any]:

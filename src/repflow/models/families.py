@@ -13,11 +13,16 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from repflow.core.errors import UnsupportedModelError, teach
+from repflow.core.results import Finding
 from repflow.models.transformers_own import run_torch_forms_on_cpu
 
 UNCHUNKED = 1 << 40
 LAST_BLOCK, EMBEDDING = "last block", "embedding"
 DECODERS = "use a causal language model: a Transformer decoder, a state-space model, a linear RNN or a hybrid"
+LEAKY = (
+    "this language model sorts whole sequences, so every token reads those behind it, the answer among them: its loss "
+    "and its states are not those of a model that predicts"
+)
 OWN_ATTENTION = "repflow_"
 """Start of the names under which `repflow.interventions` registers changed attention with transformers."""
 
@@ -35,17 +40,14 @@ def prepare(network: PreTrainedModel) -> None:
 def refuse_encoder(config: Any) -> None:
     """Refuse architectures whose tokens see later ones, by their configuration; the self-check finds unlisted ones.
 
+    A stack that sorts whole sequences is read: it was built so by name, gets a mask, and its results say so
+    (`leak_findings`).
+
     Raises:
-        UnsupportedModelError: An encoder, such as BERT, an encoder-decoder, such as T5, or a stack that sorts whole
-            sequences.
+        UnsupportedModelError: An encoder, such as BERT, or an encoder-decoder, such as T5.
     """
     kind = str(getattr(config, "model_type", ""))
     decoder = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
-    order = getattr(config, "reorder", None)  # of a stack
-    if isinstance(order, dict) and order.get("form") == "whole" and order.get("order") != "identity":
-        got = f"{kind} that sorts whole sequences, whose tokens see later ones and padding"
-        remedy = "train and test it by `repflow tokens`, or reorder by chunks or prefix"
-        raise UnsupportedModelError(teach("a decoder, whose tokens see earlier ones only", got, remedy))
     if getattr(config, "is_encoder_decoder", False):
         got = f"{kind}, an encoder-decoder, whose encoder sees the whole input"
     elif kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder:
@@ -53,6 +55,18 @@ def refuse_encoder(config: Any) -> None:
     else:
         return
     raise UnsupportedModelError(teach("a decoder, whose tokens see earlier ones only", got, DECODERS))
+
+
+def sorts_whole(config: Any) -> bool:
+    """Whether a stack sorts whole sequences, so that its tokens see later ones."""
+    return bool(getattr(config, "sorts_whole", False))
+
+
+def leak_findings(config: Any) -> list[Finding]:
+    """What every result of a language model says that reads the tokens it predicts."""
+    if not sorts_whole(config) or getattr(config, "task", None) != "language":
+        return []
+    return [Finding("leaky", None, LEAKY)]
 
 
 def plain_config(network: PreTrainedModel) -> Any:

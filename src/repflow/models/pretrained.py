@@ -28,7 +28,7 @@ from repflow.models.anatomy import (
     text_config,
     token_mixers,
 )
-from repflow.models.families import prepare
+from repflow.models.families import leak_findings, prepare
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.reading import Reading
 from repflow.models.self_check import check, short_chunks
@@ -90,7 +90,7 @@ class Model:
         self.scans = fastpath.install(network, blocks, scan)
         with nonfinite.zeroed(network, self.nonfinite), self.scans.verifying(), short_chunks(network):
             _run_check(network, self.reading, doubtful=bool(self.nonfinite))
-        self.findings += self.scans.findings()
+        self.findings += [*self.scans.findings(), *leak_findings(network.config)]
         self.scans.checked()
         self.reading.first_bad_state = nonfinite.first_bad_state(self.nonfinite, len(blocks))
         bad = {entry.parameter for entry in self.nonfinite}

@@ -1,9 +1,11 @@
 """Reordering as an option of a stack: where it stands, how it is saved, shared and refused."""
 
+import numpy as np
 import pytest
 import torch
 
-from repflow.core.errors import InputError, UnsupportedModelError
+import repflow
+from repflow.core.errors import InputError
 from repflow.mixers.reorder import Reordered, reorder_options
 from repflow.models import StackConfig, StackForCausalLM, StackForSequenceClassification, load
 from repflow.models.recurrence.quantities import recurrent_layers
@@ -54,10 +56,37 @@ def test_a_leaky_language_model_is_built_by_name_alone():
         stack(["s6"] * 2, reorder={"form": "whole"})
     network = stack(["s6"] * 2, reorder={"form": "whole", "leaky": True})
     assert later_tokens_matter(network) > 1e-3
-    with pytest.raises(UnsupportedModelError, match="tokens see later ones and padding"):
-        load(network)
     config = StackConfig("s6", hidden_size=8, num_hidden_layers=2, num_labels=2, reorder={"form": "whole"})
     assert StackForSequenceClassification(config)(ids()).logits.shape == (3, 2)
+
+
+def test_every_result_of_a_leaky_model_says_so():
+    leaky = stack(["s6"] * 2, reorder={"form": "whole", "leaky": True})
+    model = load(leaky)
+    assert [finding.code for finding in model.findings] == ["leaky"]
+    assert not model.reading.causal
+    samples = [ids()[0, :9].tolist(), ids()[1, :5].tolist()]  # two lengths: one of them is padded
+    result = repflow.measure(leaky, samples, metrics=["token_norm"])
+    assert [finding.code for finding in result.findings].count("leaky") == 1
+    for number, sample in enumerate(samples):
+        alone = repflow.measure(leaky, [sample], metrics=["token_norm"])["token_norm"][:, 0]
+        assert np.allclose(result["token_norm"][:, number, : len(sample)], alone, rtol=1e-4)
+    assert not any(f.code == "leaky" for f in load(stack(["s6"] * 2, reorder={"chunk": 4})).findings)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_classifier_that_sorts_whole_texts_does_not_see_padding(hard, pooling):
+    torch.manual_seed(0)
+    config = StackConfig("s6", hidden_size=8, num_hidden_layers=2, num_labels=2, vocab_size=64, pooling=pooling,
+                         reorder={"form": "whole", "hard": hard, "blocks": "all"})  # fmt: skip
+    network = StackForSequenceClassification(config).double().eval()
+    rows, mask = ids(3, 10), torch.ones(3, 10)
+    mask[1, 6:] = mask[2, 3:] = 0
+    with torch.no_grad():
+        batch = network(rows, attention_mask=mask).logits
+        alone = [network(rows[at : at + 1, : int(mask[at].sum())]).logits[0] for at in range(3)]
+    assert torch.allclose(batch, torch.stack(alone), rtol=1e-9)
 
 
 def test_a_model_that_reorders_keeps_no_cache():
@@ -73,6 +102,7 @@ BAD = {
     "blocks": ({"blocks": "last"}, "first, all"),
     "kind": ({"chunk": "4"}, "a whole number"),
     "temperature": ({"temperature": 0.0}, "hard=True"),
+    "ties": ({"ties": "break"}, "share, refuse"),
 }
 
 
@@ -81,6 +111,12 @@ def test_wrong_options_are_refused(case):
     reorder, words = BAD[case]
     with pytest.raises(InputError, match=words):
         StackConfig("s6", reorder=reorder)
+
+
+def test_chunks_as_long_as_all_positions_are_refused():
+    with pytest.raises(InputError, match="below the 16 tokens"):
+        StackConfig("s6", reorder={}, max_position_embeddings=16)
+    assert StackConfig("s6", reorder={"form": "prefix"}, max_position_embeddings=16).reorder is not None
 
 
 def test_options_have_names():

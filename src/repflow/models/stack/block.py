@@ -47,7 +47,11 @@ class StackBlock(nn.Module):
             self.skip = nn.Parameter(torch.tensor(float(config.skip)))
 
     def forward(
-        self, hidden_states: Tensor, carries: tuple[Carry, Carry] | None = None, first: Tensor | None = None
+        self,
+        hidden_states: Tensor,
+        carries: tuple[Carry, Carry] | None = None,
+        first: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """(batch, token, width) → same; with carries, of tokens that follow those seen by mixer and MLP.
 
@@ -55,9 +59,13 @@ class StackBlock(nn.Module):
             hidden_states: Residual stream.
             carries: What mixer and MLP kept of earlier tokens.
             first: Normed input of the first block, for NeuTRENO.
+            mask: Where padding stands behind tokens (batch, token), for a block that sorts whole sequences.
         """
         normed = self.mixer_norm(hidden_states)
-        mixed = self.mixer(normed) if carries is None else self.mixer.advance(normed, carries[0])
+        if carries is not None:
+            mixed = self.mixer.advance(normed, carries[0])
+        else:
+            mixed = self.mixer(normed, mask) if isinstance(self.mixer, Reordered) else self.mixer(normed)
         if self.backward_mixer is not None:
             mixed = mixed + self.backward_mixer(normed.flip(1)).flip(1)
         if self.neutreno:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.build import family_name
 from repflow.mixers.option import at_least, of_kind, one_of
-from repflow.mixers.reorder import reorder_options
+from repflow.mixers.reorder import check_span, reorder_options
 
 NORMS = ("rms", "layer", "none")
 MLPS = ("gelu", "swiglu", "rwkv")
@@ -145,6 +145,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         self.norm, self.norm_eps, self.embedding_norm = norm, norm_eps, embedding_norm
         self.final_norm = norm != "none" if final_norm is None else final_norm
         self.max_position_embeddings, self.input_channels = max_position_embeddings, input_channels
+        if max_position_embeddings is not None:
+            check_span(self.reorder, max_position_embeddings)
         self.pooling, self.task, self.initializer_range = pooling, task, initializer_range
         if tie_word_embeddings and input_channels is not None:
             got = f"tie_word_embeddings with {input_channels} input channels"
@@ -175,6 +177,12 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     def reorders(self, layer: int) -> bool:
         """Whether a layer reads tokens in another order."""
         return self.reorder is not None and (layer == 0 or self.reorder["blocks"] == "all")
+
+    @property
+    def sorts_whole(self) -> bool:
+        """Whether blocks sort whole sequences, so that tokens read later ones and must not read padding."""
+        order = self.reorder or {}
+        return order.get("form") == "whole" and order.get("order") != "identity"
 
     def _set_classifier(
         self,

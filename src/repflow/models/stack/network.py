@@ -180,7 +180,8 @@ class StackModel(StackPreTrainedModel):
 
         Args:
             input_ids: Token ids (batch, token), or real inputs (batch, token, channel) for a model with input_channels.
-            attention_mask: (batch, token), padding on the right only; the states do not depend on it.
+            attention_mask: (batch, token), padding on the right only; the states do not depend on it, unless whole
+                sequences are sorted.
             inputs_embeds: Embeddings (batch, token, width) in place of input_ids, before positions and embedding norm.
             output_hidden_states: Also return the embedding output and every block's raw output, L + 1 states.
             return_dict: False for a tuple.
@@ -196,10 +197,12 @@ class StackModel(StackPreTrainedModel):
         hidden = self._placed(inputs_embeds, start) if input_ids is None else self.embed(input_ids, start)
         keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states = [hidden] if keep else []
-        first = {"first": first_input(self.blocks, hidden)} if self.config.neutreno else {}
+        beside = {"first": first_input(self.blocks, hidden)} if self.config.neutreno else {}
+        if attention_mask is not None and self.config.sorts_whole:
+            beside["mask"] = attention_mask
         for layer, block in enumerate(self.blocks):
             carries = () if cache is None else ((cache.mixers[layer], cache.mlps[layer]),)
-            hidden = block(hidden, *carries, **first)
+            hidden = block(hidden, *carries, **beside)
             if keep:
                 states.append(hidden)
         output = BaseModelOutputWithPast(

@@ -32,6 +32,8 @@ NUMBER = 4
 """Bytes of a stored number."""
 FLOPS_PER_PARAMETER = 2
 """One multiplication and one addition per parameter and token; attention's own share is left out."""
+LEAKY = "leaky"
+"""Code of the finding on a language model that reads the tokens it predicts; no result of one goes without it."""
 ONE = "model"
 """Label of a model that is the only one of its study."""
 
@@ -378,5 +380,6 @@ def _computed(study: Study[C, J], job: J, sink: Sink, progress: Progress | None)
     notes = getattr(job.prompts, "findings", ())  # of prompts; a study may have put them where they belong
     result.findings += [finding for finding in notes if finding not in result.findings]
     for model in job.models.values():
-        result.findings += [finding for finding in model.scans.findings() if finding not in result.findings]
+        notes = [*model.scans.findings(), *(finding for finding in model.findings if finding.code == LEAKY)]
+        result.findings += [finding for finding in notes if finding not in result.findings]
     return result

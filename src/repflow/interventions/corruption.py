@@ -7,6 +7,7 @@ the region and the draw in it: the same on every machine, whatever the size of a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -37,6 +38,12 @@ class Sequences:
         """Images of a class."""
         return np.flatnonzero(self.labels == label)
 
+    @cached_property
+    def level(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and spread of all pixels, channel by channel, from 0 to 1."""
+        flat = self.tokens.reshape(-1, self.tokens.shape[-1])
+        return flat.mean(0) / 255, flat.std(0) / 255
+
 
 def fill(
     sequences: Sequences, region: Region, kind: str, *, seed: int, draw: int, target: int | None = None
@@ -56,8 +63,7 @@ def fill(
     if kind == "normal":
         return random.standard_normal(part.shape, dtype=np.float32)
     if kind == "data":
-        flat = sequences.tokens.reshape(-1, part.shape[-1])
-        mean, spread = flat.mean(0) / 255, flat.std(0) / 255
+        mean, spread = sequences.level
         return (mean + spread * random.standard_normal(part.shape, dtype=np.float32)).astype(np.float32)
     if kind == "mean":
         return np.broadcast_to((part.mean(0, dtype=np.float64) / 255).astype(np.float32), part.shape)

@@ -81,7 +81,6 @@ class Classifier:
             expected = f"at most {most} tokens, which have a position embedding"
             raise InputError(teach(expected, f"{layout.tokens(shape)}", "choose smaller images or larger patches"))
 
-    @torch.no_grad()
     def logits(self, tokens: Tensor, layout: PixelLayout, shape: tuple[int, int, int]) -> Tensor:
         """Logits (image, class) of pixels from 0 to 1 as sequences (image, token, channel)."""
         kind = self.network.dtype

@@ -1,6 +1,8 @@
 """Words of corruption: which tokens are replaced, and by what. No torch.
 
 A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
+Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, or those
+of one of them by the name of its recipe, in proportion where a sequence has other than 1,024 tokens.
 
 | replacement of pixels | |
 |---|---|
@@ -10,6 +12,7 @@ A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-3
 | mean | mean image |
 | same | the same region of another image of the same class |
 | other | the same region of an image of another class |
+| target:CLASS | the same region of an image of a class, by its name or number |
 
 | replacement of text | |
 |---|---|
@@ -41,6 +44,10 @@ PAPER = {
 }
 """Regions of paper 2, of 1,024 pixels."""
 PAPER_TOKENS = 1024
+TABLES = ("recency-table1", "recency-table3")
+"""Of corruption, whose regions are called `paper`."""
+AIMED = "target:"
+"""In front of the class that lends its pixels."""
 
 
 @dataclass(frozen=True, order=True)
@@ -101,11 +108,26 @@ def parse_regions(words: Sequence[str], tokens: int) -> list[Region]:
 
     >>> [str(region) for region in parse_regions(["windows:16", "last:4"], 40)]
     ['0:16', '16:32', '24:40', '36:40']
+    >>> [str(region) for region in parse_regions(["recency-table1"], 256)]
+    ['248:256', '0:8', '232:256', '0:24']
     """
     regions: list[Region] = []
     for word in words:
-        regions += windows(word, tokens) if word.startswith("windows") else [parse_region(word, tokens)]
+        if word.startswith("windows"):
+            regions += windows(word, tokens)
+        else:
+            regions += [parse_region(part, tokens) for part in paper_regions(word, tokens) or [word]]
     return list(dict.fromkeys(regions))
+
+
+def paper_regions(word: str, tokens: int) -> list[str]:
+    """Regions of paper 2 that a word stands for, for a sequence of this many tokens; none for any other word.
+
+    >>> paper_regions("paper", 1024)[:2], paper_regions("0:32", 1024)
+    (['992:1024', '0:32'], [])
+    """
+    tables = TABLES if word == "paper" else (word,)
+    return [scaled_region(region, tokens) for table in tables for region in PAPER.get(table, ())]
 
 
 def check_regions(words: Sequence[str]) -> None:
@@ -115,7 +137,7 @@ def check_regions(words: Sequence[str]) -> None:
     for word in words:
         if word.startswith("windows"):
             window_size(word)
-        else:
+        elif not paper_regions(word, PAPER_TOKENS):
             parse_region(word)
 
 
@@ -141,7 +163,8 @@ def check_replacements(names: Sequence[str], known: Sequence[str]) -> None:
     if not names or len(set(names)) < len(names):
         raise InputError(teach("different replacements", ",".join(names) or "none", f"known: {', '.join(known)}"))
     for name in names:
-        if name not in known:
+        aimed = known[0] == PIXELS[0] and name.startswith(AIMED) and len(name) > len(AIMED)
+        if name not in known and not aimed:
             raise InputError(teach(f"--replace {', '.join(known)}", repr(name), nearest(name, known)))
 
 

@@ -9,8 +9,10 @@ import torch
 from transformers import ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
 
+from repflow.capture.influence.answer import answer_influence
 from repflow.cli.main import app
 from repflow.core.errors import InputError
+from repflow.core.intervals import paired_proportion_interval
 from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
@@ -18,9 +20,10 @@ from repflow.studies.corrupt import attack, study
 from repflow.studies.corrupt.classifier import Subject
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.corrupt.summary import accuracy_arrays
-from repflow.studies.corrupt.text import equal_prompts, log_odds
+from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
 from repflow.tasks.pixels import Images, PixelLayout
+from repflow.tasks.prompt import Prompt
 
 COUNT = 40
 
@@ -48,7 +51,7 @@ def subject(layout=None):
 def measured(**options):
     own = subject()
     config = CorruptConfig(
-        samples=COUNT, replace=["normal", "same", "other", "mean"], regions=["0:4", "12:16"], **options
+        samples=COUNT, replace=["normal", "same", "other", "mean", "target:2"], regions=["0:4", "12:16"], **options
     )
     return study.image_result(config, own, Memory(), None)
 
@@ -78,11 +81,13 @@ def test_a_model_that_reads_the_last_token_alone(monkeypatch):
     assert by["same"] == 1
     assert by["other"] == 0
     assert 0 < by["normal"] < 0.6
+    assert by["target:2"] == 0.25  # all are named 2 now
     assert by["mean"] == 0.25  # always the same class
     assert result["corrected_drop"][3, 1] == 1  # all there was to lose
     assert result["relative_drop"][3, 1] == 0.75
     assert result["predicted"].sum(-1) == pytest.approx(1)
-    assert result["examples"].shape == (5, 2, 4, 4, 1)
+    assert result["examples"].shape == (6, 2, 4, 4, 1)
+    assert (result["influence"] > 0).tolist() == [False] * 15 + [True]
     assert (result["examples"][2, 0, -1, -1] == result["examples"][0, 0, -1, -1]).all()
     assert any("last" in str(part.title) for part in view_of("corrupt").view(result))
 
@@ -94,6 +99,9 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert result["success"].tolist() == [[0, 1], [0, 1]]
     assert result["base_rate"].tolist() == [0, 0]
     assert result["random_pair"].tolist() == [[0, 0], [0, 0]]  # of images of other classes none names the target
+    assert result["mean_success"].tolist() == [0, 1]
+    assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
+    assert 0 < result["base_rate_high"][0] < 0.2
     assert view_of("attack").view(result)
 
 
@@ -114,6 +122,51 @@ def test_drops_and_their_intervals():
         spread = np.sqrt(399 / 400 * ((left - left.mean()) ** 2).sum())
         half = (arrays[f"{name}_high"] - arrays[f"{name}_low"])[0, 0] / 2
         assert half == pytest.approx(1.966 * spread, rel=0.02)
+
+
+def test_no_change_at_all_has_an_interval():
+    """Where every image is named once, the interval is that of paired proportions but for Student's quantile."""
+    before = np.repeat([1.0, 0.0], [40, 20])
+    for after in (before, np.repeat([1.0, 0.0, 1.0, 0.0], [30, 10, 3, 17])):
+        arrays, _ = accuracy_arrays(before, after[None, None], 0.1)
+        band = paired_proportion_interval(before, after)
+        assert arrays["drop"][0, 0] == band.mean
+        halves = (arrays["drop_high"] - arrays["drop_low"])[0, 0], band.high - band.low
+        assert halves[0] == pytest.approx(halves[1] * 2.0 / 1.96, rel=0.02)
+        assert arrays["drop_low"][0, 0] < band.mean < arrays["drop_high"][0, 0]
+
+
+def test_rates_of_all_targets_are_the_mean_of_their_rates():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 50)
+    others = labels != np.arange(3)[:, None]
+    base, success, pair = (random.integers(0, 2, shape).astype(float) for shape in ((3, 50), (3, 2, 50), (3, 2, 50)))
+    arrays, axes = attack._arrays(base, success, pair, others)
+    by_hand = [[success[t, r, labels != t].mean() for r in range(2)] for t in range(3)]
+    assert arrays["success"] == pytest.approx(np.array(by_hand))
+    assert arrays["mean_success"] == pytest.approx(np.mean(by_hand, 0))
+    assert arrays["mean_base_rate"] == pytest.approx(np.mean([base[t, labels != t].mean() for t in range(3)]))
+    assert axes["mean_success_low"] == ("region",)
+    assert (arrays["excess_low"] < success.mean(-1) * 0 + arrays["excess"]).all()
+
+
+def test_influence_is_the_slope_of_the_log_odds(folder):
+    """Against differences of the log-odds of the named class, pixel by pixel, in float64."""
+    classifier = load_classifier(folder, device="cpu", dtype="float64")
+    pixels = torch.rand(2, 16, 1, dtype=torch.float64)
+
+    def odds(values):
+        with torch.no_grad():
+            share = classifier.logits(values, classifier.layout, (4, 4, 1)).softmax(-1)
+        return (share / (1 - share)).log()[torch.arange(2), named]
+
+    named = classifier.logits(pixels, classifier.layout, (4, 4, 1)).argmax(-1)
+    influence = answer_influence(classifier, pixels, classifier.layout, (4, 4, 1))
+    for token in (0, 7, 15):
+        step = torch.zeros_like(pixels)
+        step[:, token] = 1e-5
+        slope = (odds(pixels + step) - odds(pixels - step)).abs() / 2e-5
+        assert influence[:, token] == pytest.approx(slope.numpy(), rel=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +224,9 @@ def test_log_odds_of_a_language_model():
     config = CorruptConfig(task="kvpr", length=200, samples=3)
     prompts, answers = equal_prompts(config, model)
     assert len(set(prompts.lengths)) == 1
+    begun = Prompt((7, 1, 2, 3), begins=True)
+    assert _cut(begun, begun.ids, 3) == (7, 2, 3)
+    assert _cut(Prompt((7, 1, 2)), (7, 1, 2), 3) == (7, 1, 2)
     ids = torch.tensor([prompt.ids for prompt in prompts])
     with torch.no_grad():
         share = model.network(ids).logits[:, -1].double().softmax(-1)[torch.arange(3), list(answers)]
@@ -200,6 +256,10 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --order spiral", "--order row"),
         ("corrupt FOLDER --images drawn:8 --init default", "as it was trained"),
         ("corrupt FOLDER --images drawn:8 --draws 0", "--draws"),
+        ("corrupt FOLDER --images drawn:8 --replace target:frog", "a class among disc"),
+        ("corrupt FOLDER --images drawn:8 --replace target:two --samples 3 --regions 0:2", "of the target class"),
+        ("corrupt FOLDER --images drawn:8 --regions recency-table9", "a region START:END"),
+        ("corrupt FOLDER --images drawn:8 --influence -1", "--influence"),
         ("attack FOLDER --images drawn:8 --targets frog", "a class among disc"),
         ("attack FOLDER --images drawn:8 --targets 3 --samples 3", "test images of cross and of other classes"),
         ("attack FOLDER --images drawn:8 --task kvpr", "repflow corrupt replaces tokens"),

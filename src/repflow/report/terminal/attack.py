@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 
 from repflow.core.intervals import bracketed
 from repflow.core.results import Result
-from repflow.report.terminal.cell import number
 
 
 def view(result: Result) -> list[RenderableType]:
@@ -18,8 +17,9 @@ def view(result: Result) -> list[RenderableType]:
     facts, regions = result.provenance["attack"], result.provenance["regions"]
     title = f"{result.provenance['model']['name']}: how often (%) the target is named once it lends a region"
     caption = (
-        "in brackets: 95 % interval, then the rate with pixels of any other class; base: named without an attack; "
-        f"{facts['images']} images, accuracy {100 * float(result['clean_accuracy']):.1f} %"
+        "in square brackets 95 % intervals over images, then what is above the rate with pixels of any other class; "
+        f"base: named without an attack; {facts['images']} images, "
+        f"accuracy {100 * float(result['clean_accuracy']):.1f} %"
     )
     table = Table(title=title, caption=caption)
     table.add_column("target")
@@ -27,26 +27,31 @@ def view(result: Result) -> list[RenderableType]:
     for region in regions:
         table.add_column(region, justify="right")
     for row, target in enumerate(result.provenance["targets"]):
-        cells = []
-        for place in range(len(regions)):
-            low, high, other = (
-                float(result[name][row, place]) for name in ("success_low", "success_high", "random_pair")
-            )
-            shown = f"{100 * float(result['success'][row, place]):.1f}{bracketed(low, high, '.0f', scale=100.0)}"
-            cells.append(f"{shown} ({100 * other:.1f})")
-        table.add_row(target, f"{100 * float(result['base_rate'][row]):.1f}", *cells)
+        cells = [_cell(result, "", (row, place)) for place in range(len(regions))]
+        table.add_row(target, _rate(result, "base_rate", row), *cells)
     if len(result.provenance["targets"]) > 1:
-        mean, other = result["success"].mean(0), result["random_pair"].mean(0)
-        cells = [f"{100 * a:.1f} ({100 * b:.1f})" for a, b in zip(mean, other, strict=True)]
         table.add_section()
-        table.add_row("mean", f"{100 * float(np.mean(result['base_rate'])):.1f}", *cells)
+        cells = [_cell(result, "mean_", place) for place in range(len(regions))]
+        table.add_row("mean", _rate(result, "mean_base_rate", ()), *cells)
     return [table]
+
+
+def _rate(result: Result, name: str, place: Any) -> str:
+    value, low, high = (float(result[name + end][place]) for end in ("", "_low", "_high"))
+    return f"{100 * value:.1f}{bracketed(low, high, '.0f', scale=100.0)}"
+
+
+def _cell(result: Result, mean: str, place: Any) -> str:
+    """Success with its interval, and what is above the rate of random pairs, with its own."""
+    low, high = (float(result[f"{mean}excess{end}"][place]) for end in ("_low", "_high"))
+    beyond = f"{100 * float(result[f'{mean}excess'][place]):+.1f}{bracketed(low, high, '+.0f', scale=100.0)}"
+    return f"{_rate(result, f'{mean}success', place)} ({beyond})"
 
 
 def side_by_side(results: Sequence[Result]) -> Table:
     """Models in lines, mean over targets."""
     regions = results[0].provenance["regions"]
-    table = Table(title="Success (%) of all targets, and that of random pairs in brackets")
+    table = Table(title="Success (%) of all targets, and in brackets what is above the rate of random pairs")
     table.add_column("model")
     table.add_column("base", justify="right")
     for region in regions:
@@ -54,9 +59,8 @@ def side_by_side(results: Sequence[Result]) -> Table:
     for result in results:
         if result.provenance["regions"] != regions:
             continue
-        pairs = zip(result["success"].mean(0), result["random_pair"].mean(0), strict=True)
-        cells = [f"{number(100 * float(a), 1)} ({number(100 * float(b), 1)})" for a, b in pairs]
-        table.add_row(result.provenance["model"]["name"], number(100 * float(result["base_rate"].mean()), 1), *cells)
+        cells = [_cell(result, "mean_", place) for place in range(len(regions))]
+        table.add_row(result.provenance["model"]["name"], _rate(result, "mean_base_rate", ()), *cells)
     return table
 
 

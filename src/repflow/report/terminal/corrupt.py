@@ -21,7 +21,7 @@ def view(result: Result) -> list[RenderableType]:
 
 
 def image_table(result: Result) -> Table:
-    """Accuracy, and in brackets the relative drop and the drop by what can be lost."""
+    """Accuracy with half the interval of its drop; in brackets the relative drop and that by what can be lost."""
     facts, kinds = result.provenance["corrupt"], result.provenance["replacements"]
     mean, low, high = facts["clean"]
     title = (
@@ -29,7 +29,8 @@ def image_table(result: Result) -> Table:
         f"{100 * mean:.1f}{bracketed(low, high, '.1f', scale=100.0)} on {facts['images']} images as they are"
     )
     caption = (
-        f"in brackets: drop relative to that, and relative to what is above chance ({100 * facts['chance']:.1f} %); "
+        "±: 95 % interval of the drop, image by image; in brackets: drop (%) relative to images as they are, and "
+        f"relative to what is above chance ({100 * facts['chance']:.1f} %); "
         f"{facts['tokens']} tokens, {facts['layout']['order']} order; all regions with --json"
     )
     table = Table(title=title, caption=caption)
@@ -42,7 +43,10 @@ def image_table(result: Result) -> Table:
             accuracy, relative, corrected = (
                 float(result[name][place, row]) for name in ("accuracy", "relative_drop", "corrected_drop")
             )
-            cells.append(f"{100 * accuracy:.1f} ({_percent(relative)}, {_percent(corrected)})")
+            drop, low, high = (float(result[f"drop{end}"][place, row]) for end in ("", "_low", "_high"))
+            half = max(high - drop, drop - low)
+            spread = f" ±{100 * half:.1f}" if np.isfinite(half) else ""
+            cells.append(f"{100 * accuracy:.1f}{spread} ({_percent(relative)}, {_percent(corrected)})")
         table.add_row(result.provenance["regions"][row], *cells)
     return table
 

@@ -60,6 +60,11 @@ class Attack(ImageStudy):
         """Target after target, region after region."""
         return attack_result(job.config, job.subject, sink, progress)
 
+    def passes(self, config: AttackConfig, tokens: int) -> int:
+        """Regions times targets, ten by default, each by the target's pixels and by others."""
+        words = config.regions or [scaled_region(word, tokens) for word in PAPER["recency-fig3"]]
+        return 2 * len(parse_regions(words, tokens)) * (len(config.targets) or 10)
+
     def names(self, config: AttackConfig) -> Names:
         """Model, study."""
         return names(config, self.name)
@@ -93,25 +98,20 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink, progress: 
     if not sink.has("clean"):
         sink.keep("clean", {"named": subject.predictions()}, {"samples": []})
     clean = sink.load("clean")["named"]
-    rates: dict[str, list[list[float]]] = {"success": [], "random_pair": []}
-    bounds: list[list[tuple[float, float]]] = []
-    base = []
+    hits: dict[str, Any] = {kind: np.empty((len(targets), len(regions), len(labels))) for kind in (TARGET, RANDOM_PAIR)}
     for place, target in enumerate(targets):
-        others = labels != target
-        base.append(float((clean[others] == target).mean()))
-        rows: dict[str, list[float]] = {name: [] for name in rates}
-        bounds.append([])
         for number, region in enumerate(regions):
-            hits = _hits(config, subject, sink, target, region)
-            for name, kind in (("success", TARGET), ("random_pair", RANDOM_PAIR)):
-                rows[name].append(float(hits[kind][:, others].mean()))
-            bounds[-1].append(_interval(hits[TARGET][:, others]))
+            own = _hits(config, subject, sink, target, region)
+            for kind, part in hits.items():
+                part[place, number] = own[kind].mean(0)
             if progress is not None:
                 done = place * len(regions) + number + 1
                 progress(done, len(targets) * len(regions), 2 * done * config.draws * len(labels) * subject.tokens)
-        for name in rates:
-            rates[name].append(rows[name])
-    return Result(*_arrays(rates, bounds, base, (clean == labels).mean()), {}, _facts(config, subject, clean))
+    base = (clean == np.array(targets)[:, None]).astype(np.float64)
+    others = labels != np.array(targets)[:, None]
+    arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
+    arrays["clean_accuracy"], axes["clean_accuracy"] = np.array((clean == labels).mean()), ()
+    return Result(arrays, axes, {}, _facts(config, subject, clean))
 
 
 def _hits(config: AttackConfig, subject: Subject, sink: Sink, target: int, region: Region) -> dict[str, np.ndarray]:
@@ -127,20 +127,45 @@ def _hits(config: AttackConfig, subject: Subject, sink: Sink, target: int, regio
     return sink.load(shard)
 
 
-def _interval(hits: np.ndarray) -> tuple[float, float]:
-    """Of the success rate: Wilson's for one draw, Student's over images for the mean of several."""
-    one = len(hits) == 1
-    band = proportion_interval(hits.sum(), hits.size) if one else student_interval(hits.mean(0))
-    return float(band.low), float(band.high)
+def _arrays(
+    base: np.ndarray, success: np.ndarray, pair: np.ndarray, others: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Rates with their intervals, by target and as the mean of all targets.
+
+    Args:
+        base: 1 where the target is named without an attack (target, image).
+        success: share of the draws in which it is named with the target's pixels (target, region, image).
+        pair: the same with pixels of another class.
+        others: images of other classes than the target (target, image), which are attacked.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    axes: dict[str, Any] = {}
+    weights = others / others.sum(1, keepdims=True) / len(others)  # of an image in the mean of all targets' rates
+    kinds = {"success": success, "random_pair": pair, "excess": success - pair, "base_rate": base}
+    for name, values in kinds.items():
+        band = [rate_band(part[..., mask], name) for part, mask in zip(values, others, strict=True)]
+        each = weights[:, None] if values.ndim == 3 else weights
+        mean = rate_band((values * each).sum(0) * values.shape[-1], name)
+        for end, by_target, all_targets in zip(("", "_low", "_high"), zip(*band, strict=True), mean, strict=True):
+            arrays[name + end], axes[name + end] = np.array(by_target), AXES[: values.ndim - 1]
+            arrays[f"mean_{name}{end}"], axes[f"mean_{name}{end}"] = np.array(all_targets), AXES[1 : values.ndim - 1]
+    return arrays, axes
 
 
-def _arrays(rates: Any, bounds: Any, base: list[float], clean: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays = {name: np.array(values) for name, values in rates.items()}
-    low, high = np.moveaxis(np.array(bounds), -1, 0)
-    arrays |= {"success_low": low, "success_high": high}
-    axes: dict[str, Any] = dict.fromkeys(arrays, AXES)
-    arrays |= {"base_rate": np.array(base), "clean_accuracy": np.array(clean)}
-    return arrays, axes | {"base_rate": ("target",), "clean_accuracy": ()}
+def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over images (..., image) with its interval: Wilson's of a rate of right or wrong, Student's of any other.
+
+    For a difference two images are added, one won and one lost, as Bonett and Price do.
+    """
+    mean = np.asarray(values.mean(-1))
+    if name == "excess":
+        more = np.concatenate([values, np.broadcast_to([1.0, -1.0], (*values.shape[:-1], 2))], -1)
+        band = student_interval(more, axis=-1)
+    elif ((values == 0) | (values == 1)).all():
+        band = proportion_interval(values.sum(-1), values.shape[-1])
+    else:
+        band = student_interval(values, axis=-1)
+    return mean, np.asarray(np.minimum(band.low, mean)), np.asarray(np.maximum(band.high, mean))
 
 
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:

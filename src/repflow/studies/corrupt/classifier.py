@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from repflow.capture.influence.answer import answer_influence
 from repflow.core.errors import InputError, teach
 from repflow.interventions.corruption import Sequences, fill
 from repflow.models.classifier import Classifier, load_classifier
-from repflow.spec.corruption import Region
+from repflow.spec.corruption import AIMED, TARGET, Region
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 
 TOKENS = 1 << 18
@@ -50,12 +52,18 @@ class Subject:
         """Tokens of an image."""
         return int(self.sequences.tokens.shape[1])
 
+    @cached_property
+    def _held(self) -> torch.Tensor:
+        """All sequences where the classifier is, in bytes."""
+        return torch.from_numpy(self.sequences.tokens).to(self.classifier.device)
+
+    @torch.no_grad()
     def predictions(self, region: Region | None = None, filled: np.ndarray | None = None) -> np.ndarray:
         """Class that is named for every image, with a region replaced where one is given."""
         named = []
         for start in range(0, len(self.images), self.batch):
             rows = slice(start, start + self.batch)
-            pixels = torch.from_numpy(self.sequences.tokens[rows]).to(self.classifier.device).float() / 255
+            pixels = self._held[rows].float() / 255
             if region is not None:
                 assert filled is not None
                 part = torch.from_numpy(np.ascontiguousarray(filled[rows])).to(pixels.device)
@@ -66,13 +74,34 @@ class Subject:
 
     def replaced(self, region: Region, kind: str, **draw: Any) -> np.ndarray:
         """Class that is named for every image whose region is replaced."""
-        return self.predictions(region, fill(self.sequences, region, kind, **draw))
+        return self.predictions(region, self._fill(region, kind, **draw))
+
+    def _fill(self, region: Region, kind: str, **draw: Any) -> np.ndarray:
+        if kind.startswith(AIMED):
+            draw, kind = {**draw, "target": self.target(kind)}, TARGET
+        return fill(self.sequences, region, kind, **draw)
+
+    def target(self, kind: str) -> int:
+        """Class that lends its pixels by `target:CLASS`, of which there must be images."""
+        number = self.images.class_number(kind.removeprefix(AIMED))
+        if not len(self.sequences.members(number)):
+            got = f"none of {self.images.classes[number]} in {len(self.images)} images"
+            raise InputError(teach("test images of the target class", got, "raise --samples"))
+        return number
+
+    def influence(self, count: int) -> np.ndarray:
+        """Influence of every token on the answer (image, token), of the first images."""
+        parts = []
+        for start in range(0, min(count, len(self.images)), self.batch):
+            pixels = self._held[start : min(start + self.batch, count)].float() / 255
+            parts.append(answer_influence(self.classifier, pixels, self.layout, self.images.shape))
+        return np.concatenate(parts)
 
     def example(self, number: int, region: Region | None = None, kind: str = "", **draw: Any) -> np.ndarray:
         """One image as bytes (row, column, channel), as it is or with a region replaced; pixels are cut to 0 to 1."""
         tokens = self.sequences.tokens[number : number + 1].astype(np.float32) / 255
         if region is not None:
-            tokens[:, region.start : region.end] = fill(self.sequences, region, kind, **draw)[number]
+            tokens[:, region.start : region.end] = self._fill(region, kind, **draw)[number]
         whole = self.layout.picture(tokens, self.images.shape)[0]
         step = max(1, -(-max(whole.shape[:2]) // 32))  # a large image is shown by every few of its pixels
         return np.clip(np.round(255 * whole[::step, ::step]), 0, 255).astype(np.uint8)

@@ -29,7 +29,7 @@ class Corrupted(Batches, Pictures, Prompting, OneModel):
 
     regions: list[str] = listed(
         "tokens that are replaced: START:END, first:K, middle:K, last:K, windows (all of them side by side) or "
-        "windows:K, repeated or comma separated",
+        "windows:K, paper (of its Tables 1 and 3), repeated or comma separated",
         REGIONS,
     )
     draws: int = option(1, "times that random replacements are drawn")
@@ -54,8 +54,10 @@ class CorruptConfig(Corrupted):
     """What to replace; the fields are the command line's options and the `config` of the Result."""
 
     replace: list[str] = listed(
-        f"by what: {', '.join(PIXELS)} for pixels; {', '.join(TEXT)} for text; default all that fit"
+        f"by what: {', '.join(PIXELS)}, target:CLASS for pixels; {', '.join(TEXT)} for text; default all that fit"
     )
+
+    influence: int = option(16, "images whose gradient says how much each token of an image counts; 0 for none")
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""
@@ -114,7 +116,10 @@ def check(config: Corrupted, regions: list[str]) -> None:
 
 def check_words(config: CorruptConfig) -> None:
     """`check`, and the replacements."""
+    from repflow.spec.request import check_least
+
     check(config, config.regions)
+    check_least([("--influence", config.influence, 0)])
     if not config.regions:
         check_regions(config.regions)
     if config.replace:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
 from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names
 from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
@@ -81,8 +81,15 @@ class ImageStudy(Study[Any, CorruptJob]):
 
     def reads(self, config: Corrupted) -> tuple[int, int]:
         """Images or prompts with every region replaced, and their tokens, roughly."""
-        times = 40 * config.draws
-        return config.samples * times, config.samples * times * config.length
+        side = config.images.partition(":")[2] if config.images.startswith("drawn:") else ""
+        pixels = (int(side) if side.isdecimal() else 32) ** 2 // (config.patch or 1) ** 2
+        tokens = pixels if config.task in (AUTO, "pixels") else config.length
+        passes = config.draws * self.passes(config, tokens) + 1
+        return config.samples * passes, config.samples * passes * tokens
+
+    def passes(self, config: Any, tokens: int) -> int:
+        """Times that all images or prompts are read with something replaced."""
+        raise NotImplementedError
 
 
 class Corrupt(ImageStudy):
@@ -111,6 +118,9 @@ class Corrupt(ImageStudy):
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)
+        for kind in config.replace:
+            if kind.startswith(AIMED):
+                subject.target(kind)
         regions = parse_regions(config.regions, subject.tokens)
         return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
 
@@ -134,6 +144,11 @@ class Corrupt(ImageStudy):
             return text_result(job.config, job.model, job.prompts, job.answers, sink, progress)
         return image_result(job.config, job.subject, sink, progress)
 
+    def passes(self, config: CorruptConfig, tokens: int) -> int:
+        """Regions times replacements."""
+        kinds = config.replace or (PIXELS if config.task in (AUTO, "pixels") else TEXT)
+        return len(parse_regions(config.regions, tokens)) * len(kinds)
+
     def names(self, config: CorruptConfig) -> Names:
         """Model, study, task."""
         return names(config, self.name)
@@ -152,7 +167,7 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: 
     named = np.empty((len(config.replace), len(regions), config.draws, len(labels)), dtype=np.int64)
     for place, kind in enumerate(config.replace):
         for number, region in enumerate(regions):
-            shard = f"{kind}-{region.start}-{region.end}"
+            shard = f"{kind.replace(':', '-')}-{region.start}-{region.end}"
             if not sink.has(shard):
                 draws = [subject.replaced(region, kind, seed=config.seed, draw=draw) for draw in range(config.draws)]
                 sink.keep(shard, {"named": np.stack(draws)}, {"samples": []})
@@ -167,7 +182,21 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: 
     axes["predicted"] = ("replacement", "region", "class")
     arrays["predicted_clean"], axes["predicted_clean"] = shares(clean, classes), ("class",)
     arrays["examples"], axes["examples"] = _examples(config, subject, regions)
+    if config.influence:
+        if not sink.has("influence"):
+            sink.keep("influence", {"influence": subject.influence(config.influence)}, {"samples": []})
+        arrays["influence"], axes["influence"] = geometric_mean(sink.load("influence")["influence"]), ("token",)
     return Result(arrays, axes, {}, _facts(config, subject, regions, clean == labels))
+
+
+def geometric_mean(influence: np.ndarray) -> np.ndarray:
+    """Influence of tokens (token,) from that of several images (image, token): the mean of logarithms.
+
+    >>> geometric_mean(np.array([[1.0, 2.0], [4.0, 2.0]])).tolist()
+    [2.0, 2.0]
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.exp(np.log(influence).mean(0)))
 
 
 def _examples(config: CorruptConfig, subject: Subject, regions: list[Region]) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -26,32 +26,37 @@ def accuracy_arrays(
         after: share of the draws in which it is, region replaced (replacement, region, image).
         chance: accuracy of naming the most frequent class.
     """
-    drop = before - after
+    drop = (before - after).mean(-1)
     a0 = before.mean()
-    arrays = {
-        "clean_accuracy": np.array(a0),
-        "accuracy": after.mean(-1),
-    }
+    arrays = {"clean_accuracy": np.array(a0), "accuracy": after.mean(-1)}
     axes: dict[str, Any] = {"clean_accuracy": (), "accuracy": AXES}
-    scales = {"drop": (1.0, 0.0), "relative_drop": (a0, 1.0), "corrected_drop": (a0 - chance, 1.0)}
-    for name, (scale, ratio) in scales.items():
-        mean = drop.mean(-1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = mean / scale if scale > 0 else np.full(mean.shape, np.nan)
-            # the denominator is measured on the same images: the ratio is linearised around its value
-            rest = drop - mean[..., None] - ratio * value[..., None] * (before - a0)
-            half = _half(rest) / scale if scale > 0 else np.full(mean.shape, np.nan)
-        arrays |= {name: value, f"{name}_low": value - half, f"{name}_high": value + half}
+    for name, (scaled, floor) in {"drop": (0, 0.0), "relative_drop": (1, 0.0), "corrected_drop": (1, chance)}.items():
+        whole = a0 - floor if scaled else 1.0
+        value = drop / whole if whole > 0 else np.full(drop.shape, np.nan)
+        low, high = _bounds(before, after, scaled, floor)
+        arrays |= {name: value, f"{name}_low": np.minimum(low, value), f"{name}_high": np.maximum(high, value)}
         axes |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), AXES)
     return arrays, axes
 
 
-def _half(rest: np.ndarray) -> np.ndarray:
-    """Half of Student's interval of a mean over the last axis; NaN below three values."""
-    count = rest.shape[-1]
-    if count < LEAST_VALUES:
-        return np.full(rest.shape[:-1], np.nan)
-    return np.asarray(student_quantile(count - 1) * rest.std(-1, ddof=1) / np.sqrt(count))
+def _bounds(before: np.ndarray, after: np.ndarray, scaled: int, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of a drop, by what there is to lose where it is scaled; NaN below three images.
+
+    Two images are added, one that is lost and one that is won (Bonett and Price 2012): without them an interval has no
+    width where no answer changes, and covers too little where few do.
+    """
+    count = len(before) + 2
+    first = np.append(before, [1.0, 0.0])
+    second = np.concatenate([after, np.broadcast_to([0.0, 1.0], (*after.shape[:-1], 2))], -1)
+    drop, a0 = first - second, first.mean()
+    mean, whole = drop.mean(-1), a0 - floor if scaled else 1.0
+    if count - 2 < LEAST_VALUES or whole <= 0:
+        return np.full(mean.shape, np.nan), np.full(mean.shape, np.nan)
+    value = mean / whole
+    # what there is to lose is measured on the same images: the ratio is linearised around its value
+    rest = drop - mean[..., None] - scaled * value[..., None] * (first - a0)
+    half = student_quantile(count - 1) * rest.std(-1, ddof=1) / np.sqrt(count) / whole
+    return np.maximum(value - half, -1 / whole), np.minimum(value + half, 1 / whole)
 
 
 def chance_of(labels: np.ndarray) -> float:

@@ -26,6 +26,7 @@ from repflow.studies.corrupt.config import CorruptConfig
 from repflow.studies.corrupt.summary import region_facts
 from repflow.studies.engine.prompts import make_prompts, padding_ids, prompt_facts
 from repflow.tasks import Encoder, Prompts
+from repflow.tasks.prompt import Prompt
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
@@ -36,7 +37,10 @@ AXES = ("replacement", "region", "sample")
 
 
 def equal_prompts(config: CorruptConfig, model: Model) -> tuple[Prompts, tuple[int, ...]]:
-    """Prompts cut on the left to the length of the shortest, so that a region means the same in all, and answers."""
+    """Prompts cut to the length of the shortest, so that a region means the same in all, and answers.
+
+    They are cut on the left, behind the token that a sequence begins with.
+    """
     prompts = make_prompts(config, model)
     answered = all(prompt.answers for prompt in prompts)
     if answered:
@@ -48,8 +52,17 @@ def equal_prompts(config: CorruptConfig, model: Model) -> tuple[Prompts, tuple[i
     length = min(len(prompt.ids) for prompt in whole)
     if length < 2:
         raise InputError(teach("prompts of at least 3 tokens", f"{length}", "pass a greater --length"))
-    cut = [replace(prompt, ids=prompt.ids[-length:], tokens=prompt.tokens[-length:]) for prompt in whole]
+    cut = [
+        replace(prompt, ids=_cut(prompt, prompt.ids, length), tokens=_cut(prompt, prompt.tokens, length))
+        for prompt in whole
+    ]
     return replace(prompts, samples=tuple(cut)), answers
+
+
+def _cut(prompt: Prompt, row: tuple[Any, ...], length: int) -> tuple[Any, ...]:
+    """The first token where it begins the sequence, and the last ones."""
+    first = int(prompt.begins)
+    return (*row[:first], *row[len(row) - length + first :])
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     for kind, own in (("images", images), ("text", texts)):
         if own:
             blocks += [_curve(own, kind), _region_table(own, kind)]
+    blocks += [_influence(read)] if (read := [run for run in images if "influence" in run.result]) else []
     blocks += [_examples(run, number) for number, run in enumerate(images)]
     if attacks:
         blocks += [_attack_figure(attacks), _attack_table(attacks)]
@@ -101,6 +102,28 @@ def _curve(runs: Sequence[StoredRun], kind: str) -> Figure:
     )
 
 
+def _influence(runs: Sequence[StoredRun]) -> Figure:
+    """A line per model: how much each token counts for the answer, on average 1."""
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    for number, run in enumerate(runs):
+        value = run.result["influence"] / run.result["influence"].mean()
+        traces.append(_line(run.name, range(len(value)), value, {"color": f"model:{number % 8}"}, "lines"))
+        rows += [[run.name, token, *plain(np.array([own]))] for token, own in enumerate(value)]
+    layout = {
+        "xaxis": {"title": {"text": "token"}},
+        "yaxis": {"title": {"text": "influence on the answer, by its mean"}, "type": "log"},
+    }
+    images = max(int(run.result.config.get("influence") or 0) for run in runs)
+    return Figure(
+        "answer-influence",
+        "How much does each token count?",
+        f"Gradient of the answer's log-odds by token, geometric mean over up to {images} images, divided by its mean.",
+        "A line per model over the tokens of an image.",
+        [Variant({}, traces, layout, ["model", "token", "influence"], rows)],
+    )
+
+
 def _line(name: str, x: Any, y: Any, line: dict[str, Any], mode: str = "lines+markers") -> dict[str, Any]:
     return {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": plain(np.asarray(y)), "line": line}
 
@@ -166,14 +189,18 @@ def _attack_figure(runs: Sequence[StoredRun]) -> Figure:
         colour = {"color": f"model:{number % 8}"}
         kinds = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
         for name, words, dash in kinds:
-            mean = 100 * result[name].mean(0)
+            mean = 100 * result[f"mean_{name}"]
             traces.append(_line(f"{run.name}, {words}", regions, mean, {**colour, "dash": dash}))
-            rows += [[run.name, region, words, value] for region, value in zip(regions, plain(mean), strict=True)]
-        base = 100 * float(result["base_rate"].mean())
+            ends = [plain(100 * result[f"mean_{name}_{end}"]) for end in ("low", "high")]
+            rows += [
+                [run.name, region, words, *rest] for region, *rest in zip(regions, plain(mean), *ends, strict=True)
+            ]
+        base = 100 * float(result["mean_base_rate"])
         traces.append(
             _line(f"{run.name}, no attack", regions, [base] * len(regions), {**colour, "dash": "dot"}, "lines")
         )
-        rows.append([run.name, "", "no attack", base])
+        band = [100 * float(result[f"mean_base_rate{end}"]) for end in ("", "_low", "_high")]
+        rows.append([run.name, "", "no attack", *plain(np.array(band))])
     layout = {
         "xaxis": {"title": {"text": "region that is lent"}, "type": "category"},
         "yaxis": {"title": {"text": "target named (%)"}},
@@ -183,18 +210,20 @@ def _attack_figure(runs: Sequence[StoredRun]) -> Figure:
         "Can pasted pixels steer the answer?",
         "How often the target is named, mean over targets, of images of other classes.",
         "Success rates by region, with base rates.",
-        [Variant({}, traces, layout, ["model", "region", "pixels", "target named (%)"], rows)],
+        [Variant({}, traces, layout, ["model", "region", "pixels", "target named (%)", "low", "high"], rows)],
     )
 
 
 def _attack_table(runs: Sequence[StoredRun]) -> Table:
-    columns = ["model", "target", "region", "success (%)", "low", "high", "random pair (%)", "no attack (%)"]
+    rates = ("success", "success_low", "success_high", "random_pair", "excess", "excess_low", "excess_high")
+    columns = ["model", "target", "region", "success (%)", "low", "high", "random pair (%)"]
+    columns += ["above it", "low", "high", "no attack (%)"]
     rows: list[list[Any]] = []
     for run in runs:
         result = run.result
         for row, target in enumerate(result.provenance["targets"]):
             for place, region in enumerate(result.provenance["regions"]):
-                own = [result[name][row, place] for name in ("success", "success_low", "success_high", "random_pair")]
+                own = [result[name][row, place] for name in rates]
                 values = plain(100 * np.array([*own, result["base_rate"][row]]))
                 rows.append([run.name, target, region, *values])
     return Table("attack-table", "Every target and region", columns, rows)

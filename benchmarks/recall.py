@@ -21,7 +21,7 @@ import numpy as np
 
 from repflow.core.errors import PausedError
 from repflow.core.results import Result
-from repflow.studies.recall.config import Cell, RecallConfig
+from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
 
 ROWS = ("none/16", "none/18", "both/16", "both+/16", "placebo/16")
@@ -56,7 +56,7 @@ def cells_of(phase: str, earlier: list[Result]) -> list[str]:
                 pairs = [(rate, 0) for rate in ranked(earlier, row, layers)[:2]]
             else:
                 pairs = [(ranked(earlier, row, layers)[0], seed) for seed in range(1, 6)]
-            made += [str(Cell(row, layers, 64, "right", rate, seed)) for rate, seed in pairs]
+            made += [str(RecallCell(row, layers, 64, "right", rate, seed)) for rate, seed in pairs]
     return made
 
 

@@ -17,7 +17,7 @@ from tests.docs.pages import ADDED, FENCE
 ROOT = Path(__file__).parents[1]
 STEP = re.compile(r"^\d\. `(?:src/repflow/)?([\w/]+\.py)`.*?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"^\d\. Its row in `(\w+)` of `src/repflow/([\w/.]+)`: `(.*)`$", re.MULTILINE)
-FILES = {"A study": 3, "A model family": 1, "A mixer": 1, "A task": 1}
+FILES = {"A study": 3, "A laboratory": 3, "A model family": 1, "A mixer": 1, "A task": 1}
 """New files of each addition; beside them stand one or two rows."""
 
 
@@ -145,6 +145,23 @@ def test_a_family_without_its_row_is_named_by_the_check(modules, tree, monkeypat
 
     with pytest.raises(InputError, match=r"check 'sublayers' of harp.*list them in Family\(mixers=\.\.\.\)"):
         check_model(HarpForCausalLM(HarpConfig()))
+
+
+def test_a_laboratory_trains_resumes_and_keeps_its_models(tree, tmp_path):
+    lines = [line.split()[1:] for _, code, _ in checks("A laboratory") for line in code.splitlines()]
+    again = [*lines[1], "--json"]
+    said = commands(tree, tmp_path, *lines, again, ["report", "runs", "--out", "page.html"], ["parity", "--bits", "x"])
+    codes = [code for code, _, _ in said]
+    assert codes == [0] * 5 + [2], said[codes.index(next(c for c in codes if c))]
+    assert said[0][1].split() == ["s6:0.002:0", "softmax_attention:0.002:0"]
+    assert "time: about" in said[0][2]
+    assert "softmax_attention" in said[1][1]
+    printed = json.loads(said[3][1])
+    assert printed["metrics"]["accuracy"]["shape"] == [2, 16]
+    assert printed["metrics"]["half_life"]["shape"] == [2, 2]
+    command = printed["provenance"]["cells"][0]["command"]
+    assert command == "repflow parity --cells s6:0.002:0 --flow-samples 2 --steps 20 --batch 8"
+    assert "Whether small models learn to count modulo 2." in (tmp_path / "page.html").read_text()
 
 
 def test_it_has_everything_that_a_study_has(tree, place):

@@ -121,5 +121,5 @@ def test_wrong_requests_are_refused():
         ReplicaAdamW(ReplicaStack(stacks(1)), OptimiserConfig(rates={"A_log": 0.1}))
     with pytest.raises(InputError, match="at least one setting of rows"):
         RecallBatches([], rows=2)
-    with pytest.raises(InputError, match="expected positions and targets; got none"):
-        ReplicaLoss()(ReplicaStack(stacks(1)), rows(0).batch(0).__class__(rows(0).batch(0).inputs))
+    with pytest.raises(InputError, match="expected targets beside tokens or positions, or token ids alone"):
+        ReplicaLoss()(ReplicaStack(stacks(1)), Batch(torch.zeros(2, 4).long(), torch.zeros(2, 2).long()))

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     Attributes:
         panel: of the list.
         name: the word that is typed.
-        at: `module:attribute` of the function or Typer; the name of a study for the command that studies share.
+        at: `module:attribute` of the function or Typer; the name of a study for a command that studies share.
         line: of the list.
         examples: last lines of its help.
     """
@@ -99,9 +99,14 @@ def _imported(at: str) -> Any:
     module, _, attribute = at.partition(":")
     if attribute:
         return getattr(importlib.import_module(module), attribute)
+    row = row_named(at)
+    if row.trains:
+        from repflow.cli.laboratory import laboratory_command
+
+        return laboratory_command(row)
     from repflow.cli.study import study_command
 
-    return study_command(row_named(at))
+    return study_command(row)
 
 
 class Built(Mapping[str, Any]):

@@ -22,7 +22,7 @@ USUAL = frozenset(
     {
         *("task", "text", "length", "lengths", "samples", "init", "twin", "states", "metrics", "device"),
         *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
-        *("flow_run", "probe_run", "init_b"),
+        *("flow_run", "probe_run", "init_b", "rates", "cells", "steps", "seconds", "keep_models"),
     }
 )
 """Options of the groups that `--help` shows; a command's own options are always among them."""

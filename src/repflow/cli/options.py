@@ -107,8 +107,9 @@ PANELS = {
         *("answers", "answer_tokens", "lens", "probe_samples", "probe_seeds", "drop_features"),
     ),
     "Training": (
+        *("rates", "cells", "steps", "seconds", "keep_models"),
         *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
-        "checkpoint",
+        *("memory", "checkpoint"),
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Where and how it runs": (

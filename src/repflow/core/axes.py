@@ -29,6 +29,7 @@
 | target | class that an attack aims at; `provenance["targets"]` names it |
 | class | class of images; `provenance["classes"]` names it |
 | row_pixel, column_pixel, channel | of an example image |
+| point | moment of a training at which a model was read; `provenance[STUDY]["watched"]` has its step |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -64,6 +65,7 @@ Axis = Literal[
     "row_pixel",
     "column_pixel",
     "channel",
+    "point",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

@@ -31,6 +31,7 @@ class StudyRow:
         panel: where that line stands.
         examples: last lines of the command's help.
         at: `module:function` of a command with arguments of its own; "" for the one that all studies share.
+        trains: whether it trains a grid of models, a laboratory; these share a command too.
     """
 
     name: str
@@ -44,6 +45,7 @@ class StudyRow:
     panel: str = LOOK
     examples: tuple[str, ...] = ()
     at: str = ""
+    trains: bool = False
 
 
 STUDIES = (
@@ -180,7 +182,7 @@ STUDIES = (
             "    what it costs",
             "repflow recall --rows none/18,both+/16 --seeds 0,1,2 --seconds 540    stops in time, goes on next time",
         ),
-        at="repflow.cli.recall:command",
+        trains=True,
     ),
     StudyRow("training", "repflow.studies.training"),
     StudyRow("theory-verify", "repflow.studies.theory.verify", command="theory verify"),

@@ -51,7 +51,9 @@ class ReplicaBatches:
 
 
 class ReplicaLoss:
-    """Sum over the replicas of their mean cross entropies at the queries; reports loss and accuracy of each.
+    """Sum over the replicas of their mean cross entropies at the queries, or of every next token.
+
+    Reports loss and accuracy of each.
 
     Replicas share no weights, so the gradient of the sum is, in each, that of its own mean.
     """
@@ -59,9 +61,7 @@ class ReplicaLoss:
     def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Metrics]:
         """Sum (), and by name `loss 0`, `accuracy 0`, ... of every replica."""
         assert isinstance(network, ReplicaStack)
-        if batch.positions is None or batch.targets is None:
-            raise InputError(teach("positions and targets", "none", "pass Batch(inputs, targets, positions=...)"))
-        losses, hits = network.losses(batch.inputs, batch.positions, batch.targets)
+        losses, hits = network.losses(batch.inputs, *queries(batch))
         loss, accuracy = losses.mean(1), hits.mean(1)
         metrics = {f"loss {number}": value.detach() for number, value in enumerate(loss)}
         metrics |= {f"accuracy {number}": value for number, value in enumerate(accuracy)}
@@ -69,12 +69,30 @@ class ReplicaLoss:
 
     def weight(self, batch: Batch) -> Tensor:
         """Number of targets."""
-        assert batch.targets is not None
-        return torch.tensor(float(batch.targets.numel()), device=batch.targets.device)
+        return torch.tensor(float(queries(batch)[1].numel()), device=batch.inputs.device)
 
     def facts(self) -> Mapping[str, Any]:
         """Nothing to set."""
         return {}
+
+
+def queries(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Positions whose logits are read and their targets, (row, query) each: by default every token, or every next one.
+
+    >>> [part.tolist() for part in queries(Batch(torch.tensor([[5, 6, 7]])))]
+    [[[0, 1]], [[6, 7]]]
+    """
+    ids, targets = batch.inputs, batch.targets
+    beside = targets is not None and targets.shape == (ids if batch.positions is None else batch.positions).shape
+    fits = beside if targets is not None else batch.positions is None
+    if batch.weights is not None or batch.mask is not None or not fits:
+        expected = "targets beside tokens or positions, or token ids alone, of equal weight and without padding"
+        raise InputError(teach(expected, ", ".join(batch.tensors()), "train such models one by one"))
+    if targets is None:
+        targets = ids[:, 1:]
+    if batch.positions is not None:
+        return batch.positions, targets
+    return torch.arange(targets.shape[1], device=ids.device).expand(len(ids), -1), targets
 
 
 def finite_sum(values: Tensor) -> Tensor:

@@ -1,10 +1,5 @@
 """repflow recall: rows, grids, training in groups, resumption, what is reported, refusals."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -12,13 +7,11 @@ import torch
 from repflow.core.errors import InputError, PausedError
 from repflow.store import load_result
 from repflow.studies.engine.conformance import check_study
-from repflow.studies.recall.config import Cell, RecallConfig, parse_row
-from repflow.studies.recall.group import build, groups, read_curves, test_model
+from repflow.studies.laboratory.group import groups
+from repflow.studies.recall.accuracy import count_right
+from repflow.studies.recall.config import RecallCell, RecallConfig, parse_row
 from repflow.studies.recall.study import STUDY, run
-from repflow.training import TrainingRun
 from tests.studies.recall.tiny import TINY, tiny
-
-test_model.__test__ = False  # a function of the package
 
 
 @pytest.mark.parametrize(
@@ -75,7 +68,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(options, message,
 
 def test_models_of_one_shape_train_together_whatever_their_poles():
     config = tiny(rows=["none/4", "both/4", "placebo/4", "both+/4", "none/6"], rates=["0.01", "0.02"], together=5)
-    words = [[str(config.grid()[place]).split(":")[0] for place in group] for group in groups(config)]
+    words = [[str(config.grid()[place]).split(":")[0] for place in group] for group in groups(STUDY, config)]
     assert words == [
         ["none/4", "none/4", "both/4", "both/4", "placebo/4"],
         ["placebo/4"],
@@ -119,50 +112,14 @@ def test_one_cell_is_trained_again_by_its_printed_command(whole, tmp_path):
 def test_accuracy_is_counted_by_hand():
     """A model whose head always names one value is right where that value is asked for."""
     config = tiny()
-    network = build(config.grid()[0], config).eval()
+    network = STUDY.build(config.grid()[0], config).eval()
     setting = config.tests()[0]
     with torch.no_grad():
         network.model.final_norm.weight.zero_()  # all logits are 0: the first id, never a value, is named
-    counts = test_model(network, [setting], 20)
+    counts = count_right(network, [setting], 20)
     assert counts["right"].sum() == 0
     assert counts["queries"].sum() == 20 * setting.pairs
     assert counts["queries"].shape == (1, 4)
-
-
-def history(loss, accuracy):
-    made = {"loss 0": np.asarray(loss), "accuracy 0": np.asarray(accuracy)}
-    return TrainingRun(len(loss), made, [], 1.0, 1)
-
-
-def test_curves_say_when_a_half_was_reached_and_whether_the_loss_still_fell():
-    steps = np.arange(1000)
-    curves = read_curves(history(10.0 - steps / 200, (steps >= 500).astype(float)), 0)
-    assert curves["half_step"] == 545  # the mean over 90 steps
-    assert curves["loss_drop"] > 0.05
-    assert np.isnan(curves["diverged_at"])
-    assert len(curves["loss"]) == 100
-    flat = read_curves(history(np.full(50, 2.0), np.zeros(50)), 0)
-    assert np.isnan(flat["half_step"])
-    assert flat["loss_drop"] == 0
-
-
-def test_a_diverged_model_is_reported_with_its_step_and_the_grid_goes_on(monkeypatch):
-    from repflow.studies.recall import group
-
-    def broken(cell, config):
-        network = build(cell, config)
-        if cell.row == "both/4":
-            with torch.no_grad():
-                network.model.blocks[0].mixer.out_proj.weight.fill_(torch.nan)
-        return network
-
-    monkeypatch.setattr(group, "build", broken)
-    result = run(tiny())
-    assert result["diverged_at"].tolist()[1] == 1
-    assert np.isnan(result["accuracy"][1]).all()
-    assert np.isfinite(result["accuracy"][0]).all()
-    text = next(finding.message for finding in result.findings if finding.code == "diverged")
-    assert "both/4:1:8:right:0.01:0: the loss of step 1 is not finite; the others went on" in text
 
 
 def test_time_that_is_up_is_said_and_nothing_is_lost(tmp_path):
@@ -171,39 +128,11 @@ def test_time_that_is_up_is_said_and_nothing_is_lost(tmp_path):
     assert run(tiny(), out=tmp_path, name="r")["accuracy"].tolist() == run(tiny())["accuracy"].tolist()
 
 
-KILLED = """
-import os, signal
-from repflow.studies.recall.study import run
-from repflow.training import loop
-from tests.studies.recall.tiny import tiny
-step = loop.Loop._step
-def dying(self, batch):
-    step(self, batch)
-    if self.done == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-loop.Loop._step = dying
-run(tiny(checkpoint=2), out=os.environ["OUT"], name="r")
-"""
-
-
-def test_a_half_trained_group_goes_on_after_a_kill(tmp_path):
-    environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, capture_output=True, timeout=300, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-500:]
-    assert (tmp_path / "r.training" / "group-000" / "checkpoint-000000002.safetensors").exists()
-    resumed = run(tiny(checkpoint=2), out=tmp_path, name="r")
-    straight = run(tiny())
-    for name in straight:
-        assert np.array_equal(resumed[name], straight[name], equal_nan=True), name
-
-
 def test_it_keeps_the_promises_of_a_study():
     check_study(STUDY, tiny())
 
 
 def test_cells_are_read_as_they_are_written():
     cells = tiny(layers=["1", "2"], inits=["right", "published"]).grid()
-    assert [Cell.parse(str(cell)) for cell in cells] == cells
+    assert [RecallCell.parse(str(cell)) for cell in cells] == cells
     assert TINY["rows"] == ["none/4", "both/4"]

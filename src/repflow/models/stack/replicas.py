@@ -113,19 +113,7 @@ class ReplicaStack(nn.Module):
 
     def fused(self, inputs: Tensor) -> str | None:
         """Why the kernels cannot take these stacks and inputs; None if they can."""
-        network = self.networks[0]
-        weight = self.stacked[_key("lm_head.weight" if not self._tied else "model.embeddings.weight")]
-        reason = obstacle(weight)
-        config = network.config
-        if reason is None and (config.norm != "rms" or not config.final_norm or config.embedding_norm):
-            reason = "other norms than RMS in front of every block and behind the last"
-        if reason is None and (config.input_channels is not None or config.max_position_embeddings is not None):
-            reason = "inputs that are not token ids alone"
-        if reason is None and config.share != list(range(config.num_hidden_layers)):
-            reason = "layers that share weights"
-        if reason is None and any(not _is_plain(block) for block in network.model.blocks):
-            reason = "blocks other than gated S6 with a short convolution"
-        return reason
+        return obstacle(next(iter(self.stacked.values()))) or replica_obstacle(self.networks[0])
 
     @property
     def _tied(self) -> bool:
@@ -316,10 +304,37 @@ def _is_plain(block: Any) -> bool:
     return bool(parts) and convolution is not None and convolution.bias is not None and 2 <= mixer.state <= 64
 
 
+def replica_obstacle(network: Any) -> str | None:
+    """Why the kernels cannot take stacks of this form side by side; None if they can, on a GPU.
+
+    >>> from repflow.models import StackConfig
+    >>> [replica_obstacle(StackForCausalLM(StackConfig(mixer, hidden_size=8))) for mixer in ("s6", "gla")]
+    [None, 'blocks other than gated S6 with a short convolution']
+    """
+    if not isinstance(network, StackForCausalLM):
+        return "a model that is not a causal stack"
+    config = network.config
+    if config.norm != "rms" or not config.final_norm or config.embedding_norm:
+        return "other norms than RMS in front of every block and behind the last"
+    if config.input_channels is not None or config.max_position_embeddings is not None:
+        return "inputs that are not token ids alone"
+    if config.share != list(range(config.num_hidden_layers)):
+        return "layers that share weights"
+    if config.skip != 1 or config.skip_learned or config.neutreno or config.dropout or config.embedding_dropout:
+        return "a changed residual stream or dropout"
+    if any(not _is_plain(block) for block in network.model.blocks):
+        return "blocks other than gated S6 with a short convolution"
+    return None
+
+
 def shape_facts(network: StackForCausalLM) -> dict[str, Any]:
     """What stacks must share: names and shapes of parameters, A_log by all its states, and the frame around them."""
     shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
-    frame = ("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings", "reorder")
-    shapes |= {key: getattr(network.config, key) for key in (*frame, "max_position_embeddings", "input_channels")}
+    frame = (
+        *("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings", "reorder"),
+        *("skip", "skip_learned", "neutreno", "dropout", "embedding_dropout"),
+        *("max_position_embeddings", "input_channels"),
+    )
+    shapes |= {key: getattr(network.config, key) for key in frame}
     shapes |= {f"mixer {layer}": entry["name"] for layer, entry in enumerate(network.config.mixers)}
     return {**shapes, "dtype": network.dtype}

@@ -58,7 +58,7 @@ SECTIONS = (
     Row("diagnosis", "Diagnosis", "diagnosis"),
     Row("twins", "Architecture or training", "twin"),
     Row("training", "Through training", "history", ("training",)),
-    Row("recall", "What small models look up", "recall", ("recall",)),
+    Row("recall", "What small models look up", "repflow.report.sections.laboratory.recall", ("recall",)),
     Row("cka", "Layers against layers", "cka"),
     Row("scaling", "Smoothness, length and size", "scaling"),
     Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),

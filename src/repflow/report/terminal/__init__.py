@@ -1,6 +1,7 @@
 """What the terminal shows: a module per study, found by the study's name, and the tables of other commands.
 
-A study's module is named after it, up to its first dash (`theory-verify` and `theory-apply` share `theory`). It has
+A study's module is named after it, up to its first dash (`theory-verify` and `theory-apply` share `theory`), those of
+laboratories in a folder of their own. It has
 `view(result)`, the parts to print of one result, where models may stand side by side `side_by_side(results)`, and for
 the table of a grid `cell(result)`, a few numbers by name. So that no command imports a table before it has something to
 show, modules are imported here when they are asked for.
@@ -55,10 +56,10 @@ def view_of(study: str) -> View:
         InputError: The study has no view.
     """
     family = study.split("-")[0]
-    name = f"{__name__}.{family}"
-    known = family.isidentifier() and importlib.util.find_spec(name) is not None
-    module = importlib.import_module(name) if known else None
+    places = [f"{__name__}.{family}", f"{__name__}.laboratory.{family}"] if family.isidentifier() else []
+    known = next((name for name in places if importlib.util.find_spec(name) is not None), None)
+    module = None if known is None else importlib.import_module(known)
     if module is None or not hasattr(module, "view"):
-        fix = f"add {name.replace('.', '/')}.py with `view(result)`"
+        fix = f"add {__name__.replace('.', '/')}/{family}.py with `view(result)`"
         raise InputError(teach("a study with a view for the terminal", repr(study), fix))
     return View(module.view, getattr(module, "side_by_side", None), getattr(module, "cell", no_numbers))

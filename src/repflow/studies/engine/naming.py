@@ -17,7 +17,7 @@ UNNAMED = frozenset(
     (
         *("allow_leak", "drop_features", "batch_size", "device", "device_map", "scan", "allow_float16"),
         *("trust_remote_code", "checkpointing", "meter_memory", "cka_memory", "reference_memory", "maps"),
-        *("seconds", "checkpoint"),
+        *("seconds", "checkpoint", "keep_models"),
     )
 )
 """Options that say how and where to compute, not what: with another one a run is the same or refused."""

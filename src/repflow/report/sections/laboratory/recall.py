@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from repflow.report.data.context import Context
+from repflow.report.data.laboratory import Line, best_lines, lines_of
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
-from repflow.report.data.recall import Line, best_lines, lines_of
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import plain
+from repflow.report.sections.laboratory.curve import curve_figure, line_trace
+from repflow.report.terminal.laboratory.recall import row_words
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -19,7 +21,12 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     blocks: list[Block] = []
     for place, run in enumerate(run for run in runs if run.study == "recall"):
         mark = "" if place == 0 else f"-{place + 1}"
-        blocks += [_distance_figure(run, mark), _pairs_figure(run, mark), _curve_figure(run, mark), _table(run, mark)]
+        blocks += [
+            _distance_figure(run, mark),
+            _pairs_figure(run, mark),
+            curve_figure(run, best_lines(run.result, row_words), mark),
+            _table(run, mark),
+        ]
         if run.result.findings:
             said = [finding.message for finding in run.result.findings]
             blocks.append(Text(f"recall-findings{mark}", f"{run.name}: what to know", said))
@@ -32,25 +39,9 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     return Content(lead, blocks)
 
 
-def _colour(place: int) -> dict[str, Any]:
-    return {"color": f"model:{place % 8}", "dash": ("solid", "dash", "dot")[place // 8 % 3]}
-
-
-def _trace(line: Line, place: int, x: Sequence[Any], y: np.ndarray, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": line.words,
-        "x": list(x),
-        "y": plain(y),
-        "line": _colour(place),
-        **more,
-    }
-
-
 def _distance_figure(run: StoredRun, mark: str) -> Figure:
     """Accuracy against the distance between pair and query; one variant per number of pairs."""
-    facts, lines = run.result.provenance["recall"], best_lines(run.result)
+    facts, lines = run.result.provenance["recall"], best_lines(run.result, row_words)
     places = [f"{low}–{high - 1}" for low, high in zip(facts["gaps"][:-1], facts["gaps"][1:], strict=True)]
     variants = []
     for number, pairs in reversed(list(enumerate(facts["pairs"]))):
@@ -58,7 +49,7 @@ def _distance_figure(run: StoredRun, mark: str) -> Figure:
         rows: list[list[Any]] = []
         for place, line in enumerate(lines):
             values = 100 * line.mean("accuracy_by_distance")[number]
-            traces.append(_trace(line, place, places, values))
+            traces.append(line_trace(line, place, places, values))
             rows += [[line.words, where, value] for where, value in zip(places, plain(values), strict=True)]
         layout: dict[str, Any] = {
             "xaxis": {"title": {"text": "tokens from the value to its query"}, "type": "category"}
@@ -78,10 +69,10 @@ def _pairs_figure(run: StoredRun, mark: str) -> Figure:
     """Accuracy against the number of pairs."""
     facts = run.result.provenance["recall"]
     traces, rows = [], []
-    for place, line in enumerate(best_lines(run.result)):
+    for place, line in enumerate(best_lines(run.result, row_words)):
         mean, spread = 100 * line.mean("accuracy"), 100 * line.spread("accuracy")
         bars = {"error_y": {"type": "data", "array": plain(spread)}} if np.isfinite(spread).any() else {}
-        traces.append(_trace(line, place, facts["pairs"], mean, **bars))
+        traces.append(line_trace(line, place, facts["pairs"], mean, **bars))
         rows += [[line.words, *part] for part in zip(facts["pairs"], plain(mean), plain(spread), strict=True)]
     layout: dict[str, Any] = {"xaxis": {"title": {"text": "pairs in a row"}, "type": "log", "tickvals": facts["pairs"]}}
     layout["yaxis"] = {"title": {"text": "accuracy (%)"}, "range": [0, 102]}
@@ -95,27 +86,6 @@ def _pairs_figure(run: StoredRun, mark: str) -> Figure:
     )
 
 
-def _curve_figure(run: StoredRun, mark: str) -> Figure:
-    """Loss and accuracy on fresh rows through training."""
-    steps = run.result.provenance["recall"]["steps"]
-    variants = []
-    for name, words in (("loss", "loss (nats)"), ("train_accuracy", "accuracy on fresh rows")):
-        lines = best_lines(run.result)
-        traces = [
-            _trace(line, place, steps, line.mean(name)[: len(steps)], mode="lines") for place, line in enumerate(lines)
-        ]
-        layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": words}}}
-        rows = [[line.words, *part] for line in lines for part in zip(steps, plain(line.mean(name)), strict=False)]
-        variants.append(Variant({"curve": words}, traces, layout, ["model", "step", words], rows))
-    return Figure(
-        f"recall-curves{mark}",
-        f"Through training ({run.name})",
-        "Means over equal spans of steps; every row is new, so accuracy is that of test rows of all lengths.",
-        "Training curves, a line per row and depth.",
-        variants,
-    )
-
-
 def _table(run: StoredRun, mark: str) -> Table:
     """All rates, with sizes and what was found inside the models."""
     facts, result = run.result.provenance["recall"], run.result
@@ -123,7 +93,7 @@ def _table(run: StoredRun, mark: str) -> Table:
     columns += ["parameters", "bytes of state", "steps to 50 %", "last drop of the loss (%)"]
     columns += ["half reach", "similarity behind the last block", "median half-life, last layer"]
     rows = []
-    for line in lines_of(result):
+    for line in lines_of(result, row_words):
         similar, life = (_last(line, name) for name in ("token_similarity", "half_life"))
         rows.append(
             [

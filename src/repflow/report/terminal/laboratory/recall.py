@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -10,23 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from repflow.core.results import Result
-from repflow.report.data.recall import Line, best_lines, lines_of
+from repflow.report.data.laboratory import Line, best_lines
 from repflow.report.terminal.cell import ABSENT, number
 from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.laboratory.table import finding_lines, rate_table
 
 
 def view(result: Result) -> list[RenderableType]:
     """Rows at their best rates, all rates, findings."""
-    parts: list[RenderableType] = [best_table(result)]
-    if len({cell["rate"] for cell in result.provenance["cells"]}) > 1:
-        parts.append(rate_table(result))
-    parts += [Text.assemble((f"finding {finding.code}: ", "yellow"), finding.message) for finding in result.findings]
-    return parts
+    title = "Mean accuracy (%) by learning rate"
+    rates = rate_table(result, "accuracy", title, named=row_words, shown=lambda share: 100 * share)
+    return [best_table(result), *([] if rates is None else [rates]), *finding_lines(result)]
+
+
+def row_words(shared: Mapping[str, Any]) -> str:
+    """Row and depth, and the initialisation where it is not the right one."""
+    said = f"{shared['row']}, {shared['layers']} layers"
+    return said if shared["init"] == "right" else f"{said}, {shared['init']} initialisation"
 
 
 def best_table(result: Result) -> FittedTable:
     """A line per row and depth: accuracy by pairs, and what may explain it."""
-    facts, lines = result.provenance["recall"], best_lines(result)
+    facts, lines = result.provenance["recall"], best_lines(result, row_words)
     columns = ["model", *(f"{pairs} pairs" for pairs in facts["pairs"]), "rate", "seeds", "parameters", "state bytes"]
     columns += ["steps to 50 %", "half reach", "similarity"]
 
@@ -66,18 +72,3 @@ def _cells(line: Line) -> list[str]:
         number(float(line.mean("half_reach")), 1),
         number(last),
     ]
-
-
-def rate_table(result: Result) -> Table:
-    """Mean accuracy over numbers of pairs at every rate."""
-    rates = sorted({float(cell["rate"]) for cell in result.provenance["cells"]})
-    table = Table(title="Mean accuracy (%) by learning rate")
-    table.add_column("model")
-    for rate in rates:
-        table.add_column(f"{rate:g}", justify="right")
-    rows: dict[str, dict[float, float]] = {}
-    for line in lines_of(result):
-        rows.setdefault(line.words, {})[float(line.shared["rate"])] = float(line.mean("accuracy").mean())
-    for words, by_rate in rows.items():
-        table.add_row(words, *(number(100 * by_rate[rate] if rate in by_rate else None, 1) for rate in rates))
-    return table

@@ -1,0 +1,65 @@
+"""Figures of all laboratories: a line per model, and its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.report.data.laboratory import Line
+from repflow.report.data.model import Figure, Variant
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.number import plain
+
+FRESH = "Means over equal spans of steps; every row is new, so accuracy is that of test rows of all lengths."
+CURVES = (("loss", "loss (nats)"), ("train_accuracy", "accuracy on fresh rows"))
+
+
+def line_trace(line: Line, place: int, x: Sequence[Any], y: np.ndarray, **more: Any) -> dict[str, Any]:
+    """A line of a figure; `place` chooses its colour and dash."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": line.words,
+        "x": list(x),
+        "y": plain(y),
+        "line": {"color": f"model:{place % 8}", "dash": ("solid", "dash", "dot")[place // 8 % 3]},
+        **more,
+    }
+
+
+def curve_figure(
+    run: StoredRun,
+    lines: Sequence[Line],
+    mark: str = "",
+    *,
+    curves: Sequence[tuple[str, str]] = CURVES,
+    caption: str = FRESH,
+) -> Figure:
+    """Loss and accuracy through training, a line per model.
+
+    Args:
+        run: of a laboratory.
+        lines: of it.
+        mark: ends the figure's name, where a page has several.
+        curves: arrays (cell, step) and the titles of their axes.
+        caption: what the figure's reader should know.
+    """
+    steps = run.result.provenance[run.study]["steps"]
+    variants = []
+    for name, words in curves:
+        traces = [
+            line_trace(line, place, steps, line.mean(name)[: len(steps)], mode="lines")
+            for place, line in enumerate(lines)
+        ]
+        layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": words}}}
+        rows = [[line.words, *part] for line in lines for part in zip(steps, plain(line.mean(name)), strict=False)]
+        variants.append(Variant({"curve": words}, traces, layout, ["model", "step", words], rows))
+    return Figure(
+        f"{run.study}-curves{mark}",
+        f"Through training ({run.name})",
+        caption,
+        "Training curves, a line per row and depth.",
+        variants,
+    )

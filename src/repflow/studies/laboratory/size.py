@@ -1,0 +1,90 @@
+"""Size of a model of a grid: parameters, work of a step, memory; counted on the model at its initialisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.errors import InputError, teach
+
+if TYPE_CHECKING:
+    from repflow.studies.laboratory.cell import Cell
+    from repflow.studies.laboratory.config import LaboratoryConfig
+    from repflow.studies.laboratory.method import Method
+
+WIDTH = 64
+COPIES = 4
+"""Weights, gradient and two moments."""
+KEPT = 3
+"""Of these a checkpoint keeps all but the gradient."""
+FLOAT = 4
+HEADROOM = 1.5
+"""What a backward pass takes at most beside what the forward pass has kept, by that."""
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What one model takes: parameters, layer-tokens of a step at width 64, bytes kept for the gradient."""
+
+    parameters: int
+    work: float
+    activations: float
+
+    @property
+    def bytes(self) -> float:
+        """Weights with their gradient and moments, and what the passes keep."""
+        return COPIES * FLOAT * self.parameters + HEADROOM * self.activations
+
+
+def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig) -> ModelCost:
+    """Cost of one model, counted on one row of its longest batch."""
+    network = lab.build(cell, config)
+    parameters = sum(part.numel() for part in network.parameters())
+    layers, width = int(network.config.num_hidden_layers), int(network.config.hidden_size)
+    row = lab.longest_row(cell, config)
+    work = lab.step_tokens(cell, config) * layers * width / WIDTH
+    return ModelCost(parameters, work, config.batch * saved_bytes(network, row, lab.loss(cell, config)))
+
+
+def saved_bytes(network: Any, batch: Any, loss: Any) -> float:
+    """Bytes that a forward pass keeps for the gradient of a row, beside the parameters."""
+    import torch
+
+    own = {part.untyped_storage().data_ptr() for part in network.parameters()}
+    seen: dict[int, int] = {}
+
+    def note(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        value, _ = loss(network.train(), batch)
+    del value
+    return sum(seen.values()) / len(batch.inputs)
+
+
+def byte_words(count: float) -> str:
+    """Bytes with their unit.
+
+    >>> byte_words(2.5e6), byte_words(3e9)
+    ('2.5 MB', '3 GB')
+    """
+    return f"{count / 1e9:.2g} GB" if count >= 1e9 else f"{count / 1e6:.2g} MB"
+
+
+def fitting(lab: Method[Any], cell: Cell, config: LaboratoryConfig) -> int:
+    """Models like a cell's that fit into the memory asked for, at most `together`.
+
+    Raises:
+        InputError: not even one fits.
+    """
+    if config.memory is None:
+        return config.together
+    each = model_cost(lab, cell, config).bytes
+    count = int(config.memory * 1e9 / each)
+    if count < 1:
+        expected = f"--memory that holds one model of {cell}, about {byte_words(each)}"
+        raise InputError(teach(expected, f"{config.memory:g} GB", "pass more, a smaller --batch, or a smaller model"))
+    return min(count, config.together)

@@ -1,0 +1,233 @@
+"""Laboratory: a study that trains a grid of models, tests each and looks into it.
+
+A laboratory says what its cells are (`repflow.studies.laboratory.cell`) and how they are made, trained and tested
+(`repflow.studies.laboratory.method`). The rest is here: groups of one shape side by side, resumption after `kill -9`,
+pauses, curves, models that diverged, readings, models that are kept, cost, the Result of all cells with a command for
+each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+import numpy as np
+
+from repflow.core.errors import InputError, PausedError, teach
+from repflow.studies.engine.loading import identity
+from repflow.studies.engine.naming import Names
+from repflow.studies.engine.phase import tell
+from repflow.studies.engine.study import Job, Study
+from repflow.studies.laboratory.config import HOW, LaboratoryConfig, check_grid, grid_names
+from repflow.studies.laboratory.method import C, Method
+
+if TYPE_CHECKING:
+    import torch
+
+    from repflow.capture.run import Progress, Sink
+    from repflow.core.results import Result
+    from repflow.models import Model
+    from repflow.store import RunFolder
+
+
+@dataclass
+class LaboratoryJob(Job[C]):
+    """A request with the folders of its half-trained and its kept models.
+
+    Attributes:
+        folder: of half-trained models, beside the run; None where nothing is stored.
+        models_folder: of kept models; None where none are kept.
+    """
+
+    folder: Path | None = None
+    models_folder: Path | None = None
+
+
+class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
+    """Train a grid of models, test each and look into it."""
+
+    one_model = False
+
+    def check(self, config: C) -> None:
+        """Refuse wrong options; no torch."""
+        check_grid(config)
+
+    def names(self, config: C) -> Names:
+        """Number of models and steps; eight digits stand for everything else."""
+        return grid_names(config)
+
+    def load(self, config: C) -> dict[str, Model]:
+        """Models are built where they are trained."""
+        return {}
+
+    def prepare(self, config: C, models: dict[str, Model], given: Any, progress: Progress | None) -> LaboratoryJob[C]:
+        """Build one model of every kind: options that do not fit are refused before anything is written."""
+        from repflow.models.devices import resolve_device
+        from repflow.studies.laboratory.size import fitting
+
+        resolve_device(config.device)
+        cells = config.grid()
+        for cell in {cell.variant: cell for cell in cells}.values():
+            self.build(cell, config)
+            fitting(self, cell, config)
+        return LaboratoryJob(config, models, None, len(cells))
+
+    def stored(self, job: LaboratoryJob[C]) -> dict[str, Any]:
+        """The request, without what may change under it, and without bounds that were not set."""
+        kept = {key: value for key, value in identity(job.config).items() if key not in HOW}
+        if kept["memory"] is None:
+            del kept["memory"]
+        return {"study": self.name, **kept}
+
+    def before(self, job: LaboratoryJob[C], out: Path, name: str) -> None:
+        """Half-trained and kept models lie beside the run."""
+        from repflow.studies.laboratory.kept import models_folder
+
+        job.folder = out / f"{name}.training"
+        job.models_folder = models_folder(out, name) if job.config.keep_models else None
+
+    def after(self, job: LaboratoryJob[C], folder: RunFolder, result: Result) -> Result:
+        """A finished run needs no half-trained models; kept ones must all be there."""
+        from repflow.studies.laboratory.kept import check_kept
+
+        if job.folder is not None:
+            shutil.rmtree(job.folder, ignore_errors=True)
+        if job.models_folder is not None:
+            check_kept(job.models_folder, job.config.grid())
+        return result
+
+    def compute(self, job: LaboratoryJob[C], sink: Sink, progress: Progress | None) -> Result:
+        """Train group after group; every model is kept as soon as it is read."""
+        from repflow.models.devices import resolve_device
+        from repflow.studies.laboratory.cost import cost_words
+        from repflow.studies.laboratory.group import groups
+
+        config, began = job.config, time.monotonic()
+        bench = _Bench(self, job, sink, progress, resolve_device(config.device), began)
+        cells, parts = config.grid(), groups(self, config)
+        for number, group in enumerate(parts):
+            if all(sink.has(shard_name(place)) for place in group):
+                continue
+            words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {len(group)} models"
+            tell(progress, words, number, len(parts))
+            if bench.left() == 0.0:
+                raise PausedError(_paused(config, f"with {number} of {len(parts)} groups trained"))
+            bench.group(group, f"group-{number:03d}")
+            if progress is not None:
+                progress(min(len(cells), group[-1] + 1), len(cells), 0)
+        places = range(len(cells))
+        return self.result(config, [(sink.load(shard_name(at)), sink.meta(shard_name(at))) for at in places])
+
+    def result(self, config: C, cells: list[tuple[dict[str, np.ndarray], Mapping[str, Any]]]) -> Result:
+        """Arrays over all cells; what a model has not is NaN."""
+        from repflow.core.results import Result
+        from repflow.studies.laboratory.cost import cost_words
+        from repflow.studies.laboratory.group import groups
+        from repflow.studies.laboratory.result import described, training_findings, watched_arrays
+
+        arrays, axes = self.assembled([own for own, _ in cells], config)
+        longest = max((own["steps"] for own, _ in cells), key=len)
+        facts = {**self.facts(config), "steps": longest.tolist(), "cost": cost_words(self, config)}
+        if self.watched(config):
+            more, at = watched_arrays([own for own, _ in cells])
+            arrays, axes = arrays | more, axes | dict.fromkeys(more, ("cell", "point"))
+            facts["watched"] = at
+        rows = [described(config, place, meta) for place, (_, meta) in enumerate(cells)]
+        grid = config.grid()
+        facts["groups"] = [config.command(*(grid[place] for place in group)) for group in groups(self, config)]
+        findings = [*training_findings(config, arrays), *self.findings(config, arrays)]
+        return Result(arrays, axes, {}, {self.name: facts, "cells": rows}, findings)
+
+
+@dataclass
+class _Bench:
+    """One call's work on a grid."""
+
+    lab: Laboratory[Any]
+    job: LaboratoryJob[Any]
+    sink: Sink
+    progress: Progress | None
+    device: torch.device
+    began: float
+
+    def left(self) -> float | None:
+        """Seconds of this call that are left; None without a bound."""
+        bound = self.job.config.seconds
+        return None if bound is None else max(0.0, bound - (time.monotonic() - self.began))
+
+    def group(self, places: Sequence[int], name: str) -> None:
+        """Train some cells side by side, in halves where the device's memory does not hold them all."""
+        import torch
+
+        from repflow.studies.laboratory.group import train_group
+
+        config = self.job.config
+        cells = [config.grid()[place] for place in places]
+        folder = None if self.job.folder is None else self.job.folder / name
+
+        def say(text: str) -> None:  # a loss and an accuracy of each model would fill the screen
+            tell(self.progress, f"{text.partition(':')[0]};{text.rpartition(';')[2]}")
+
+        try:
+            trained = train_group(self.lab, cells, config, folder, self.device, seconds=self.left(), say=say)
+        except torch.OutOfMemoryError as error:
+            self.halves(places, name, error)
+            return
+        if trained.run.stopped == "time":
+            raise PausedError(_paused(config, f"at step {trained.run.steps} of {config.steps}"))
+        for number, (place, cell) in enumerate(zip(places, cells, strict=True)):
+            if not self.sink.has(shard_name(place)):
+                tell(self.progress, f"{cell}: testing", number, len(cells))
+                self.read(trained, number, place, cell)
+
+    def halves(self, places: Sequence[int], name: str, error: BaseException) -> None:
+        """Train each half of a group by itself."""
+        if len(places) == 1:
+            got = f"out of memory: {str(error).partition(chr(10))[0]}"
+            remedy = "pass a smaller --batch; models that are trained already are kept"
+            raise InputError(teach(f"memory for {self.job.config.grid()[places[0]]}", got, remedy)) from error
+        tell(self.progress, f"{len(places)} models at once do not fit into memory: in halves")
+        if self.job.folder is not None:
+            shutil.rmtree(self.job.folder / name, ignore_errors=True)
+        middle = len(places) // 2
+        for half, part in enumerate((places[:middle], places[middle:])):
+            self.group(part, f"{name}-{half}")
+
+    def read(self, trained: Any, number: int, place: int, cell: Any) -> None:
+        """Test a trained model, look into it, and keep what comes of it."""
+        from repflow.studies.laboratory.curve import read_curves
+        from repflow.studies.laboratory.kept import keep_model
+        from repflow.studies.laboratory.reading import look_into
+
+        lab, config, network = self.lab, self.job.config, trained.networks[number]
+        loss = trained.history("task_loss", number)  # without penalties, where there are some
+        loss = trained.history("loss", number) if loss is None else loss
+        assert loss is not None
+        arrays = read_curves(loss, trained.history("accuracy", number))
+        arrays |= {f"watched/{name}": values for name, values in trained.watched(number).items()}
+        if np.isnan(arrays["diverged_at"]):
+            arrays |= lab.evaluate(network, cell, config)
+            prompts = lab.prompts(cell, config) if config.flow_samples else None
+            if prompts is not None:
+                arrays |= look_into(network, prompts, metrics=lab.flow, tokenizer=lab.tokenizer(config))
+            if self.job.models_folder is not None:
+                keep_model(self.job.models_folder, cell, network, lab.tokenizer(config))
+        arrays["parameters"] = np.array(sum(part.numel() for part in network.parameters()))
+        arrays |= lab.sizes(network, cell, config)
+        facts = {"cell": str(cell), "seconds": trained.run.seconds, "graph": trained.run.graph}
+        beside = len(trained.networks)
+        facts |= {"beside": beside, "tokens": trained.run.tokens // beside}
+        self.sink.keep(shard_name(place), arrays, {"samples": [], **facts})
+
+
+def shard_name(place: int) -> str:
+    """Of a cell by its place in the grid."""
+    return f"cell-{place:04d}"
+
+
+def _paused(config: LaboratoryConfig, where: str) -> str:
+    return f"stopped after {config.seconds:g} s, as asked, {where}; nothing is lost: run the same command to go on"

@@ -6,7 +6,7 @@ import torch
 from repflow.core.errors import InputError
 from repflow.models.stack.replicas import ReplicaStack
 from repflow.tasks import RecallSetting
-from repflow.training import OptimiserConfig, train
+from repflow.training import Batch, OptimiserConfig, train
 from repflow.training.recall import RecallBatches
 from repflow.training.replicas import ReplicaAdamW, ReplicaBatches, ReplicaLoss
 from tests.training.tiny_training import assert_equal_bits, config, network, weights, without_clock

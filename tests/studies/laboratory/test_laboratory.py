@@ -158,7 +158,7 @@ def test_memory_that_was_asked_for_bounds_the_groups():
     bounded = tower(blocks=["s6"], seeds=["0", "1", "2", "3", "4"], memory=2.5 * each / 1e9)
     assert groups(STUDY, bounded) == [[0, 1], [2, 3], [4]]
     assert estimate(STUDY, bounded).memory_bytes == pytest.approx(2 * each)
-    with pytest.raises(InputError, match=r"expected --memory that holds one model of language:s6:none:0.01:0, about"):
+    with pytest.raises(InputError, match=r"expected memory that holds one model of language:s6:none:0.01:0, about"):
         STUDY.run(tower(blocks=["s6"], memory=1e-9))
 
 

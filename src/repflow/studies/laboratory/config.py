@@ -83,8 +83,8 @@ class LaboratoryConfig(Bench, Optimisation, Grid, FlowSamples, Device):
 
     def listed(self, name: str, kind: type = str) -> list[Any]:
         """Values of an option that lists some; numbers are different ones of at least 0."""
-        given = getattr(self, name)
-        return list(given) if kind is str else numbers(name, given, kind)
+        entries = getattr(self, name)
+        return list(entries) if kind is str else numbers(name, entries, kind)
 
     def command(self, *cells: Cell) -> str:
         """What trains some models again."""
@@ -107,16 +107,16 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def numbers(name: str, given: list[str], kind: type) -> list[Any]:
+def numbers(name: str, entries: list[str], kind: type) -> list[Any]:
     """Numbers of an option that lists them.
 
     >>> numbers("layers", ["2", "4"], int)
     [2, 4]
     """
     try:
-        values = [kind(word) for word in given]
+        values = [kind(word) for word in entries]
     except ValueError:
-        got = ",".join(given)
+        got = ",".join(entries)
         raise InputError(teach(f"numbers in --{name}", repr(got), "write such as 2,4")) from None
     if not values or len(set(values)) < len(values) or not all(value >= 0 for value in values):
         raise InputError(teach(f"different numbers of at least 0 in --{name}", f"{values}", "name each once"))

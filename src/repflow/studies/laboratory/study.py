@@ -40,7 +40,7 @@ class LaboratoryJob(Job[C]):
 
     Attributes:
         folder: of half-trained models, beside the run; None where nothing is stored.
-        models_folder: of kept models; None where none are kept.
+        models_folder: of kept models; None unless they are kept.
     """
 
     folder: Path | None = None

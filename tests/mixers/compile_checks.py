@@ -147,6 +147,8 @@ def check_row_blocks():
         (torch.bfloat16, 16, 64, 32),
         (torch.bfloat16, 18, 128, 30),
         (torch.float32, 16, 64, 30),
+        (torch.bfloat16, 64, 32, 32),
+        (torch.float32, 32, 64, 8),
     ):
         x = empty(3 * 2, tokens, width, dtype=torch.float32).requires_grad_()
         weights = block_weights(width=width, state=state, rank=width // 16)

@@ -558,7 +558,7 @@ def check_single_tokens_that_are_not_finite():
     assert state.isfinite().flatten(2).all(2).tolist() == [[True, True, False, True]] * 2
 
 
-def replica_stacks(tie, half=False):
+def replica_stacks(tie, state=5, width=16):
     """Stacks that differ in their fixed decays, twice: for the kernels, and in float64 by their own code."""
     from repflow.models import StackConfig, StackForCausalLM
     from repflow.models.stack.replicas import ReplicaStack
@@ -567,8 +567,10 @@ def replica_stacks(tie, half=False):
     poles = ({}, {"polarize": "both"}, {"polarize": "both", "placebo": True}, {"polarize": "both", "zero_rate": -100.0})
     for seed, more in enumerate(poles):
         torch.manual_seed(seed)
-        mixer = {"name": "s6", "state": 5, **more}
-        config = StackConfig(mixers=mixer, num_hidden_layers=2, hidden_size=16, vocab_size=40, tie_word_embeddings=tie)
+        mixer = {"name": "s6", "state": state, **more}
+        config = StackConfig(
+            mixers=mixer, num_hidden_layers=2, hidden_size=width, vocab_size=40, tie_word_embeddings=tie
+        )
         network = StackForCausalLM(config)
         with torch.no_grad():
             for parameter in network.parameters():
@@ -577,8 +579,8 @@ def replica_stacks(tie, half=False):
     return ReplicaStack(networks), ReplicaStack([copy.deepcopy(network).double() for network in networks])
 
 
-def replica_case(tie, tokens):
-    fast, slow = replica_stacks(tie)
+def replica_case(tie, tokens, **shape):
+    fast, slow = replica_stacks(tie, **shape)
     torch.manual_seed(9)
     ids, targets = torch.randint(0, 40, (8, tokens)), torch.randint(0, 40, (8, 3))
     positions = torch.stack([torch.randperm(tokens)[:3] for _ in range(8)])
@@ -603,12 +605,59 @@ def check_replicas_of_odd_rows():
     replica_case(tie=True, tokens=13)
 
 
+def check_replicas_with_groups_of_states():
+    """32 states of 64 channels: two programs to a row."""
+    from repflow.mixers.triton import row_scan
+
+    calls = []
+    usual = row_scan.group_scan
+    row_scan.group_scan = lambda *args: calls.append(len(args)) or usual(*args)
+    replica_case(tie=False, tokens=8, state=32, width=32)
+    assert len(calls) == 2
+
+
+def check_classifiers_side_by_side():
+    """Class token, positions, feed-forward layer, both ways, pooling, each against the stacks' own code in float64."""
+    from repflow.models import StackConfig, StackForSequenceClassification
+    from repflow.models.stack.replica_classifier import class_form
+    from repflow.models.stack.replicas import ReplicaStack
+
+    frames = (
+        {"class_token": "end", "mlp": "gelu", "mlp_size": 8, "max_position_embeddings": 7},
+        {"class_token": "middle", "bidirectional": [True, False], "mlp": [None, "swiglu"]},
+        {"pooling": "mean", "bidirectional": True},
+        {"pooling": "last"},
+    )
+    for frame in frames:
+        networks = []
+        for seed in range(2):
+            torch.manual_seed(seed)
+            shape = {"num_hidden_layers": 2, "hidden_size": 16, "input_channels": 3, "num_labels": 5}
+            networks.append(StackForSequenceClassification(StackConfig({"name": "s6", "state": 4}, **shape, **frame)))
+        fast, slow = ReplicaStack(networks), ReplicaStack([copy.deepcopy(network).double() for network in networks])
+        x, labels = torch.rand(4, 7, 3), torch.tensor([0, 1, 2, 3])
+        assert class_form(fast, x) == "fused"
+        assert class_form(slow, x.double()) == "alone"
+        loss, _ = fast.class_losses(x, labels)
+        true, _ = slow.class_losses(x.double(), labels)
+        assert error(loss, true) < 2e-6, frame
+        loss.sum().backward()
+        true.sum().backward()
+        for (name, got), (_, want) in zip(fast.named_single(), slow.named_single(), strict=True):
+            assert error(got.grad, want.grad) < 2e-5, f"{frame}, {name}: {error(got.grad, want.grad):.1e}"
+
+
 def check_sums_by_the_matrix_unit():
     """In half precision the sums over channels are products with ones: float16 stands for bfloat16 here."""
+    for state in (5, 32):  # 64 channels to a tile, below which sums go across lanes; one group of states, and two
+        half_precision_case(state)
+
+
+def half_precision_case(state):
     from repflow.mixers.triton.row_scan import BlockWeights, row_block
 
     torch.manual_seed(0)
-    width, channels, state, rank = 32, 64, 5, 2  # 64 channels to a tile, below which sums go across lanes
+    width, channels, rank = 32, 64, 2
     shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
     shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
     values = [torch.randn(2, *shape) * 0.3 for shape in shapes]

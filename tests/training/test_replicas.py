@@ -117,8 +117,8 @@ def test_settings_come_equally_often_in_an_order_of_their_own():
 
 
 def test_wrong_requests_are_refused():
-    with pytest.raises(InputError, match="no rates by name for replicas"):
-        ReplicaAdamW(ReplicaStack(stacks(1)), OptimiserConfig(rates={"A_log": 0.1}))
+    with pytest.raises(InputError, match="patterns of rates that names of parameters contain"):
+        ReplicaAdamW(ReplicaStack(stacks(1)), OptimiserConfig(rates={"B_log": 0.1}))
     with pytest.raises(InputError, match="at least one setting of rows"):
         RecallBatches([], rows=2)
     with pytest.raises(InputError, match="expected targets beside tokens or positions, or token ids alone"):

@@ -5,7 +5,7 @@ Glossary: q, k, v query, key, value of a head; w attention weights. Parameter na
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -78,9 +78,12 @@ class SoftmaxAttention(Mixer):
         """Mix tokens, by torch's fused attention."""
         self.check_input(x)
         queries, keys, values = self._project(x)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        transform = torch._C._functorch.peek_interpreter_stack()
+        if transform is not None and (self.window is not None or not _only_batched(transform)):
             # inside a torch.func transform, which cannot take every fused kernel apart
             mixed = self._weights(queries, keys) @ self._per_head(values)
+        elif transform is not None:
+            mixed = _Folded.apply(queries, keys, values, self.kv_heads != self.heads)  # type: ignore[no-untyped-call]
         else:
             seen = None if self.window is None else self._seen(x.shape[1], x.device)
             mixed = functional.scaled_dot_product_attention(
@@ -155,6 +158,36 @@ class SoftmaxAttention(Mixer):
         """Which tokens (second axis) a token sees (first axis)."""
         seen = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
         return seen if self.window is None else seen.triu(1 - self.window)
+
+
+def _only_batched(transform: Any) -> bool:
+    """Whether torch.vmap is the only transform around: what it batches over can be more rows."""
+    alone = torch._C._functorch.maybe_current_level() == 1
+    return bool(alone) and transform.key() == torch._C._functorch.TransformType.Vmap
+
+
+class _Folded(torch.autograd.Function):
+    """Causal attention inside torch.vmap by one call of the fused kernel: the batched axis becomes rows."""
+
+    @staticmethod
+    def forward(queries: Tensor, keys: Tensor, values: Tensor, shared: bool) -> Tensor:
+        """Only ever reached through `vmap`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: torch's own kernel keeps what its gradient needs."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, queries: Tensor, keys: Tensor, values: Tensor, shared: bool) -> tuple[Tensor, int]:
+        """(batched, row, head, token, dim) → same."""
+        parts = [
+            (part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)).flatten(0, 1)
+            for part, dim in zip((queries, keys, values), dims[:3], strict=True)
+        ]
+        q, k, v = (part.to(parts[2].dtype) for part in parts)  # autocast does not reach in here
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
+        return mixed.reshape(info.batch_size, -1, *mixed.shape[1:]), 0
 
 
 def _turned(head_dim: int, rotary: float) -> int:

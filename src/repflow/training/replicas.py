@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
 from repflow.models.stack.replicas import ReplicaStack
-from repflow.models.weights.initialise import parameter_groups
 from repflow.training.batch import Batch, BatchSource
 from repflow.training.losses import Metrics
-from repflow.training.optimiser import OptimiserConfig
+from repflow.training.optimiser import OptimiserConfig, grouped_names
 
 
 class ReplicaBatches:
@@ -51,7 +50,7 @@ class ReplicaBatches:
 
 
 class ReplicaLoss:
-    """Sum over the replicas of their mean cross entropies at the queries, or of every next token.
+    """Sum over the replicas of their mean cross entropies at the queries, of every next token, or of rows' classes.
 
     Reports loss and accuracy of each.
 
@@ -61,7 +60,10 @@ class ReplicaLoss:
     def __call__(self, network: nn.Module, batch: Batch) -> tuple[Tensor, Metrics]:
         """Sum (), and by name `loss 0`, `accuracy 0`, ... of every replica."""
         assert isinstance(network, ReplicaStack)
-        losses, hits = network.losses(batch.inputs, *queries(batch))
+        if network.classifies:
+            losses, hits = network.class_losses(batch.inputs, row_labels(batch))
+        else:
+            losses, hits = network.losses(batch.inputs, *queries(batch))
         loss, accuracy = losses.mean(1), hits.mean(1)
         metrics = {f"loss {number}": value.detach() for number, value in enumerate(loss)}
         metrics |= {f"accuracy {number}": value for number, value in enumerate(accuracy)}
@@ -69,11 +71,22 @@ class ReplicaLoss:
 
     def weight(self, batch: Batch) -> Tensor:
         """Number of targets."""
-        return torch.tensor(float(queries(batch)[1].numel()), device=batch.inputs.device)
+        labels = batch.targets if batch.targets is not None and batch.targets.ndim == 1 else queries(batch)[1]
+        return torch.tensor(float(labels.numel()), device=batch.inputs.device)
 
     def facts(self) -> Mapping[str, Any]:
         """Nothing to set."""
         return {}
+
+
+def row_labels(batch: Batch) -> Tensor:
+    """The class of every row."""
+    labels = batch.targets
+    extra = [name for name in ("weights", "positions", "mask") if getattr(batch, name) is not None]
+    if labels is None or labels.ndim != 1 or extra:
+        expected = "inputs and a class for each row, of equal weight and without padding"
+        raise InputError(teach(expected, ", ".join(batch.tensors()), "train such models one by one"))
+    return labels
 
 
 def queries(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -116,19 +129,15 @@ class ReplicaAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, network: ReplicaStack, config: OptimiserConfig) -> None:
-        if config.rates:
-            raise InputError(teach("no rates by name for replicas", repr(dict(config.rates)), "leave them out"))
-        kinds = parameter_groups(network.networks[0])
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in network.named_single():
-            if parameter.requires_grad:
-                groups.setdefault(config.decay if kinds[name] in config.decayed else 0.0, []).append(parameter)
         self.config = config
         self.scales = torch.ones_like(network.factors)
-        settings = [{"params": names, "weight_decay": decay} for decay, names in groups.items()]
-        # rates are tensors, which a CUDA graph reads anew at every step
-        rates = [{"lr": network.factors * config.rate, "factor": network.factors} for _ in settings]
-        super().__init__([one | two for one, two in zip(settings, rates, strict=True)], {"capturable": True})
+        settings = []
+        for (decays, factor), names in grouped_names(network.networks[0], config).items():
+            rates = network.factors * factor
+            # rates are tensors, which a CUDA graph reads anew at every step
+            own = {"weight_decay": config.decay if decays else 0.0, "lr": rates * config.rate, "factor": rates}
+            settings.append({"params": [network.parameter(name) for name in names], **own})
+        super().__init__(settings, {"capturable": True})
 
     @torch.no_grad()
     def clip(self, bound: float | None) -> Tensor:

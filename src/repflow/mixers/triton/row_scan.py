@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from repflow.mixers.triton.block import SPAN, conv_backward, conv_forward, norm_backward, norm_forward
+from repflow.mixers.triton.group_scan import Gradients, Scanned, Sizes, group_scan, group_scan_back
 from repflow.mixers.triton.launch import ceil_div, on_device, power
 
 TILE = 1024
 """Numbers of a (state, channel) tile. On an H200 the gradient takes 0.51 ms of a model's step (benchmarks/replicas.py).
-With 32 channels to a tile (TILE = 512, or more than 16 states) the conversion in front of the matrix unit conflicts in
+With 32 channels to a tile (TILE = 512) the conversion in front of the matrix unit conflicts in
 shared memory: 6.9 ms. There sums go across lanes: 1.4 ms at 16 states."""
 NEVER = -1e30
 """Rate that stands for −∞, a decay of exactly 0 for every step size above 1e-28."""
@@ -58,16 +59,8 @@ class BlockWeights(NamedTuple):
     out_proj: Tensor
 
 
-class _Sizes(NamedTuple):
-    """Sizes of a launch: models, rows of one, tokens, channels, states, rank, numbers beside a token."""
-
-    replicas: int
-    rows: int
-    tokens: int
-    channels: int
-    state: int
-    rank: int
-    side: int
+class _Sizes(Sizes):
+    """Sizes of a launch, and how its kernels are cut."""
 
     @classmethod
     def of(cls, x: Tensor, weights: BlockWeights) -> _Sizes:
@@ -113,7 +106,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 def _scan(
     u: Tensor, xz: Tensor, maps: Tensor, weights: BlockWeights, size: _Sizes, keep: bool
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, None, None, None, Tensor | None]:
     """Gated output (replica · row, token, channel), and for the gradient the states before every fourth token."""
     from repflow.mixers.triton.kernels.row_scan import row_kernel
 
@@ -126,7 +119,7 @@ def _scan(
         u, xz, maps, *_parameters(weights), u if marks is None else marks, y, size.tokens, size.rows,
         KEEP=keep, **tiles,
     )  # fmt: skip
-    return y, marks
+    return y, None, None, None, marks
 
 
 def _parameters(weights: BlockWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,20 +128,9 @@ def _parameters(weights: BlockWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return weights.dt_proj.mT.contiguous(), weights.dt_bias.contiguous(), rate, weights.D.contiguous()
 
 
-class _Back(NamedTuple):
-    """Gradients that the scan's kernel gives."""
-
-    u: Tensor
-    maps: Tensor
-    A: Tensor
-    dt_proj: Tensor
-    D: Tensor
-    dt_bias: Tensor
-
-
 def _scan_back(
-    u: Tensor, xz: Tensor, maps: Tensor, weights: BlockWeights, marks: Tensor, dy: Tensor, dxz: Tensor, size: _Sizes
-) -> _Back:
+    u: Tensor, xz: Tensor, maps: Tensor, scanned: Scanned, weights: BlockWeights, dy: Tensor, dxz: Tensor, size: _Sizes
+) -> Gradients:
     """Gradients of the scan; that of z is written into the second half of dxz."""
     from repflow.mixers.triton.kernels.row_scan import row_gradient_kernel
 
@@ -159,14 +141,14 @@ def _scan_back(
     parts = torch.empty(columns, samples, size.tokens, size.side, **new)
     sums = torch.empty(samples, size.state + size.rank + 2, size.channels, **new)
     row_gradient_kernel[(samples, columns)](
-        u, xz, maps, *_parameters(weights), marks, dy, du, dxz, parts, sums, size.tokens, size.rows, samples,
+        u, xz, maps, *_parameters(weights), scanned.marks, dy, du, dxz, parts, sums, size.tokens, size.rows, samples,
         DOT=u.dtype != torch.float32 and tiles["BLOCK"] >= 64, num_stages=1, **tiles,
     )  # fmt: skip
     total = sums.view(size.replicas, size.rows, *sums.shape[1:]).sum(1)
     rate, step, skip, bias = torch.split(total, [size.state, size.rank, 1, 1], 1)
     d_maps = torch.empty(maps.shape, dtype=u.dtype, device=u.device)
     torch.add(parts[0], parts[1], out=d_maps) if columns == 2 else d_maps.copy_(parts.sum(0))
-    return _Back(du, d_maps, rate.mT, step.mT, skip[:, 0], bias[:, 0])
+    return Gradients(du, d_maps, rate.mT, step.mT, skip[:, 0], bias[:, 0])
 
 
 class _Block(torch.autograd.Function):
@@ -186,26 +168,30 @@ class _Block(torch.autograd.Function):
                 replicas=size.replicas,
             )  # fmt: skip
             maps = _product(_wide(u, size.replicas), side.mT).view(*x.shape[:2], -1)
-            y, marks = _scan(u, xz, maps, weights, size, keep)
-            mixed = torch.bmm(_wide(y, size.replicas), out.mT).view_as(x)
+            if size.fits():
+                scanned = group_scan(u, xz, maps, weights, size, keep)
+            else:
+                scanned = Scanned(*_scan(u, xz, maps, weights, size, keep))
+            mixed = torch.bmm(_wide(scanned.y, size.replicas), out.mT).view_as(x)
         if keep:
-            ctx.save_for_backward(x, normed, xz, u, maps, y, marks, *parts)
+            ctx.save_for_backward(x, normed, xz, u, maps, *scanned, *parts)
             ctx.eps, ctx.half, ctx.size = eps, half, size
         return x + mixed
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, normed, xz, u, maps, y, marks, *parts = ctx.saved_tensors
-        weights, size = BlockWeights(*parts), ctx.size
+        x, normed, xz, u, maps, *rest = ctx.saved_tensors
+        scanned, weights, size = Scanned(*rest[:5]), BlockWeights(*rest[5:]), ctx.size
         replicas, slope = size.replicas, slope.contiguous()
         with on_device(x):
             into, side, out = _halves(weights, size, ctx.half)
             narrow = slope.to(ctx.half)
-            dy = torch.bmm(_wide(narrow, replicas), out).view_as(y)
-            d_out = _product_over_tokens(narrow, y, size)
+            dy = torch.bmm(_wide(narrow, replicas), out).view_as(u)
+            d_out = _product_over_tokens(narrow, scanned.y, size)
             dxz = torch.empty_like(xz)
-            back = _scan_back(u, xz, maps, weights, marks, dy, dxz, size)
+            back_through = group_scan_back if size.fits() else _scan_back
+            back = back_through(u, xz, maps, scanned, weights, dy, dxz, size)
             turned, ends = _product_over_tokens(back.maps, u, size), 2 * size.state
             d_side = torch.cat([turned[:, ends : ends + size.rank], turned[:, :ends]], 1)
             du = torch.baddbmm(_wide(back.u, replicas), _wide(back.maps, replicas), side).view_as(u)

@@ -2,7 +2,8 @@
 
 Replicas are seeds, rates, or models that differ in which decays are fixed. Each computes what its stack computes alone;
 none sees another. On a GPU, stacks of gated S6 blocks run in kernels that take all replicas at once
-(`repflow.mixers.triton.row_scan`); all others, and all stacks on a CPU, run one after another by their own code.
+(`repflow.mixers.triton.row_scan`); all others, and all stacks on a CPU, run one after another by their own code. For
+classifiers see `repflow.models.stack.replica_classifier`.
 
 A free decay rate is a parameter, a fixed one is not, so replicas with different poles have A_log of different widths.
 Here A_log has a column for every state, and those of fixed rates get no gradient.
@@ -23,9 +24,12 @@ from repflow.mixers.eigen import ConstrainedMaps
 from repflow.mixers.s6 import S6
 from repflow.mixers.triton.launch import obstacle
 from repflow.mixers.triton.row_scan import NEVER, BlockWeights, row_block
-from repflow.models.stack.network import StackForCausalLM
+from repflow.models.stack.network import StackForCausalLM, StackForSequenceClassification
+from repflow.models.stack.replica_classifier import class_logits, class_obstacle, is_plain, side_by_side
 
 RATES = ".A_log"
+
+Stack = StackForCausalLM | StackForSequenceClassification
 
 
 class ReplicaStack(nn.Module):
@@ -50,10 +54,10 @@ class ReplicaStack(nn.Module):
     torch.Size([2, 6])
     """
 
-    networks: tuple[StackForCausalLM, ...]
+    networks: tuple[Stack, ...]
     factors: Tensor
 
-    def __init__(self, networks: Sequence[StackForCausalLM], *, factors: Sequence[float] | None = None) -> None:
+    def __init__(self, networks: Sequence[Stack], *, factors: Sequence[float] | None = None) -> None:
         super().__init__()
         if not networks:
             raise InputError(teach("at least one stack", "none", "pass a list of networks"))
@@ -87,6 +91,16 @@ class ReplicaStack(nn.Module):
     def _rate_names(self) -> list[str]:
         return [name for name, _ in self.networks[0].named_parameters() if _has_poles(self.networks[0], name)]
 
+    def parameter(self, name: str) -> Tensor:
+        """A stacked parameter (replica, ...) by the name that it has in one stack."""
+        value: Tensor = self.stacked[_key(name)]
+        return value
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the stacks name classes of sequences."""
+        return isinstance(self.networks[0], StackForSequenceClassification)
+
     def named_single(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Stacked parameters by the names that they have in one stack."""
         for name, _ in self.networks[0].named_parameters():
@@ -103,7 +117,7 @@ class ReplicaStack(nn.Module):
         return parts
 
     @torch.no_grad()
-    def put_back(self) -> Sequence[StackForCausalLM]:
+    def put_back(self) -> Sequence[Stack]:
         """Write the weights into the stacks, wherever those are."""
         for number, network in enumerate(self.networks):
             own = dict(network.named_parameters())
@@ -136,6 +150,22 @@ class ReplicaStack(nn.Module):
         loss, hit = (torch.stack(values) for values in zip(*pairs, strict=True))
         return loss, hit
 
+    def class_losses(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross entropy of every row (replica, row), with its gradient, and 1 where the label was first.
+
+        Args:
+            inputs: real inputs (replica · row, token, channel), the rows of one replica after those of another.
+            labels: classes (replica · row,).
+        """
+        if len(inputs) % len(self):
+            expected = f"a number of rows that {len(self)} replicas share equally"
+            raise InputError(teach(expected, str(len(inputs)), "give every replica equally many"))
+        logits = class_logits(self, inputs)
+        wide = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+        loss = functional.cross_entropy(wide, labels.long(), reduction="none")
+        hit = (wide.detach().argmax(-1) == labels).float()
+        return loss.view(len(self), -1), hit.view(len(self), -1)
+
     def _each(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(tensor.chunk(len(self)) for tensor in tensors), strict=True)
 
@@ -159,7 +189,7 @@ class ReplicaStack(nn.Module):
             offset = torch.arange(replicas, device=inputs.device).repeat_interleave(len(inputs) // replicas) * size
             hidden = functional.embedding(inputs + offset[:, None], table.flatten(0, 1))
             for layer in range(config.num_hidden_layers):
-                hidden = row_block(hidden, self._block_weights(layer), config.norm_eps, half)
+                hidden = row_block(hidden, self.block_weights(layer), config.norm_eps, half)
             gathered = _Gathered.apply(hidden, positions).view(replicas, -1, width)  # type: ignore[no-untyped-call]
             weight = self.stacked[_key("model.final_norm.weight")]
             square = gathered.square().mean(-1, keepdim=True)
@@ -169,8 +199,9 @@ class ReplicaStack(nn.Module):
             loss, hit = row_losses_in_place(logits.flatten(0, 1), targets.flatten().long())
         return loss.view(replicas, -1), hit.view(replicas, -1)
 
-    def _block_weights(self, layer: int) -> BlockWeights:
-        at = f"model.blocks.{layer}.mixer"
+    def block_weights(self, layer: int, mixer: str = "mixer") -> BlockWeights:
+        """Parameters of a block with its own mixer, or the one that reads from the last token to the first."""
+        at = f"model.blocks.{layer}.{mixer}"
         get = {key: self.stacked[_key(f"{at}.{key}")] for key in _PARTS}
         name = _key(f"{at}.A_log")
         A = torch.where(self.get_buffer(name + "/free"), -torch.exp(get["A_log"]), self.get_buffer(name + "/fixed"))
@@ -179,7 +210,7 @@ class ReplicaStack(nn.Module):
             in_proj=get["in_proj.weight"],
             conv=get["conv1d.weight"].flatten(2),
             conv_bias=get["conv1d.bias"],
-            x_proj=self._x_proj(layer),
+            x_proj=self._x_proj(at),
             dt_proj=get["dt_proj.weight"],
             dt_bias=get["dt_proj.bias"],
             A=A,
@@ -187,13 +218,12 @@ class ReplicaStack(nn.Module):
             out_proj=get["out_proj.weight"],
         )
 
-    def _x_proj(self, layer: int) -> Tensor:
+    def _x_proj(self, at: str) -> Tensor:
         """Rows of low-rank step size, S_B and S_C (replica, row, channel), whether free or constrained."""
-        at = f"model.blocks.{layer}.mixer"
         weight = self.stacked[_key(f"{at}.x_proj.weight")]
         parts = []
         for number, network in enumerate(self.networks):
-            mixer: Any = network.model.blocks[layer].mixer
+            mixer: Any = network.get_submodule(at)
             if mixer.signed is None:
                 return weight
             if network.device != weight.device:  # its signs, which are not parameters
@@ -215,7 +245,7 @@ _PARTS = (
 class _Queries(nn.Module):
     """A stack's logits at some positions; `functional_call` wants one module and one call."""
 
-    def __init__(self, network: StackForCausalLM) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
@@ -267,16 +297,16 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: value for name, value in tensors.items()}
 
 
-def _mixer(network: StackForCausalLM, name: str) -> Any:
+def _mixer(network: Stack, name: str) -> Any:
     return network.get_submodule(name.rpartition(".")[0])
 
 
-def _has_poles(network: StackForCausalLM, name: str) -> bool:
+def _has_poles(network: Stack, name: str) -> bool:
     """Whether a parameter holds free decay rates, beside which there may be fixed ones."""
     return name.endswith(RATES) and isinstance(_mixer(network, name), S6)
 
 
-def _full(network: StackForCausalLM, name: str) -> Tensor:
+def _full(network: Stack, name: str) -> Tensor:
     """A parameter of a stack; A_log with a column for every state, 0 in those of fixed rates."""
     value = network.get_parameter(name)
     if not _has_poles(network, name):
@@ -285,7 +315,7 @@ def _full(network: StackForCausalLM, name: str) -> Tensor:
     return value.new_zeros(len(value), len(free)).masked_scatter(free, value)
 
 
-def _columns(network: StackForCausalLM, name: str) -> tuple[Tensor, Tensor]:
+def _columns(network: Stack, name: str) -> tuple[Tensor, Tensor]:
     """Which states (state,) have a rate of their own, and the rates of the others, 0 elsewhere."""
     mixer, value = _mixer(network, name), network.get_parameter(name)
     free, fixed = value.new_ones(mixer.state, dtype=torch.bool), value.new_zeros(mixer.state)
@@ -296,14 +326,6 @@ def _columns(network: StackForCausalLM, name: str) -> tuple[Tensor, Tensor]:
     return free, fixed
 
 
-def _is_plain(block: Any) -> bool:
-    mixer: Any = block.mixer
-    if not isinstance(mixer, S6) or block.has_mlp:
-        return False
-    convolution, parts = mixer.conv1d, mixer.gate and mixer.D is not None and mixer.in_proj.bias is None
-    return bool(parts) and convolution is not None and convolution.bias is not None and 2 <= mixer.state <= 64
-
-
 def replica_obstacle(network: Any) -> str | None:
     """Why the kernels cannot take stacks of this form side by side; None if they can, on a GPU.
 
@@ -311,8 +333,10 @@ def replica_obstacle(network: Any) -> str | None:
     >>> [replica_obstacle(StackForCausalLM(StackConfig(mixer, hidden_size=8))) for mixer in ("s6", "gla")]
     [None, 'blocks other than gated S6 with a short convolution']
     """
+    if isinstance(network, StackForSequenceClassification):
+        return None if side_by_side(network) else class_obstacle(network)
     if not isinstance(network, StackForCausalLM):
-        return "a model that is not a causal stack"
+        return "a model that is not a stack"
     config = network.config
     if config.norm != "rms" or not config.final_norm or config.embedding_norm:
         return "other norms than RMS in front of every block and behind the last"
@@ -322,18 +346,19 @@ def replica_obstacle(network: Any) -> str | None:
         return "layers that share weights"
     if config.skip != 1 or config.skip_learned or config.neutreno or config.dropout or config.embedding_dropout:
         return "a changed residual stream or dropout"
-    if any(not _is_plain(block) for block in network.model.blocks):
+    blocks: Any = network.model.blocks
+    if any(block.has_mlp or not is_plain(block.mixer) for block in blocks):
         return "blocks other than gated S6 with a short convolution"
     return None
 
 
-def shape_facts(network: StackForCausalLM) -> dict[str, Any]:
+def shape_facts(network: Stack) -> dict[str, Any]:
     """What stacks must share: names and shapes of parameters, A_log by all its states, and the frame around them."""
     shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
     frame = (
         *("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings", "reorder"),
         *("skip", "skip_learned", "neutreno", "dropout", "embedding_dropout"),
-        *("max_position_embeddings", "input_channels"),
+        *("max_position_embeddings", "input_channels", "class_token", "bidirectional", "pooling"),
     )
     shapes |= {key: getattr(network.config, key) for key in frame}
     shapes |= {f"mixer {layer}": entry["name"] for layer, entry in enumerate(network.config.mixers)}

@@ -160,9 +160,10 @@ class Method(ABC, Generic[C]):
         from repflow.models.stack.replicas import replica_obstacle, shape_facts
 
         plain = self.loss(cell, config) == Method.loss(self, cell, config)
-        if not plain or self.optimiser(cell, config).rates or (not self.stacked and replica_obstacle(network)):
+        if not plain or (not self.stacked and replica_obstacle(network)):
             return None
-        return tuple(sorted((key, str(value)) for key, value in shape_facts(network).items()))
+        facts = {**shape_facts(network), "rates by name": dict(self.optimiser(cell, config).rates)}
+        return tuple(sorted((key, str(value)) for key, value in facts.items()))
 
     def longest_row(self, cell: Any, config: C) -> Batch:
         """One row of the longest batch among the first ones, by which memory is estimated."""

@@ -43,6 +43,11 @@ from repflow.models.weights.checkpoint import read_weights, stored_weights, weig
 from repflow.models.weights.initialise import count_weights  # noqa: E402
 from repflow.store import RunFolder, heal, list_runs, load_result, read_record, verify  # noqa: E402
 from repflow.store.canonical import seal  # noqa: E402
+from repflow.store.claims.attempt import OWN, Attempts  # noqa: E402
+from repflow.store.claims.board import Board, Hold, Policy  # noqa: E402
+from repflow.store.claims.ledger import Entry, Kind, attempt_name, key_of  # noqa: E402
+from repflow.store.claims.liveness import Worker  # noqa: E402
+from repflow.store.claims.place import FolderPlace  # noqa: E402
 from repflow.store.disk import digest  # noqa: E402
 from repflow.studies.engine.grid import read_study  # noqa: E402
 from repflow.tasks.own import read_own  # noqa: E402
@@ -268,6 +273,24 @@ def fuzz_training(files: Files, folder: Path, rng: Random) -> None:
     _train(path, Callback())
 
 
+def fuzz_claim(files: Files, folder: Path, rng: Random) -> None:
+    """The last entry of a cell's ledger (half of the time with a checksum that fits) and a worker's heartbeat."""
+    place = FolderPlace(folder / OWN)
+    worker = Worker(machine="another")
+    kinds = [Kind.CLAIM, rng.choice(list(Kind)[1:])][: rng.randrange(1, 3)]
+    for number, kind in enumerate(kinds, start=1):
+        attempt = attempt_name("r", 1, worker.token) if rng.random() < 0.8 else ""
+        raw = Entry(number, kind, cell="r", attempt=attempt, **worker.facts()).to_bytes()
+        damaged = _resealed(raw, "claim", rng) if rng.random() < 0.7 else mutate_bytes(raw, rng)
+        place.create(key_of("r", number), damaged if number == len(kinds) else raw)
+    place.write(f"workers/{worker.token}", _json_or_bytes(json.dumps(worker.facts()).encode(), rng))
+    with Board(place, Attempts(folder, lambda cell: folder / cell), Worker(), Policy(stale=0.0)) as board:
+        taken = board.take("r", "")
+        if isinstance(taken, Hold):
+            shutil.copytree(files.run, taken.begin(fresh=rng.random() < 0.5) / "r", dirs_exist_ok=True)
+            taken.finish()
+
+
 def fuzz_images(files: Files, folder: Path, rng: Random) -> None:
     """Files of CIFAR-10 alone and in an archive, PNG files by class, and arrays."""
     kind = rng.choice((*IMAGES, "archive", "classes", "arrays"))
@@ -304,6 +327,7 @@ FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "toml": fuzz_toml,
     "run": fuzz_run,
     "training": fuzz_training,
+    "claim": fuzz_claim,
     "images": fuzz_images,
 }
 

@@ -68,7 +68,7 @@ def list_runs(parent: Path | str) -> list[RunSummary]:
     for entry in sorted(folder.iterdir()):
         if entry in runs:
             summaries.append(_summary(entry))
-        elif entry.is_dir() and is_study(entry):
+        elif entry.is_dir() and not entry.name.startswith(".") and is_study(entry):
             summaries.append(_study(entry))
     return summaries
 

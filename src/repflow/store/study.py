@@ -25,7 +25,8 @@ PARTS = ("mean", "low", "high")
 def runs_in(folder: Path | str) -> list[Path]:
     """Folders of the runs in a folder, by name; what is left of a killed start or of a damaged run counts."""
     place = Path(folder)
-    return [entry for entry in sorted(place.iterdir()) if entry.is_dir() and _looks_like_run(entry)]
+    entries = [entry for entry in sorted(place.iterdir()) if not entry.name.startswith(".")]  # no name of a run does
+    return [entry for entry in entries if entry.is_dir() and _looks_like_run(entry)]
 
 
 def _looks_like_run(folder: Path) -> bool:

@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import asdict, replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -302,23 +301,26 @@ def test_two_grids_side_by_side_both_end_well(place):
     assert not list((place / "runs" / "study").glob("*.json"))
 
 
-def test_a_cell_that_another_process_runs_is_left_for_later(tmp_path):
-    """In the order of the cells all the same; a cell that this process holds itself is not waited for."""
-    from repflow.core.errors import RunLockedError
-    from repflow.store import RunFolder
+def test_a_cell_that_another_worker_has_is_left_for_later(place):
+    """In the order of the cells all the same; once the other has ended without it, it is run."""
+    write(place, seeds=[0, 1, 2])
+    cells = read_study("study.toml").cells
+    folder = place / "runs" / "study"
+    other = grid_run.Bench(cells, folder)
+    with other:
+        held = other.board.take(cells[1].name, "")
+        asked = []
 
-    asked = []
+        def progress(cell):
+            asked.append(cell.name)
+            if len(asked) == 3:
+                held.release()
+            return lambda *_: None
 
-    def attempt(cell):
-        asked.append(cell)
-        locked = cell == "held" or (cell == "b" and asked.count("b") < 2)
-        return SimpleNamespace(cell=cell, error=RunLockedError("held") if locked else None)
-
-    with RunFolder.open(tmp_path, "held", config={}, provenance={}):
-        rows = list(grid_run.free_first(["a", "b", "held", "c"], attempt, lambda cell: tmp_path / cell))
-    assert [outcome.cell for outcome in rows] == ["a", "b", "held", "c"]
-    assert asked == ["a", "b", "held", "c", "b", "held"]
-    assert isinstance(rows[2].error, RunLockedError)
+        outcomes = list(grid_run.run_cells(cells, folder, progress=progress))
+    assert [outcome.cell.name for outcome in outcomes] == [cell.name for cell in cells]
+    assert {outcome.status for outcome in outcomes} == {"finished"}
+    assert asked == [cells[number].name for number in (0, 1, 2, 1)]
 
 
 SMALL = {

@@ -10,6 +10,7 @@ import pytest
 from repflow import load_result
 from repflow.core.errors import InputError
 from repflow.papers import values as papers
+from repflow.studies.engine import cells
 from repflow.studies.engine.table import study_for
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.reproduce import study as reproduce
@@ -148,7 +149,7 @@ def test_finished_cells_are_not_run_again(local, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("a model was loaded again")
 
-    monkeypatch.setattr(reproduce.HeldModel, "load", refuse)
+    monkeypatch.setattr(cells.HeldModel, "load", refuse)
     again = run(config, out=tmp_path)
     np.testing.assert_array_equal(again["ours"], first["ours"])
     figure_1 = run(replace(config, recipe="flow-fig1", tasks=["kvpr"]), out=tmp_path)  # the same runs

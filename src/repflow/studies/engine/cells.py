@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
-from repflow.core.errors import InputError, RunLockedError, StoreError, UnsupportedModelError
+from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
+from repflow.store.claims.attempt import OWN, Attempts
+from repflow.store.claims.board import Board, Hold, Policy, config_digest
+from repflow.store.claims.liveness import Worker
+from repflow.store.claims.place import FolderPlace
+from repflow.store.claims.protocol import Phase
+from repflow.store.disk import UnwritableError
+from repflow.store.lock import private, wait_for_writer
 from repflow.studies.engine.grid import Cell
-from repflow.studies.engine.loading import load_model
+from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.opening import check_reused
+from repflow.studies.engine.phase import tell
 from repflow.studies.engine.study import ONE
 from repflow.studies.engine.table import study_for
 
@@ -23,6 +31,8 @@ if TYPE_CHECKING:
     from repflow.models import Model
 
 Status = Literal["finished", "cannot run", "failed"]
+POLL_SECONDS = 0.2
+"""Between two looks at what others work on."""
 
 
 @dataclass(frozen=True)
@@ -48,90 +58,156 @@ class Outcome:
 
 
 def run_cells(
-    cells: Sequence[Cell], folder: Path, *, progress: Callable[[Cell], Progress] | None = None
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    progress: Callable[[Cell], Progress] | None = None,
+    retry: bool = True,
 ) -> Iterator[Outcome]:
     """Run cells one after the other; a finished one is read from its run without loading its model.
 
-    A cell that cannot run or failed leaves NAME.json with the reason in the folder, and is tried again next time: the
-    model may have been downloaded, the disk emptied.
+    Other processes and machines may work on the same folder: a cell that another one has claimed is left until the
+    others are done, and then waited for, so that each ends with all cells. A cell that cannot run or failed leaves
+    NAME.json with the reason in the folder.
 
     Args:
         cells: what to run.
         folder: folder of the study, created where missing.
         progress: gives the callback for a cell.
-    """
-    models_held = HeldModel()
-
-    def run(cell: Cell) -> Outcome:
-        return run_cell(cell, folder, models_held, None if progress is None else progress(cell))
-
-    for outcome in free_first(cells, run, lambda cell: study_for(cell.config).result_place(folder / cell.name)):
-        _note(outcome, folder)
-        yield outcome
-
-
-C = TypeVar("C")
-Done = TypeVar("Done", bound="HasError")
-
-
-@runtime_checkable
-class HasError(Protocol):
-    """An outcome, whatever its study."""
-
-    @property
-    def error(self) -> Exception | None:
-        """What was raised."""
-
-
-def free_first(cells: Sequence[C], run: Callable[[C], Done], path: Callable[[C], Path]) -> Iterator[Done]:
-    """Run cells; one that another process is running is left until the others are done, and then waited for.
-
-    So two processes side by side share a grid's work, and each ends with all of it.
-
-    Args:
-        cells: what to run.
-        run: runs a cell, or reads it where it is finished.
-        path: folder of a cell's run.
+        retry: try cells again that failed under an earlier call: the model may have been downloaded since.
 
     Yields:
         An outcome for each cell, in their order.
     """
-    done: list[Done | None] = []
-    ready_until = 0
-    for cell in cells:
-        outcome = run(cell)
-        done.append(None if isinstance(outcome.error, RunLockedError) else outcome)
-        while ready_until < len(done) and (ready := done[ready_until]) is not None:
-            yield ready
-            ready_until += 1
-    for place in range(ready_until, len(cells)):
-        ready = done[place]
-        yield _waited(cells[place], run, path(cells[place])) if ready is None else ready
+    with Bench(cells, folder, Policy(retry=retry)) as bench:
+        done: dict[int, Outcome] = {}
+        ready = 0
+        waiting = list(range(len(cells)))
+        while waiting:
+            for number in waiting:
+                cell = cells[number]
+                outcome = bench.run(cell, None if progress is None else progress(cell))
+                if outcome is not None:
+                    done[number] = outcome
+                while ready in done:
+                    yield done.pop(ready)
+                    ready += 1
+            left = {number: cells[number].name for number in range(ready, len(cells)) if number not in done}
+            changed = bench.wait(list(left.values()))
+            waiting = [number for number, name in left.items() if name in changed]
 
 
-def _waited(cell: C, run: Callable[[C], Done], path: Path) -> Done:
-    from repflow.store.lock import wait_for_writer
+class Bench:
+    """Where one worker runs cells of a study: claims, a folder of its own for each, and the model that it holds.
 
-    while True:
-        elsewhere = wait_for_writer(path)
-        outcome = run(cell)
-        if not elsewhere or not isinstance(outcome.error, RunLockedError):
-            return outcome
+    Args:
+        cells: what it may run.
+        folder: of the study.
+        policy: how it behaves towards other workers.
+        worker: who it is.
+    """
 
+    def __init__(
+        self, cells: Sequence[Cell], folder: Path, policy: Policy | None = None, worker: Worker | None = None
+    ) -> None:
+        self.folder = folder
+        self._places = {cell.name: study_for(cell.config).result_place(folder / cell.name) for cell in cells}
+        results = Attempts(folder, lambda cell: self._places[cell])
+        self.board = Board(FolderPlace(folder / OWN), results, worker or Worker(), policy)
+        self._holder = HeldModel()
 
-def run_cell(cell: Cell, folder: Path, holder: HeldModel, progress: Progress | None) -> Outcome:
-    """Run one cell, or say why it could not be."""
-    path = study_for(cell.config).result_place(folder / cell.name)
+    def __enter__(self) -> Bench:
+        self.board.__enter__()
+        return self
 
-    def work() -> Result:
-        stored = stored_result(path)
-        if stored is not None:
+    def __exit__(self, *error: Any) -> None:
+        self.board.__exit__(*error)
+
+    def run(self, cell: Cell, progress: Progress | None) -> Outcome | None:
+        """Run a cell or read it where it is finished; None where another worker has it."""
+        outcome = self.work(cell, progress)
+        while outcome is not None and isinstance(outcome.error, RunLockedError) and wait_for_writer(outcome.path):
+            outcome = self.work(cell, progress)  # another command had its run open, where results are
+        if outcome is not None and outcome.status == "finished" and outcome.result is None:
+            return self._read(cell, progress)
+        return outcome
+
+    def work(self, cell: Cell, progress: Progress | None) -> Outcome | None:
+        """Run a cell unless it is finished; a finished one is not read. None where another worker has it."""
+        path = self._places[cell.name]
+        taken = self.board.take(cell.name, config_digest(identity(cell.config)))
+        if isinstance(taken, Hold):
+            return self._worked(cell, taken, progress)
+        if taken.phase is Phase.FAILED:
+            assert taken.entry is not None
+            status: Status = "cannot run" if taken.entry.status == "cannot run" else "failed"
+            return Outcome(cell, path, status, taken.entry.reason)
+        return Outcome(cell, path, "finished") if taken.phase is Phase.FINISHED else None
+
+    def _worked(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome | None:
+        outcome = self._attempted(cell, hold, guarded(progress, hold))
+        if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
+            return outcome if hold.release() else None
+        published = hold.finish() if outcome.status == "finished" else hold.fail(outcome.status, outcome.reason)
+        if published:
+            _note(outcome, self.folder)
+        return outcome if published else None
+
+    def _attempted(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome:
+        """Do the work of a claimed cell; what a lost worker left half-written is done again."""
+        path = self._places[cell.name]
+        for fresh in (False, True):
+
+            def work(fresh: bool = fresh) -> Result:
+                out = hold.begin(fresh=fresh)
+                with private(out):
+                    return work_on(cell.config, self._holder, out, cell.name, progress)
+
+            outcome = Outcome(cell, path, *attempt(work))
+            if not isinstance(outcome.error, DamagedRunError) or not hold.inherits:
+                break
+        return outcome
+
+    def _read(self, cell: Cell, progress: Progress | None) -> Outcome:
+        """The result of a finished cell; one whose bytes were changed since is computed again, at its place."""
+        path = self._places[cell.name]
+
+        def work() -> Result:
+            stored = stored_result(path)
+            if stored is None:
+                return work_on(cell.config, self._holder, self.folder, cell.name, progress)
             if hasattr(cell.config, "model"):  # some studies make their models themselves
                 check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
-        return work_on(cell.config, holder, folder, cell.name, progress)
 
-    return Outcome(cell, path, *attempt(work))
+        outcome = Outcome(cell, path, *attempt(work))
+        _note(outcome, self.folder)
+        return outcome
+
+    def wait(self, cells: Sequence[str]) -> list[str]:
+        """Wait until one of the cells that others work on is finished or free."""
+        return self.board.first_to_change(cells, POLL_SECONDS)
+
+
+def guarded(progress: Progress | None, hold: Hold) -> Progress:
+    """A progress callback that ends work which another worker has taken over."""
+    return _Guarded(progress, hold)
+
+
+class _Guarded:
+    def __init__(self, progress: Progress | None, hold: Hold) -> None:
+        self._progress, self._hold = progress, hold
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        self._hold.check()
+        self._hold.board.heartbeat.doing(done=done, total=total, tokens=tokens)
+        if self._progress is not None:
+            self._progress(done, total, tokens)
+
+    def phase(self, text: str, done: int = 0, total: int | None = None) -> None:
+        self._hold.check()
+        self._hold.board.heartbeat.doing(phase=text)
+        tell(self._progress, text, done, total)
 
 
 def work_on(config: Any, holder: HeldModel, folder: Path, name: str, progress: Progress | None) -> Result:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.seconds import CLOCK
-from repflow.studies.engine.cells import HeldModel, Outcome, free_first, run_cell
+from repflow.studies.engine.cells import Outcome, run_cells
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.opening import keep_result
 from repflow.studies.engine.study import BaseStudy, Call
@@ -72,7 +72,7 @@ def reproduce(
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         work = plan(config, folder)
         make_tiny(work.folder / MODELS, [model.made_here for model in work.models.values() if model.made_here])
-        outcomes = list(run_cells(work, label))
+        outcomes = list(outcomes_of(work, label))
         result = compared(work, outcomes)
         result.config = ({"study": work.recipe.stored_as} if work.recipe.stored_as else {}) | work.recipe.asked(config)
         results = [outcome.result for outcome in outcomes if outcome.result is not None]
@@ -81,21 +81,20 @@ def reproduce(
     return result
 
 
-def run_cells(plan: ReproducePlan, label: Label | None = None) -> Iterator[Outcome]:
+def outcomes_of(plan: ReproducePlan, label: Label | None = None) -> Iterator[Outcome]:
     """Run the cells of a plan one after the other; finished ones are read from their runs.
 
     Args:
         plan: what to run.
         label: gives the callback for a cell.
     """
-    holder = HeldModel()
+    numbers = {id(cell): number for number, cell in enumerate(plan.cells, start=1)}
 
-    def run(numbered: tuple[int, ReproduceCell]) -> Outcome:
-        number, cell = numbered
-        progress = None if label is None else label(number, len(plan.cells), cell)
-        return run_cell(cell, plan.folder, holder, progress)
+    def progress(cell: Any) -> Progress:
+        assert label is not None
+        return label(numbers[id(cell)], len(plan.cells), cell)
 
-    yield from free_first(list(enumerate(plan.cells, start=1)), run, lambda numbered: plan.folder / numbered[1].name)
+    yield from run_cells(plan.cells, plan.folder, progress=None if label is None else progress)
 
 
 def compared(plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:

@@ -1,6 +1,5 @@
 """build: names, aliases and options."""
 
-import importlib
 import inspect
 import re
 
@@ -9,13 +8,16 @@ import torch
 
 from repflow.core.errors import InputError
 from repflow.mixers import Mixer, build, check_mixer, families
-from repflow.mixers.build import _ALIASES, _CLASSES, family_name
+from repflow.mixers.build import _ALIASES, _CLASSES, _class, family_name
 from tests.docs.pages import DOCS
 
 
 @pytest.mark.parametrize("family", families())
 def test_every_family_is_a_file_with_its_class(family):
-    kind = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    kind = _class(family)
+    folder, _, name = _CLASSES[family].rpartition(".")
+    assert kind.__module__ == ".".join(filter(None, ("repflow.mixers", folder, family)))
+    assert kind.__name__ == name
     assert issubclass(kind, Mixer)
     assert kind.family == family
     width, *options = inspect.signature(kind).parameters.values()
@@ -45,6 +47,8 @@ def test_defaults_build_and_pass_the_check(family):
         ("linear-attention", "linear_attention"),
         ("RWKV-5.2", "rwkv5"),
         ("S4D", "s4d"),
+        ("Gated DeltaNet", "gated_delta_net"),
+        ("Kimi Delta Attention", "kda"),
     ],
 )
 def test_names_are_spelled_freely(name, family):
@@ -105,6 +109,9 @@ def test_width_is_no_option_and_must_be_positive():
         ("h3", {"head_dim": 3}, "head_dim that divides the width of 8"),
         ("rg_lru", {"heads": 3}, "heads that divides the recurrent width of 8"),
         ("rg_lru", {"a_max": 1.0}, "a_max < 1"),
+        ("delta_net", {"heads": 3}, "heads that divides the width of"),
+        ("gated_delta_net", {"heads": 4, "value_heads": 6}, "heads that divides the number of value_heads of 6"),
+        ("kda", {"rank": 0}, "rank of at least 1"),
     ],
 )
 def test_wrong_options_teach(name, options, message):
@@ -130,8 +137,8 @@ def test_attention_has_no_transition():
 def test_options_and_defaults_are_documented(family):
     """The site's page takes signature and docstring of the class; the docstring says what each option means."""
     page = (DOCS / "api" / "mixers.md").read_text(encoding="utf-8")
-    assert f"::: repflow.mixers.{family}.{_CLASSES[family]}\n" in page
-    mixer = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    mixer = _class(family)
+    assert f"::: {mixer.__module__}.{mixer.__name__}\n" in page
     options = [name for name in inspect.signature(mixer).parameters if name != "width"]
     named = {word for line in re.findall(r"^ +([\w, ]+): ", mixer.__doc__, re.MULTILINE) for word in line.split(", ")}
     assert [name for name in options if name not in named] == []

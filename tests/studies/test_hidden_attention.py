@@ -212,13 +212,13 @@ REFUSED = {
     "no map": (
         "nemotron_h",
         {"layer": 1},
-        "expected a layer with attention or a diagonal transition that can be read; got layer 1 (from 0) of "
+        "expected a layer with attention or a transition that can be read; got layer 1 (from 0) of "
         "nemotron_h, whose kind is mlp; choose one of 0, 2, 4",
     ),
     "no transition": (
         "gpt_neox",
         {"layer": 0, "part": "recurrence"},
-        "expected a layer with a diagonal transition that can be read; got layer 0 (from 0) of gpt_neox, whose "
+        "expected a layer with a transition that can be read; got layer 0 (from 0) of gpt_neox, whose "
         "kind is attention; this model has none; choose another",
     ),
     "channel beyond": ("mamba", {"layer": 0, "channels": [2, 64]}, "expected channels of block 1 from 0 to 63; got 64"),

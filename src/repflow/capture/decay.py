@@ -1,4 +1,8 @@
-"""Largest decay of each layer with a transition: Theorem 3.1's A_max and its κ = ln(1/A_max) (paper 2)."""
+"""Largest decay of each layer with a transition: Theorem 3.1's A_max and its κ = ln(1/A_max) (paper 2).
+
+The theorem carries over to transitions that are not diagonal with the norm of a step's operator in place of A: of the
+delta rule max A · max(1, |1 − β |k|²|), which is 1, and promises nothing, where the state has no decay.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ class LayerDecays:
     """What a layer's transition bounds.
 
     Attributes:
-        largest: A_max over the prompt's tokens, channels and states (layer, batch); NaN for layers without one. The
+        largest: A_max over the prompt's tokens, channels and states (layer, batch), the largest norm of a step's
+            operator where it is not diagonal; NaN for layers without one. The
             first token's decay multiplies nothing and does not count.
         kappa: ln(1/A_max) (layer, batch), from logarithms of the decays where the layer has them, since A_max is
             rounded to 1 in float32 once κ is below 3e-8.
@@ -56,7 +61,7 @@ def largest_decays(model: Model, ids: Tensor, mask: Tensor | None, ends: Sequenc
 
 
 def _least_rate(quantities: SsmQuantities, row: int, end: int) -> float:
-    """Smallest −ln |A_t| of one prompt, from its second token on; inf where there is none."""
+    """Smallest −ln ‖A_t‖ of one prompt, from its second token on; inf where there is none."""
     call = quantities.call
     if call is not None and end > 1:
         delta = call.delta[row, 1:end].double().amin(0)
@@ -66,7 +71,7 @@ def _least_rate(quantities: SsmQuantities, row: int, end: int) -> float:
     least = float("inf")
     for first in range(1, end, CHUNK):
         here = slice(first, min(first + CHUNK, end))
-        log = quantities.recurrence.log_decay(here)
+        log = quantities.recurrence.log_norm(here)
         least = min(least, -float((log[row] if log.shape[0] > 1 else log[0]).amax()))
         if log.shape[1] < here.stop - first:  # the same at every token
             break

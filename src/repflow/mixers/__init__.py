@@ -8,6 +8,6 @@
 from repflow.mixers.base import Mixer
 from repflow.mixers.build import build, families
 from repflow.mixers.check import Report, check_mixer
-from repflow.mixers.transition import Transition
+from repflow.mixers.transition import DeltaTransition, Transition
 
-__all__ = ["Mixer", "Report", "Transition", "build", "check_mixer", "families"]
+__all__ = ["DeltaTransition", "Mixer", "Report", "Transition", "build", "check_mixer", "families"]

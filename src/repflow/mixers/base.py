@@ -13,7 +13,7 @@ from repflow.mixers.parts.rotary import starting_at
 from repflow.mixers.scan.carry import Carry, follow, last_state
 from repflow.mixers.scan.chunked import fast_recurrence
 from repflow.mixers.scan.preference import current
-from repflow.mixers.transition import Transition
+from repflow.mixers.transition import AnyTransition
 
 
 class Mixer(nn.Module):
@@ -154,7 +154,7 @@ class Mixer(nn.Module):
             parts.append(self.core(whole)[:, start:])
         return torch.cat(parts, 1)
 
-    def transition(self, x: Tensor) -> Transition:
+    def transition(self, x: Tensor) -> AnyTransition:
         """Recurrence of the input x (batch, token, width)."""
         raise InputError(
             teach(

@@ -11,6 +11,7 @@ from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.base import Mixer
 from repflow.mixers.option import of_kind
 
+HERE = "repflow.mixers"
 _CLASSES = {
     "softmax_attention": "SoftmaxAttention",
     "linear_attention": "LinearAttention",
@@ -23,8 +24,11 @@ _CLASSES = {
     "rwkv4": "RWKV4",
     "rwkv5": "RWKV5",
     "rg_lru": "RGLRU",
+    "delta_net": "delta.DeltaNet",
+    "gated_delta_net": "delta.GatedDeltaNet",
+    "kda": "delta.KDA",
 }
-"""Family, which is also its file, and its class."""
+"""Family, which is also its file, and its class, behind the folder the file is in."""
 
 _ALIASES = {
     "attention": "softmax_attention",
@@ -40,6 +44,12 @@ _ALIASES = {
     "griffin": "rg_lru",
     "hawk": "rg_lru",
     "recurrentgemma": "rg_lru",
+    "delta_rule": "delta_net",
+    "gdn": "gated_delta_net",
+    "gated_delta_rule": "gated_delta_net",
+    "qwen3_next": "gated_delta_net",
+    "kimi_delta_attention": "kda",
+    "kimi_linear": "kda",
 }
 
 
@@ -100,7 +110,8 @@ def mixer_options(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _class(family: str) -> type[Mixer]:
-    kind: type[Mixer] = getattr(importlib.import_module(f"repflow.mixers.{family}"), _CLASSES[family])
+    folder, _, name = _CLASSES[family].rpartition(".")
+    kind: type[Mixer] = getattr(importlib.import_module(".".join(filter(None, (HERE, folder, family)))), name)
     return kind
 
 

@@ -14,13 +14,15 @@ from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer
 from repflow.mixers.scan.forms import fast_recurrence, recurrence
 from repflow.mixers.scan.preference import prefer
-from repflow.mixers.transition import Transition
+from repflow.mixers.transition import AnyTransition, DeltaTransition, Transition
 
 TOLERANCE = 1e-6
 ROUNDING = 1e-9
 """Tolerance where two results differ by rounding alone: a Fourier transform or another blocking of a product."""
 NOTHING = 1e-13
 """Share of the output below which a change is rounding."""
+OPERATORS = 6
+"""Tokens over which every product of operators is written out."""
 DIFFERENCE = 1e-5
 STEP = 1e-6
 """Tolerance and step of the finite difference: small, since a norm of a few channels bends sharply."""
@@ -36,12 +38,15 @@ class Report:
         errors: Relative error of each check, in the order they ran.
         contribution: How far the recurrence moves the output, relative to the output; errors of the recurrence are
             relative to this. A tiny one is not a fault, only a hint that the initialisation mutes the recurrence.
+        expansion: Largest factor by which one step of a non-diagonal transition lengthens a state (the spectral norm of
+            its operator), on the inputs checked; None for a diagonal one. Above 1 memories can grow.
     """
 
     family: str
     state_size: int | None
     errors: dict[str, float]
     contribution: float | None
+    expansion: float | None = None
 
     def __str__(self) -> str:
         rows = [f"{self.family}: {len(self.errors)} checks passed, state size {self.state_size}"]
@@ -63,10 +68,11 @@ def check_mixer(
     | check | what must hold | relative error |
     |---|---|---|
     | shape | finite (batch, token, width) out, the same when called again | 0 |
-    | transition | parts broadcastable to (batch, token, channel, state) | |
+    | transition | parts broadcastable to (batch, token, channel, state), or those of a `DeltaTransition` | |
     | state size | channel × state (complex twice) = `state_size`; None without a recurrence | 0 |
     | recurrence | readout(recurrence(transition(x)), x) = forward(x), also over `long` tokens | 1e-6 |
     | fast recurrence | the generic chunked form of the same transition | 1e-6 |
+    | operators | a non-diagonal recurrence = sums of products of its operators, written out as matrices | 1e-6 |
     | causality | later tokens change no output, and no output has a gradient to them | 1e-9 |
     | length | forward of the first 1, 2, ... tokens = the first outputs of all, also of `long` | 1e-9 |
     | batch | each sample alone, and beside others | 1e-9 |
@@ -99,13 +105,13 @@ def check_mixer(
         probe = _Probe(_copy(mixer, noise, generator), generator, batch, tokens, long)
         checks: list[Callable[[], None]] = [probe.shape]
         if mixer.recurrent:
-            checks += [probe.transition, probe.recurrence, probe.fast_recurrence]
+            checks += [probe.transition, probe.recurrence, probe.fast_recurrence, probe.operators]
         else:
             checks += [probe.no_transition]
         checks += [] if leaky else [probe.causality, probe.length]
         for check in [*checks, probe.batch, probe.gradient]:
             check()
-    return Report(mixer.family, mixer.state_size, probe.errors, probe.contribution)
+    return Report(mixer.family, mixer.state_size, probe.errors, probe.contribution, probe.expansion)
 
 
 def check_causality(mixer: Mixer, *, tokens: int = 12, seed: int = 0) -> None:
@@ -157,7 +163,7 @@ def _error(got: Tensor, wanted: Tensor, scale: float | None = None) -> float:
     return error if error == error else float("inf")
 
 
-def _sequential(transition: Transition) -> Tensor:
+def _sequential(transition: AnyTransition) -> Tensor:
     y = recurrence(transition)
     assert isinstance(y, Tensor)
     return y
@@ -171,6 +177,7 @@ class _Probe:
         self.generator = generator
         self.errors: dict[str, float] = {}
         self.contribution: float | None = None
+        self.expansion: float | None = None
         self.x = self._draw(batch, tokens)
         self.long = self._draw(2, long)
         with torch.no_grad():
@@ -208,37 +215,57 @@ class _Probe:
 
     @torch.no_grad()
     def transition(self) -> None:
-        mixer, batch, tokens = self.mixer, *self.x.shape[:2]
-        transition = mixer.transition(self.x)
-        shapes = ", ".join(f"{n} {tuple(part.shape)}" for n, part in zip(Transition._fields, transition, strict=True))
-        try:
-            shape = torch.broadcast_shapes((batch, tokens, 1, 1), *(p.shape for p in transition))  # type: ignore[no-untyped-call]
-        except RuntimeError:
-            shape = torch.Size()
-        if len(shape) != 4 or tuple(shape[:2]) != (batch, tokens):
-            raise InputError(
-                teach(
-                    f"parts broadcastable to ({batch}, {tokens}, channel, state) (check 'transition', {mixer.family})",
-                    shapes,
-                    "fold heads into the channel axis and keep axes of size 1",
-                )
-            )
-        counted = (
-            shape[2]
-            * shape[3]
-            * (2 if any(part.is_complex() for part in (transition.A, transition.b, transition.delta)) else 1)
-        )
-        declared = mixer.state_size
+        transition = self.mixer.transition(self.x)
+        shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in zip(transition._fields, transition, strict=True))
+        if isinstance(transition, DeltaTransition):
+            counted = self._delta_size(transition, shapes)
+        else:
+            counted = self._diagonal_size(transition, shapes)
+        declared = self.mixer.state_size
         if counted != declared:
             raise InputError(
                 teach(
                     f"state_size {counted}, the transition's channels × states, complex counted twice "
-                    f"(check 'state size' of {mixer.family}; {shapes})",
+                    f"(check 'state size' of {self.mixer.family}; {shapes})",
                     f"{declared}, off by {counted - declared if declared is not None else 'all of it'}",
                     "correct state_size, or the parts' axes",
                 )
             )
         self.errors["state size"] = 0.0
+
+    def _diagonal_size(self, transition: Transition, shapes: str) -> int:
+        """Numbers of the state of a diagonal transition, whose parts must fit together."""
+        batch, tokens = self.x.shape[:2]
+        try:
+            shape = torch.broadcast_shapes((batch, tokens, 1, 1), *(p.shape for p in transition))  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            shape = torch.Size()
+        if len(shape) != 4 or tuple(shape[:2]) != (batch, tokens):
+            expected = f"parts broadcastable to ({batch}, {tokens}, channel, state) (check 'transition', {self._name})"
+            raise InputError(teach(expected, shapes, "fold heads into the channel axis and keep axes of size 1"))
+        twice = any(part.is_complex() for part in (transition.A, transition.b, transition.delta))
+        return int(shape[2] * shape[3] * (2 if twice else 1))
+
+    def _delta_size(self, transition: DeltaTransition, shapes: str) -> int:
+        """Numbers of the state of a delta rule, whose parts must fit together."""
+        decay, k, v, q, beta = transition
+        front = tuple(self.x.shape[:2])
+        fits = v.ndim == k.ndim == 4 and v.shape[:2] == k.shape[:2] == front and v.shape[2] % k.shape[2] == 0
+        fits = fits and q.shape == k.shape and tuple(beta.shape) == (*front, v.shape[2])
+        wanted = (*front, v.shape[2], k.shape[-1]) if fits else ()
+        fits = fits and decay.ndim == 4 and all(own in (1, of) for own, of in zip(decay.shape, wanted, strict=True))
+        if not fits:
+            axes = "({}, {}".format(*front)
+            expected = (
+                f"v {axes}, head, value), k and q {axes}, key head, key), beta {axes}, head) and A broadcastable to "
+            )
+            expected += f"{axes}, head, key) (check 'transition', {self._name})"
+            raise InputError(teach(expected, shapes, "key heads must divide the heads; keep axes of size 1 in A"))
+        return int(v.shape[2] * v.shape[3] * k.shape[3])
+
+    @property
+    def _name(self) -> str:
+        return self.mixer.family
 
     @torch.no_grad()
     def no_transition(self) -> None:
@@ -288,6 +315,31 @@ class _Probe:
                 "the chunked recurrence equal to the sequential one",
                 "look for decays of more than 1 in size, which no chunk can carry",
             )
+
+    @torch.no_grad()
+    def operators(self) -> None:
+        """Every operator as a matrix, and every path from a token to a later one as their product."""
+        short = self.x[:1, :OPERATORS]
+        transition = self.mixer.transition(short)
+        if not isinstance(transition, DeltaTransition):
+            return
+        steps = transition.operators()[0]  # (token, head, key, key)
+        self.expansion = float(torch.linalg.matrix_norm(steps, ord=2).max())
+        _, k, v, q, beta = (part[0] for part in transition.per_head())
+        wanted = torch.zeros_like(v)
+        for token in range(len(steps)):
+            for source in range(token + 1):
+                written = beta[source, :, None] * k[source]
+                for step in steps[source + 1 : token + 1]:
+                    written = (step @ written[..., None])[..., 0]
+                wanted[token] += (q[token] * written).sum(-1, keepdim=True) * v[source]
+        self.note(
+            "operators",
+            _error(_sequential(transition)[0], wanted.flatten(1)),
+            TOLERANCE,
+            "the recurrence equal to sums of products of its operators",
+            "decays multiply the state before the key is looked up",
+        )
 
     @torch.no_grad()
     def length(self) -> None:

@@ -45,9 +45,9 @@ def hidden_attention(
     """Maps over tokens of chosen layers, and entropy and mean distance of their rows through depth.
 
     In a recurrent layer the map of a unit is its data-controlled matrix P, y = P x: of a channel in Mamba (paper 3,
-    Eq. 6), RWKV and Griffin, of a head in Mamba-2, in linear attention and its kin. P x is compared with the
-    layer's own state-space term, without skip and gate. In an attention layer the map of a head is its attention
-    weights.
+    Eq. 6), RWKV and Griffin, of a head in Mamba-2, in linear attention and its kin, and in the delta rule, where it is
+    made of products of operators. P x is compared with the layer's own state-space term, without skip and gate. In an
+    attention layer the map of a head is its attention weights.
 
     Args:
         model: a loaded Model, a spec, or a live transformers model.
@@ -159,8 +159,8 @@ def _indices(value: Any, kind: str) -> list[int]:
 
 def _what(part: str | None) -> str:
     return {
-        None: "attention or a diagonal transition that can be read",
-        "recurrence": "a diagonal transition that can be read",
+        None: "attention or a transition that can be read",
+        "recurrence": "a transition that can be read",
         "attention": "attention",
     }[part]
 

@@ -10,7 +10,7 @@ from repflow.mixers import build
 from repflow.models import load
 from repflow.models.fastpath import layer_scan
 from repflow.models.fastpath import scans as fastpath
-from repflow.models.fastpath.scan_call import NotReadError, read_call
+from repflow.models.fastpath.scan_call import NotReadError, ScanCall, read_call
 from tests.models.recurrence.scan_models import S6, SSD, lively, scan_function
 
 pytestmark = pytest.mark.numeric
@@ -93,8 +93,8 @@ def test_a_copy_keeps_its_own_record(ids):
 
 
 def test_wrong_fast_scan_is_found_at_load(monkeypatch, ids):
-    right = layer_scan.ScanCall.run
-    monkeypatch.setattr(layer_scan.ScanCall, "run", lambda call: (right(call)[0] * 1.01, right(call)[1]))
+    right = ScanCall.run
+    monkeypatch.setattr(ScanCall, "run", lambda call: (right(call)[0] * 1.01, right(call)[1]))
     network = lively("mamba")
     want = states_of(load(copy.deepcopy(network), scan="reference"), ids)
     model = load(network)
@@ -111,7 +111,7 @@ def test_failing_kernel_falls_back(monkeypatch, ids):
     def broken(_):
         raise RuntimeError("no kernel image\nlong story")
 
-    monkeypatch.setattr(layer_scan.ScanCall, "run", broken)
+    monkeypatch.setattr(ScanCall, "run", broken)
     model = load(lively("mamba"))
     states_of(model, ids)
     reason = "the fast scan failed on this machine: no kernel image"

@@ -37,7 +37,12 @@ OWN = {
     "rwkv5": {"head_dim": 4},
     "rwkv5 polarized": {"head_dim": 4, "polarize": "both"},
     "rg_lru": {"heads": 2},
+    "delta_net": {"heads": 2, "negative": True},
+    "gated_delta_net": {"heads": 2, "value_heads": 4},
+    "kda": {"heads": 2},
 }
+DELTA = ("delta_net", "gated_delta_net", "kda")
+"""Their transition is not diagonal: see test_delta."""
 
 
 def made(name):
@@ -84,7 +89,7 @@ def shifted(x):
     return torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name != "rwkv4"])
+@pytest.mark.parametrize("name", [name for name in OWN if name not in ("rwkv4", *DELTA)])
 @torch.no_grad()
 def test_transition_is_the_mixers(name):
     mixer, x = made(name)
@@ -123,7 +128,7 @@ def test_matrix_makes_the_output_of_inputs(name):
     torch.testing.assert_close(recurrence.matrix(some, 1), recurrence.matrix(units, 1)[some])
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name not in ("rwkv4", "rg_lru")])
+@pytest.mark.parametrize("name", [name for name in OWN if name not in ("rwkv4", "rg_lru", *DELTA)])
 @torch.no_grad()
 def test_own_mixers_keep_nothing_of_tokens_times_channels_times_states(name):
     """No tensor that the recurrence holds is as large as the states of all tokens."""

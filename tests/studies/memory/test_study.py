@@ -93,7 +93,7 @@ def test_the_a_of_one_state_never_meets_the_hypothesis():
 def test_a_recurrence_that_cannot_be_read_is_said():
     result = run(SMALL, model=load(tiny_model("xlstm")))
     assert (
-        "4 recurrent layers have no diagonal transition that can be read (blocks 1-4): mixer and block only"
+        "4 recurrent layers have no transition that can be read (blocks 1-4): mixer and block only"
         in {f.code: f.message for f in result.findings}["unread_transition"]
     )
     assert np.isfinite(result["sharpness/block"]).all()

@@ -28,6 +28,8 @@ from repflow.tasks import Prompts
 THRESHOLDS = np.round(np.linspace(0, 1, 51), 2)
 """Of the cumulative histogram."""
 UNIT_WISE = ("A_max", "A_min", "rate_slow", "rate_fast")
+DELTA_WISE = ("write_strength", "trace_half_life")
+"""Of each unit of a layer with the delta rule; only where a model has such layers."""
 
 
 @dataclass
@@ -84,12 +86,17 @@ class MemoryMeter(Meter):
         names = ("contractive_share", "never_contractive", "spread_state", "spread_bound")
         record |= {name: blank() for name in names}
         record |= {f"sharpness/{part}": blank() for part in (*PARTS, "mixer", "block")}
+        if any(sums.strength is not None for sums in self._sums.values()):
+            record |= {name: blank(units) for name in DELTA_WISE}
         record["tokens"] = np.array(self._batch.lengths[row])
         record["facts"] = np.zeros((self.layers, 2), dtype=np.int64)
         for layer, here in self._sums.items():
             count = here.most.shape[1]
             for name, part in zip(UNIT_WISE, (here.most, here.least, here.slow, here.fast), strict=True):
                 record[name][layer, :count] = part[row].cpu().numpy()
+            if here.strength is not None and here.trace is not None:
+                record["write_strength"][layer, :count] = here.strength[row].cpu().numpy()
+                record["trace_half_life"][layer, :count] = here.trace[row].cpu().numpy()
             scalars = [float(here.met[row]), here.never, float(here.spread_state[row]), float(here.spread_bound[row])]
             for name, scalar in zip(names, scalars, strict=True):
                 record[name][layer] = scalar
@@ -110,7 +117,7 @@ class MemoryMeter(Meter):
         stacked = {name: np.stack([record[name] for record in records]) for name in records[0]}
         table: Table = {}
         for name, values in stacked.items():
-            if name not in (*UNIT_WISE, "tokens", "facts", "sharpness/embedding", "never_contractive"):
+            if name not in (*UNIT_WISE, *DELTA_WISE, "tokens", "facts", "sharpness/embedding", "never_contractive"):
                 table[name] = (("layer", "sample"), values.T)
         table["sharpness/embedding"] = (("sample",), stacked["sharpness/embedding"])
         table["never_contractive"] = (("layer",), stacked["never_contractive"][0])
@@ -131,6 +138,9 @@ def _unit_table(stacked: Record) -> Table:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = (known * weight).sum(0) / weight.sum(0)
         table[name] = (per_unit, half_life(torch.from_numpy(mean)).numpy())
+    if "write_strength" in stacked:
+        table["write_strength"] = (per_unit, stacked["write_strength"].mean(0))
+        table["trace_half_life"] = (per_unit, np.median(stacked["trace_half_life"], 0))
     whole = most - least
     table["range_cumulative"] = (("threshold",), cumulative(whole.reshape(-1)))
     table["range_cumulative_layer"] = (("layer", "threshold"), np.stack([cumulative(row) for row in whole]))
@@ -275,13 +285,15 @@ def _transitions(model: Model, meter: MemoryMeter) -> list[dict[str, Any]]:
 def transition_kinds(model: Model) -> dict[int, dict[str, str]]:
     """Kind of recurrence and of its units, by layer, for layers whose recurrence can be read."""
     from repflow.mixers.base import Mixer
+    from repflow.mixers.delta.rule import DeltaMixer
     from repflow.models.recurrence.own import MATRIX
 
     kinds = {}
     for layer, kind in recurrent_layers(model).items():
-        unit = "head" if kind == "ssd" else "channel"
+        unit = "head" if kind in ("ssd", "delta", "lightning") else "channel"
         if kind == "own":
-            family = next(m.family for m in model.blocks[layer].modules() if isinstance(m, Mixer) and m.recurrent)
-            kind, unit = f"own:{family}", "head" if family in ("ssd", *MATRIX) else "channel"
+            mixer = next(m for m in model.blocks[layer].modules() if isinstance(m, Mixer) and m.recurrent)
+            of_heads = mixer.family in ("ssd", *MATRIX) or isinstance(mixer, DeltaMixer)
+            kind, unit = f"own:{mixer.family}", "head" if of_heads else "channel"
         kinds[layer] = {"kind": kind, "unit": unit}
     return kinds

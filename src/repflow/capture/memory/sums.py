@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from repflow.models import SsmQuantities
+from repflow.models.recurrence.delta import DeltaRecurrence
 from repflow.models.recurrence.layer import BUFFER, Recurrence
 
 PARTS = ("input", "entry", "state")
 """b_t, Δ_t b_t and h_t."""
 HALF = math.log(2)
+SOURCES = 16
+"""Tokens of a prompt's first half, evenly spread, whose entries are followed through the delta rule."""
 
 
 @dataclass
@@ -92,18 +95,20 @@ class LayerSums:
     """One layer on one batch; the scans of one layer (zamba has one per head) are put side by side.
 
     Attributes:
-        kind: s6, ssd, rwkv, rg_lru, or own:FAMILY.
+        kind: s6, ssd, delta, rwkv, rg_lru, lightning, or own:FAMILY.
         unit: channel or head.
         states: States of a unit that have decays of their own.
         most: Largest |A_t| of each unit (batch, unit), as are least, slow and fast.
         least: Smallest.
         slow: Least −mean_t ln|A_t| over the unit's states.
         fast: Greatest.
-        met: Share of steps with A + Δ ≤ 1 (batch,).
+        met: Share of steps with A + Δ ≤ 1 (batch,); NaN where the transition is not diagonal, as is spread_bound.
         never: Share of states that no Δ > 0 can meet it with; NaN where the decay has no rate.
         energy: Per part, Σ‖x‖² and ‖Σx‖² (batch,).
         spread_state: max ‖h_t − h_s‖_∞ (batch,).
         spread_bound: What the corrected Theorem 4.2 allows (batch,).
+        strength: Mean write strength of the delta rule (batch, unit); None elsewhere, as is trace.
+        trace: Tokens after which later steps have left half of an entry's length, median over entries (batch, unit).
     """
 
     kind: str
@@ -118,6 +123,8 @@ class LayerSums:
     energy: dict[str, tuple[Tensor, Tensor]]
     spread_state: Tensor
     spread_bound: Tensor
+    strength: Tensor | None = None
+    trace: Tensor | None = None
     scans: int = field(default=1)
 
     def beside(self, other: LayerSums) -> LayerSums:
@@ -170,6 +177,7 @@ def layer_sums(quantities: SsmQuantities, lengths: Tensor) -> LayerSums:
     rates = recurrence.rates()
     steps = (lengths - 1).clamp(min=0)
     bound = signals["input"].spread(with_zero=True) * -torch.expm1(steps * least.amin(1).log())
+    delta = recurrence if isinstance(recurrence, DeltaRecurrence) else None
     return LayerSums(
         kind=quantities.kind if quantities.family is None else f"own:{quantities.family}",
         unit=recurrence.unit,
@@ -182,8 +190,28 @@ def layer_sums(quantities: SsmQuantities, lengths: Tensor) -> LayerSums:
         never=math.nan if rates is None else float((rates <= 1).double().mean()),
         energy={part: signal.energy() for part, signal in signals.items()},
         spread_state=signals["state"].spread(with_zero=False),
-        spread_bound=bound,
+        spread_bound=bound if recurrence.diagonal else torch.full_like(bound, torch.nan),
+        strength=None if delta is None else _strength(delta, lengths),
+        trace=None if delta is None else _trace(delta, lengths),
     )
+
+
+def _strength(recurrence: DeltaRecurrence, lengths: Tensor) -> Tensor:
+    """Mean β over the real tokens (batch, unit)."""
+    beta = recurrence.strength().double()
+    return torch.stack([beta[row, :count].mean(0) for row, count in enumerate(lengths.tolist())])
+
+
+def _trace(recurrence: DeltaRecurrence, lengths: Tensor) -> Tensor:
+    """Tokens until half of an entry is left (batch, unit); inf where more than half is still there at the end."""
+    rows = []
+    for row, count in enumerate(lengths.tolist()):
+        sources = sorted({round(at) for at in torch.linspace(0, max(0, count // 2 - 1), SOURCES).tolist()})
+        lengths_left = recurrence.traces(sources, row)[:, :count]
+        halved = lengths_left <= 0.5
+        first = halved.to(torch.int8).argmax(1).double() - torch.tensor(sources, device=halved.device)[:, None]
+        rows.append(torch.where(halved.any(1), first, torch.inf).median(0).values)
+    return torch.stack(rows)
 
 
 def _decays(recurrence: Recurrence, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from repflow.mixers.parts.rotary import starting_at
-from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.mixers.scan.delta import delta_scan_chunked
+from repflow.mixers.scan.reference import delta_scan_reference
+from repflow.mixers.transition import AnyTransition, DeltaTransition, Transition, four_axes, joint_shape
 
 CHUNK = 32
 """Tokens whose transitions are held at once while a prompt's last state is summed up."""
@@ -54,19 +56,30 @@ def _parts(transition: Transition) -> tuple[Tensor, Tensor, Tensor]:
     return decay.expand(shape), entry.expand(shape), c.expand(shape)
 
 
-def follow(transition: Transition, front: int, h: Tensor) -> tuple[Tensor, Tensor]:
+def _delta_parts(transition: DeltaTransition, front: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of the delta rule's scans, without the first tokens."""
+    _, k, v, q, beta = transition
+    q, k, v, beta, log_decay = (part[:, front:] for part in (q, k, v, beta, transition.log_decay()))
+    return q, k, v, beta, log_decay
+
+
+def follow(transition: AnyTransition, front: int, h: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs (batch, token, channel), zeros for the first `front` tokens, and the state behind the last."""
+    if isinstance(transition, DeltaTransition):
+        parts = _delta_parts(transition, front)
+        outputs, last = delta_scan_reference(*parts, torch.unflatten(h, 1, tuple(parts[2].shape[2:])), None)
+        return torch.nn.functional.pad(outputs.flatten(2), (0, 0, front, 0)), last.flatten(1, 2)
     decay, entry, c = _parts(transition)
-    outputs = []
+    reads = []
     for token in range(front, decay.shape[1]):
         h = decay[:, token] * h + entry[:, token]
-        outputs.append((c[:, token] * h).sum(-1))
-    y = torch.stack(outputs, 1)
+        reads.append((c[:, token] * h).sum(-1))
+    y = torch.stack(reads, 1)
     y = y.real if y.is_complex() else y
     return torch.nn.functional.pad(y, (0, 0, front, 0)), h
 
 
-def last_state(transition: Callable[[Tensor], Transition], x: Tensor, reach: int) -> Tensor:
+def last_state(transition: Callable[[Tensor], AnyTransition], x: Tensor, reach: int) -> Tensor:
     """State behind the last token, h = Σ_t (Π_{s>t} A_s) delta_t b_t, a few tokens at a time: no product grows.
 
     Args:
@@ -78,7 +91,13 @@ def last_state(transition: Callable[[Tensor], Transition], x: Tensor, reach: int
     for start in range(0, x.shape[1], CHUNK):
         front = min(start, reach)
         with starting_at(start - front):
-            decay, entry, _ = _parts(transition(x[:, start - front : start + CHUNK]))
+            here = transition(x[:, start - front : start + CHUNK])
+        if isinstance(here, DeltaTransition):
+            parts = _delta_parts(here, front)
+            before = None if h is None else torch.unflatten(h, 1, tuple(parts[2].shape[2:]))
+            h = delta_scan_chunked(*parts, initial=before)[1].flatten(1, 2)
+            continue
+        decay, entry, _ = _parts(here)
         decay, entry = decay[:, front:], entry[:, front:]
         # Π over this token and all later ones; behind the last stands 1
         through = decay.flip(1).cumprod(1).flip(1)

@@ -1,4 +1,4 @@
-"""Chunked form of any diagonal recurrence: few long steps instead of one per token, plain torch operations."""
+"""Chunked form of any linear recurrence: few long steps instead of one per token, plain torch operations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
+from repflow.mixers.scan.delta import delta_scan_chunked
 from repflow.mixers.scan.nonfinite import cleaned, from_here_on, is_finite
 from repflow.mixers.scan.precision import without_autocast
 from repflow.mixers.scan.preference import current
 from repflow.mixers.scan.reference import recurrence
-from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.mixers.transition import AnyTransition, DeltaTransition, four_axes, joint_shape
 
 CHUNK = 64
 
 
-def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
+def fast_recurrence(transition: AnyTransition, *, chunk: int = CHUNK) -> Tensor:
     """Chunked form of `recurrence`, differentiable, for any real or complex decay (0 and 1 included).
 
     Products of decays are built up and never divided out, so a decay of 0 or a long chunk of small ones loses nothing.
@@ -32,6 +33,7 @@ def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
     Returns:
         y (batch, token, channel).
 
+    >>> from repflow.mixers.transition import Transition
     >>> half, one = torch.tensor([[[[0.5]]]]), torch.ones(1, 3, 1, 1)
     >>> fast_recurrence(Transition(half, one, one, one), chunk=2).flatten().tolist()
     [1.0, 1.5, 1.75]
@@ -42,6 +44,9 @@ def fast_recurrence(transition: Transition, *, chunk: int = CHUNK) -> Tensor:
         y = recurrence(transition)
         assert isinstance(y, Tensor)
         return y
+    if isinstance(transition, DeltaTransition):
+        _, k, v, q, beta = transition
+        return delta_scan_chunked(q, k, v, beta, transition.log_decay(), chunk=chunk)[0].flatten(2)
     decay, b, c, delta = four_axes(transition)
     tokens = joint_shape(decay, b, c, delta)[1]
     chunk = min(chunk, tokens)

@@ -1,4 +1,4 @@
-"""Scans: the diagonal recurrence token by token (the reference) and in chunks, and the place that chooses between them.
+"""Scans: recurrences token by token (the reference) and in chunks, and the place that chooses between them.
 
 Glossary: h state, A decay rate (decay in a Transition), B input map, C read-out, D skip, delta step size.
 
@@ -9,6 +9,7 @@ run, a slower one does, and `choose` says why.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,13 +18,28 @@ from torch import Tensor
 from repflow.core.errors import InputError, nearest, teach
 from repflow.mixers.scan.chunked import fast_recurrence
 from repflow.mixers.scan.preference import current
-from repflow.mixers.scan.reference import recurrence, selective_scan_reference, ssd_scan_reference
+from repflow.mixers.scan.reference import (
+    delta_scan_reference,
+    recurrence,
+    selective_scan_reference,
+    ssd_scan_reference,
+)
 
 Path = str
 """One of `PATHS`; a plain string, so that a wrong one gets a message that says what is meant."""
 PATHS = ("auto", "reference", "chunked", "triton")
 
-__all__ = ["Choice", "Path", "choose", "fast_recurrence", "recurrence", "selective_scan", "ssd_scan"]
+__all__ = [
+    "Choice",
+    "Path",
+    "choose",
+    "choose_delta",
+    "delta_scan",
+    "fast_recurrence",
+    "recurrence",
+    "selective_scan",
+    "ssd_scan",
+]
 
 
 class Choice(NamedTuple):
@@ -133,6 +149,51 @@ def ssd_scan(
     return (y, final) if return_final else y
 
 
+def delta_scan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    *,
+    log_decay: Tensor | None = None,
+    initial: Tensor | None = None,
+    return_final: bool = False,
+    unit: float | None = None,
+    chunk: int | None = None,
+    path: Path = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The delta rule: DeltaNet without decay, Gated DeltaNet with one per head, KDA with one per key.
+
+        h_t = h_{t−1} diag(exp log_decay_t) (I − beta_t k_t k_tᵀ) + beta_t v_t k_tᵀ        y_t = h_t q_t
+
+    Args:
+        q: Queries (batch, token, key head, key); a key head serves head / key head consecutive heads.
+        k: Keys, likewise.
+        v: Values (batch, token, head, value).
+        beta: Write strengths (batch, token, head).
+        log_decay: At most 0, (batch, token, head) or (batch, token, head, key); none if left out.
+        initial: State before the first token (batch, head, value, key); zero if left out.
+        return_final: Also return the state after the last token (batch, head, value, key).
+        unit: Divide queries and keys by √(‖·‖² + unit) first; they stay as they are if left out.
+        chunk: Tokens in a chunk, rounded up to a power of two; the form's own choice if left out.
+        path: Form of the scan: auto, reference, chunked or triton.
+
+    >>> one = torch.ones(1, 3, 1, 1, dtype=torch.float64)
+    >>> delta_scan(one, one, 2 * one, one[..., 0] / 2).flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    _check_delta(q, k, v, beta, log_decay, initial, chunk)
+    chosen, reason = choose_delta(q, k, v, beta, log_decay, path=path)
+    _note(chosen, reason)
+    if chosen == "chunked":
+        from repflow.mixers.scan.delta import delta_scan_chunked
+
+        y, final = delta_scan_chunked(q, k, v, beta, log_decay, initial, chunk, unit)
+    else:
+        y, final = delta_scan_reference(q, k, v, beta, log_decay, initial, unit)
+    return (y, final) if return_final else y
+
+
 def choose(
     kind: Literal["s6", "ssd"], x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *, path: Path = "auto"
 ) -> Choice:
@@ -146,6 +207,22 @@ def choose(
     >>> choose("s6", x, x, rate, torch.ones(1, 3, 4), torch.ones(1, 3, 4))
     Choice(path='chunked', reason='tensors on the cpu')
     """
+    return _choose(path, x, lambda: _triton_obstacle(kind, x, delta, A, B, C))
+
+
+def choose_delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None, *, path: Path = "auto"
+) -> Choice:
+    """Form of `delta_scan` for these tensors, with the reason, as `choose` gives it.
+
+    >>> one = torch.ones(1, 3, 2, 4)
+    >>> choose_delta(one, one, one, one[..., 0], None)
+    Choice(path='chunked', reason='tensors on the cpu')
+    """
+    return _choose(path, v, lambda: "the delta rule has none yet")
+
+
+def _choose(path: Path, x: Tensor, triton_obstacle: Callable[[], str | None]) -> Choice:
     if path not in PATHS:
         raise InputError(teach(f"a path among {', '.join(PATHS)}", repr(path), nearest(str(path), PATHS)))
     if path == "auto" and current().path in PATHS:
@@ -160,7 +237,7 @@ def choose(
         return Choice("chunked", "asked for")
     if path == "auto" and x.device.type == "cpu":
         return Choice("chunked", "tensors on the cpu")
-    why_not = _triton_obstacle(kind, x, delta, A, B, C)
+    why_not = triton_obstacle()
     if why_not is None:
         return Choice("triton", "asked for" if path == "triton" else "tensors on a GPU that Triton serves")
     return Choice("chunked", f"no Triton kernel: {why_not}")
@@ -244,6 +321,43 @@ def _check_ssd(
         "initial": (initial, (batch, heads, dim, states)),
     }
     _check_shapes(wanted)
+
+
+def _check_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    log_decay: Tensor | None,
+    initial: Tensor | None,
+    chunk: int | None,
+) -> None:
+    if v.ndim != 4 or v.shape[1] == 0 or k.ndim != 4:
+        raise InputError(
+            teach(
+                "values (batch, token, head, value) with at least one token and keys (batch, token, key head, key)",
+                f"v {tuple(v.shape)}, k {tuple(k.shape)}",
+                "split channels into heads",
+            )
+        )
+    batch, tokens, heads, values = v.shape
+    key_heads, keys = k.shape[2:]
+    if key_heads == 0 or heads % key_heads:
+        got = f"{heads} heads, {key_heads} key heads"
+        raise InputError(teach("heads that divide into the key heads", got, "check v and k"))
+    if chunk is not None and chunk < 1:
+        raise InputError(teach("a chunk of at least 1 token", str(chunk), "leave it out for the default"))
+    fades = (batch, tokens, heads) if log_decay is None or log_decay.ndim == 3 else (batch, tokens, heads, keys)
+    _check_shapes(
+        {
+            "q": (q, (batch, tokens, key_heads, keys)),
+            "k": (k, (batch, tokens, key_heads, keys)),
+            "v": (v, (batch, tokens, heads, values)),
+            "beta": (beta, (batch, tokens, heads)),
+            "log_decay": (log_decay, fades),
+            "initial": (initial, (batch, heads, values, keys)),
+        }
+    )
 
 
 def _check_shapes(wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:

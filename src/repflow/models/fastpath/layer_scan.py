@@ -14,12 +14,13 @@ from torch import Tensor
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.scan.preference import prefer
-from repflow.models.fastpath.scan_call import Kind, NotReadError, ScanCall, read_call
+from repflow.models.fastpath.delta_call import torch_form
+from repflow.models.fastpath.scan_call import AnyCall, Kind, NotReadError, read_call
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Largest difference from transformers' scan, by the largest output; in float64 it computes in float32 inside."""
 
-OnCall = Callable[["LayerScan", ScanCall], object]
+OnCall = Callable[["LayerScan", AnyCall], object]
 
 
 @dataclass
@@ -27,7 +28,7 @@ class LayerScan:
     """Setting and record of one layer's scan.
 
     Attributes:
-        kind: s6, ssd, or own for a mixer of repflow.
+        kind: s6, ssd, delta, or own for a mixer of repflow.
         layer: Index of the block it is in.
         setting: auto, fast or reference.
         ran: How often each form ran, with its reason.
@@ -56,7 +57,7 @@ class LayerScan:
 
     def answer(self, kind: Kind, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run one scan, by the form that the setting asks for and the tensors allow."""
-        reason, call = self.refused or left_alone(self.setting, args), None
+        reason, call = self.refused or left_alone(self.setting, args, kind), None
         if reason is None or self.watchers:
             try:
                 call = read_call(kind, original, args, kwargs)
@@ -72,10 +73,27 @@ class LayerScan:
                 reason = str(error)
             except InputError as error:  # shapes that do not fit together: transformers may know better
                 reason = str(error)
+        if kind == "delta":
+            return self._delta_of_transformers(original, args, kwargs, reason or "")
         self.note("mamba_ssm" if _kernel_installed() and _on_gpu(args) else "transformers", reason or "")
         return original(*args, **kwargs)
 
-    def _show(self, call: ScanCall | None, reason: str | None) -> None:
+    def _delta_of_transformers(
+        self, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any], reason: str
+    ) -> Any:
+        """Transformers' own delta rule: the kernel of another package that it chose, or its torch form."""
+        if _on_gpu(args) and importlib.util.find_spec("fla") is not None:
+            try:
+                output = original(*args, **kwargs)
+                self.note("flash-linear-attention", reason)
+                return output
+            except Exception as error:  # noqa: BLE001  whatever another package's kernels raise where they cannot run
+                first = str(error).strip().splitlines()
+                reason = f"{reason}; flash-linear-attention failed: {first[0] if first else type(error).__name__}"
+        self.note("transformers", reason)
+        return torch_form(original)(*args, **kwargs)
+
+    def _show(self, call: AnyCall | None, reason: str | None) -> None:
         if call is None and self.watchers:
             expected = f"a scan in block {self.layer + 1} whose quantities can be read"
             raise InputError(teach(expected, str(reason), "run the model on plain right-padded batches"))
@@ -83,7 +101,7 @@ class LayerScan:
             watch(self, call)  # type: ignore[arg-type]
         self.calls += 1
 
-    def _fast(self, call: ScanCall) -> Any:
+    def _fast(self, call: AnyCall) -> Any:
         chosen = call.choose()
         # transformers' own form differentiates in every mode; ours would be a sequential one too
         if chosen.path == "reference":
@@ -91,9 +109,9 @@ class LayerScan:
         with prefer(chosen.path):
             y, final = call.run()
         self.note(*chosen)
-        return (y, final) if call.wants_final else y
+        return call.answer(y, final)
 
-    def _verify(self, call: ScanCall, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str | None:
+    def _verify(self, call: AnyCall, original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> str | None:
         """Why the fast form must not be used here; None if it agrees with transformers' on the scan's own output."""
         self.verifying = False
         try:
@@ -103,18 +121,21 @@ class LayerScan:
             return self.refused
         # Theirs in float32 at least: in half precision it rounds step sizes and states.
         bare = {name: None if name in ("D", "z") else _widened(value) for name, value in kwargs.items()}
-        theirs = original(*map(_widened, args), **bare)
+        theirs = (torch_form(original) if call.kind == "delta" else original)(*map(_widened, args), **bare)
         off = relative(ours, theirs[0] if isinstance(theirs, tuple) else theirs)
         if not off <= TOLERANCE[call.x.dtype]:
             self.refused = f"the fast scan differs from transformers' by {off:.1e} of the largest output"
         return self.refused
 
 
-def left_alone(setting: str, args: tuple) -> str | None:
-    """Why a scan is left to transformers whatever its tensors; None if it is not."""
+def left_alone(setting: str, args: tuple, kind: str | None = None) -> str | None:
+    """Why a scan is left to transformers whatever its tensors; None if it is not.
+
+    flash-linear-attention's delta rule never comes first: where it is installed its kernels need not run.
+    """
     if setting == "reference":
         return "asked for"
-    if setting == "auto" and _kernel_installed() and _on_gpu(args):
+    if setting == "auto" and kind != "delta" and _kernel_installed() and _on_gpu(args):
         return "mamba_ssm is installed"
     return None
 

@@ -1,5 +1,7 @@
 """One call of transformers' scan functions, read into the arguments of `repflow.mixers.scan.forms`.
 
+The delta rule's are in `repflow.models.fastpath.delta_call`.
+
 | function | layers | layout |
 |---|---|---|
 | `mamba_selective_scan` | mamba, falcon_mamba, jamba, zamba (once per head) | x, dt, gate (batch, channel, token) |
@@ -19,15 +21,26 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from repflow.mixers.scan.forms import Choice, choose, selective_scan, ssd_scan
+from repflow.models.fastpath import delta_call
+from repflow.models.fastpath.delta_call import DeltaCall
 
-Kind = Literal["s6", "ssd"]
-FUNCTIONS: dict[str, Kind] = {"mamba_selective_scan": "s6", "mamba2_chunk_scan": "ssd"}
+Kind = Literal["s6", "ssd", "delta"]
+FUNCTIONS: dict[str, Kind] = {
+    "mamba_selective_scan": "s6",
+    "mamba2_chunk_scan": "ssd",
+    "torch_chunk_gated_delta_rule": "delta",
+    "torch_recurrent_gated_delta_rule": "delta",
+    "chunk_kimi_delta_attention": "delta",
+    "recurrent_kimi_delta_attention": "delta",
+}
 DEVICES = ("cpu", "cuda")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NEEDED = {
     "s6": ("hidden_states", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus", "return_last_state"),
     "ssd": ("hidden_states", "dt", "A", "B", "C", "D", "dt_bias", "dt_softplus", "dt_limit", "return_final_states"),
+    "delta": delta_call.NEEDED,
 }
+TENSORS = {"s6": ("hidden_states", "dt", "A", "B", "C"), "delta": delta_call.TENSORS}
 
 
 class NotReadError(Exception):
@@ -54,7 +67,7 @@ class ScanCall:
         wants_final: Whether the state after the last token is requested.
     """
 
-    kind: Kind
+    kind: Literal["s6", "ssd"]
     x: Tensor
     raw_delta: Tensor
     A: Tensor
@@ -85,6 +98,10 @@ class ScanCall:
         """The scan without skip and gate, in which its own part of the output cannot hide."""
         return replace(self, D=None, gate=None)
 
+    def answer(self, y: Tensor, final: Tensor) -> Any:
+        """What transformers' function gives."""
+        return (y, final) if self.wants_final else y
+
     def run(self) -> tuple[Tensor, Tensor]:
         """Output and final state, in transformers' axes."""
         if self.choose().path == "triton":
@@ -113,7 +130,10 @@ class ScanCall:
         return y, final
 
 
-def read_call(kind: Kind, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> ScanCall:
+AnyCall = ScanCall | DeltaCall
+
+
+def read_call(kind: Kind, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> AnyCall:
     """Read a call; raises NotReadError with the reason if it is left to transformers."""
     bound = _signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -125,8 +145,12 @@ def read_call(kind: Kind, function: Callable[..., Any], args: tuple, kwargs: dic
     for name in ("cu_seqlens", "seq_idx", "cu_chunk_seqlens"):
         if arguments.get(name) is not None:
             raise NotReadError(f"packed sequences ({name})")
-    _check_tensors(arguments)
-    call = _read_s6(arguments) if kind == "s6" else _read_ssd(arguments)
+    _check_tensors(arguments, TENSORS.get(kind, TENSORS["s6"]))
+    call: AnyCall
+    if kind == "delta":
+        call = delta_call.read_delta(arguments, lambda: delta_call.torch_form(function)(*args, **kwargs))
+    else:
+        call = _read_s6(arguments) if kind == "s6" else _read_ssd(arguments)
     if call.x.shape[1] == 0:
         raise NotReadError("no tokens")
     return call
@@ -137,8 +161,9 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _check_tensors(arguments: dict[str, Any]) -> None:
-    for name in ("hidden_states", "dt", "A", "B", "C"):
+def _check_tensors(arguments: dict[str, Any], names: tuple[str, ...]) -> None:
+    first = arguments[names[0]]
+    for name in names:
         part = arguments[name]
         if not isinstance(part, Tensor) or part.dtype not in DTYPES:
             got = str(part.dtype) if isinstance(part, Tensor) else type(part).__name__
@@ -146,8 +171,8 @@ def _check_tensors(arguments: dict[str, Any]) -> None:
         if part.device.type not in DEVICES:
             known = " and ".join(DEVICES)
             raise NotReadError(f"tensors on the device {part.device.type}; the fast scans run on {known}")
-        if part.device != arguments["hidden_states"].device:
-            raise NotReadError(f"{name} on {part.device}, the input on {arguments['hidden_states'].device}")
+        if part.device != first.device:
+            raise NotReadError(f"{name} on {part.device}, the input on {first.device}")
 
 
 def _read_s6(arguments: dict[str, Any]) -> ScanCall:

@@ -1,4 +1,4 @@
-"""Fast scans inside transformers' Mamba, Mamba-2 and the hybrids that share their scan functions.
+"""Fast scans inside transformers' Mamba, Mamba-2, delta-rule layers and the hybrids that share their scan functions.
 
 transformers runs its own slow forms where mamba_ssm is not installed. Here the scan functions of its modeling files get
 a dispatcher in front of them: it answers the calls of layers that a loaded Model has switched over, by
@@ -10,6 +10,9 @@ caches, masks and everything around the scan stay transformers'.
 | auto | the fastest form that can run: mamba_ssm's kernel on a GPU where it is installed, else repflow's |
 | fast | repflow's, also where mamba_ssm is installed |
 | reference | transformers' own; the sequential form in repflow's own mixers |
+
+The delta rule is repflow's under auto as well: flash-linear-attention, which transformers takes wherever it is
+installed, cannot run on every machine (on no CPU, for one). Under reference it runs on a GPU if it can.
 
 A call that repflow's forms cannot take (packed sequences, an unknown dtype, device or shape) runs transformers' own
 form, and `Scans.facts` says why. At load each layer's scan is compared with transformers' on the self-check's tokens.
@@ -151,16 +154,23 @@ def _scan_kind(module: nn.Module) -> str | None:
     """Kind of scan that a module itself runs; the dispatcher is put in front of a function found on the way."""
     if isinstance(module, Mixer):
         return "own" if module.recurrent and not module.reordered else None
-    if not hasattr(module, "A_log"):
-        return None
     for home in (sys.modules.get(cls.__module__) for cls in type(module).__mro__):  # a subclass may stand elsewhere
+        kinds = {kind for name, kind in FUNCTIONS.items() if hasattr(home, name) and _runs(module, kind)}
         for name, kind in FUNCTIONS.items():
-            function = getattr(home, name, None)
-            if function is not None:
-                if not hasattr(function, MARK):
-                    setattr(home, name, _dispatcher(kind, function))
-                return kind
+            function = getattr(home, name, None) if kind in kinds else None
+            if function is not None and not hasattr(function, MARK):
+                setattr(home, name, _dispatcher(kind, function))
+        if kinds:
+            return kinds.pop()
     return None
+
+
+def _runs(module: nn.Module, kind: Kind) -> bool:
+    """Whether a module runs the scan of its file itself; a part of it may have the decay's parameters."""
+    own = hasattr(module, "A_log")
+    if kind == "delta":
+        return isinstance(getattr(module, "conv1d", None), nn.Conv1d) and (own or hasattr(module, "forget_gate"))
+    return own
 
 
 class _Running(threading.local):

@@ -1,4 +1,4 @@
-"""The recurrence of one layer on one batch, in the same words whatever the layer is: Mamba, Mamba-2, RWKV, Griffin.
+"""The recurrence of one layer on one batch, in the same words whatever the layer is: Mamba, Mamba-2, RWKV, Griffin ...
 
     h_t = A_t h_{t−1} + Δ_t b_t        y_t = Σ_state c_t h_t
 
@@ -20,7 +20,7 @@ from scipy.special import lambertw
 from torch import Tensor
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.mixers.transition import AnyTransition, Transition, four_axes, joint_shape
 from repflow.models.fastpath.scan_call import ScanCall
 
 WHOLE = slice(None)
@@ -71,7 +71,8 @@ class Recurrence(ABC):
     """One layer's recurrence on one batch.
 
     Attributes:
-        kind: s6, ssd, rwkv, rg_lru, or own for a mixer of repflow.
+        kind: s6, ssd, rwkv, rg_lru, lightning, delta, or own for a mixer of repflow.
+        diagonal: Whether every entry of the state decays by itself (`repflow.models.recurrence.delta` is not).
         unit: channel or head.
         units: Number of units.
         dim: Channels of a unit.
@@ -81,6 +82,7 @@ class Recurrence(ABC):
     """
 
     kind: str
+    diagonal: bool = True
     unit: str
     units: int
     dim: int
@@ -89,7 +91,7 @@ class Recurrence(ABC):
     layer: Callable[[], Tensor] | None = None
 
     @abstractmethod
-    def transition(self, tokens: slice = WHOLE) -> Transition:
+    def transition(self, tokens: slice = WHOLE) -> AnyTransition:
         """A_t, b_t, c_t and Δ_t of some tokens, each broadcastable to (batch, token, unit · dim, state)."""
 
     @abstractmethod
@@ -100,13 +102,17 @@ class Recurrence(ABC):
     def operator(self, units: Tensor) -> Operator:
         """Map over tokens of the units with these indices."""
 
+    def log_norm(self, tokens: slice = WHOLE) -> Tensor:
+        """Log of the largest factor by which a step can lengthen a unit's state (batch, token, unit): max |A_t|."""
+        return self.log_decay(tokens).amax(-1)
+
     def rates(self) -> Tensor | None:
         """Rates a (unit, state) where A_t = exp(−a Δ_t); None where the decay is made in another way."""
         return None
 
     def met(self, tokens: slice = WHOLE) -> Tensor:
         """Share of channels and states with A_t + Δ_t ≤ 1 and Δ_t ≥ 0 (batch, token): hypothesis of Theorem 4.2."""
-        decay, _, _, delta = four_axes(self.transition(tokens))
+        decay, _, _, delta = self._diagonal(tokens)
         room = -torch.expm1(decay.abs().double().log())
         delta = delta.double()
         met = (delta >= 0) & (delta <= room * (1 + ROUNDING))
@@ -117,10 +123,10 @@ class Recurrence(ABC):
         h, first = initial, 0
         while first < self.tokens:
             if chunk is None:
-                decay, b, _, delta = four_axes(self.transition(slice(first, first + 1)))
+                decay, b, _, delta = self._diagonal(slice(first, first + 1))
                 chunk = max(1, BUFFER // joint_shape(decay, b, delta).numel())
             here = slice(first, min(first + chunk, self.tokens))
-            decay, b, c, delta = four_axes(self.transition(here))
+            decay, b, c, delta = self._diagonal(here)
             entry = delta * b
             shape = joint_shape(decay, entry)
             decay, entry = decay.expand(shape), entry.expand(shape)
@@ -156,6 +162,11 @@ class Recurrence(ABC):
     def inputs(self, units: Tensor) -> Tensor:
         """Inputs x (batch, token, unit, dim) that the matrices are applied to."""
         return self.operator(units).x
+
+    def _diagonal(self, tokens: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        transition = self.transition(tokens)
+        assert isinstance(transition, Transition)
+        return four_axes(transition)
 
     def _per_token(self, value: Tensor, tokens: slice) -> Tensor:
         """(batch, token) of what may be the same for all samples or tokens."""

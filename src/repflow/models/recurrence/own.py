@@ -6,6 +6,7 @@
 | RWKV-4, RG-LRU | as in RWKV and Griffin (`repflow.models.recurrence.readers`) | | | channel |
 | linear attention, retention, GLA, RWKV-5 | decay of each key | key | value, of either sign | head |
 | S4D, H3 | e^{ΔA}, complex | (B̄ / Δ) x | Δ | channel |
+| DeltaNet, Gated DeltaNet, KDA | not diagonal (`repflow.models.recurrence.delta`) | | | head |
 | any other mixer | as its `transition` says | | | channel |
 """
 
@@ -19,62 +20,16 @@ from torch.nn.functional import pad
 
 from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import diagonal_transition
-from repflow.mixers.parts.matrix_state import matrix_transition
 from repflow.mixers.parts.shift import shift
-from repflow.mixers.transition import Transition, four_axes, joint_shape
+from repflow.mixers.transition import DeltaTransition, Transition, four_axes, joint_shape
 from repflow.models.fastpath.scan_call import ScanCall
+from repflow.models.recurrence.delta import DeltaRecurrence
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence, ScanRecurrence
+from repflow.models.recurrence.matrix import MatrixRecurrence, some
 from repflow.models.recurrence.readers import RglruRecurrence, RwkvRecurrence
 
 MATRIX = ("linear_attention", "retention", "gla", "rwkv5")
 """Families with a matrix state per head: values on the channel axis, keys on the state axis."""
-
-
-class MatrixRecurrence(Recurrence):
-    """A matrix state per head: h_t = A_t h_{t−1} + v_t k_tᵀ, y_t = h_t q_t.
-
-    Args:
-        queries: (batch, token, head, key).
-        keys: (batch, token, head, key), those of the token before where `own` is given.
-        values: (batch, token, head, value), likewise.
-        decay: Broadcastable to (batch, token, head, key); None for 1.
-        own: Values of the tokens themselves, and their weights (batch, token, head), in RWKV-5.
-    """
-
-    kind = "own"
-    unit = "head"
-
-    def __init__(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        decay: Tensor | None = None,
-        *,
-        own: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        self.queries, self.keys, self.values, self.own = queries, keys, values, own
-        self.decay = keys.new_ones(1, 1, 1, 1) if decay is None else decay
-        self.batch, self.tokens, self.units, self.dim = values.shape
-
-    def transition(self, tokens: slice = WHOLE) -> Transition:
-        """Keys are b, values Δ."""
-        return matrix_transition(*(_some(part, tokens) for part in (self.queries, self.keys, self.values, self.decay)))
-
-    def log_decay(self, tokens: slice = WHOLE) -> Tensor:
-        """Log |A_t| of each key."""
-        return _some(self.decay, tokens).expand(-1, -1, self.units, -1).abs().double().log()
-
-    def operator(self, units: Tensor) -> Operator:
-        """Keys enter, values are the inputs."""
-        decay = self.decay.expand(-1, -1, self.units, -1)[:, :, units]
-        x, weight = (self.values, None) if self.own is None else (self.own[0], self.own[1][:, :, units])
-        return Operator(decay, self.keys[:, :, units], self.queries[:, :, units], x[:, :, units], weight)
-
-    def mixed(self) -> Tensor:
-        """The states' output, and with it the current token's bonus in RWKV-5."""
-        y = self.output()
-        return y if self.own is None else y + (self.own[1][..., None] * self.own[0]).flatten(2)
 
 
 class DiagonalRecurrence(Recurrence):
@@ -119,7 +74,7 @@ class MixerRecurrence(Recurrence):
     P_ts.
 
     Args:
-        mixer: The mixer.
+        transition: As the mixer gives it.
         x: Its input (batch, token, width).
     """
 
@@ -127,29 +82,24 @@ class MixerRecurrence(Recurrence):
     unit = "channel"
     dim = 1
 
-    def __init__(self, mixer: Mixer, x: Tensor) -> None:
-        self.parts = four_axes(mixer.transition(x))
+    def __init__(self, transition: Transition, x: Tensor) -> None:
+        self.parts = four_axes(transition)
         self.batch, self.tokens = x.shape[:2]
         self.units = joint_shape(*self.parts)[2]
 
     def transition(self, tokens: slice = WHOLE) -> Transition:
         """As the mixer gives it."""
-        return Transition(*(_some(part, tokens) for part in self.parts))
+        return Transition(*(some(part, tokens) for part in self.parts))
 
     def log_decay(self, tokens: slice = WHOLE) -> Tensor:
         """Log |A_t|."""
-        return _some(self.parts[0], tokens).expand(-1, -1, self.units, -1).abs().double().log()
+        return some(self.parts[0], tokens).expand(-1, -1, self.units, -1).abs().double().log()
 
     def operator(self, units: Tensor) -> Operator:
         """E = Δ b, the inputs 1."""
         decay, b, c, delta = (part.expand(-1, -1, self.units, -1)[:, :, units] for part in self.parts)
         one = torch.ones(self.batch, self.tokens, len(units), 1, device=decay.device, dtype=decay.abs().dtype)
         return Operator(decay, delta * b, c, one)
-
-
-def _some(part: Tensor, tokens: slice) -> Tensor:
-    """Some tokens of what may be the same at all of them."""
-    return part[:, tokens] if part.shape[1] > 1 else part
 
 
 def mixer_recurrence(mixer: Mixer, x: Tensor) -> Recurrence:
@@ -175,7 +125,12 @@ def mixer_recurrence(mixer: Mixer, x: Tensor) -> Recurrence:
     if mixer.family in ("s4d", "h3"):
         u = x if mixer.family == "s4d" else module._product(x).flatten(2)
         return DiagonalRecurrence(u, module.kernel)
-    return _matrix_recurrence(module, x) if mixer.family in MATRIX else MixerRecurrence(mixer, x)
+    if mixer.family in MATRIX:
+        return _matrix_recurrence(module, x)
+    transition = mixer.transition(x)
+    if isinstance(transition, DeltaTransition):
+        return DeltaRecurrence(transition, kind="own")
+    return MixerRecurrence(transition, x)
 
 
 def _matrix_recurrence(module: Any, x: Tensor) -> Recurrence:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.base import Mixer
-from repflow.mixers.transition import Transition
+from repflow.mixers.transition import AnyTransition
+from repflow.models.fastpath.delta_call import DeltaCall
 from repflow.models.fastpath.layer_scan import LayerScan
-from repflow.models.fastpath.scan_call import ScanCall
+from repflow.models.fastpath.scan_call import AnyCall, ScanCall
 from repflow.models.fastpath.scans import MARK
+from repflow.models.recurrence.delta import DeltaRecurrence
 from repflow.models.recurrence.layer import WHOLE, Recurrence, ScanRecurrence
 from repflow.models.recurrence.own import mixer_recurrence
 from repflow.models.recurrence.readers import READ, module_recurrence
@@ -37,7 +39,8 @@ class SsmQuantities:
     Attributes:
         layer: Index of the block.
         part: Number of the scan within the layer: zamba has one per head, all others one.
-        kind: s6 (Mamba), ssd (Mamba-2), rwkv, rg_lru (Griffin), or own for a mixer of repflow.
+        kind: s6 (Mamba), ssd (Mamba-2), delta (the delta rule), rwkv, rg_lru (Griffin), lightning, or own for a mixer
+            of repflow.
         tokens: Tokens of the batch, padding included.
         call: Arguments of the scan as the layer gave them (x, delta, A, B, C, D); None for all but s6 and ssd.
         family: Family of a mixer of repflow; None for a layer of transformers.
@@ -57,10 +60,10 @@ class SsmQuantities:
         """The whole recurrence, by unit; made when first used (`repflow.models.recurrence.layer`)."""
         return self._recurrence()
 
-    def transition(self, tokens: slice = WHOLE) -> Transition:
+    def transition(self, tokens: slice = WHOLE) -> AnyTransition:
         """A_t, b_t, c_t and Δ_t of some tokens, each broadcastable to (batch, token, channel, state).
 
-        In Mamba-2 the channels are head · dim.
+        In Mamba-2 the channels are head · dim. The delta rule's is a `DeltaTransition`.
         """
         return self.recurrence.transition(tokens)
 
@@ -68,7 +71,7 @@ class SsmQuantities:
         """|A_t| of some tokens: (batch, token, unit, state), a unit being a channel, or a head where it has one decay.
 
         Axes of one entry stand for all: (batch, token, head, 1) in Mamba-2. At the first token A multiplies nothing;
-        RWKV and Griffin have 0 there.
+        RWKV and Griffin have 0 there. The delta rule has further factors beside this one.
         """
         return self.recurrence.log_decay(tokens).exp()
 
@@ -95,8 +98,8 @@ OnLayer = Callable[[int, SsmQuantities], object]
 def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
     """Hand out the quantities of every recurrent layer during the forward passes inside the block.
 
-    Transformers' Mamba and Mamba-2 layers, those of hybrids, RWKV, RecurrentGemma, and repflow's own mixers. The
-    tensors are the ones of the pass itself: take from them what is needed, and let go of them.
+    Transformers' Mamba, Mamba-2 and delta-rule layers, those of hybrids, RWKV, RecurrentGemma, lightning attention, and
+    repflow's own mixers. The tensors are the ones of the pass itself: take from them what is needed, and let them go.
 
     Args:
         model: A loaded model.
@@ -111,7 +114,7 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
             teach("a model with state-space layers", f"{model.name}, whose layers are {kinds}", "choose another model")
         )
 
-    def watch(layer: LayerScan, call: ScanCall) -> None:
+    def watch(layer: LayerScan, call: AnyCall) -> None:
         on_layer(layer.layer, of_call(layer, call))
 
     with ExitStack() as stack:
@@ -130,7 +133,7 @@ def ssm_quantities(model: Model, on_layer: OnLayer) -> Iterator[None]:
 
 
 def recurrent_layers(model: Model) -> dict[int, str]:
-    """Blocks whose recurrence can be read, and its kind: s6, ssd, rwkv, rg_lru or own."""
+    """Blocks whose recurrence can be read, and its kind: s6, ssd, delta, rwkv, rg_lru, lightning or own."""
     kinds = {layer.layer: layer.kind for layer in model.scans.layers}
     for index, block in enumerate(model.blocks):
         for module in block.modules():
@@ -139,9 +142,13 @@ def recurrent_layers(model: Model) -> dict[int, str]:
     return dict(sorted(kinds.items()))
 
 
-def of_call(layer: LayerScan, call: ScanCall) -> SsmQuantities:
+def of_call(layer: LayerScan, call: AnyCall) -> SsmQuantities:
     """Quantities of one scan of a transformers layer."""
     initial = None if call.initial is None else call.initial.flatten(1, 2)
+    if isinstance(call, DeltaCall):
+        theirs = call.theirs
+        delta = functools.cache(lambda: DeltaRecurrence(call.transition(), layer=lambda: theirs().flatten(2)))
+        return SsmQuantities(layer.layer, layer.calls, "delta", call.v.shape[1], None, delta, initial)
     recurrence = functools.cache(lambda: ScanRecurrence(call))
     return SsmQuantities(layer.layer, layer.calls, call.kind, call.x.shape[1], call, recurrence, initial)
 

@@ -1,9 +1,10 @@
-"""Recurrences of RWKV and of Griffin, read from the module and its input.
+"""Recurrences of RWKV, Griffin and lightning attention, read from the module and its input.
 
 | layer | A | b | Δ | unit |
 |---|---|---|---|---|
 | RWKV-4 | e^{−w} den_{t−1} / den_t | v_t | 1 − A_t | channel |
 | RG-LRU (Griffin, RecurrentGemma) | a_t, 0 at the first token | i_t u_t | √(1 − a_t²), 1 at the first token | channel |
+| lightning attention (MiniMax) | e^{−slope}, fixed for each head and layer | key | value, of either sign | head |
 
 RWKV-4's numerator and denominator grow with e^k and have no scale of their own; their quotient, the weighted mean of
 the values so far, has one, and A + Δ = 1. Its output also weighs the current token by a bonus: see `output`.
@@ -12,6 +13,7 @@ the values so far, has one, and A + Δ = 1. Its output also weighs the current t
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from typing import Any
 
@@ -23,8 +25,9 @@ from repflow.core.errors import InputError, teach
 from repflow.mixers.parts.shift import shift
 from repflow.mixers.transition import Transition, four_axes
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence
+from repflow.models.recurrence.matrix import MatrixRecurrence
 
-READ = {"RwkvSelfAttention": "rwkv", "RecurrentGemmaRglru": "rg_lru"}
+READ = {"RwkvSelfAttention": "rwkv", "RecurrentGemmaRglru": "rg_lru", "MiniMaxLightningAttention": "lightning"}
 """Classes of transformers that are read from their input, and their kind."""
 
 
@@ -144,9 +147,12 @@ class RglruRecurrence(Recurrence):
 
 
 def module_recurrence(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Recurrence:
-    """Recurrence of transformers' RWKV or RG-LRU layer in one call."""
-    if READ[type(module).__name__] == "rwkv":
+    """Recurrence of transformers' RWKV, RG-LRU or lightning-attention layer in one call."""
+    kind = READ[type(module).__name__]
+    if kind == "rwkv":
         return _read_rwkv(module, *args, **kwargs)
+    if kind == "lightning":
+        return _read_lightning(module, args, kwargs)
     return _read_rglru(module, *args, **kwargs)
 
 
@@ -190,3 +196,32 @@ def _run_rglru(module: Any, activations: Tensor, position_ids: Tensor) -> Tensor
     finally:
         module.recurrent_states = states
     return output
+
+
+def _read_lightning(module: Any, args: tuple, kwargs: dict[str, Any]) -> Recurrence:
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    hidden, cache = bound["hidden_states"], bound.get("past_key_values")
+    if cache is not None and cache.get_linear_cache(module.layer_idx) is not None:
+        got = "a call that goes on from a cached state"
+        raise InputError(teach("a prompt from its first token on", got, "run the whole prompt without a cache"))
+    mixed = module.act_fn(linear(hidden, module.qkv_proj.weight))  # not by calling it: that would run its hooks again
+    mask = bound.get("attention_mask")
+    mixed = mixed if mask is None else mixed * mask[:, :, None].to(mixed.dtype)
+    heads = mixed.unflatten(-1, (module.num_attention_heads, 3 * module.head_dim))
+    wide = torch.promote_types(heads.dtype, torch.float32)
+    queries, keys, values = heads.to(wide).split(module.head_dim, dim=-1)
+    decay = torch.exp(-module.slope_rate.to(wide)).flatten()[None, None, :, None]
+    own = functools.partial(_run_lightning, module, {**bound, "past_key_values": None})
+    return MatrixRecurrence(queries, keys, values, decay, kind="lightning", layer=own)
+
+
+def _run_lightning(module: Any, arguments: dict[str, Any]) -> Tensor:
+    """The layer's own term (batch, token, head · dim): what its norm is called with when its forward runs once more."""
+    seen: list[Tensor] = []
+    handle = module.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]), prepend=True)
+    more = arguments.pop("kwargs", {})
+    try:
+        module.forward(**arguments, **more)
+    finally:
+        handle.remove()
+    return seen[0]

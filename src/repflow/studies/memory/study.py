@@ -151,7 +151,7 @@ def _findings(result: Result, model: Model) -> list[Finding]:
     ]
     if hidden:
         where = spans([layer + 1 for layer in hidden], "block")
-        text = f"{len(hidden)} recurrent layers have no diagonal transition that can be read ({where})"
+        text = f"{len(hidden)} recurrent layers have no transition that can be read ({where})"
         text += ": mixer and block only"
         findings.append(Finding("unread_transition", hidden[0], text))
     if not readable:
@@ -160,8 +160,9 @@ def _findings(result: Result, model: Model) -> list[Finding]:
     if short := sum(length < LEAST_TOKENS for length in result.provenance["lengths"]):
         text = f"{short} prompts of fewer than {LEAST_TOKENS} tokens have one decay or none, and no range of them"
         findings.append(Finding("short_prompts", None, text))
-    ranges = _range_finding(result)
-    findings += [_contraction_finding(result)] if ranges is None else [ranges, _contraction_finding(result)]
+    findings += [
+        part for part in (_range_finding(result), _contraction_finding(result), _delta_finding(result)) if part
+    ]
     if model.reading.sublayer_problem is not None:
         findings.append(
             Finding("mixer_unread", None, f"mixer outputs cannot be read: {model.reading.sublayer_problem}")
@@ -198,7 +199,23 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if known.size else float("nan")
 
 
-def _contraction_finding(result: Result) -> Finding:
+def _delta_finding(result: Result) -> Finding | None:
+    """What the delta rule changes about the numbers above."""
+    import numpy as np
+
+    from repflow.core.results import Finding
+
+    if "write_strength" not in result:
+        return None
+    layers = np.isfinite(result["write_strength"]).any(1)
+    text = f"{int(layers.sum())} layers have the delta rule: A is the decay beside it; write strength "
+    text += f"{_median(result['write_strength']):.3g} (median), half of an entry is gone after "
+    traces, decays = _median(result["trace_half_life"]), _median(result["half_life"][layers])
+    text += f"{traces:.3g} tokens, by the decay alone after {decays:.3g}"
+    return Finding("delta_rule", int(layers.argmax()), f"{text}; A + Delta <= 1 does not apply to them")
+
+
+def _contraction_finding(result: Result) -> Finding | None:
     """Theorem 4.2's hypothesis, and how far memories spread against what it allows."""
     import numpy as np
 
@@ -206,6 +223,8 @@ def _contraction_finding(result: Result) -> Finding:
 
     share, never = result.mean("contractive_share"), result["never_contractive"]
     known = share[np.isfinite(share)]
+    if not known.size:
+        return None
     text = f"A + Delta <= 1 holds in {known.mean():.0%} of steps (by layer {known.min():.0%} to {known.max():.0%})"
     if np.isfinite(never).any():
         text += f"; {np.nanmean(never):.0%} of states have a rate of at most 1, which never meets it"

@@ -13,6 +13,7 @@ import typer
 from repflow.cli.commands import ENTRIES
 from repflow.cli.main import app
 from repflow.cli.options import panel
+from repflow.core.studies import STUDIES
 
 COMMANDS_PAGE = Path(__file__).parent / "commands.md"
 HEAD = """# Command line
@@ -74,7 +75,8 @@ def _section(words: str, command: Any) -> str:
             lines += [f"| **{title}** | | |"] if title else []
             lines += [_row(option) for option in members]
         lines += [""]
-    for example in next((entry.examples for entry in ENTRIES if entry.name == words), ()):
+    own = {row.command: row.examples for row in STUDIES} | {entry.name: entry.examples for entry in ENTRIES}
+    for example in own.get(words, ()):
         line, _, said = example.partition("    ")
         lines += [f"- `{line}`{f': {said}' if said else ''}"]
     return "\n".join(lines).rstrip() + "\n"

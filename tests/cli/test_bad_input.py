@@ -26,6 +26,28 @@ def refused(cli, tmp_path):
     return run
 
 
+def test_the_built_in_text_by_name_needs_a_tokenizer(cli, refused, tmp_path):
+    """By default a model without one reads random ids; asked for by name, the text is not replaced by them."""
+    config = tmp_path / "tiny.json"
+    config.write_text(json.dumps(TINY | {"vocab_size": 60}))
+    model = f"config:{config}"
+    for words in (("measure", model), ("compare", model, "twin"), ("recency", "--task", "text", model)):
+        if "--task" not in words:
+            words = (*words, "--task", "text")
+        assert "a tokenizer to read --task text with" in refused(*words, *SMALL)
+    done = cli("measure", model, "--length", "8", "--samples", "2", "--out", tmp_path / "runs", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["task"] == "random"
+
+
+def test_an_attack_needs_a_model(refused):
+    assert "expected a MODEL; got none" in refused("attack")
+
+
+def test_a_recipe_must_be_named(refused):
+    assert "expected a RECIPE; got none; see `repflow reproduce --list`" in refused("reproduce")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -131,7 +132,31 @@ def test_help_of_every_command_fits_a_screen(cli, monkeypatch):
     for words in ["", *words_of(typer.main.get_command(app))]:
         printed = cli(*words.split(), "--help").out.splitlines()
         assert len(printed) <= LINES, words
-        assert all(len(line) <= 80 for line in printed if not line.startswith("  repflow ")), words
+        assert all(len(line) <= 80 for line in printed), words
+    assert all(len(line) <= 80 for line in cli().out.splitlines())
+
+
+def test_examples_can_be_copied(cli, monkeypatch):
+    """A command that is broken over lines is one command for the shell."""
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = cli("corrupt", "--help").out.partition("Examples:\n")[2].replace("\\\n", "")
+    commands = [shlex.split(line) for line in printed.splitlines()]
+    assert [words[:2] for words in commands] == [["repflow", "corrupt"]] * len(commands)
+    assert commands[0][-4:-2] == ["--regions", "windows:32,992:1024"]
+
+
+def test_lists_show_what_they_start_with(cli):
+    assert "[none/16, both/16]" in cli("recall", "--help").out
+
+
+def test_lengths_are_explained_wherever_one_can_be_typed(cli):
+    """1K is 1,000: recall alone takes plain numbers."""
+    from repflow.cli.main import app
+
+    for words in words_of(typer.main.get_command(app)):
+        text = " ".join(cli(*words.split(), "--help-all").out.split())
+        if "--length" in text and words not in ("recall", "theory apply"):
+            assert "1K is 1,000" in text, words
 
 
 def test_rare_options_are_behind_help_all(cli):

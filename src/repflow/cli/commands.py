@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import typer
 
 from repflow.cli.console import guarded
-from repflow.cli.help import Command, Group, Root, first_line
+from repflow.cli.help import Command, Group, Root, epilog, first_line
 from repflow.core.studies import PAPERS, STUDIES, row_named
 
 START, KEEP = "Start here", "Keep and show results"
@@ -89,8 +89,7 @@ def built(entry: Entry) -> Any:
     if isinstance(what, typer.Typer):
         holder.add_typer(what, name=entry.name, cls=Group)
     else:
-        epilog = "\n\n".join(["Examples:", *entry.examples]) if entry.examples else ""
-        holder.command(entry.name, cls=Command, epilog=epilog)(guarded(what))
+        holder.command(entry.name, cls=Command, epilog=epilog(entry.examples))(guarded(what))
     group: Any = typer.main.get_command(holder)
     return group.commands[entry.name]
 

@@ -29,7 +29,7 @@ def command(
             metavar="[A]",
             autocompletion=complete_model,
             help="model; or, without B, several checkpoints: 'MODEL@{step0,step1000}' (quoted) or a folder of them; or "
-            "the stored history of a training. Without A and B: two of the zoo.",
+            "the stored history of a training. Without A and B: gpt-neox and mamba2 of the zoo.",
             show_default=False,
         ),
     ] = "",

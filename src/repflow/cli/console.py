@@ -301,8 +301,9 @@ class ModelLines:
     def begin(self, name: str, label: str) -> ModelProgress:
         """A run of a model begins; what its study calls."""
         self._began.setdefault(name, time.monotonic())
-        self._show(name, 0.0, label)
-        return ModelProgress(self, name, label)
+        doing = label.removeprefix(f"{name}, ")  # the line begins with it
+        self._show(name, 0.0, doing)
+        return ModelProgress(self, name, doing)
 
     def end(self, name: str) -> None:
         """A run has ended, well or not."""
@@ -341,7 +342,7 @@ def _model_bar() -> Any:
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=ModelLines.WIDTH),
+        BarColumn(bar_width=ModelLines.WIDTH, complete_style="cyan", finished_style="green"),
         TextColumn("{task.fields[count]} runs"),
         TextColumn("{task.fields[doing]}", markup=False),
     )
@@ -355,7 +356,7 @@ def _bar() -> Any:
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=20, complete_style="cyan", finished_style="green", pulse_style="cyan"),
         TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),

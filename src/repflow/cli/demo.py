@@ -42,7 +42,7 @@ def command(
     ] = False,
     as_json: AS_JSON = False,
 ) -> None:
-    """Show on six small built-in models what repflow measures: alike tokens, reach, read-out, random twins.
+    """Show what repflow measures, on six small built-in models: alike tokens, reach, what can be read, random twins.
 
     Takes about a minute on two quiet cores (several on a busy machine), needs no network, prints one screen and writes
     a page. An interrupted demo resumes.
@@ -98,16 +98,17 @@ def print_json(shown: Shown, out: Path, failed: Sequence[str]) -> None:
 
 def print_next(out: Path, name: str, *, page: bool) -> None:
     """What to open, and what to type."""
-    lines = [("open", f"{out / PAGE} in a browser: every figure, and what the papers claim")] if page else []
+    lines = [("open", str(out / PAGE), "every figure, in a browser")] if page else []
     lines += [
-        ("type", f"repflow measure zoo:{name} --task text    (or your own model's folder)"),
-        ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3"),
-        ("", f"repflow list {shlex.quote(str(out / FOLDER))}"),
-        ("", "repflow demo --verbose    every table, verdict and finding"),
+        ("type", f"repflow measure zoo:{name}", "or the folder of your own model"),
+        ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3", "what is lost, and where"),
+        ("", "repflow demo --verbose", "every table and verdict"),
+        ("", f"repflow list {shlex.quote(str(out / FOLDER))}", "the runs"),
     ]
+    wide = max(len(text) for _, text, _ in lines)
     print()
-    for head, text in lines:
-        print(f"{head:<5} {text}")
+    for head, text, what in lines:
+        print(f"{head:<5} {text:<{wide}}  {what}")
 
 
 def run_all(planned: Sequence[Job], out: Path) -> dict[str, Result]:

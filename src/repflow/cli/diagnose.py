@@ -26,7 +26,7 @@ def command(
         typer.Argument(
             metavar="[MODEL]",
             autocompletion=complete_model,
-            help=f"{MODEL_HELP}; none with --flow and --probe, else one of the zoo",
+            help=f"{MODEL_HELP}; without one: gpt-neox of the zoo",
             show_default=False,
         ),
     ] = "",

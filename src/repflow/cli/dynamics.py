@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from repflow.cli.console import guarded, note
-from repflow.cli.help import Command
+from repflow.cli.help import Command, epilog
 from repflow.cli.options import AS_JSON, make_config, with_options
 from repflow.cli.study import RUNS, show_whole, single_command
 from repflow.core.studies import row_named
@@ -31,10 +32,7 @@ def simulate_command(
     no_picture: NO_PICTURE = False,
     **options: Any,
 ) -> None:
-    """Simulate tokens under paper 3's dynamics: which scenario, how fast, when and where a token blows up.
-
-    One dimension: --x0 0.5,1.5 --mu 1 --s-delta 1 --a 1. More: --x0 "1,2;3,4" --mu "1,0;0,-1" --s-delta "0,0;0,0".
-    """
+    """Simulate tokens under paper 3's dynamics: which scenario, how fast, when and where a token blows up."""
     from repflow.studies.dynamics.simulate import STUDY, check_request, run
 
     check_place(out)
@@ -52,5 +50,10 @@ def simulate_command(
     show_whole(result, written, as_json=as_json, picture=None if file is None else str(file))
 
 
-app.command("simulate", cls=Command)(guarded(simulate_command))
-app.command("apply", cls=Command)(guarded(single_command(row_named("dynamics-apply"))))
+def _add(name: str, command: Callable[..., Any]) -> None:
+    """Add a command with the examples of its row."""
+    app.command(name, cls=Command, epilog=epilog(row_named(f"dynamics-{name}").examples))(guarded(command))
+
+
+_add("simulate", simulate_command)
+_add("apply", single_command(row_named("dynamics-apply")))

@@ -22,7 +22,7 @@ RUN = Annotated[
     typer.Argument(
         metavar="[RUN]...",
         autocompletion=complete_folder,
-        help=f"folders of runs, grids or demos; none: all in ./{RUNS}",
+        help=f"folders of runs, grids or demos; without one: all in ./{RUNS}",
     ),
 ]
 WIDTH = Annotated[

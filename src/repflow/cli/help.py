@@ -6,7 +6,8 @@ Also what `repflow` alone shows, the five questions, and what the shell complete
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ USUAL = frozenset(
         *("task", "text", "length", "lengths", "samples", "init", "twin", "states", "metrics", "device"),
         *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
         *("flow_run", "probe_run", "init_b", "rates", "cells", "steps", "seconds", "keep_models"),
+        *("images", "regions", "replace", "targets", "rows", "layers", "widths", "shares"),
     }
 )
 """Options of the groups that `--help` shows; a command's own options are always among them."""
@@ -34,7 +36,7 @@ ALL = "--help-all"
 
 QUESTIONS = (
     ("What do the layers do to my prompts?", "repflow measure MODEL"),
-    ("Where is the answer, and where is it lost?", "repflow probe MODEL"),
+    ("Where is the answer, where is it lost?", "repflow probe MODEL --label answer"),
     ("How far back does a token reach?", "repflow recency MODEL"),
     ("Is it the architecture or the training?", "repflow twins MODEL"),
     ("Do two models compute the same?", "repflow compare A B"),
@@ -48,13 +50,14 @@ def questions() -> str:
     lines = [f"  {question:<{wide}}   {command}" for question, command in QUESTIONS]
     return "\n".join(
         [
-            "repflow: how representations flow through the layers and tokens of sequence models",
+            "repflow measures what the layers of a sequence model do to its tokens.",
             "",
             *lines,
             "",
-            "MODEL is a folder, a hub id, or a built-in model such as zoo:mamba2 (used by default).",
+            "MODEL is a folder, a hub id, or a built-in model such as zoo:mamba2.",
+            "Without a MODEL, the command runs on built-in models.",
             "",
-            "  repflow demo            see all of it on built-in models",
+            "  repflow demo            see all of it on built-in models, in about a minute",
             "  repflow --help          every command",
             "  repflow COMMAND --help  its usual options; --help-all lists every one",
         ]
@@ -80,7 +83,7 @@ class Command(TyperCommand):
         rare = [parameter for parameter in params if _is_rare(parameter)]
         if sum(map(_is_option, params)) <= FEW or ctx.meta.get(ALL):
             rare = []
-        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        paragraphs = [" ".join(text.split()) for text in inspect.cleandoc(self.help or "").split("\n\n")]
         text = "\n\n".join(paragraphs[:1] if rare else paragraphs)
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in params:
@@ -125,6 +128,11 @@ class Root(Group):
         return super().parse_args(ctx, args)
 
 
+def epilog(examples: Sequence[str]) -> str:
+    """Examples as the last lines of a command's help."""
+    return "\n\n".join(["Examples:", *examples]) if examples else ""
+
+
 def first_line(command: Any) -> str:
     """What the list of commands says of one."""
     return inspect.cleandoc(command.help or "").split("\n")[0].rstrip(".")
@@ -147,9 +155,32 @@ def _page(usage: str, description: str, groups: dict[str, list[tuple[str, str]]]
             if title:
                 console.print(Text(title, style="bold"))
             console.print(table)
-        for line in ["", *last[:1], *(f"  {example}" for example in last[1:])] if last else []:
+        examples = [line for text in last[1:] for line in _example(text, console.width)]
+        for line in ["", *last[:1], *examples] if last else []:
             console.print(Text(line), soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _example(text: str, width: int) -> list[str]:
+    r"""A command and what it does within a screen: the words beside it or below, a long command on several lines.
+
+    >>> _example("repflow list    runs", 40), _example("repflow list runs/demo    what there is", 30)
+    (['  repflow list    runs'], ['  repflow list runs/demo', '      what there is'])
+    >>> _example("repflow list runs/demo --json", 26)
+    ['  repflow list runs/demo \\', '      --json']
+    """
+    if len(text) + 2 <= width:
+        return [f"  {text}"]
+    command, _, words = text.partition(" " * 4)
+    parts = re.split(r" (?=--)", command)  # an option stays beside its value
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 7 <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"    {part}")
+    broken = [f"  {line} \\" for line in lines[:-1]] + [f"  {lines[-1]}"]
+    return broken + ([f"      {words}"] if words else [])
 
 
 def _group(parameter: Any) -> str:

@@ -12,7 +12,8 @@ from rich.markup import escape
 
 from repflow.cli.console import note
 from repflow.cli.help import complete_task
-from repflow.core.errors import InputError, command_line
+from repflow.core.errors import InputError, command_line, teach
+from repflow.spec.request import Typed
 from repflow.spec.zoo import PREFIX, available, check_zoo_name, is_zoo
 
 C = TypeVar("C")
@@ -46,6 +47,8 @@ def or_zoo(specs: str | Sequence[str] | None, *names: str) -> list[str]:
     for model in models:
         if is_zoo(model):
             check_zoo_name(model)
+    if not models and not names:
+        raise InputError(teach("a MODEL", "none", "name one: no built-in model can be asked this"))
     if not models:
         here = available()
         models = [f"{PREFIX}{name}" for name in names if name in here] or [f"{PREFIX}{name}" for name in names]
@@ -96,6 +99,9 @@ PANELS = {
         *("positions", "candidates", "needles", "haystack", "skip_told", "instruction", "documents"),
         *("distractors", "chat_template", "match", "match_with", "bos", "calibration"),
     ),
+    "Images": ("images", "order", "patch", "grey"),
+    "What is replaced": ("regions", "replace", "targets", "draws"),
+    "What is trained": ("rows", "layers", "widths", "shares", "vocabulary"),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (
         *("states", "metrics", "drop", "keep_samples", "grid", "cka_form", "cka_pool", "neighbours", "share"),
@@ -149,16 +155,26 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     flag = field.metadata.get("flag", f"--{field.name.replace('_', '-')}")
     listed = field.default_factory is not MISSING
     default_shown: Any = field.metadata.get("shown", not listed)
+    if listed and "shown" not in field.metadata and "default" not in field.metadata["help"]:
+        factory: Any = field.default_factory
+        default_shown = ", ".join(map(str, factory())) or False
     names = (flag, *field.metadata.get("aliases", ()))
     help = escape(field.metadata["help"])
     option: Any = typer.Option(*names, help=help, show_default=default_shown, rich_help_panel=panel(field.name))
     if field.name == "task":
         option.autocompletion = complete_task
+        option.callback = _typed
     if "parser" in field.metadata:
         option.parser, option.metavar = _parsed(field.metadata["parser"]), "N"
     default = None if listed else field.default
     annotation: Any = Annotated[kind | None if listed else kind, option]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typed(ctx: Any, param: Any, value: str) -> str:
+    """The task, marked where it was typed and is not the default."""
+    source = ctx.get_parameter_source(param.name or "")
+    return Typed(value) if source is not None and source.name == "COMMANDLINE" else value
 
 
 def _parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:

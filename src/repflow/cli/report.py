@@ -28,7 +28,7 @@ def command(
         typer.Argument(
             metavar="[RUN]...",
             autocompletion=complete_folder,
-            help=f"folders of runs, grids or demos; none: all in ./{RUNS}",
+            help=f"folders of runs, grids or demos; without one: all in ./{RUNS}",
         ),
     ] = None,
     out: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,20 +29,21 @@ PICTURES = {"dynamics-figure": "repflow.report.draw.dynamics"}
 """Stored study whose comparison has a picture beside it → module with `write_picture`."""
 
 
-def _list(asked: bool) -> bool:
-    if asked:
-        from repflow.core.recipes import RECIPES
-        from repflow.report.terminal.reproduce import recipe_tables
+def _list(*, as_json: bool) -> None:
+    """Print all recipes."""
+    from repflow.core.recipes import RECIPES
+    from repflow.report.terminal.reproduce import recipe_tables
 
-        for part in recipe_tables(RECIPES):
-            stdout_console().print(part)
-        raise typer.Exit
-    return asked
+    if as_json:
+        print(json.dumps({"recipes": [asdict(row) for row in RECIPES]}, allow_nan=False), flush=True)
+        return
+    for part in recipe_tables(RECIPES):
+        stdout_console().print(part)
 
 
 @with_options(ReproduceConfig, skip=("recipe", "models", "tasks", "lengths"))
 def command(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=HELP["recipe"])],
+    recipe: Annotated[str, typer.Argument(metavar="[RECIPE]", help=HELP["recipe"], show_default=False)] = "",
     model: Annotated[list[str] | None, typer.Option("--model", help=HELP["models"])] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help=HELP["tasks"])] = None,
     length: Annotated[list[str] | None, typer.Option("--length", help=HELP["lengths"])] = None,
@@ -53,9 +54,7 @@ def command(
         bool, typer.Option("--dry-run", help="check and print what will run, its cost, and stop")
     ] = False,
     as_json: AS_JSON = False,
-    listing: Annotated[
-        bool, typer.Option("--list", callback=_list, is_eager=True, help="print all recipes and stop")
-    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="print all recipes and stop")] = False,
     **options: Any,
 ) -> None:
     """Reproduce a figure or table of three papers: run the study behind it, print ours beside what is printed.
@@ -71,6 +70,11 @@ def command(
     from repflow.store.name import check_name
     from repflow.studies.reproduce.study import reproduce, run_name
 
+    if listing:
+        _list(as_json=as_json)
+        return
+    if not recipe:
+        raise InputError(teach("a RECIPE", "none", "see `repflow reproduce --list`"))
     check_place(out)
     options["states"] = None if options["states"] is None else words(options["states"])
     config = make_config(ReproduceConfig, {**options, "recipe": recipe})

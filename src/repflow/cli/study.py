@@ -39,7 +39,7 @@ def study_command(row: StudyRow) -> Callable[..., None]:
             list[str] | None,
             typer.Argument(
                 metavar="[MODEL]...",
-                help=f"{MODEL_HELP}; none: {study.usual_words}",
+                help=f"{MODEL_HELP}; without one: {study.usual_words}" if study.usual else MODEL_HELP,
                 autocompletion=complete_model,
             ),
         ] = None,
@@ -83,7 +83,7 @@ def single_command(row: StudyRow) -> Callable[..., None]:
             typer.Argument(
                 metavar="[MODEL]",
                 autocompletion=complete_model,
-                help=f"{MODEL_HELP}; none: {study.usual_words}",
+                help=f"{MODEL_HELP}; without one: {study.usual_words}",
                 show_default=False,
             ),
         ] = "",

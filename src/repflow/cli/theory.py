@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, guarded, quiet
-from repflow.cli.help import Command
+from repflow.cli.help import Command, epilog
 from repflow.cli.options import AS_JSON, make_config, with_options
 from repflow.cli.study import RUNS, show_whole, single_command
 from repflow.core.studies import row_named
@@ -43,5 +44,10 @@ def verify_command(
     raise typer.Exit(FAILED if any(finding.code == "closed_form" for finding in result.findings) else DONE)
 
 
-app.command("verify", cls=Command)(guarded(verify_command))
-app.command("apply", cls=Command)(guarded(single_command(row_named("theory-apply"))))
+def _add(name: str, command: Callable[..., Any]) -> None:
+    """Add a command with the examples of its row."""
+    app.command(name, cls=Command, epilog=epilog(row_named(f"theory-{name}").examples))(guarded(command))
+
+
+_add("verify", verify_command)
+_add("apply", single_command(row_named("theory-apply")))

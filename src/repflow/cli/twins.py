@@ -27,7 +27,7 @@ def command(
         typer.Argument(
             metavar="[MODEL]",
             autocompletion=complete_model,
-            help=f"{MODEL_HELP}; none: one of the zoo",
+            help=f"{MODEL_HELP}; without one: gpt-neox of the zoo",
             show_default=False,
         ),
     ] = "",

@@ -169,6 +169,10 @@ STUDIES = (
         also=("recency-figure", "dynamics-figure", "reproduce-table"),
         line="figures and tables of three papers, beside ours",
         panel=PAPERS,
+        examples=(
+            "repflow reproduce flow-fig2 --scale zoo    on the built-in models",
+            "repflow reproduce flow-table1 --scale paper --dry-run    what the paper's own size costs",
+        ),
         at="repflow.cli.reproduce:command",
     ),
     StudyRow(
@@ -185,10 +189,35 @@ STUDIES = (
         trains=True,
     ),
     StudyRow("training", "repflow.studies.training"),
-    StudyRow("theory-verify", "repflow.studies.theory.verify", command="theory verify"),
-    StudyRow("theory-apply", "repflow.studies.theory.apply", command="theory apply", grid=True),
-    StudyRow("dynamics-simulate", "repflow.studies.dynamics.simulate", command="dynamics simulate"),
-    StudyRow("dynamics-apply", "repflow.studies.dynamics.apply", command="dynamics apply", grid=True),
+    StudyRow(
+        "theory-verify",
+        "repflow.studies.theory.verify",
+        command="theory verify",
+        examples=("repflow theory verify --quick    every theorem, in seconds",),
+    ),
+    StudyRow(
+        "theory-apply",
+        "repflow.studies.theory.apply",
+        command="theory apply",
+        grid=True,
+        examples=("repflow theory apply zoo:mamba --length 64    what paper 1 predicts, and what is measured",),
+    ),
+    StudyRow(
+        "dynamics-simulate",
+        "repflow.studies.dynamics.simulate",
+        command="dynamics simulate",
+        examples=(
+            "repflow dynamics simulate --x0 0.5,1.5 --mu 1 --s-delta 1 --a 1    tokens that blow up",
+            'repflow dynamics simulate --x0 "1,2;3,4" --mu "1,0;0,-1" --s-delta "0,0;0,0"    in two dimensions',
+        ),
+    ),
+    StudyRow(
+        "dynamics-apply",
+        "repflow.studies.dynamics.apply",
+        command="dynamics apply",
+        grid=True,
+        examples=("repflow dynamics apply zoo:mamba    its layers beside paper 3",),
+    ),
 )
 """In the order of `repflow --help`. Of stored configs without a name, one with the keys of another stands below it."""
 

@@ -24,6 +24,19 @@ MOST_SEED = 2**63 - 1
 """Largest seed that every generator takes."""
 
 
+class Typed(str):
+    """A word that somebody chose, where the same word is also the default: equal to it, and stored as it.
+
+    The built-in text is a default that gives way to random ids where a model has no tokenizer; asked for by name it
+    does not.
+
+    >>> Typed("text") == "text"
+    True
+    """
+
+    __slots__ = ()
+
+
 def sublayer_kind(kind: str) -> str | None:
     """Sublayer that a kind of state asks for, None for the three plain kinds; unknown kinds are refused.
 

@@ -93,7 +93,7 @@ class Measure(Study[MeasureConfig, MeasureJob]):
     An interrupted run resumes when the same command is rerun.
     """
     usual = NAMES
-    usual_words = "all of the zoo"
+    usual_words = "all six of the zoo"
 
     def check(self, config: MeasureConfig) -> None:
         """Refuse wrong options, tasks, files and metrics."""

@@ -47,11 +47,11 @@ def test_four_cards_name_a_model_each_with_its_number_and_what_it_rests_on(runs)
     page = build_page([runs])
     cards = {card.title: card for card in page.cards}
     assert list(cards) == ["Most alike", "Least alike", "Farthest reach", "Best read-out"]
-    assert (cards["Most alike"].value, cards["Most alike"].text) == ("0.90", "gpt at state 2 of 4")
+    assert (cards["Most alike"].value, cards["Most alike"].text) == ("0.90", "gpt, after block 2 of 4")
     assert cards["Least alike"].value == "0.20"
-    assert cards["Least alike"].text.startswith("mamba at its highest, state ")
+    assert cards["Least alike"].text.startswith("mamba, at its highest: ")
     assert cards["Farthest reach"].value == "21 tokens"
-    assert cards["Farthest reach"].text.endswith("gpt; mamba 4")
+    assert cards["Farthest reach"].text.endswith("gpt; in mamba it is 4")
     assert "chance 0.25" in cards["Best read-out"].text
     ids = {block.id for section in page.sections for block in section.blocks}
     for card in page.cards:
@@ -59,15 +59,15 @@ def test_four_cards_name_a_model_each_with_its_number_and_what_it_rests_on(runs)
         assert "prompts" in card.basis
         assert "32 tokens" in card.basis
     assert page.subtitle.startswith("mamba forgets first: half of what moves its last output lies in the last 4 tokens")
-    assert "(kvpr, 32 tokens, 3 prompts)" in page.subtitle
+    assert page.subtitle.endswith("Measured on kvpr, 32 tokens, 3 prompts.")
 
 
 def test_equal_parameters_in_another_order_are_the_headline_where_answers_differ(tmp_path):
     keep(tmp_path, "a", answered("last", 1.0, ORDERED))
     keep(tmp_path, "b", answered("first", 0.0, ORDERED[::-1]))
     expected = (
-        "Order decides: with equal parameters (2.0 M), last (attention last) answers 100% of 10 prompts, first "
-        "(attention first) 0% (kvpr, 32 tokens, 10 prompts)."
+        "Order decides: with the same blocks and 2.0 M parameters, last (attention last) answers 100 % of 10 prompts "
+        "and first (attention first) 0 %. Measured on kvpr, 32 tokens, 10 prompts."
     )
     assert build_page([tmp_path]).subtitle == expected
 
@@ -85,12 +85,15 @@ def test_a_page_of_one_model_names_states_and_says_how_to_measure_the_rest(tmp_p
     keep(tmp_path, "a", with_similarity(measured("gpt"), [0.1, 0.5, 0.9, 0.6, 0.3]))
     page = build_page([tmp_path])
     most, least, reach, read = page.cards
-    assert (most.value, most.text) == ("0.90", "tokens of gpt at state 2 of 4")
-    assert (least.value, least.text) == ("0.10", "tokens of gpt at state 0 of 4")
+    assert (most.value, most.text) == ("0.90", "gpt, after block 2 of 4")
+    assert (least.value, least.text) == ("0.10", "gpt, at the embedding")
     assert (reach.value, read.value) == ("", "")
     assert "`repflow recency models/gpt`" in reach.text
     assert "`repflow probe models/gpt`" in read.text
-    assert page.subtitle.startswith("The tokens of a prompt start 0.10 alike, are most alike (0.90) at state 2 of 4")
+    assert page.subtitle.startswith(
+        "In gpt the tokens of a prompt are 0.10 alike at the embedding, most alike after block 2 of 4 (0.90), and 0.30 "
+        "alike after the last block."
+    )
     assert page.headline == "figure-2"
 
 

@@ -239,7 +239,7 @@ def test_random_weights_beside_trained_ones_are_twins_and_no_models(tmp_path):
     assert [model.label for model in page.models] == ["gpt", "mamba (xavier)"]
     assert {t["name"] for t in block(page, "figure-3").variants[0].traces if "name" in t} == {"trained", "xavier"}
     drawn = {trace["meta"]["model"] for trace in block(page, "figure-2").variants[0].traces}
-    assert drawn == {"gpt", "mamba (xavier)"}
+    assert drawn == {"gpt", "mamba (xavier)", None}, "None: the key of the final norm"
 
 
 @pytest.mark.parametrize("answer_can_be_read", [True, False])

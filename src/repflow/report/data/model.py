@@ -178,12 +178,14 @@ class Content:
         blocks: Figures, tables and texts.
         shown: Ids of the blocks that stand on the page, the others being folded away; None for the first one alone.
         reading: A sentence that stands under the heading, where no figure says what there is to see.
+        facts: Numbers for the first screen, where it has room.
     """
 
     lead: str
     blocks: Sequence[Block]
     shown: Sequence[str] | None = None
     reading: str = ""
+    facts: Sequence[Card] = ()
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,7 @@ class Section:
     blocks: Sequence[Block]
     shown: Sequence[str] | None = None
     reading: str = ""
+    facts: Sequence[Card] = ()
 
     def is_shown(self, block: Block) -> bool:
         """Whether a block stands on the page, the rest being folded away."""

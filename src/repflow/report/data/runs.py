@@ -94,6 +94,17 @@ def study_of(result: Result) -> str:
     return "measure" if row is None else row.name
 
 
+def called(run: StoredRun, runs: Sequence[StoredRun]) -> str:
+    """A run by the label of its model, and by its own name too where several runs are of one model."""
+    alike = [other for other in runs if other.label == run.label]
+    return run.label if len(alike) < 2 else f"{run.label} ({run.name})"
+
+
+def named(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
+    """Every run with what it is called."""
+    return [(run, called(run, runs)) for run in runs]
+
+
 def read_runs(paths: Sequence[Path | str]) -> tuple[list[StoredRun], list[str]]:
     """Read every run at or in some folders; digests are checked.
 

@@ -28,6 +28,28 @@ EQUAL = 0.01
 """Relative difference of parameters up to which two models count as equally large."""
 
 
+def percent(share: float) -> str:
+    """A share in words.
+
+    >>> percent(0.2)
+    '20 %'
+    """
+    return f"{100 * share:.0f} %"
+
+
+def place_words(state: int, last: int, *, branches: bool = False) -> str:
+    """A state as a reader new to repflow would say it; branches are numbered by their block.
+
+    >>> place_words(0, 8), place_words(2, 8), place_words(8, 8), place_words(3, 8, branches=True)
+    ('at the embedding', 'after block 2 of 8', 'after the last block', 'in block 3 of 8')
+    """
+    if branches:
+        return f"in block {state} of {last}"
+    if state == 0:
+        return "at the embedding"
+    return "after the last block" if state == last else f"after block {state} of {last}"
+
+
 @dataclass(frozen=True)
 class Answers:
     """Share of prompts that a model answers rightly by itself.
@@ -79,6 +101,14 @@ class Summary:
         """Token similarity by state, the mean over prompts; empty where it was not measured or is not finite."""
         return _curve(self.flow)
 
+    def place(self, state: int) -> str:
+        """A state of the curve in words."""
+        last = len(self.curve) - 1
+        own = self.flow.result.provenance.get("branch_layers") if self.flow else None
+        if own is not None and len(own) == last + 1:
+            return place_words(int(own[state]) + 1, int(own[-1]) + 1, branches=True)
+        return place_words(state, last)
+
     def similarity(self, state: int) -> Interval:
         """Token similarity of one state with its interval over prompts."""
         assert self.flow is not None
@@ -129,7 +159,7 @@ def _card_answers(run: StoredRun | None) -> Answers | None:
     if not entry or not same:  # a zoo of one's own, and the run is of another
         return None
     share = at(proportion_interval(entry["exact"], entry["of"]))
-    return Answers(share, int(entry["of"]), f"{run.task}, {run.length} tokens, held out, from the model's card")
+    return Answers(share, int(entry["of"]), f"{run.task}, {run.length} tokens, held out (from the models' cards)")
 
 
 def _curve(run: StoredRun | None) -> np.ndarray:
@@ -213,9 +243,9 @@ def order_sentence(entries: Sequence[Summary]) -> str:
                 numbers = dict.fromkeys(f"{entry.count}" for entry in (one.answers, other.answers))
                 counts = f"{' and '.join(numbers)} prompts"
                 text = (
-                    f"Order decides: with equal parameters ({_millions(one.parameters)}), {one.label} "
-                    f"({_order(one.model.kinds)}) answers {good.value:.0%} of {counts}, {other.label} "
-                    f"({_order(other.model.kinds)}) {bad.value:.0%}."
+                    f"Order decides: with the same blocks and {_millions(one.parameters)} parameters, {one.label} "
+                    f"({_order(one.model.kinds)}) answers {percent(good.value)} of {counts} and {other.label} "
+                    f"({_order(other.model.kinds)}) {percent(bad.value)}."
                 )
                 best = (good.value - bad.value, text)
     return best[1]
@@ -252,22 +282,25 @@ def alike_sentence(entries: Sequence[Summary]) -> str:
     if not known:
         return ""
     if len(known) == 1:
-        (one,) = known
-        start, top, end = (one.similarity(state).value for state in (0, one.peak, -1))
-        return (
-            f"The tokens of a prompt start {start:.2f} alike, are most alike ({top:.2f}) at state {one.peak} of "
-            f"{len(one.curve) - 1} and end {end:.2f} alike in {one.label}."
-        )
+        return _alike_alone(known[0])
     most = max(known, key=lambda entry: entry.curve[entry.peak])
     least = min(known, key=lambda entry: entry.curve[entry.peak])
     return (
-        f"Tokens become most alike in {most.label} ({most.curve[most.peak]:.2f} at {_depth(most)} of its depth) and "
-        f"stay most distinct in {least.label} (never above {least.curve[least.peak]:.2f})."
+        f"Tokens become most alike in {most.label} ({most.curve[most.peak]:.2f} {most.place(most.peak)}). They stay "
+        f"most distinct in {least.label} (never above {least.curve[least.peak]:.2f})."
     )
 
 
-def _depth(entry: Summary) -> str:
-    return f"{entry.peak / max(len(entry.curve) - 1, 1):.0%}"
+def _alike_alone(one: Summary) -> str:
+    """One model by depth: first, highest and last."""
+    first, last = 0, len(one.curve) - 1
+    start, top, end = (f"{one.similarity(state).value:.2f}" for state in (first, one.peak, last))
+    begin = f"In {one.label} the tokens of a prompt are {start} alike {one.place(first)}"
+    if one.peak == last:
+        return f"{begin} and {end} {one.place(last)}, where they are most alike."
+    if one.peak == first:
+        return f"{begin}, where they are most alike, and {end} {one.place(last)}."
+    return f"{begin}, most alike {one.place(one.peak)} ({top}), and {end} alike {one.place(last)}."
 
 
 def reach_sentence(entries: Sequence[Summary]) -> str:
@@ -277,10 +310,13 @@ def reach_sentence(entries: Sequence[Summary]) -> str:
         return ""
     (near, nearest), (far, farthest) = (choose(known, key=lambda pair: pair[0]) for choose in (min, max))
     if len(known) == 1:
-        return f"Half of what moves the last output of {nearest.label} lies in the last {near:.0f} tokens."
+        back = nearest.tokens_back
+        assert back is not None
+        between = f" (95 % interval {back.low:.0f} to {back.high:.0f})" if np.isfinite(back.low) else ""
+        return f"Half of what moves the last output of {nearest.label} lies in the last {near:.0f} tokens{between}."
     return (
-        f"{nearest.label} forgets first: half of what moves its last output lies in the last {near:.0f} tokens; in "
-        f"{farthest.label} in the last {far:.0f}."
+        f"{nearest.label} forgets first: half of what moves its last output lies in the last {near:.0f} tokens. In "
+        f"{farthest.label} it lies in the last {far:.0f}."
     )
 
 
@@ -293,8 +329,8 @@ def twin_sentence(entries: Sequence[Summary]) -> str:
     entry, curve = max(pairs, key=lambda pair: abs(pair[0].curve[-1] - pair[1][-1]))
     assert entry.twin is not None
     return (
-        f"Training changes most in {entry.label}: its tokens end {entry.curve[-1]:.2f} alike, with random weights "
-        f"({entry.twin.facts.get('init')}) {curve[-1]:.2f}."
+        f"Training changes most in {entry.label}: its tokens end {entry.curve[-1]:.2f} alike. With random weights "
+        f"({entry.twin.facts.get('init')}) they end {curve[-1]:.2f} alike."
     )
 
 
@@ -304,16 +340,19 @@ def readout_sentence(entries: Sequence[Summary]) -> str:
     if not known:
         return ""
     best, read_out = max(known, key=lambda pair: (pair[1].decodable, pair[1].accuracy.value - pair[1].chance))
+    level = f"accuracy {read_out.accuracy.value:.2f} {chosen_words(read_out)}, chance {read_out.chance:.2f}"
     if not read_out.decodable:
-        level = f"{read_out.accuracy.value:.2f}, chance {read_out.chance:.2f}"
         return f"No probe reads the {read_out.label} above chance ({level})."
-    text = (
-        f"The {read_out.label} is read best in {best.label}: {read_out.accuracy.value:.2f} at"
-        f" {read_out.place(read_out.peak)} of "
-        f"{read_out.number(read_out.last)}, chance {read_out.chance:.2f}"
-    )
-    silent = [f"{entry.label} {own.accuracy.value:.2f}" for entry, own in known if not own.decodable]
-    return f"{text}; not above chance: {', '.join(silent)}." if silent else f"{text}."
+    text = f"A linear probe reads the {read_out.label} best in {best.label}: {level}."
+    silent = [f"{entry.label} ({own.accuracy.value:.2f})" for entry, own in known if not own.decodable]
+    return f"{text} Not above chance: {', '.join(silent)}." if silent else text
+
+
+def chosen_words(read_out: ReadOut) -> str:
+    """Where the reported accuracy was read: at the chosen state, or at each split's own."""
+    if set(read_out.peaks) - {read_out.peak}:
+        return f"over {len(read_out.peaks)} splits, each at the state that its validation prompts chose"
+    return place_words(read_out.number(read_out.peak), read_out.number(read_out.last), branches=bool(read_out.blocks))
 
 
 def sentences(entries: Sequence[Summary]) -> list[str]:

@@ -81,6 +81,8 @@ def curves(
             extra, table = more(run, where) if more else ([], [])
             traces += extra
             rows += table
+    if any(f"final_norm/{name}" in run.result for run in runs):
+        traces.append(_key("after the final norm", "circle-open"))
     models = context.of(runs)
     layout: dict[str, Any] = {"yaxis": {"title": {"text": curve.title or words_of(name)}}} | strips(models)
     if curve.shapes:
@@ -109,6 +111,20 @@ def _final_norm(name: str, band_of: Callable[[Result, str], Band]) -> Callable[[
         )
 
     return drawn
+
+
+def _key(words: str, symbol: str) -> dict[str, Any]:
+    """An entry of the legend that stands for markers of every model."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": words,
+        "x": [None],
+        "y": [None],
+        "hoverinfo": "skip",
+        "marker": {"symbol": symbol, "size": 9, "color": "muted", "line": {"width": 2}},
+        "meta": {"model": None},
+    }
 
 
 def marker(run: StoredRun, words: str, where: Depth, value: np.ndarray, symbol: str, size: int) -> dict[str, Any]:

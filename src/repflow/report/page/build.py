@@ -75,7 +75,7 @@ def page_of(
     context = Context(models, allow_mixed, sentences, papers or reproduced)
     sections = [_described(section) for section in sections_of(runs, context)]
     entries = summaries(runs, context)
-    first_sentence = overview.sentence(entries, runs)
+    first_sentence = overview.sentence(entries, runs, sections)
     return Page(
         title or _title(models),
         first_sentence,
@@ -83,7 +83,7 @@ def page_of(
         sentences,
         sections,
         overview.headline(sections),
-        overview.cards(entries),
+        overview.cards(entries, sections),
     )
 
 

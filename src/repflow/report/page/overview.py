@@ -10,10 +10,12 @@ import numpy as np
 from repflow.report.data.comparable import basis
 from repflow.report.data.model import Card, Figure, Section
 from repflow.report.data.runs import StoredRun
-from repflow.report.data.summary import Summary, measured_on, sentences
+from repflow.report.data.summary import Summary, chosen_words, measured_on, sentences
 
 HEADLINE = "figure-2"
 """Token similarity by depth; a page without it begins with its first figure."""
+MOST = 4
+"""Cards of the first screen."""
 COMMANDS = {"similarity": "measure", "reach": "recency", "read-out": "probe"}
 
 
@@ -23,16 +25,25 @@ def headline(sections: Sequence[Section]) -> str:
     return HEADLINE if HEADLINE in figures else next(iter(figures), "")
 
 
-def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun]) -> str:
-    """The page in one sentence: the first thing that its runs say, and what they rest on."""
-    all_sentences = sentences(entries)
-    if all_sentences:
-        rest = _rest(all_sentences[0], entries)
-        return f"{all_sentences[0].removesuffix('.')} ({rest})." if rest else all_sentences[0]
+def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun], sections: Sequence[Section] = ()) -> str:
+    """The first thing that the page's runs say, and what it rests on; else what its first figure says."""
+    first, rest = next(iter(sentences(entries)), ""), ""
+    if first:
+        rest = _rest(first, entries)
+    elif (figure := _figure(sections)) is not None:
+        first, rest = figure.variants[0].reading, figure.variants[0].basis
+    if first:
+        return f"{first} Measured on {rest}." if rest else first
     studies = list(dict.fromkeys(run.study for run in runs))
     tasks = [task for task in dict.fromkeys(run.task for run in runs) if task]
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
-    return f"{count} of {', '.join(studies)}" + (f" on {', '.join(tasks)}" if tasks else "")
+    return f"{count} of {', '.join(studies)}" + (f" on {', '.join(tasks)}" if tasks else "") + "."
+
+
+def _figure(sections: Sequence[Section]) -> Figure | None:
+    """The figure on the first screen."""
+    figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
+    return next((figure for figure in figures if figure.id == headline(sections)), None)
 
 
 def _rest(text: str, entries: Sequence[Summary]) -> str:
@@ -44,14 +55,16 @@ def _rest(text: str, entries: Sequence[Summary]) -> str:
     return basis([run for entry in named if (run := getattr(entry, kind))], states=kind == "flow")
 
 
-def cards(entries: Sequence[Summary]) -> list[Card]:
-    """Most alike, least alike, farthest reach, best read-out; what was not measured says how to; none without a model.
+def cards(entries: Sequence[Summary], sections: Sequence[Section] = ()) -> list[Card]:
+    """Most alike, least alike, farthest reach, best read-out; then what other studies say; then what is not measured.
 
-    On a page of several models a card names one of them; on a page of one it names a state.
+    On a page of several models a card names one of them; on a page of one it names a state. What was not measured
+    says how to.
     """
-    if not entries:
-        return []
-    return [*_alike(entries), _reach(entries), _read_out(entries)]
+    own = [*_alike(entries), _reach(entries), _read_out(entries)] if entries else []
+    measured, missing = ([card for card in own if bool(card.value) == known] for known in (True, False))
+    facts = [fact for section in sections for fact in section.facts]
+    return [*measured, *facts, *missing][:MOST]
 
 
 def _alike(entries: Sequence[Summary]) -> list[Card]:
@@ -70,9 +83,8 @@ def _alike(entries: Sequence[Summary]) -> list[Card]:
         Card(
             title,
             f"{entry.curve[state]:.2f}",
-            f"{'tokens of ' if single else ''}{entry.label} at "
-            f"{'' if single or title == titles[0] else 'its highest, '}state {state} of {len(entry.curve) - 1}",
-            f"mean cosine of two tokens; {_between(entry, state)}{measured_on(entry.flow)}",
+            f"{entry.label}, {'' if single or title == titles[0] else 'at its highest: '}{entry.place(state)}",
+            f"mean cosine between tokens; {_between(entry, state)}{measured_on(entry.flow)}",
             HEADLINE,
         )
         for title, (entry, state) in zip(titles, places, strict=True)
@@ -90,13 +102,14 @@ def _reach(entries: Sequence[Summary]) -> Card:
         return _missing("Farthest reach", "how far back tokens reach", "reach", entries)
     value, entry = max(known, key=lambda pair: pair[0].value)
     others = min(known, key=lambda pair: pair[0].value)
-    against = f"; {others[1].label} {others[0].value:.0f}" if len(known) > 1 else ""
+    against = f"; in {others[1].label} it is {others[0].value:.0f}" if len(known) > 1 else ""
+    between = f"95 % interval {value.low:.0f} to {value.high:.0f}; " if np.isfinite(value.low) else ""
     assert entry.reach is not None
     return Card(
         "Farthest reach" if len(known) > 1 else "Reach",
         f"{value.value:.0f} tokens",
         f"hold half of what moves the last output of {entry.label}{against}",
-        basis([entry.reach], states=False),
+        f"{between}{basis([entry.reach], states=False)}",
         "recency-influence",
     )
 
@@ -106,20 +119,13 @@ def _read_out(entries: Sequence[Summary]) -> Card:
     if not known:
         return _missing("Best read-out", "where the answer can be read", "read-out", entries)
     read_out, entry = max(known, key=lambda pair: (pair[0].decodable, pair[0].accuracy.value - pair[0].chance))
-    place = (
-        f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}"
-        if read_out.decodable
-        else "no state above chance"
-    )
-    return Card(
-        "Best read-out",
-        f"{read_out.accuracy.value:.2f}",
-        f"chance {read_out.chance:.2f}; {read_out.label}, {entry.label} at {place}"
-        if read_out.decodable
-        else f"chance {read_out.chance:.2f}; {read_out.label}: {place} in {entry.label}",
-        f"{measured_on(entry.probe)}{read_out.beside}",
-        "figure-7",
-    )
+    level = f"{read_out.accuracy.value:.2f}"
+    if read_out.decodable:
+        value, text = level, f"{read_out.label}: {entry.label}, {chosen_words(read_out)} (chance {read_out.chance:.2f})"
+    else:
+        value = "none"
+        text = f"{read_out.label}: no state above chance ({level}, chance {read_out.chance:.2f}) in {entry.label}"
+    return Card("Best read-out", value, text, f"{measured_on(entry.probe)}{read_out.beside}", "figure-7")
 
 
 def _missing(title: str, what: str, kind: str, entries: Sequence[Summary]) -> Card:

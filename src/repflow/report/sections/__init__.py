@@ -74,7 +74,7 @@ def sections_of(runs: Sequence[StoredRun], context: Context) -> list[Section]:
     """All sections that have something to show, in the order of the table."""
     contents = ((row, row.content(runs, context)) for row in SECTIONS)
     return [
-        Section(row.id, row.title, content.lead, content.blocks, content.shown, content.reading)
+        Section(row.id, row.title, content.lead, content.blocks, content.shown, content.reading, content.facts)
         for row, content in contents
         if content is not None
     ]

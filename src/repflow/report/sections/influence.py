@@ -34,10 +34,9 @@ from repflow.report.draw.number import plain
 
 STUDY, RATIO = "recency", "recency-ratio"
 CURVE = "log_influence"
-Y = "ln ‖∂y_t / ∂x_s‖"
-BESIDE = ("fit and bound", "random twin", "nothing")
-MANY = 3
-"""More models than this open with their curves alone: fits and bounds of all of them hide these."""
+Y = "influence, ln ‖∂y_t / ∂x_s‖"
+BESIDE = ("random twin", "nothing", "fit and bound")
+"""What may stand beside a curve, what is shown first at the front; the twin only where it was measured."""
 TWIN = "twin/"
 
 
@@ -63,7 +62,7 @@ def when_of(group: Group) -> dict[str, str]:
 def _curve_figure(groups: Sequence[Group]) -> Figure:
     variants = []
     for group in groups:
-        for beside in BESIDE if len(group.runs) <= MANY else BESIDE[::-1]:
+        for beside in BESIDE:
             if beside != "random twin" or any(f"{TWIN}{CURVE}" in run.result for run in group.runs):
                 variants += [_curves(group, beside, scale) for scale in ("linear", "logarithmic")]
     return Figure(

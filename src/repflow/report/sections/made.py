@@ -12,6 +12,7 @@ from repflow.core.studies import STUDIES
 from repflow.report.data.context import Context
 from repflow.report.data.model import Block, Cell, Content, Table, Text
 from repflow.report.data.runs import SUMMARY, StoredRun
+from repflow.spec.zoo import is_zoo
 from repflow.version import __version__
 
 COMMANDS = {row.name: row.command for row in STUDIES if row.command}
@@ -42,11 +43,13 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content:
     blocks += (
         [Text("made-warnings", "What is missing or not compared", list(context.warnings))] if context.warnings else []
     )
+    built_in = any(is_zoo(str(run.facts.get("spec", ""))) for run in runs)
     lead = (
         f"Made by repflow {__version__} from {len(runs)} stored run{'s' if len(runs) != 1 else ''}, whose digests were "
-        "checked as they were read. Every number on this page comes from them, but for further trainings of "
-        "built-in models: their numbers come with repflow."
+        "checked as they were read. Every number on this page comes from them."
     )
+    if built_in:
+        lead += " Only what built-in models' cards and further trainings say comes with repflow itself."
     return Content(lead, blocks, [], lead)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.report.data.comparable import basis, task_name
+from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
 from repflow.report.data.model import Content, Prompts, PromptSample
 from repflow.report.data.runs import StoredRun
@@ -45,10 +45,16 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "and how alike it is to the other tokens of its prompt."
     )
     block = Prompts("prompts-explorer", "One prompt and the path of each token", samples, caption)
-    prompts, models = len({one.label for one in samples}), len({one.model for one in samples})
-    reading = f"{prompts} prompt{'' if prompts == 1 else 's'} that {models} model{'' if models == 1 else 's'} read"
-    reading = f"{reading}, of {basis(run for run, _ in chosen)}: pick a token to see its path through depth."
+    reading = f"Pick a token to see its path through depth. {_counted([run for run, _ in chosen], samples)}"
     return Content(lead, [block], reading=reading)
+
+
+def _counted(runs: Sequence[StoredRun], samples: Sequence[PromptSample]) -> str:
+    """How many prompts the reader can choose from, of how many that were measured."""
+    sets = {(task_name(run), run.length): int(run.result.config.get("samples") or 0) for run in runs}
+    places = " and ".join(f"{task}, {length} tokens" for task, length in sets)
+    shown, total = len({one.label for one in samples}), sum(sets.values())
+    return f"Here are {shown} of {max(total, shown)} measured prompts ({places})."
 
 
 def _kept(run: StoredRun) -> list[dict[str, Any]]:

@@ -88,7 +88,18 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     if not figures:
         return None
     lead = "How smooth the way through depth is, and whether longer prompts and larger models flow differently."
-    return Content(lead, figures)
+    alone = _alone(runs) if len(figures) == 1 else ""
+    return Content(lead, figures, [] if alone else None, alone)
+
+
+def _alone(runs: Sequence[StoredRun]) -> str:
+    """Sm and St of the only run in a sentence, which a chart of one point would not say better; "" of several."""
+    measured = measured_runs(runs)
+    if len(measured) != 1:
+        return ""
+    values = {name: points(measured, name) for name in ("smoothness Sm", "stability St")}
+    numbers = ", ".join(f"{name} {own[0].value}" for name, own in values.items() if own)
+    return f"Over depth {measured[0].label} has {numbers} ({basis(measured)})." if numbers else ""
 
 
 def quantities(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from repflow.core.intervals import bracketed
 from repflow.core.results import Result
+from repflow.report.terminal.fitted import FittedTable
+
+BASE = "no attack"
+BEYOND = "( ): what is above the rate with pixels of any other class"
 
 
 def view(result: Result) -> list[RenderableType]:
@@ -17,23 +23,22 @@ def view(result: Result) -> list[RenderableType]:
     facts, regions = result.provenance["attack"], result.provenance["regions"]
     title = f"{result.provenance['model']['name']}: how often (%) the target is named once it lends a region"
     caption = (
-        "in square brackets 95 % intervals over images, then what is above the rate with pixels of any other class; "
-        f"base: named without an attack; {facts['images']} images, "
-        f"accuracy {100 * float(result['clean_accuracy']):.1f} %"
+        f"{facts['images']} images of {facts['tokens']} tokens, accuracy "
+        f"{100 * float(result['clean_accuracy']):.1f} %; [ ]: 95 % intervals over images; {BEYOND}"
     )
-    table = Table(title=title, caption=caption)
-    table.add_column("target")
-    table.add_column("base", justify="right")
-    for region in regions:
-        table.add_column(region, justify="right")
-    for row, target in enumerate(result.provenance["targets"]):
-        cells = [_cell(result, "", (row, place)) for place in range(len(regions))]
-        table.add_row(target, _rate(result, "base_rate", row), *cells)
-    if len(result.provenance["targets"]) > 1:
-        table.add_section()
-        cells = [_cell(result, "mean_", place) for place in range(len(regions))]
-        table.add_row("mean", _rate(result, "mean_base_rate", ()), *cells)
-    return [table]
+    targets, places = result.provenance["targets"], range(len(regions))
+    rows = [
+        [target, _rate(result, "base_rate", row), *(_cell(result, "", (row, place)) for place in places)]
+        for row, target in enumerate(targets)
+    ]
+    rows += [_means("mean", result)] if len(targets) > 1 else []
+    return [_table(title, ["target", BASE, *regions], rows, caption)]
+
+
+def _means(name: str, result: Result) -> list[str]:
+    """A line of means over targets."""
+    cells = [_cell(result, "mean_", place) for place in range(len(result.provenance["regions"]))]
+    return [name, _rate(result, "mean_base_rate", ()), *cells]
 
 
 def _rate(result: Result, name: str, place: Any) -> str:
@@ -48,20 +53,25 @@ def _cell(result: Result, mean: str, place: Any) -> str:
     return f"{_rate(result, f'{mean}success', place)} ({beyond})"
 
 
-def side_by_side(results: Sequence[Result]) -> Table:
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> FittedTable:
+    def build(names: Sequence[str], below: Text) -> Table:
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=below, caption_justify="left")
+        for name in names:
+            table.add_column(name, justify="left" if name == headings[0] else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row[: len(names)]))
+        return table
+
+    return FittedTable(headings, 3, build, caption)
+
+
+def side_by_side(results: Sequence[Result]) -> FittedTable:
     """Models in lines, mean over targets."""
     regions = results[0].provenance["regions"]
-    table = Table(title="Success (%) of all targets, and in brackets what is above the rate of random pairs")
-    table.add_column("model")
-    table.add_column("base", justify="right")
-    for region in regions:
-        table.add_column(region, justify="right")
-    for result in results:
-        if result.provenance["regions"] != regions:
-            continue
-        cells = [_cell(result, "mean_", place) for place in range(len(regions))]
-        table.add_row(result.provenance["model"]["name"], _rate(result, "mean_base_rate", ()), *cells)
-    return table
+    alike = [result for result in results if result.provenance["regions"] == regions]
+    rows = [_means(result.provenance["model"]["name"], result) for result in alike]
+    title = "How often (%) the target is named, mean over targets"
+    return _table(title, ["model", BASE, *regions], rows, BEYOND)
 
 
 def cell(result: Result) -> dict[str, float]:

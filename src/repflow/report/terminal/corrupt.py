@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from repflow.core.intervals import bracketed
 from repflow.core.results import Result
 from repflow.report.terminal.cell import number, thinned
+from repflow.report.terminal.fitted import FittedTable
 
 ROWS = 16
 
@@ -20,23 +23,18 @@ def view(result: Result) -> list[RenderableType]:
     return [image_table(result) if "accuracy" in result else text_table(result)]
 
 
-def image_table(result: Result) -> Table:
+def image_table(result: Result) -> FittedTable:
     """Accuracy with half the interval of its drop; in brackets the relative drop and that by what can be lost."""
     facts, kinds = result.provenance["corrupt"], result.provenance["replacements"]
     mean, low, high = facts["clean"]
-    title = (
-        f"{result.provenance['model']['name']}: accuracy (%) with a region replaced; "
-        f"{100 * mean:.1f}{bracketed(low, high, '.1f', scale=100.0)} on {facts['images']} images as they are"
-    )
+    clean = f"{100 * mean:.1f}{bracketed(low, high, '.1f', scale=100.0)}"
+    title = f"{result.provenance['model']['name']}: accuracy (%) with a region replaced; as they are {clean}"
     caption = (
-        "±: 95 % interval of the drop, image by image; in brackets: drop (%) relative to images as they are, and "
-        f"relative to what is above chance ({100 * facts['chance']:.1f} %); "
-        f"{facts['tokens']} tokens, {facts['layout']['order']} order; all regions with --json"
+        f"{facts['images']} images of {facts['tokens']} tokens, {facts['layout']['order']} order; ±: 95 % interval "
+        "of the drop, image by image; in brackets: drop (%) relative to images as they are, and to what is above "
+        f"chance ({100 * facts['chance']:.1f} %)"
     )
-    table = Table(title=title, caption=caption)
-    table.add_column("region")
-    for kind in kinds:
-        table.add_column(kind, justify="right")
+    rows = []
     for row in _shown(result):
         cells = []
         for place in range(len(kinds)):
@@ -47,8 +45,8 @@ def image_table(result: Result) -> Table:
             half = max(high - drop, drop - low)
             spread = f" ±{100 * half:.1f}" if np.isfinite(half) else ""
             cells.append(f"{100 * accuracy:.1f}{spread} ({_percent(relative)}, {_percent(corrected)})")
-        table.add_row(result.provenance["regions"][row], *cells)
-    return table
+        rows.append([result.provenance["regions"][row], *cells])
+    return _table(title, ["region", *kinds], rows, f"{caption}{_left_out(result, rows)}")
 
 
 def _percent(value: float) -> str:
@@ -61,46 +59,65 @@ def _shown(result: Result) -> list[int]:
     return list(range(len(regions))) if len(regions) <= ROWS else thinned(len(regions), ROWS)
 
 
-def text_table(result: Result) -> Table:
+def _left_out(result: Result, rows: Sequence[Sequence[str]]) -> str:
+    count = len(result.provenance["regions"])
+    return f"; {len(rows)} of {count} regions shown" if len(rows) < count else ""
+
+
+def text_table(result: Result) -> FittedTable:
     """Change of the answer's log-odds, with its interval."""
     facts, kinds = result.provenance["corrupt"], result.provenance["replacements"]
     mean, low, high = facts["clean"]
     title = (
-        f"{result.provenance['model']['name']}: change of the log-odds of {facts['answer']} with a region replaced; "
-        f"{mean:.2f}{bracketed(low, high, '.2f')} on {facts['prompts']} prompts as they are"
+        f"{result.provenance['model']['name']}: change of the log-odds of {facts['answer']} with a region replaced; as "
+        f"they are {mean:.2f}{bracketed(low, high, '.2f')}"
     )
-    table = Table(title=title, caption=f"{facts['tokens']} tokens; in brackets 95 % intervals; all regions with --json")
-    table.add_column("region")
-    for kind in kinds:
-        table.add_column(kind, justify="right")
     band = result.band("log_odds_change")
-    for row in _shown(result):
-        cells = [
-            number(float(band.mean[at, row]), 2) + bracketed(band.low[at, row], band.high[at, row], ".2f")
-            for at in range(len(kinds))
+    rows = [
+        [
+            result.provenance["regions"][row],
+            *(
+                number(float(band.mean[at, row]), 2) + bracketed(band.low[at, row], band.high[at, row], ".2f")
+                for at in range(len(kinds))
+            ),
         ]
-        table.add_row(result.provenance["regions"][row], *cells)
-    return table
+        for row in _shown(result)
+    ]
+    caption = f"{facts['prompts']} prompts of {facts['tokens']} tokens; [ ]: Student's 95 % over prompts"
+    return _table(title, ["region", *kinds], rows, f"{caption}{_left_out(result, rows)}")
 
 
-def side_by_side(results: Sequence[Result]) -> Table:
-    """Models in lines: as they are, and with the first and the last region replaced."""
-    table = Table(title="Models side by side")
-    for column in ("model", "as they are", "worst region", "worst replacement", "with it"):
-        table.add_column(column, justify="left" if column in ("model", "worst replacement") else "right")
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> FittedTable:
+    def build(names: Sequence[str], below: Text) -> Table:
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=below, caption_justify="left")
+        for name in names:
+            table.add_column(name, justify="left" if name == headings[0] else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row[: len(names)]))
+        return table
+
+    return FittedTable(headings, 2, build, caption)
+
+
+def side_by_side(results: Sequence[Result]) -> FittedTable:
+    """Models in lines: as they are, and with the region and the replacement that leave least."""
+    rows = []
     for result in results:
         name = "accuracy" if "accuracy" in result else "log_odds_change"
         values = result[name] if name == "accuracy" else result.mean(name)
         place = np.unravel_index(np.nanargmin(values), values.shape)
-        clean = result.provenance["corrupt"]["clean"][0]
-        table.add_row(
-            result.provenance["model"]["name"],
-            number(clean),
-            result.provenance["regions"][place[1]],
-            result.provenance["replacements"][place[0]],
-            number(float(values[place])),
+        rows.append(
+            [
+                result.provenance["model"]["name"],
+                number(result.provenance["corrupt"]["clean"][0]),
+                number(float(values[place])),
+                result.provenance["regions"][place[1]],
+                result.provenance["replacements"][place[0]],
+            ]
         )
-    return table
+    what = "accuracy" if "accuracy" in results[0] else "log-odds as they are, and their change"
+    headings = ["model", "as they are", "worst", "region", "replacement"]
+    return _table("Models side by side", headings, rows, what)
 
 
 def cell(result: Result) -> dict[str, float]:

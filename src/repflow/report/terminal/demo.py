@@ -18,7 +18,7 @@ from repflow.papers.claims import Clause
 from repflow.papers.findings import Judged, told_part, verdict_sentence, verdict_words
 from repflow.papers.reading import HYBRID, SSM, TBM, Flow, Probe, Reading, further_trainings, further_words
 from repflow.report.data.comparable import basis
-from repflow.report.data.summary import Summary, sentences
+from repflow.report.data.summary import Summary, percent, sentences
 from repflow.report.terminal.cell import ABSENT
 
 WIDTH = 100
@@ -33,50 +33,53 @@ def first_screen(entries: Sequence[Summary], width: int) -> list[RenderableType]
     """What ran, one table of the models, and what the runs say, in sentences that need no knowledge of repflow."""
     width = min(width, WIDTH)
     lines = [line for text in sentences(entries) for line in _hanging(f"- {text}", width, 2)]
-    words = [*_hanging(columns_explained(entries), width, 0), "", *lines]
+    words = [line for text in columns_explained(entries) for line in _hanging(text, width, 2)]
+    words = [*words, "", *lines]
     return [Text("\n".join(_hanging(what_ran(entries), width, 0))), summary_table(entries), Text("\n".join(words))]
 
 
 def what_ran(entries: Sequence[Summary]) -> str:
     """Models, task and prompts in a sentence."""
     runs = {name: [run for entry in entries if (run := getattr(entry, name))] for name in ("flow", "probe", "reach")}
-    words = {"flow": "to measure", "probe": "to probe", "reach": "to trace influence"}
+    words = {"flow": "measured", "probe": "probed", "reach": "traced for influence"}
     counts = {name: sorted({int(run.result.config["samples"]) for run in own}) for name, own in runs.items()}
-    counts_text = ", ".join(f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name])
+    counted = [f"{' or '.join(map(str, counts[name]))} {words[name]}" for name in runs if counts[name]]
     places = dict.fromkeys(basis(own, states=False).rpartition(", ")[0] for own in runs.values() if own)
     number = COUNTS[len(entries)] if len(entries) < len(COUNTS) else str(len(entries))
     what = "look up a value by its key" if any(place.startswith("kvpr") for place in places) else "read"
-    return (
-        f"{number.capitalize()} small models that repflow trained {what} ({'; '.join(places)}; prompts: {counts_text})."
-    )
+    where, prompts = "; ".join(places), ", ".join(counted)
+    return f"{number.capitalize()} small models that come with repflow {what} ({where}). Prompts: {prompts}."
 
 
 def summary_table(entries: Sequence[Summary]) -> RichTable:
     """A row per model: how alike its tokens are at the start, at most and at the end; reach; answers."""
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("model", overflow="fold")
-    for name in ("blocks", "alike: start", "peak", "end", "reach", "answers"):
+    for name in ("blocks", "alike: first", "highest", "last", "reach", "answers"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary_rows(entries):
         states = [row["alike"][name] for name in ("start", "peak", "end")] if row["alike"] else [None] * 3
         numbers = [ABSENT if value is None else f"{value:.2f}" for value in states]
         reach = ABSENT if row["reach"] is None else f"{row['reach']:.0f}"
-        answers = ABSENT if row["answers"] is None else f"{row['answers']:.0%}"
+        answers = ABSENT if row["answers"] is None else percent(row["answers"])
         table.add_row(Text(row["model"]), str(row["blocks"]), *numbers, reach, answers)
     return table
 
 
-def columns_explained(entries: Sequence[Summary]) -> str:
-    """What the columns mean."""
-    return (
-        "alike: mean cosine of two tokens of a prompt, first, highest and last; reach: last tokens that hold half of "
-        f"all influence on the output; answers: {_answered_on(entries)}."
-    )
+def columns_explained(entries: Sequence[Summary]) -> list[str]:
+    """What the columns mean, a line each."""
+    return [
+        "alike: mean cosine between the tokens of a prompt, at the embedding, at its highest and after the last block",
+        "reach: how many of the last tokens hold half of all influence on the output",
+        f"answers: {_answered_on(entries)}",
+    ]
 
 
 def _answered_on(entries: Sequence[Summary]) -> str:
     places = dict.fromkeys(
-        f"of {entry.answers.count} prompts ({entry.answers.basis})" for entry in entries if entry.answers
+        f"share of {entry.answers.count} prompts answered in full: {entry.answers.basis}"
+        for entry in entries
+        if entry.answers
     )
     return "; ".join(places) or "not known"
 
@@ -109,7 +112,7 @@ def verdict_line(judged: Sequence[Judged], width: int) -> str:
     """The findings of paper 1 in a sentence."""
     counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    text = f"- Of paper 1's {len(judged)} findings (arXiv 2510.06640), on these models: {counted}."
+    text = f"- Paper 1 (arXiv 2510.06640) reports {len(judged)} findings. On these models: {counted}."
     return "\n".join(_hanging(text, min(width, WIDTH), 2))
 
 

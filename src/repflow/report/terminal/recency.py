@@ -21,6 +21,8 @@ from repflow.report.terminal.paper_figure import figure_view
 DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 RATIO, FIGURE = "recency-ratio", "recency-figure"
 PROBES = "± probes"
+ANSWER = "influence"
+"""The finding that answers the question; it is printed first."""
 HALF_LIFE = f"half-life where the decay is exponential (R² from {EXPONENTIAL_R2}, no power law better)"
 STATES = 9
 """States in the table of depths."""
@@ -35,8 +37,11 @@ def view(result: Result) -> list[RenderableType]:
         return [ratio_table([result])]
     if result.config.get("study") == FIGURE:
         return figure_view(result)
-    parts: list[RenderableType] = [curve_table(result), summary_table(result), depth_table(result)]
-    return parts + [Text.assemble((f"{finding.code}: ", "yellow"), finding.message) for finding in result.findings]
+    answers, rest = ([f for f in result.findings if (f.code == ANSWER) == first] for first in (True, False))
+    name, task = result.provenance["model"]["name"], result.config["task"]
+    parts: list[RenderableType] = [Text(f"{name} on task {task}: {finding.message}") for finding in answers]
+    parts += [curve_table(result), summary_table(result), depth_table(result)]
+    return parts + [Text.assemble((f"finding {finding.code}: ", "yellow"), finding.message) for finding in rest]
 
 
 def side_by_side(results: Sequence[Result]) -> FittedTable:
@@ -207,7 +212,8 @@ def ratio_table(results: Sequence[Result]) -> FittedTable:
 
 def _builder(rows: Sequence[dict[str, str]], *, left: Sequence[str] = (), title: str | None = None) -> Any:
     def build(names: Sequence[str], caption: Text) -> Table:
-        table = Table(box=box.SIMPLE, title=title, caption=caption, caption_justify="left", min_width=40)
+        table = Table(box=box.SIMPLE, title=title, title_justify="left", caption=caption, caption_justify="left")
+        table.min_width = 40
         for name in names:
             text = name in left
             table.add_column(name, justify="left" if text else "right", no_wrap=not text, overflow="fold")

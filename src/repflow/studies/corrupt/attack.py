@@ -31,6 +31,8 @@ class Attack(ImageStudy):
 
     name = "attack"
     config = AttackConfig
+    usual = ()  # no built-in model classifies images
+    usual_words = ""
     summary = """Paste pixels of a target class into other images: how often MODELs then name the target.
 
     Beside the success rate stand the rate without an attack and that of pixels lent by images of any other class. An

@@ -44,7 +44,6 @@ class ImageStudy(Study[Any, CorruptJob]):
     """What studies of a classifier and its images share; language models go the engine's usual way."""
 
     one_model = False
-    usual = ("gpt-neox", "mamba2")
 
     def load(self, config: Corrupted) -> dict[str, Model]:
         """A language model; a classifier is opened with its images."""

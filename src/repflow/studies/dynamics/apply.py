@@ -73,7 +73,7 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
         "what the tokens of this model do, with its norms and without those at the stream."
     )
     usual = ("mamba",)
-    usual_words = "one of the zoo"
+    usual_words = "mamba of the zoo"
 
     def check(self, config: ApplyConfig) -> None:
         """Refuse wrong options, tasks and files."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.seconds import timed
 from repflow.core.tasks import DRAWN, MADE, NAMES, OPTIONS, OWN, part_of, takers, task_row
+from repflow.spec.request import Typed
 from repflow.spec.tokenizer import lacks_tokenizer
 from repflow.studies.engine.loading import check_files
 
@@ -156,6 +157,9 @@ def readable(config: C, *models: Model) -> C:
     Args:
         config: of a study; one without prompts stays as it is.
         models: loaded; without them the names of files decide (`lacks_tokenizer`).
+
+    Raises:
+        InputError: the built-in text was asked for by name (`Typed`).
     """
     request: Any = config
     if not hasattr(request, "task") or not hasattr(request, "text") or not built_in(request):
@@ -163,10 +167,18 @@ def readable(config: C, *models: Model) -> C:
     if models:
         lacking = any(model.tokenizer is None for model in models)
     else:
-        spec = str(getattr(request, "model", "") or getattr(request, "model_a", ""))
-        lacking = lacks_tokenizer(spec, getattr(request, "tokenizer", None))
+        lacking = lacks_tokenizer(spec_of(request), getattr(request, "tokenizer", None))
+    if lacking and isinstance(request.task, Typed):
+        names = " and ".join(model.name for model in models if model.tokenizer is None) or spec_of(request)
+        remedy = "pass --tokenizer FOLDER, or --task random"
+        raise InputError(teach("a tokenizer to read --task text with", f"{names}, which has none", remedy))
     changed: C = replace(request, task="random") if lacking else config
     return changed
+
+
+def spec_of(request: Any) -> str:
+    """The model that a request names, the first of two."""
+    return str(getattr(request, "model", "") or getattr(request, "model_a", ""))
 
 
 def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int | None = None) -> Prompts:

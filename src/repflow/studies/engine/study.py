@@ -116,7 +116,7 @@ class BaseStudy(ABC, Generic[C]):
     config: ClassVar[type]
     summary: ClassVar[str] = ""
     usual: ClassVar[tuple[str, ...]] = ("gpt-neox", "mamba2")
-    usual_words: ClassVar[str] = "two of the zoo"
+    usual_words: ClassVar[str] = "gpt-neox and mamba2 of the zoo"
     one_model: ClassVar[bool] = True
     named: ClassVar[bool] = True
 

@@ -112,4 +112,15 @@ def total_tokens(lab: Method[Any], config: LaboratoryConfig) -> float:
 
 def cost_words(lab: Method[Any], config: LaboratoryConfig) -> str:
     """Tokens of all models together."""
-    return f"{len(config.grid())} models, {total_tokens(lab, config) / 1e9:.3g} billion tokens"
+    count = len(config.grid())
+    return f"{count} model{'' if count == 1 else 's'}, {token_words(total_tokens(lab, config))}"
+
+
+def token_words(tokens: float) -> str:
+    """A number of tokens as a reader says it.
+
+    >>> token_words(768), token_words(30_600_000), token_words(3.5e10)
+    ('768 tokens', '30.6 million tokens', '35 billion tokens')
+    """
+    scale, word = next((pair for pair in ((1e9, " billion"), (1e6, " million")) if tokens >= pair[0]), (1.0, ""))
+    return f"{f'{tokens / scale:.3g}' if word else f'{tokens:,.0f}'}{word} tokens"

@@ -40,7 +40,7 @@ class Memory(Study[MemoryConfig, Job[MemoryConfig]]):
     run resumes when the same command is rerun.
     """
     usual = ("mamba", "mamba2", "hybrid", "gpt-neox")
-    usual_words = "mamba, mamba2, hybrid, gpt-neox of the zoo"
+    usual_words = "mamba, mamba2, hybrid and gpt-neox of the zoo"
 
     def check(self, config: MemoryConfig) -> None:
         """Refuse wrong options, tasks and files."""

@@ -40,7 +40,9 @@ MATCHES = ("text", "tokens")
     },
     samples=16,
     lengths=listed(
-        f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}", LENGTHS, aliases=("--length",)
+        f"tokens per prompt, repeated or comma separated; 1K is 1,000; default {', '.join(LENGTHS)}",
+        LENGTHS,
+        aliases=("--length",),
     ),
 )
 class NeedleConfig(Batches, FirstToken, Matching, Chat, AnswerTokens, Sampling, Lengths, OneModel):

@@ -53,15 +53,15 @@ FRACTIONS = (0.6, 0.2, 0.2)
 
 def task_length() -> Any:
     """A length whose default depends on the task."""
-    text = f"tokens per prompt, at most; 1K is 1,000; default {LENGTH}, for mdqa {LENGTHS['mdqa']}"
+    text = f"tokens per prompt, at most; 1K is 1,000; default {LENGTH}, for mdqa {LENGTHS['mdqa']:,}"
     return length_option(None, text, shown=False)
 
 
 def prompt_total(*aliases: str) -> Any:
     """Number of prompts, which --train and --test also set; aliases are other names of the option."""
     text = (
-        f"prompts: 80 % train (a fourth of them chooses penalty, recipe and state), 20 % test; default {SAMPLES}, or "
-        "--train plus --test"
+        f"prompts: 80 % to train on (a fourth of them to choose with), 20 % to test; default {SAMPLES:,}, or --train "
+        "plus --test"
     )
     return option(None, text, shown=False, aliases=aliases)
 

@@ -50,7 +50,7 @@ class Probe(Study[ProbeConfig, ProbeJob]):
     models get the same text (--match).
     """
     usual = USUAL
-    usual_words = "those of the zoo that the demo probes"
+    usual_words = "gpt-neox, mamba2 and hybrid of the zoo"
 
     def check(self, config: ProbeConfig) -> None:
         """Refuse wrong options, tasks and files."""

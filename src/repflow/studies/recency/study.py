@@ -41,7 +41,7 @@ class Recency(Study[RecencyConfig, RecencyJob]):
     Of several models, the influence of the first over that of each other is fitted too, and stored as a run of its own.
     """
     usual = ("mamba2", "gpt-neox", "hybrid")
-    usual_words = "an SSM, a Transformer and a hybrid of the zoo"
+    usual_words = "mamba2, gpt-neox and hybrid of the zoo"
 
     def check(self, config: RecencyConfig) -> None:
         """Refuse wrong options, tasks and files."""

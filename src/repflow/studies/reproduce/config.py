@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repflow.core.recipes import NAMES
 from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
 
 KINDS = ("residual", "branch", "hf-tuple")
@@ -24,7 +23,9 @@ KINDS = ("residual", "branch", "hf-tuple")
 class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
-    recipe: str = option("flow-fig1", ", ".join(NAMES))
+    recipe: str = option(
+        "flow-fig1", "figure or table, such as flow-fig2, recency-fig7 or dynamics-fig3; --list prints all"
+    )
     scale: str = option(
         "tiny",
         "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "
@@ -33,7 +34,9 @@ class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
     states: list[str] = listed("kinds of state, repeated or comma separated: residual, branch, hf-tuple", KINDS)
     models: list[str] = listed("ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run")
     tasks: list[str] = listed("tasks instead of the recipe's, repeated; random for a model without a tokenizer")
-    lengths: list[int] = listed("tokens per prompt instead of the recipe's lengths, in their order, repeated")
+    lengths: list[int] = listed(
+        "tokens per prompt instead of the recipe's lengths, in their order, repeated; 1K is 1,000"
+    )
     samples: int | None = option(None, "prompts per measured run; the paper does not say how many it used")
     probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

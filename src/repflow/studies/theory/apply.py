@@ -57,7 +57,7 @@ class TheoryApply(Study[ApplyConfig, Job[ApplyConfig]]):
         "The hypotheses that fail are named, and no ordering is stated unless all hold."
     )
     usual = ("gpt-neox",)
-    usual_words = "one of the zoo"
+    usual_words = "gpt-neox of the zoo"
 
     def check(self, config: ApplyConfig) -> None:
         """Refuse wrong options, tasks and files."""

@@ -83,7 +83,9 @@ AXES = ("ablation", "weights", "length", "seed", "sample")
         "states": "kind of state: residual or branch",
     },
     lengths=listed(
-        f"tokens per prompt, repeated or comma separated; default {', '.join(LENGTHS)}", LENGTHS, aliases=("--length",)
+        f"tokens per prompt, repeated or comma separated; 1K is 1,000; default {', '.join(LENGTHS)}",
+        LENGTHS,
+        aliases=("--length",),
     ),
     inits=listed(
         f"random schemes, repeated or comma separated; default {', '.join(INITS)}", INITS, aliases=("--init",)

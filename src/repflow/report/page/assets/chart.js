@@ -9,6 +9,7 @@ const GAP = { x: 78, y: 84 };
 const PANEL = { wide: 300, narrow: 280 };
 const NAME = { wide: 28, narrow: 16 };
 const OPENING = { wide: 340, narrow: 320 }; // with its cards on the first screen
+const ROOM = 480; // of the opening chart, at most
 const TALL = 600;
 const PLAIN = { wide: 360, narrow: 320 };
 
@@ -215,8 +216,9 @@ function cutNames(axis, traces) {
   axis.ticktext = names.map((name) => shortened(name, NARROW.matches ? NAME.narrow : NAME.wide));
 }
 
-/** Axes of the depth: their title, whole numbers for layers, the whole range. */
+/** Axes of the depth: their title, whole numbers for layers, no room for layers that are not there. */
 function depthAxes(traces, sources, layout) {
+  const ends = {};
   sources.forEach((source, at) => {
     for (const axis of ["x", "y"]) {
       if (!source.meta || !source.meta[axis]) continue;
@@ -228,8 +230,10 @@ function depthAxes(traces, sources, layout) {
       const last = source.meta[axis].absolute;
       own.tickformat = "d";
       if (last && last.length && last[last.length - 1] <= 12) own.dtick = 1;
+      if (last && last.length && axis === "x" && traces[at].type !== "heatmap") (ends[key] = ends[key] || []).push(...last);
     }
   });
+  for (const [key, places] of Object.entries(ends)) layout[key].range = [Math.min(...places) - 0.5, Math.max(...places) + 0.5];
 }
 
 /** What Plotly draws: {data, layout, height, hidden} with the number of values that a log axis cannot show. */
@@ -254,7 +258,8 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
   const named = traces.filter((trace) => trace.name && (trace.type === "heatmap" ? trace.showlegend : trace.showlegend !== false));
   const legend = layout.showlegend ?? named.length > 1;
   traces.forEach((trace) => trace.name && (trace.name = shortened(trace.name, (width - 90) / LETTER)));
-  const height = chartHeight(figure, variant, rows) + (hasBar ? 60 : 0) + (legend ? 19 * (legendRows(named, width) - 1) : 0);
+  const own = chartHeight(figure, variant, rows) + (hasBar ? 60 : 0) + (legend ? 19 * (legendRows(named, width) - 1) : 0);
+  const height = Math.max(own, openingRoom(figure));
   if (layout.grid) addGaps(layout.grid, width, height);
   const nothing = sources.length < variant.traces.length ? "No model of this figure is chosen." : "No values.";
   const empty = traces.some(hasValues) ? [] : [notice(nothing)];
@@ -313,6 +318,19 @@ function chartHeight(figure, variant, rows) {
   if (!variant.layout.grid) return tall ? figure.height : figure.opening ? OPENING[width] : PLAIN[width];
   const own = figure.height && !NARROW.matches ? figure.height / (variant.layout.grid.rows || 1) : PANEL[width];
   return own * rows + 60;
+}
+
+/** Height at which the opening chart is as tall as the cards beside it; 0 where nothing stands beside it. */
+function openingRoom(figure) {
+  const facts = figure.opening && !NARROW.matches && !state.paper && document.querySelector(".facts");
+  if (!facts) return 0;
+  const span = (parts) => parts[parts.length - 1].getBoundingClientRect().bottom - parts[0].getBoundingClientRect().top;
+  const parts = [...figure.root.children].filter((part) => part.offsetHeight);
+  const data = figure.root.querySelector("details.data");
+  const unfolded = data.open ? data.offsetHeight - data.querySelector("summary").offsetHeight : 0;
+  const around = figure.root.getBoundingClientRect().top - parts[0].getBoundingClientRect().top; // the card's padding
+  const others = span(parts) - unfolded - figure.chart.offsetHeight - 2 * around;
+  return Math.min(ROOM, Math.floor(span([...facts.children]) - others));
 }
 
 function notAboveZero(traces) {

@@ -1,16 +1,23 @@
-"""The page's part on corruption: accuracy as a window slides over the sequence, drops of named regions, attacks."""
+"""The page's part on corruption: what is answered as a window slides over the sequence, and what pasted pixels do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import astuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from repflow.core.results import Band
+from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Content, Figure, Table, Variant
-from repflow.report.data.runs import StoredRun
+from repflow.report.data.interval import Interval, at
+from repflow.report.data.model import Block, Card, Content, Figure, Table, Variant
+from repflow.report.data.runs import StoredRun, called, named
+from repflow.report.draw.curve import band_traces, bare, thin, thin_note
 from repflow.report.draw.number import plain
+from repflow.report.sections.images.attack import attack_blocks, attack_facts
+from repflow.report.sections.images.naming import image_basis, region_words
 
 ABOUT = {
     "normal": "N(0, 1) noise, as published",
@@ -21,39 +28,43 @@ ABOUT = {
     "other": "another image or prompt",
     "random": "random tokens",
 }
+IMAGES, TEXT = "images", "text"
+TITLES = {IMAGES: "What hangs on each part of an image?", TEXT: "What hangs on each part of a prompt?"}
+WORDS = {IMAGES: "accuracy (%)", TEXT: "change of the answer's log-odds"}
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Figures of all runs of corrupt and attack; None where there are none."""
-    images = [run for run in runs if run.study == "corrupt" and "accuracy" in run.result]
-    texts = [run for run in runs if run.study == "corrupt" and "log_odds_change" in run.result]
+    corrupted = [run for run in runs if run.study == "corrupt"]
+    kinds = {
+        IMAGES: [run for run in corrupted if "accuracy" in run.result],
+        TEXT: [run for run in corrupted if "log_odds_change" in run.result],
+    }
     attacks = [run for run in runs if run.study == "attack"]
-    blocks: list[Block] = []
-    for kind, own in (("images", images), ("text", texts)):
-        if own:
-            blocks += [_curve(own, kind), _region_table(own, kind)]
-    blocks += [_influence(read)] if (read := [run for run in images if "influence" in run.result]) else []
-    blocks += [_examples(run, number) for number, run in enumerate(images)]
-    if attacks:
-        blocks += [_attack_figure(attacks), _attack_table(attacks)]
+    blocks: list[Block] = [_curve(own, kind) for kind, own in kinds.items() if own]
+    blocks += attack_blocks(attacks)[:1]
+    shown = [block.id for block in blocks]
+    blocks += [_influence(read)] if (read := [run for run in kinds[IMAGES] if "influence" in run.result]) else []
+    blocks += [_region_table(own, kind) for kind, own in kinds.items() if own] + attack_blocks(attacks)[1:]
+    blocks += [_examples(run, number, kinds[IMAGES]) for number, run in enumerate(kinds[IMAGES])]
     if not blocks:
         return None
     lead = (
         "A region of the sequence is replaced and the answer read again. Noise outside of the data's range is an input "
         "that no model has seen; a drop that comes with parts of other images of the same class too is about the model."
     )
-    return Content(lead, blocks)
+    facts = [card for kind, own in kinds.items() for card in _facts(own, kind)] + attack_facts(attacks)
+    return Content(lead, blocks, shown, facts=facts)
 
 
-def _measured(run: StoredRun, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value, low and high by region of one replacement: accuracy in percent, or the change of log-odds."""
+def _measured(run: StoredRun, place: int) -> Band:
+    """Value with its interval by region of one replacement: accuracy in percent, or the change of log-odds."""
     result = run.result
     if "accuracy" in result:
-        clean = float(result["clean_accuracy"])
-        low, high = (clean - result[f"drop_{end}"][place] for end in ("high", "low"))
-        return 100 * result["accuracy"][place], 100 * low, 100 * high
+        low, high = (float(result["clean_accuracy"]) - result[f"drop_{end}"][place] for end in ("high", "low"))
+        return Band(100 * result["accuracy"][place], 100 * low, 100 * high)
     band = result.band("log_odds_change")
-    return band.mean[place], band.low[place], band.high[place]
+    return Band(band.mean[place], band.low[place], band.high[place])
 
 
 def _windows(run: StoredRun) -> list[int]:
@@ -64,97 +75,185 @@ def _windows(run: StoredRun) -> list[int]:
     return sorted((at for at, own in enumerate(sizes) if own == size), key=lambda at: bounds[at])
 
 
-def _words(kind: str) -> str:
-    return "accuracy (%)" if kind == "images" else "change of the answer's log-odds"
-
-
 def _curve(runs: Sequence[StoredRun], kind: str) -> Figure:
     """A line per model over the place of a window, a variant per replacement."""
-    variants = []
-    kinds = list(dict.fromkeys(name for run in runs for name in run.result.provenance["replacements"]))
-    for name in kinds:
-        traces: list[dict[str, Any]] = []
-        rows: list[list[Any]] = []
-        for number, run in enumerate(run for run in runs if name in run.result.provenance["replacements"]):
-            value, low, high = _measured(run, run.result.provenance["replacements"].index(name))
-            chosen, regions = _windows(run), run.result.provenance["regions"]
-            middles = [sum(map(int, regions[at].split(":"))) / 2 for at in chosen]
-            colour = {"color": f"model:{number % 8}"}
-            traces.append(_line(run.name, middles, value[chosen], colour))
-            if kind == "images":
-                clean = 100 * float(run.result["clean_accuracy"])
-                ends = [middles[0], middles[-1]]
-                traces.append(_line(f"{run.name}, as it is", ends, [clean] * 2, {**colour, "dash": "dot"}, "lines"))
-            bounds = zip(chosen, value[chosen], low[chosen], high[chosen], strict=True)
-            rows += [[run.name, regions[at], *plain(np.array(rest))] for at, *rest in bounds]
-        layout = {
-            "xaxis": {"title": {"text": "middle of the window (token)"}},
-            "yaxis": {"title": {"text": _words(kind)}},
-        }
-        columns = ["model", "region", _words(kind), "low", "high"]
-        variants.append(Variant({"replaced by": ABOUT.get(name, name)}, traces, layout, columns, rows))
+    names = list(dict.fromkeys(name for run in runs for name in run.result.provenance["replacements"]))
+    variants = [_variant([run for run in runs if name in _replacements(run)], name, kind) for name in names]
+    dotted = "; dotted: nothing replaced" if kind == IMAGES else ""
     return Figure(
         f"corruption-{kind}",
-        "What hangs on each part?" if kind == "images" else "What hangs on each part of a prompt?",
-        "The value with a window of the sequence replaced, by the window's place; dotted: nothing replaced.",
+        TITLES[kind],
+        f"The value with a window of the sequence replaced, by the window's place, with its 95 % interval{dotted}. A "
+        "window's place is its middle token.",
         "A line per model over the place of the replaced window.",
         variants,
     )
+
+
+def _replacements(run: StoredRun) -> list[str]:
+    return list(run.result.provenance["replacements"])
+
+
+def _variant(runs: Sequence[StoredRun], name: str, kind: str) -> Variant:
+    """One replacement in all runs that have it."""
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    for run, label in named(runs):
+        band = _measured(run, _replacements(run).index(name))
+        chosen, regions = _windows(run), run.result.provenance["regions"]
+        middles = [sum(map(int, regions[at].split(":"))) / 2 for at in chosen]
+        own = Band(*(np.asarray(part)[chosen] for part in (band.mean, band.low, band.high)))
+        traces += band_traces(middles, own, name=label, model=run.label)
+        if kind == IMAGES:
+            ends = [middles[0], middles[-1]]
+            style: dict[str, Any] = {"name": f"{label}, nothing replaced", "model": run.label, "dash": "dot"}
+            traces += band_traces(ends, bare([_clean(run)] * len(ends)), mode="lines", legend=False, **style)
+        parts = zip(chosen, own.mean, own.low, own.high, strict=True)
+        rows += [[label, regions[at], *plain(np.array(rest))] for at, *rest in parts]
+    layout = {
+        "xaxis": {"title": {"text": "middle of the replaced window (token)"}},
+        "yaxis": {"title": {"text": WORDS[kind]}},
+    }
+    columns = ["model", "region", WORDS[kind], "low", "high"]
+    reading = _reading(runs, name, kind)
+    basis = "; ".join(dict.fromkeys(_basis(run) for run in runs))
+    return Variant({"replaced by": ABOUT.get(name, name)}, traces, layout, columns, rows, reading=reading, basis=basis)
+
+
+def _basis(run: StoredRun) -> str:
+    facts = run.result.provenance["corrupt"]
+    if "images" in facts:
+        return image_basis(facts["source"], facts["tokens"], facts["images"], facts["layout"]["order"])
+    return f"{task_name(run)}, {facts['tokens']:,} tokens, {facts['prompts']:,} prompts"
 
 
 def _influence(runs: Sequence[StoredRun]) -> Figure:
     """A line per model: how much each token counts for the answer, on average 1."""
     traces: list[dict[str, Any]] = []
     rows: list[list[Any]] = []
-    for number, run in enumerate(runs):
+    for run, label in named(runs):
         value = run.result["influence"] / run.result["influence"].mean()
-        traces.append(_line(run.name, range(len(value)), value, {"color": f"model:{number % 8}"}, "lines"))
-        rows += [[run.name, token, *plain(np.array([own]))] for token, own in enumerate(value)]
+        places = thin(len(value))
+        traces += band_traces(places, bare(value[places]), name=label, model=run.label, mode="lines")
+        rows += [[label, token, *plain(np.array([own]))] for token, own in enumerate(value)]
     layout = {
         "xaxis": {"title": {"text": "token"}},
         "yaxis": {"title": {"text": "influence on the answer, by its mean"}, "type": "log"},
     }
     images = max(int(run.result.config.get("influence") or 0) for run in runs)
+    longest = max(len(run.result["influence"]) for run in runs)
+    note, basis = thin_note(longest, len(thin(longest)), "tokens"), "; ".join(dict.fromkeys(map(_basis, runs)))
     return Figure(
         "answer-influence",
         "How much does each token count?",
         f"Gradient of the answer's log-odds by token, geometric mean over up to {images} images, divided by its mean.",
         "A line per model over the tokens of an image.",
-        [Variant({}, traces, layout, ["model", "token", "influence"], rows)],
+        [Variant({}, traces, layout, ["model", "token", "influence"], rows, note, basis=basis)],
+        log_axis=True,
     )
 
 
-def _line(name: str, x: Any, y: Any, line: dict[str, Any], mode: str = "lines+markers") -> dict[str, Any]:
-    return {"type": "scatter", "mode": mode, "name": name, "x": list(x), "y": plain(np.asarray(y)), "line": line}
+class Lowest(NamedTuple):
+    """The region whose replacement leaves least.
+
+    Attributes:
+        region: in words.
+        left: what is left there: accuracy in percent, or the change of log-odds.
+        shown: whether its interval lies below what there is as it is.
+    """
+
+    region: str
+    left: Interval
+    shown: bool
+
+
+def _lowest(run: StoredRun, name: str) -> Lowest:
+    """Of one replacement; NaN where nothing is finite."""
+    band = _measured(run, _replacements(run).index(name))
+    finite = np.isfinite(band.mean).any()
+    place = int(np.nanargmin(band.mean)) if finite else 0
+    left = at(band, place)
+    return Lowest(region_words(run.result.provenance["regions"][place]), left, left.high < _clean(run))
+
+
+def _clean(run: StoredRun) -> float:
+    """Accuracy in percent with nothing replaced; of log-odds the change is measured, so 0."""
+    return 100 * float(run.result["clean_accuracy"]) if "accuracy" in run.result else 0.0
+
+
+def _reading(runs: Sequence[StoredRun], name: str, kind: str) -> str:
+    """Where most is lost: of one model by region, of several by model."""
+    known = [(run, low) for run in runs if np.isfinite((low := _lowest(run, name)).left.value)]
+    if not known:
+        return ""
+    run, low = max(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
+    label = called(run, runs)
+    if kind == TEXT:
+        where = f"{low.left.text('.2f')} with {low.region} replaced, in {label}"
+        if low.shown:
+            return f"The answer's log-odds change most by {where}."
+        return f"No replaced region is shown to lower the answer's log-odds (lowest change: {where})."
+    numbers = f"{_clean(run):.1f} % of the images rightly as they are and {low.left.text('.1f')} % with {low.region}"
+    if not low.shown:
+        return f"No replaced region is shown to lower accuracy: {label} names {numbers} replaced, its lowest."
+    if len(known) == 1:
+        return f"{label} names {numbers} replaced."
+    least, best = min(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
+    rest = f"from {_clean(least):.1f} % to {best.left.text('.1f')} %"
+    return f"{label} loses most: it names {numbers} replaced. {called(least, runs)} loses least: {rest}."
+
+
+def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:
+    """What is answered as it is, and with the worst region replaced; of the model that loses most."""
+    worst = [(run, name, _lowest(run, name)) for run in runs for name in _replacements(run)]
+    worst = [entry for entry in worst if np.isfinite(entry[2].left.value)]
+    if not worst:
+        return []
+    run, name, low = max(worst, key=lambda entry: _clean(entry[0]) - entry[2].left.value)
+    basis, target = _basis(run), f"corruption-{kind}"
+    if kind == TEXT:
+        text = f"change of the answer's log-odds in {run.label} with {low.region} replaced by {ABOUT.get(name, name)}"
+        return [Card("Most hangs on", f"{low.left.value:.1f}", text, basis, target)]
+    text = f"of the images are named rightly by {run.label}"
+    return [
+        Card("As they are", f"{_clean(run):.0f} %", text, basis, target),
+        Card(
+            "Worst region",
+            f"{low.left.value:.0f} %",
+            f"with {low.region} replaced by {ABOUT.get(name, name)}",
+            basis,
+            target,
+        ),
+    ]
 
 
 def _region_table(runs: Sequence[StoredRun], kind: str) -> Table:
     """Every region and replacement, with intervals and both drops."""
-    columns = ["model", "region", "replaced by", _words(kind), "low", "high"]
-    columns += ["relative drop (%)", "drop by what is above chance (%)"] if kind == "images" else []
+    columns = ["model", "region", "replaced by", WORDS[kind], "low", "high"]
+    columns += ["relative drop (%)", "drop by what is above chance (%)"] if kind == IMAGES else []
     rows: list[list[Any]] = []
-    for run in runs:
-        for place, name in enumerate(run.result.provenance["replacements"]):
-            value, low, high = _measured(run, place)
-            for at, region in enumerate(run.result.provenance["regions"]):
-                own = [run.name, region, name, *plain(np.array([value[at], low[at], high[at]]))]
-                if kind == "images":
-                    drops = [100 * float(run.result[key][place, at]) for key in ("relative_drop", "corrected_drop")]
+    for run, label in named(runs):
+        for place, name in enumerate(_replacements(run)):
+            band = _measured(run, place)
+            for number, region in enumerate(run.result.provenance["regions"]):
+                own = [label, region, name, *plain(np.array(astuple(at(band, number))))]
+                if kind == IMAGES:
+                    drops = [100 * float(run.result[key][place, number]) for key in ("relative_drop", "corrected_drop")]
                     own += plain(np.array(drops))
                 rows.append(own)
-    return Table(f"corruption-{kind}-table", "Every region and replacement", columns, rows)
+    return Table(f"corruption-{kind}-table", f"Every region and replacement of {kind}", columns, rows)
 
 
-def _examples(run: StoredRun, number: int) -> Figure:
+def _examples(run: StoredRun, number: int, runs: Sequence[StoredRun]) -> Figure:
     """Images before and after, by brightness."""
     shown = run.result["examples"].mean(-1)
-    names = ["as it is", *run.result.provenance["replacements"]]
+    names = ["as it is", *_replacements(run)]
     variants = [_example(shown[:, sample], names, sample) for sample in range(shown.shape[1])]
-    region = run.result.provenance["corrupt"]["example_region"]
+    region = region_words(run.result.provenance["corrupt"]["example_region"])
     return Figure(
         f"corruption-examples-{number + 1}",
-        f"Images before and after ({run.name})",
-        f"The first test images by brightness, tokens {region} replaced in every way; pixels beyond 0 and 1 are cut.",
+        f"Images before and after{f', {called(run, runs)}' if len(runs) > 1 else ''}",
+        f"The first test images by brightness, {region} replaced in every way; pixels beyond 0 and 1 are cut.",
         "An image as it is, and with its last region replaced in every way.",
         variants,
         models_toggle=False,
@@ -177,53 +276,5 @@ def _example(shown: np.ndarray, names: Sequence[str], sample: int) -> Variant:
         notes.append({"text": name, **where})
     rows = [[name, *plain(row, 4)] for place, name in enumerate(names) for row in shown[place]]
     head = ["replacement", *(f"column {number}" for number in range(shown.shape[-1]))]
-    return Variant({"image": str(sample + 1)}, traces, layout, head, rows)
-
-
-def _attack_figure(runs: Sequence[StoredRun]) -> Figure:
-    """Success by region, mean over targets, with random pairs and the base rate."""
-    traces: list[dict[str, Any]] = []
-    rows: list[list[Any]] = []
-    for number, run in enumerate(runs):
-        regions, result = run.result.provenance["regions"], run.result
-        colour = {"color": f"model:{number % 8}"}
-        kinds = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
-        for name, words, dash in kinds:
-            mean = 100 * result[f"mean_{name}"]
-            traces.append(_line(f"{run.name}, {words}", regions, mean, {**colour, "dash": dash}))
-            ends = [plain(100 * result[f"mean_{name}_{end}"]) for end in ("low", "high")]
-            rows += [
-                [run.name, region, words, *rest] for region, *rest in zip(regions, plain(mean), *ends, strict=True)
-            ]
-        base = 100 * float(result["mean_base_rate"])
-        traces.append(
-            _line(f"{run.name}, no attack", regions, [base] * len(regions), {**colour, "dash": "dot"}, "lines")
-        )
-        band = [100 * float(result[f"mean_base_rate{end}"]) for end in ("", "_low", "_high")]
-        rows.append([run.name, "", "no attack", *plain(np.array(band))])
-    layout = {
-        "xaxis": {"title": {"text": "region that is lent"}, "type": "category"},
-        "yaxis": {"title": {"text": "target named (%)"}},
-    }
-    return Figure(
-        "attack",
-        "Can pasted pixels steer the answer?",
-        "How often the target is named, mean over targets, of images of other classes.",
-        "Success rates by region, with base rates.",
-        [Variant({}, traces, layout, ["model", "region", "pixels", "target named (%)", "low", "high"], rows)],
-    )
-
-
-def _attack_table(runs: Sequence[StoredRun]) -> Table:
-    rates = ("success", "success_low", "success_high", "random_pair", "excess", "excess_low", "excess_high")
-    columns = ["model", "target", "region", "success (%)", "low", "high", "random pair (%)"]
-    columns += ["above it", "low", "high", "no attack (%)"]
-    rows: list[list[Any]] = []
-    for run in runs:
-        result = run.result
-        for row, target in enumerate(result.provenance["targets"]):
-            for place, region in enumerate(result.provenance["regions"]):
-                own = [result[name][row, place] for name in rates]
-                values = plain(100 * np.array([*own, result["base_rate"][row]]))
-                rows.append([run.name, target, region, *values])
-    return Table("attack-table", "Every target and region", columns, rows)
+    reading = f"Test image {sample + 1} as it is, and with a region replaced in {len(names) - 1} ways."
+    return Variant({"image": str(sample + 1)}, traces, layout, head, rows, reading=reading)

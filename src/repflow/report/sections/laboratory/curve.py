@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,32 @@ from repflow.report.draw.number import plain
 
 FRESH = "Means over equal spans of steps; every row is new, so accuracy is that of test rows of all lengths."
 CURVES = (("loss", "loss (nats)"), ("train_accuracy", "accuracy on fresh rows"))
+
+
+class Mark(NamedTuple):
+    """What distinguishes the blocks of one run from those of another: behind their ids, and behind their titles."""
+
+    id: str = ""
+    title: str = ""
+
+
+NO_MARK = Mark()
+
+
+def marked(runs: Sequence[StoredRun], study: str) -> list[tuple[StoredRun, Mark]]:
+    """Runs of a laboratory, each with its mark; a lone one needs none."""
+    own = [run for run in runs if run.study == study]
+    alone = len(own) == 1
+    return [
+        (run, Mark("" if place == 0 else f"-{place + 1}", "" if alone else f" ({run.name})"))
+        for place, run in enumerate(own)
+    ]
+
+
+def trained_words(run: StoredRun) -> str:
+    """How long the models of a run were trained, and how often: what its numbers rest on."""
+    seeds, steps = len({cell["seed"] for cell in run.result.provenance["cells"]}), int(run.result.config["steps"])
+    return f"{steps:,} training steps, {seeds} seed{'' if seeds == 1 else 's'}"
 
 
 def line_trace(line: Line, place: int, x: Sequence[Any], y: np.ndarray, **more: Any) -> dict[str, Any]:
@@ -32,7 +58,7 @@ def line_trace(line: Line, place: int, x: Sequence[Any], y: np.ndarray, **more: 
 def curve_figure(
     run: StoredRun,
     lines: Sequence[Line],
-    mark: str = "",
+    mark: Mark = NO_MARK,
     *,
     curves: Sequence[tuple[str, str]] = CURVES,
     caption: str = FRESH,
@@ -42,7 +68,7 @@ def curve_figure(
     Args:
         run: of a laboratory.
         lines: of it.
-        mark: ends the figure's name, where a page has several.
+        mark: of the run, where a page has several.
         curves: arrays (cell, step) and the titles of their axes.
         caption: what the figure's reader should know.
     """
@@ -55,10 +81,11 @@ def curve_figure(
         ]
         layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": words}}}
         rows = [[line.words, *part] for line in lines for part in zip(steps, plain(line.mean(name)), strict=False)]
-        variants.append(Variant({"curve": words}, traces, layout, ["model", "step", words], rows))
+        columns, basis = ["model", "step", words], trained_words(run)
+        variants.append(Variant({"curve": words}, traces, layout, columns, rows, basis=basis))
     return Figure(
-        f"{run.study}-curves{mark}",
-        f"Through training ({run.name})",
+        f"{run.study}-curves{mark.id}",
+        f"Loss and accuracy through training{mark.title}",
         caption,
         "Training curves, a line per row and depth.",
         variants,

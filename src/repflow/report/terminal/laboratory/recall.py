@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +27,7 @@ def view(result: Result) -> list[RenderableType]:
 
 def row_words(shared: Mapping[str, Any]) -> str:
     """Row and depth, and the initialisation where it is not the right one."""
-    said = f"{shared['row']}, {shared['layers']} layers"
+    said = f"{shared['row']}, {shared['layers']} layer{'' if shared['layers'] == 1 else 's'}"
     return said if shared["init"] == "right" else f"{said}, {shared['init']} initialisation"
 
 
@@ -37,8 +38,8 @@ def best_table(result: Result) -> FittedTable:
     columns += ["steps to 50 %", "half reach", "similarity"]
 
     def build(kept: Sequence[str], caption: Text) -> Table:
-        title = f"Accuracy (%) at length {facts['length']}, best rate of each; {facts['cost']}"
-        table = Table(title=title, caption=caption)
+        title = f"Accuracy (%) on rows of {facts['length']} tokens, each model at its best rate; {facts['cost']}"
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=caption, caption_justify="left")
         for column in kept:
             table.add_column(column, justify="left" if column == "model" else "right")
         for line in lines:
@@ -47,7 +48,7 @@ def best_table(result: Result) -> FittedTable:
         return table
 
     caption = (
-        "half reach: tokens with half of the influence on the last one; similarity: of tokens behind the last block"
+        "half reach: tokens with half of the influence on the last one; similarity: of tokens after the last block"
     )
     return FittedTable(columns, 1 + len(facts["pairs"]), build, caption, ("model",))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +29,7 @@ def rate_table(
     rates = sorted({float(cell["rate"]) for cell in result.provenance["cells"]})
     if len(rates) < 2:
         return None
-    table = Table(title=title)
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     table.add_column("model")
     for rate in rates:
         table.add_column(f"{rate:g}", justify="right")

@@ -1,0 +1,106 @@
+"""Attacks on the page: how often the target is named once its pixels are pasted, beside what happens without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.core.results import Band
+from repflow.report.data.interval import Interval
+from repflow.report.data.model import Block, Card, Figure, Table, Variant
+from repflow.report.data.runs import StoredRun, called, named
+from repflow.report.draw.curve import band_traces, bare
+from repflow.report.draw.number import plain
+from repflow.report.sections.images.naming import image_basis, region_words
+
+LINES = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
+
+
+def attack_blocks(runs: Sequence[StoredRun]) -> list[Block]:
+    """Figure and table; none without runs."""
+    return [_figure(runs), _table(runs)] if runs else []
+
+
+def attack_facts(runs: Sequence[StoredRun]) -> list[Card]:
+    """The attack that succeeds most often, with the rate without it."""
+    if not runs:
+        return []
+    run, place = _best(runs)
+    base = 100 * float(run.result["mean_base_rate"])
+    region = region_words(run.result.provenance["regions"][place])
+    text = f"of other images are named as the target by {run.label} once it lends {region} ({base:.0f} % without)"
+    return [Card("Steered", f"{100 * run.result['mean_success'][place]:.0f} %", text, _basis(run), "attack")]
+
+
+def _best(runs: Sequence[StoredRun]) -> tuple[StoredRun, int]:
+    """Run and region of the attack that succeeds most often, mean over targets."""
+    best = [(run, int(np.nanargmax(run.result["mean_success"]))) for run in runs]
+    return max(best, key=lambda pair: float(pair[0].result["mean_success"][pair[1]]))
+
+
+def _basis(run: StoredRun) -> str:
+    facts = run.result.provenance["attack"]
+    return image_basis(str(run.result.config["images"]), facts["tokens"], facts["images"])
+
+
+def _rate(run: StoredRun, name: str, place: int | tuple[()]) -> str:
+    """A rate in percent with its interval."""
+    return Interval(*(100 * float(run.result[f"{name}{end}"][place]) for end in ("", "_low", "_high"))).text(".1f")
+
+
+def _reading(runs: Sequence[StoredRun]) -> str:
+    run, place = _best(runs)
+    region = region_words(run.result.provenance["regions"][place])
+    return (
+        f"{called(run, runs)} names the target for {_rate(run, 'mean_success', place)} % of other images once the "
+        f"target lends {region}. It does so for {_rate(run, 'mean_random_pair', place)} % if another class lends them, "
+        f"and for {_rate(run, 'mean_base_rate', ())} % without an attack."
+    )
+
+
+def _figure(runs: Sequence[StoredRun]) -> Figure:
+    """Success by region, mean over targets, with random pairs and the base rate."""
+    traces: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
+    for run, name_of in named(runs):
+        regions, result = run.result.provenance["regions"], run.result
+        for name, words, dash in LINES:
+            band = Band(*(100 * np.asarray(result[f"mean_{name}{end}"]) for end in ("", "_low", "_high")))
+            traces += band_traces(regions, band, name=f"{name_of}, {words}", model=run.label, dash=dash)
+            parts = zip(regions, plain(band.mean), plain(band.low), plain(band.high), strict=True)
+            rows += [[name_of, region, words, *rest] for region, *rest in parts]
+        base = [100 * float(result[f"mean_base_rate{end}"]) for end in ("", "_low", "_high")]
+        style: dict[str, Any] = {"name": f"{name_of}, no attack", "model": run.label, "dash": "dot", "mode": "lines"}
+        traces += band_traces(regions, bare([base[0]] * len(regions)), **style)
+        rows.append([name_of, "", "no attack", *plain(np.array(base))])
+    layout = {
+        "xaxis": {"title": {"text": "tokens that are lent"}, "type": "category"},
+        "yaxis": {"title": {"text": "target named (%)"}},
+    }
+    columns = ["model", "region", "pixels", "target named (%)", "low", "high"]
+    basis = "; ".join(dict.fromkeys(_basis(run) for run in runs))
+    return Figure(
+        "attack",
+        "Can pasted pixels steer the answer?",
+        "How often the target is named, mean over targets, of images of other classes. A rate says nothing alone: "
+        "beside it stand the rate with pixels that another class lends, and the rate without an attack.",
+        "Success rates by region, with base rates.",
+        [Variant({}, traces, layout, columns, rows, reading=_reading(runs), basis=basis)],
+    )
+
+
+def _table(runs: Sequence[StoredRun]) -> Table:
+    rates = ("success", "success_low", "success_high", "random_pair", "excess", "excess_low", "excess_high")
+    columns = ["model", "target", "region", "success (%)", "low", "high", "random pair (%)"]
+    columns += ["above it", "low", "high", "no attack (%)"]
+    rows: list[list[Any]] = []
+    for run, name_of in named(runs):
+        result = run.result
+        for row, target in enumerate(result.provenance["targets"]):
+            for place, region in enumerate(result.provenance["regions"]):
+                own = [result[name][row, place] for name in rates]
+                values = plain(100 * np.array([*own, result["base_rate"][row]]))
+                rows.append([name_of, target, region, *values])
+    return Table("attack-table", "Every target and region", columns, rows)

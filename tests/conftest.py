@@ -1,11 +1,15 @@
-"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and two savings of time."""
+"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and four savings of time."""
 
 import functools
 import gc
 import os
+import sys
 from pathlib import Path
 
+import jaxtyping
 import typer.testing
+
+from tests.typecheck import checked
 
 # read by torch when it is imported, here and in the processes that tests start
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +17,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # scripts that tests start import `tests.…` and `tools.…` as the tests themselves do
 _PLACES = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PLACES))
+
+# modules are compiled once, not in each of the processes that tests start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# the hook of pyproject.toml's --jaxtyping-packages decorates every function with it
+jaxtyping.jaxtyped = checked
 
 # a command tree of forty options a command takes longer to build than many of the commands take to run
 typer.testing._get_command = functools.cache(typer.testing._get_command)

@@ -54,7 +54,7 @@ def _type(hint: Any, names: dict[str, Any]) -> Any:
     probe.__annotations__ = {"value": hint}
     try:
         return typing.get_type_hints(probe, names, include_extras=True)["value"]
-    except Exception:  # a name that is imported for type checkers, or defined further below
+    except (NameError, AttributeError, TypeError):  # imported for type checkers, or defined further below
         return Any
 
 

@@ -46,8 +46,6 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _type(hint: Any, names: dict[str, Any]) -> Any:
     """The type that an annotation names, or Any."""
-    if not isinstance(hint, str):
-        return hint
 
     def probe() -> None: ...
 

@@ -18,6 +18,7 @@ from repflow.core.intervals import (
     positive_interval,
     proportion_interval,
     rate_interval,
+    ratio_interval,
     share_interval,
     student_interval,
     welch_interval,
@@ -263,3 +264,29 @@ def test_the_concepts_page_prints_the_stored_coverage():
         if row["values"] == "normal" and row["method"] != "percentile bootstrap":
             assert all(0.93 <= share <= 0.97 for share in row["coverage"] if share is not None)
             assert row["coverage"][0] is None
+
+
+def test_a_ratio_covers_with_documents_of_unlike_lengths():
+    """Lengths that differ by factors, losses that fall with the length: near the level at every count."""
+    rng = np.random.default_rng(0)
+    lengths = np.exp(6 + 1.3 * rng.standard_normal(200_000))
+    nats = lengths * (3 + 0.35 * rng.standard_normal(200_000) - 0.08 * np.log(lengths / 300))
+    true = nats.sum() / lengths.sum()
+    for count in (4, 12, 60):
+        inside = 0
+        for _ in range(600):
+            at = rng.integers(0, len(lengths), count)
+            band = ratio_interval(nats[at], lengths[at])
+            inside += bool(band.low <= true <= band.high)
+        assert 0.92 < inside / 600 <= 0.99
+
+
+def test_a_ratio_of_equal_weights_is_a_mean():
+    values = [1.0, 2.0, 4.0, 9.0]
+    ratio, mean = ratio_interval(values, [2.0] * 4), student_interval(np.array(values) / 2)
+    assert float(ratio.mean) == float(mean.mean)
+    wider = float((ratio.high - ratio.mean) / (mean.high - mean.mean))
+    assert wider == pytest.approx(np.sqrt(4 / 3))  # the jackknife's √(n / (n − 1))
+    assert np.isnan(ratio_interval([1.0, 2.0], [1.0, 1.0]).low)
+    with pytest.raises(InputError, match="for each document"):
+        ratio_interval([1.0], [-1.0])

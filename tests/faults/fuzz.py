@@ -53,6 +53,7 @@ from repflow.studies.engine.grid import read_study  # noqa: E402
 from repflow.tasks.own import read_own  # noqa: E402
 from repflow.tasks.pixels import load_images  # noqa: E402
 from repflow.training import Batch, Callback, Moment, RowBatches, TrainingConfig, train  # noqa: E402
+from repflow.training.text import labelled_texts, text_data  # noqa: E402
 from tests.faults.damaged_checkpoints import KINDS, whole_folder  # noqa: E402
 from tests.faults.guard import ForbiddenError, Guard  # noqa: E402
 from tests.faults.mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
@@ -94,6 +95,7 @@ class Files:
         self.training = base / "whole" / "training"
         with contextlib.suppress(InterruptedError):
             _train(self.training, Halt())
+        self.text = text_data("english", share=0.2).save(base / "whole" / "text")
 
 
 def _gguf(path: Path) -> Path:
@@ -317,6 +319,22 @@ def fuzz_images(files: Files, folder: Path, rng: Random) -> None:
     load_images(str(place))
 
 
+def fuzz_text(files: Files, folder: Path, rng: Random) -> None:
+    """A prepared text: its record, and token ids with a digest that does not fit; a text with documents and labels."""
+    if rng.random() < 0.5:
+        path = folder / "t"
+        shutil.copytree(files.text, path)
+        name = rng.choice(("text.json", "text.json", "train.npz", "held_out.npz"))
+        raw = (path / name).read_bytes()
+        (path / name).write_bytes(_json_or_bytes(raw, rng) if name == "text.json" else mutate_bytes(raw, rng))
+        text_data(path)
+        return
+    lines = [{"text": "a b <|endoftext|>", "label": label} for label in ("x", 3, "x", 3)]
+    raw = b"\n".join(to_json(mutate_value(line, rng) if rng.random() < 0.3 else line) for line in lines)
+    (folder / "a.jsonl").write_bytes(mutate_bytes(raw, rng) if rng.random() < 0.3 else raw)
+    labelled_texts(folder / "a.jsonl", length=4, folds=2)
+
+
 FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "config": fuzz_config,
     "index": fuzz_index,
@@ -329,6 +347,7 @@ FORMATS: dict[str, Callable[[Files, Path, Random], None]] = {
     "training": fuzz_training,
     "claim": fuzz_claim,
     "images": fuzz_images,
+    "text": fuzz_text,
 }
 
 

@@ -13,10 +13,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from repflow.core.errors import InputError, refusing, teach, words_of
+from repflow.spec.zoo import checked_folder, is_zoo
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 GPT2_FILES = ("encoder.json", "vocab.bpe")
 END_OF_TEXT = "<|endoftext|>"
+BYTES = "bytes"
+"""Name of the tokenizer that needs no file: a token is a byte of UTF-8."""
 
 
 class FunctionTokenizer:
@@ -80,10 +83,12 @@ def live_tokenizer(tokenizer: Any) -> Any:
 
 
 def open_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False, offline: bool = False) -> Any:
-    """Load a tokenizer from a path or hub id; anything else is a tokenizer already."""
+    """Load a tokenizer from a path, zoo:NAME, hub id or by the name `bytes`; anything else is a tokenizer already."""
     if not isinstance(tokenizer, str | Path):
         return live_tokenizer(tokenizer)
-    path = Path(tokenizer).expanduser()
+    if str(tokenizer) == BYTES:
+        return byte_tokenizer()
+    path = checked_folder(str(tokenizer)) if is_zoo(str(tokenizer)) else Path(tokenizer).expanduser()
     if path.exists():
         opened = local_tokenizer(path, trust_remote_code=trust_remote_code)
         if opened is None:
@@ -94,6 +99,28 @@ def open_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False, offline: 
     if opened is None:
         raise InputError(teach("a tokenizer folder, file or hub id", repr(str(tokenizer)), "check the path"))
     return opened
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer of bytes: id v is the byte v of a text in UTF-8, id 256 the end of a text; any text can be written.
+
+    >>> tokenizer = byte_tokenizer()
+    >>> tokenizer("né")["input_ids"], tokenizer.decode([110, 195, 169]), tokenizer.eos_token_id, len(tokenizer)
+    ([110, 195, 169], 'né', 256, 257)
+    """
+    vocabulary = {letter: byte for byte, letter in enumerate(_byte_letters())}
+    tokenizer = Tokenizer(models.BPE({**vocabulary, END_OF_TEXT: len(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END_OF_TEXT])
+    return _wrap(tokenizer)
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte inside byte-level vocabularies: itself where it can be seen."""
+    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in seen else chr(next(others)) for byte in range(256)]
 
 
 def local_tokenizer(path: Path, *, trust_remote_code: bool = False) -> Any:

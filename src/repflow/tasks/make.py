@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.tasks.prompt import Encoder, Prompt, Prompts, bos_prefix, token_strings
 
+PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.decompress, ".xz": lzma.decompress}
+"""How a file is unpacked, by the end of its name."""
 MOST_TOKENS = 10**9
 """Tokens of all prompts together, which are kept in memory; more is a slip of the keyboard."""
 
@@ -132,16 +135,17 @@ def check_size(length: int, samples: int) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, gzipped if its name ends with .gz, or say why it cannot be used."""
+    """Read a UTF-8 file, compressed if its name ends with .gz or .xz, or say why it cannot be used."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = PACKED.get(path.suffix, bytes)(path.read_bytes())
         text = (
             data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         )  # a byte-order mark is no part of the text
     except UnicodeDecodeError as error:
         raise InputError(teach(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8")) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(teach(f"gzipped text in {path}", str(error), "compress it again or unpack it")) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        kind = "gzipped" if path.suffix == ".gz" else "compressed"
+        raise InputError(teach(f"{kind} text in {path}", str(error), "compress it again or unpack it")) from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     if not text.strip():

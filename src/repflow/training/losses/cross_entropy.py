@@ -161,12 +161,12 @@ def read_pass(network: nn.Module, batch: Batch, *, states: bool = False) -> tupl
     """Logits of a batch as `read_logits` gives them, and the model's output, with states where asked for."""
     options: dict[str, Any] = {} if batch.mask is None else {"attention_mask": batch.mask}
     kind: Any = type(network)
-    if states and _takes(kind, "output_hidden_states"):
+    if states and takes(kind, "output_hidden_states"):
         options["output_hidden_states"] = True
     if batch.positions is not None and isinstance(network, StackForCausalLM):
         output = network.model(batch.inputs, **options)
         return network.lm_head(rows_at(output.last_hidden_state, batch.positions)), output
-    if _takes(kind, "use_cache"):
+    if takes(kind, "use_cache"):
         options["use_cache"] = False
     output = network(batch.inputs, **options)
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
@@ -179,7 +179,7 @@ def rows_at(values: Tensor, positions: Tensor) -> Tensor:
 
 
 @functools.cache
-def _takes(kind: Any, name: str) -> bool:
+def takes(kind: Any, name: str) -> bool:
     """Whether a model's forward pass takes an option by name; states also go through a transformers model's others."""
     parameters = inspect.signature(kind.forward).parameters
     passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

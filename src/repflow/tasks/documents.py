@@ -85,14 +85,14 @@ def _files(place: Path) -> Iterator[Path]:
     if place.is_file():
         yield place
         return
-    found = 0
+    files = 0
     for file in sorted(place.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(place).parts)
         if file.is_file() and not hidden and _kind(file) in SUFFIXES:
-            found += 1
+            files += 1
             if file.stat().st_size:
                 yield file
-    if not found:
+    if not files:
         expected = f"files that end with {', '.join(filter(None, SUFFIXES))}, also with {' or '.join(PACKED)}"
         raise InputError(teach(expected, f"none in {place}", "name a file itself, which may end with anything"))
 

@@ -26,6 +26,15 @@ class Grid:
 
 
 @dataclass
+class Stacks:
+    """Stacks of a grid: what a row is, the laboratory says."""
+
+    rows: list[str] = listed("models, each by a word")
+    layers: list[str] = listed("numbers of blocks, repeated or comma separated", ["2"])
+    widths: list[str] = listed("widths of the residual stream", ["64"])
+
+
+@dataclass
 class Optimisation:
     """How each model is trained."""
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from repflow.core.errors import InputError, nearest, teach
 from repflow.studies.engine.parts import Inits, Lengths, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
-from repflow.studies.laboratory.config import LaboratoryConfig, check_grid
+from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid
 from repflow.tasks.recall import FILLERS, POWER, RecallSetting
 
 POLES = ("none", "one", "zero", "both", "placebo")
@@ -105,11 +105,12 @@ class RecallCell(Cell):
 
 @dataclass
 @defaults(
+    rows=listed("mixers: none/16, both/16, both+/16 (added), placebo/16, gla ...", ["none/16", "both/16"]),
     inits=listed("step sizes at initialisation: right, published (biases zeroed)", ["right"]),
     lengths=listed("tokens of training rows", ["64", "128", "256"]),
     cells=listed("these models alone: ROW:LAYERS:WIDTH:INIT:RATE:SEED, instead of all combinations"),
 )
-class RecallConfig(Inits, Lengths, LaboratoryConfig):
+class RecallConfig(Stacks, Inits, Lengths, LaboratoryConfig):
     """Which stacks to train and how; the fields are the command line's options and the `config` of the Result.
 
     >>> from repflow.studies.laboratory.config import grid_names
@@ -121,9 +122,6 @@ class RecallConfig(Inits, Lengths, LaboratoryConfig):
     command_words: ClassVar[str] = "recall"
     separated: ClassVar[tuple[str, ...]] = ("lengths", "shares")
 
-    rows: list[str] = listed("mixers: none/16, both/16, both+/16 (added), placebo/16, gla ...", ["none/16", "both/16"])
-    layers: list[str] = listed("numbers of blocks, repeated or comma separated", ["2"])
-    widths: list[str] = listed("widths of the residual stream", ["64"])
     shares: list[str] = listed("shares of a row that are pairs", ["0.125", "0.25", "0.5"])
     test_length: int | None = option(None, "tokens of test rows; default the greatest of --lengths")
     test_rows: int = option(1000, "test rows of each number of pairs")

@@ -641,6 +641,12 @@ def check_classifiers_side_by_side():
         loss, _ = fast.class_losses(x, labels)
         true, _ = slow.class_losses(x.double(), labels)
         assert error(loss, true) < 2e-6, frame
+        from repflow.models.classifier import Classifier
+        from repflow.tasks.pixels import PixelLayout
+
+        networks[0].config.input_range = [0, 1]
+        named = Classifier(networks[0]).logits(x[:2], PixelLayout(), (7, 1, 3))
+        assert error(named, slow.networks[0](x[:2].double()).logits) < 2e-6
         loss.sum().backward()
         true.sum().backward()
         for (name, got), (_, want) in zip(fast.named_single(), slow.named_single(), strict=True):

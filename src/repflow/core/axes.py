@@ -26,6 +26,8 @@
 | gap | bin of the distance between pair and query; `provenance["recall"]["gaps"]` has its bounds |
 | region | tokens that are replaced; `provenance["regions"]` names them |
 | replacement | what they are replaced by; `provenance["replacements"]` names it |
+| end | number of tokens at both ends of a sequence; `provenance["pixels"]["ends"]` lists them |
+| attack_region | tokens that another image lends; `provenance["pixels"]["attack_regions"]` names them |
 | target | class that an attack aims at; `provenance["targets"]` names it |
 | class | class of images; `provenance["classes"]` names it |
 | row_pixel, column_pixel, channel | of an example image |
@@ -60,6 +62,8 @@ Axis = Literal[
     "gap",
     "region",
     "replacement",
+    "end",
+    "attack_region",
     "target",
     "class",
     "row_pixel",

@@ -9,6 +9,7 @@
 | one number per prompt, other prompts on each side | `welch_interval` | Welch's t |
 | right or wrong per prompt | `share_interval`; counts: `proportion_interval` | Wilson's, or Clopper and Pearson's |
 | right or wrong, twice per prompt | `paired_proportion_interval` | Bonett and Price's adjusted Wald |
+| one number per training, with its error over prompts | `nested_interval` | t of both, Welch's freedom |
 | one number per random split of the same prompts | `corrected_resampled_t` | Nadeau and Bengio's corrected t |
 
 Percentiles of a bootstrap are not among them: for the mean of normal values they cover 50 % at 2 values, 80 % at 4,
@@ -33,6 +34,7 @@ __all__ = [
     "Band",
     "bracketed",
     "corrected_resampled_t",
+    "nested_interval",
     "normal_quantile",
     "paired_interval",
     "paired_proportion_interval",
@@ -322,6 +324,40 @@ def paired_proportion_interval(a: Values, b: Values, *, axis: int = 0, level: fl
         mean = np.where(count > 0, (won - lost) / count, np.nan)
     bounds = (np.where(count > 0, np.clip(p - q + side * half, -1, 1), np.nan) for side in (-1, 1))
     return Band(mean, *bounds)
+
+
+def nested_interval(values: Values, errors: Values, prompts: int, *, axis: int = 0, level: float = LEVEL) -> Band:
+    """Mean over trainings that were tested on the same prompts, and its interval for other trainings and other prompts.
+
+        m ± t √(s²/n + e²),   s² the variance of the n values, e² the mean of their squared errors over prompts
+
+    The trainings share their prompts, so that their errors do not average out; some of s² is of prompts too, which
+    makes the interval a little wide. Welch and Satterthwaite give t its freedom. NaN below three trainings.
+
+    Args:
+        values: one per training.
+        errors: standard error of each over prompts.
+        prompts: number of prompts.
+        axis: of the trainings.
+        level: of the interval.
+
+    >>> [round(float(part), 3) for part in nested_interval([0.4, 0.5, 0.6], [0.0] * 3, 100)]  # as Student's
+    [0.5, 0.252, 0.748]
+    >>> [round(float(part), 3) for part in nested_interval([0.5] * 3, [0.1] * 3, 10**6)]
+    [0.5, 0.304, 0.696]
+    """
+    _check_level(level)
+    table, spread = (np.moveaxis(np.asarray(part, dtype=np.float64), axis, 0) for part in (values, errors))
+    count, mean = len(table), table.mean(0)
+    if count < LEAST_VALUES:
+        return Band(mean, np.full(mean.shape, np.nan), np.full(mean.shape, np.nan))
+    between, within = table.var(0, ddof=1) / count, np.square(spread).mean(0)
+    total = between + within
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = total**2 / (between**2 / (count - 1) + within**2 / max(prompts - 1, 1))
+    quantile = student_quantile(np.where(np.isfinite(freedom), np.maximum(freedom, 1), np.inf), level)
+    half = quantile * np.sqrt(total)
+    return Band(mean, mean - half, mean + half)
 
 
 def corrected_resampled_t(

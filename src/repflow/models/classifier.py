@@ -6,6 +6,7 @@ network was trained on.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from repflow.models.identity.record import config_identity
 from repflow.models.load import config_file, find_source, hub_reachable, trained_network, without_advice
 from repflow.models.stack.config import StackConfig
 from repflow.models.stack.network import StackForSequenceClassification
+from repflow.models.stack.replica_classifier import class_form, class_logits, class_obstacle
+from repflow.models.stack.replicas import ReplicaStack
 from repflow.models.weights import digest
 from repflow.models.weights.checkpoint import read_json, refusing_pickles
 from repflow.tasks.pixels import PixelLayout
@@ -57,6 +60,14 @@ class Classifier:
         own = getattr(network.config, "pixel_layout", None) or {}
         self.layout = PixelLayout(**own)
 
+    @cached_property
+    def _kernels(self) -> ReplicaStack | None:
+        """The stack as kernels take it, whole blocks at once, where they do; None where it runs by its own code."""
+        if not self.sequential or class_obstacle(self.network) is not None:
+            return None
+        stack = ReplicaStack([self.network]).to(self.device).eval()
+        return stack if class_form(stack, stack.parameter("score.weight")) == "fused" else None
+
     @property
     def classes(self) -> int:
         """Number of classes."""
@@ -86,7 +97,10 @@ class Classifier:
         kind = self.network.dtype
         if self.sequential:
             low, high = self.network.config.input_range
-            named: Tensor = self.network((low + (high - low) * tokens).to(kind)).logits
+            inputs = (low + (high - low) * tokens).to(kind)
+            named: Tensor = (
+                self.network(inputs).logits if self._kernels is None else class_logits(self._kernels, inputs)[0]
+            )
             return named
         picture = _picture(tokens, layout, shape)
         mean, spread = (

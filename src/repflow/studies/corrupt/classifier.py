@@ -76,6 +76,10 @@ class Subject:
         """Class that is named for every image whose region is replaced."""
         return self.predictions(region, self._fill(region, kind, **draw))
 
+    def drawn(self, region: Region, kind: str, *, seed: int, draws: int) -> np.ndarray:
+        """The same of every draw (draw, image)."""
+        return np.stack([self.replaced(region, kind, seed=seed, draw=draw) for draw in range(draws)])
+
     def _fill(self, region: Region, kind: str, **draw: Any) -> np.ndarray:
         if kind.startswith(AIMED):
             draw, kind = {**draw, "target": self.target(kind)}, TARGET

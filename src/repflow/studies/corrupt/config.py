@@ -24,8 +24,8 @@ REGIONS = ("windows", "first:32", "last:32")
 
 
 @dataclass
-class Corrupted(Batches, Pictures, Prompting, OneModel):
-    """What both studies have."""
+class Regions:
+    """Which tokens are replaced."""
 
     regions: list[str] = listed(
         "tokens that are replaced: START:END, first:K, middle:K, last:K, windows (all of them side by side) or "
@@ -33,6 +33,28 @@ class Corrupted(Batches, Pictures, Prompting, OneModel):
         REGIONS,
     )
     draws: int = option(1, "times that random replacements are drawn")
+
+
+@dataclass
+class Replacing(Regions):
+    """By what they are replaced, and how much each counts."""
+
+    replace: list[str] = listed(
+        f"by what: {', '.join(PIXELS)}, target:CLASS for pixels; {', '.join(TEXT)} for text; default all that fit"
+    )
+    influence: int = option(16, "images whose gradient says how much each token of an image counts; 0 for none")
+
+
+@dataclass
+class Targets:
+    """Classes that an attack aims at."""
+
+    targets: list[str] = listed("classes to steer to, by name or number; default all")
+
+
+@dataclass
+class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
+    """What both studies have."""
 
     @property
     def states(self) -> str:
@@ -79,10 +101,8 @@ class CorruptConfig(Corrupted):
         "first and last quarter, and 480 of 1,024, as in paper 2"
     ),
 )
-class AttackConfig(Corrupted):
+class AttackConfig(Targets, Corrupted):
     """What to attack; the fields are the command line's options and the `config` of the Result."""
-
-    targets: list[str] = listed("classes to steer to, by name or number; default all")
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""

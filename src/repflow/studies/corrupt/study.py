@@ -168,8 +168,8 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: 
         for number, region in enumerate(regions):
             shard = f"{kind.replace(':', '-')}-{region.start}-{region.end}"
             if not sink.has(shard):
-                draws = [subject.replaced(region, kind, seed=config.seed, draw=draw) for draw in range(config.draws)]
-                sink.keep(shard, {"named": np.stack(draws)}, {"samples": []})
+                own = subject.drawn(region, kind, seed=config.seed, draws=config.draws)
+                sink.keep(shard, {"named": own}, {"samples": []})
             named[place, number] = sink.load(shard)["named"]
             if progress is not None:
                 done = place * len(regions) + number + 1

@@ -256,16 +256,22 @@ class Prompting(FirstToken, Matching, Chat, Items, Classes, GoldIndex, Templates
 
 
 @dataclass
-class Pictures:
-    """Images, and how they become sequences; see `repflow.tasks.pixels`."""
+class ImageSource:
+    """Images, and what a token is; see `repflow.tasks.pixels`."""
 
     images: str = option(
         "drawn",
         "images: drawn[:SIDE], a folder (CIFAR-10, or PNG files by class), an archive, its parts as FILE.*, .npz",
     )
-    order: str | None = option(None, "order of pixels: row, reversed, column, snake, hilbert; default the model's own")
     patch: int | None = option(None, "pixels a side of a token; default the model's own, or 1")
     grey: bool = option(False, "brightness in place of colours")
+
+
+@dataclass
+class Pictures(ImageSource):
+    """Images, and how they become sequences."""
+
+    order: str | None = option(None, "order of pixels: row, reversed, column, snake, hilbert; default the model's own")
 
 
 @dataclass

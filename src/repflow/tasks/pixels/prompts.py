@@ -11,6 +11,7 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.tasks.make import check_size
 from repflow.tasks.pixels.drawn import CLASSES, LARGEST, SMALLEST, draw_images
+from repflow.tasks.pixels.images import Images
 from repflow.tasks.pixels.layout import PixelLayout
 from repflow.tasks.prompt import Prompt, Prompts, bos_prefix, token_strings
 
@@ -49,8 +50,7 @@ def pixel_prompts(
     if len(allowed) < 2:
         raise InputError(teach("a vocabulary of at least 2 ids", f"{len(allowed)}", "choose another model"))
     images = draw_images(samples, side=side, seed=seed, part="test")
-    grey = PixelLayout(order, grey=True).sequence(images.pixels)[..., 0].astype(np.int64)
-    ids = allowed[grey * len(allowed) // LEVELS]
+    ids = allowed[_levels(images, order) * len(allowed) // LEVELS]
     prompts = []
     for number, row in enumerate(ids.tolist()):
         whole = (*prefix, *row)
@@ -59,3 +59,29 @@ def pixel_prompts(
             Prompt(whole, None, strings, bool(prefix), label=int(images.labels[number]), group=f"{seed}/{number}")
         )
     return Prompts("pixels", tuple(prompts), CLASSES)
+
+
+def _levels(images: Images, order: str) -> np.ndarray:
+    """Brightness from 0 to 255 (image, token)."""
+    return PixelLayout(order, grey=True).sequence(images.pixels)[..., 0].astype(np.int64)
+
+
+def image_prompts(images: Images, *, order: str = "row", class_token: str | None = None) -> Prompts:
+    """Images as prompts of a classifier with 256 levels: brightness as id, and the class token as the id 256.
+
+    Args:
+        images: with labels.
+        order: of pixels.
+        class_token: where it is: middle or end; None for none.
+
+    >>> prompts = image_prompts(draw_images(2, side=8), class_token="end")
+    >>> len(prompts[0].ids), prompts[0].ids[-1]
+    (65, 256)
+    """
+    prompts = []
+    for number, row in enumerate(_levels(images, order).tolist()):
+        at = {None: len(row), "middle": len(row) // 2, "end": len(row)}[class_token]
+        own = (*row[:at], *([] if class_token is None else [LEVELS]), *row[at:])
+        strings = tuple("class" if level == LEVELS else str(level) for level in own)
+        prompts.append(Prompt(own, None, strings, label=int(images.labels[number]), group=str(number)))
+    return Prompts("pixels", tuple(prompts), images.classes)

@@ -1,0 +1,158 @@
+"""Paper 2's pixel experiments: what its Tables 1 and 3 print, and how the numbers of a pixels run are read.
+
+A drop is accuracy as images are less accuracy with a region replaced. What a model loses at the trailing end more than
+at the leading one, of equally many tokens, is its asymmetry: recency makes it positive, whatever the end shows.
+Intervals are for other seeds and other images (`repflow.core.intervals.nested_interval`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from repflow.core.intervals import Band, nested_interval
+from repflow.core.results import Result
+
+CLEAN = {"h3": 0.654, "transformer": 0.580, "rwkv": 0.474, "mamba": 0.674}
+"""Accuracy of images as they are, Table 1."""
+TABLE1: Mapping[str, Mapping[str, float]] = {
+    "h3": {"992:1024": 0.569, "0:32": 0.654, "928:1024": 0.477, "0:96": 0.650},
+    "transformer": {"992:1024": 0.535, "0:32": 0.447, "928:1024": 0.431, "0:96": 0.370},
+    "rwkv": {"992:1024": 0.150, "0:32": 0.466, "928:1024": 0.138, "0:96": 0.460},
+    "mamba": {"992:1024": 0.126, "0:32": 0.658, "928:1024": 0.098, "0:96": 0.647},
+}
+TABLE3: Mapping[str, Mapping[str, float]] = {
+    "h3": {"1014:1024": 0.629, "0:10": 0.654, "768:1024": 0.394, "0:256": 0.639, "512:544": 0.603, "480:576": 0.543},
+    "transformer": {
+        "1014:1024": 0.571, "0:10": 0.500, "768:1024": 0.249, "0:256": 0.263, "512:544": 0.498, "480:576": 0.347,
+    },
+    "rwkv": {"1014:1024": 0.194, "0:10": 0.470, "768:1024": 0.107, "0:256": 0.448, "512:544": 0.405, "480:576": 0.392},
+    "mamba": {"1014:1024": 0.348, "0:10": 0.664, "768:1024": 0.099, "0:256": 0.597, "512:544": 0.515, "480:576": 0.446},
+}  # fmt: skip
+"""Accuracy with tokens replaced by N(0, 1) noise, by region."""
+RELATIVE1: Mapping[str, tuple[float, ...]] = {
+    "h3": (13.04, 0.03, 27.07, 0.72),
+    "transformer": (7.81, 22.95, 25.76, 36.32),
+    "rwkv": (68.35, 1.58, 70.88, 2.91),
+    "mamba": (81.24, 2.30, 85.46, 3.98),
+}
+"""Relative drops in percent that Table 1 prints beside them, in its order."""
+SSMS = ("h3", "rwkv", "mamba")
+CONTROLS = ("data", "shuffle", "mean", "same", "other")
+"""Replacements that a model may have seen, unlike N(0, 1) noise."""
+
+
+def bounds(result: Result) -> np.ndarray:
+    """First token and the one behind the last of every region (region, 2)."""
+    words = result.provenance["pixels"]["regions"]
+    return np.array([[int(part) for part in word.split(":")] for word in words])
+
+
+def drops(result: Result) -> np.ndarray:
+    """Drop of accuracy (cell, replacement, region)."""
+    return np.asarray(result["clean_accuracy"][:, None, None] - result["accuracy"])
+
+
+def corrected(result: Result) -> np.ndarray:
+    """Drop by what is above guessing (cell, replacement, region); NaN for a model that is not above it."""
+    above = result["clean_accuracy"] - result.provenance["pixels"]["chance"]
+    return np.asarray(drops(result) / np.where(above > 0, above, np.nan)[:, None, None])
+
+
+def end_pairs(regions: Sequence[tuple[int, int]], tokens: int) -> dict[int, tuple[int, int]]:
+    """Places of the regions at the leading and at the trailing end, by their size, in the order of the regions.
+
+    >>> end_pairs([(60, 64), (0, 8), (0, 4), (20, 24)], 64)
+    {4: (2, 0)}
+    """
+    leading = {end: place for place, (start, end) in reversed(list(enumerate(regions))) if start == 0}
+    pairs: dict[int, tuple[int, int]] = {}
+    for place, (start, end) in enumerate(regions):
+        if end == tokens and start > 0 and end - start in leading:
+            pairs.setdefault(end - start, (leading[end - start], place))
+    return pairs
+
+
+def ends(result: Result) -> dict[int, tuple[int, int]]:
+    """The same of a run: size → places of its leading and its trailing region."""
+    facts = result.provenance["pixels"]
+    return end_pairs([(int(start), int(end)) for start, end in bounds(result)], facts["tokens"])
+
+
+def uneven(first: np.ndarray, last: np.ndarray) -> tuple[float, float]:
+    """What the last tokens cost more than the first, in accuracy, and its standard error over images.
+
+    Args:
+        first: share of the draws in which an image is named right, leading tokens replaced (image,).
+        last: the same, trailing tokens replaced.
+    """
+    more = np.append(first - last, [1.0, -1.0])  # as Bonett and Price: no change at all is not certainty
+    return float((first - last).mean()), float(more.std(ddof=1) / np.sqrt(len(more)))
+
+
+def asymmetry_band(result: Result, cells: Sequence[int], size: int) -> Band:
+    """What the last tokens cost more than the first, by replacement: mean over seeds, for other seeds and images."""
+    at, own = list(ends(result)).index(size), list(cells)
+    values, errors = (result[name][own][..., at] for name in ("asymmetry", "asymmetry_error"))
+    return nested_interval(values, errors, result.provenance["pixels"]["images_replaced"])
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Rank correlations of influence and drop.
+
+    Attributes:
+        by_cell: of every model and replacement (cell, replacement); NaN where a model has no influence.
+        windows: over how many.
+    """
+
+    by_cell: np.ndarray
+    windows: int
+
+
+def windows(result: Result) -> np.ndarray:
+    """Places of the regions that lie side by side over the whole sequence, in order: of the most frequent size."""
+    places = bounds(result)
+    sizes = places[:, 1] - places[:, 0]
+    values, counts = np.unique(sizes, return_counts=True)
+    size = values[counts == counts.max()].min()
+    mine = np.flatnonzero(sizes == size)
+    return np.asarray(mine[np.argsort(places[mine, 0])])
+
+
+def correlations(result: Result) -> Correlations:
+    """Rank correlation over windows of the influence of a window's tokens on the answer and of what it costs."""
+    chosen, places = windows(result), bounds(result)
+    lost = drops(result)[..., chosen]
+    values = np.full(lost.shape[:2], np.nan)
+    for cell, influence in enumerate(result["influence"]):
+        total = np.array([influence[start:end].sum() for start, end in places[chosen]])
+        for kind in range(lost.shape[1]):
+            values[cell, kind] = spearman(total, lost[cell, kind])
+    return Correlations(values, len(chosen))
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Correlation of ranks, ties at their mean rank; NaN where one of the two does not vary or is not finite.
+
+    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
+    0.5
+    """
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return float("nan")
+    x, y = (ranks(part) - (len(part) - 1) / 2 for part in (a, b))
+    size = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / size) if size > 0 else float("nan")
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0, ties at their mean.
+
+    >>> ranks(np.array([5.0, 1.0, 5.0])).tolist()
+    [1.5, 0.0, 1.5]
+    """
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray(((last - counts + last - 1) / 2)[inverse])

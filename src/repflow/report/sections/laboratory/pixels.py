@@ -1,0 +1,134 @@
+"""The page's part on classifiers of pixels: drops as a window slides over the image, influence, attacks, training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repflow.core.intervals import student_interval
+from repflow.papers.pixels import asymmetry_band, bounds, drops, ends, windows
+from repflow.report.data.context import Context
+from repflow.report.data.laboratory import Line, best_lines, lines_of
+from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
+from repflow.report.data.runs import StoredRun
+from repflow.report.draw.number import plain
+from repflow.report.sections.laboratory.curve import curve_figure, line_trace
+from repflow.report.terminal.laboratory.pixels import row_words
+
+SAME = "Means over equal spans of steps, on training images."
+
+
+def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
+    """Figures of every run of pixels; None where there is none."""
+    blocks: list[Block] = []
+    for place, run in enumerate(run for run in runs if run.study == "pixels"):
+        mark = "" if place == 0 else f"-{place + 1}"
+        lines = best_lines(run.result, row_words, score="test_accuracy")
+        blocks += [_window_figure(run, lines, mark), _end_table(run, mark)]
+        blocks += [_influence_figure(run, lines, mark)] if "influence" in run.result else []
+        blocks += [_attack_figure(run, lines, mark)] if "success" in run.result else []
+        curves = (("loss", "loss (nats)"), ("train_accuracy", "accuracy on training images"))
+        blocks.append(curve_figure(run, lines, mark, curves=curves, caption=SAME))
+        if run.result.findings:
+            said = [finding.message for finding in run.result.findings]
+            blocks.append(Text(f"pixels-findings{mark}", f"{run.name}: what to know", said))
+    if not blocks:
+        return None
+    lead = (
+        "Classifiers of images as sequences, trained alike. Parts of test images are replaced: by noise far outside of "
+        "the data, as published, and by pixels that a model may have seen. Each row is shown at its best rate."
+    )
+    return Content(lead, blocks)
+
+
+def _window_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+    """Drop of accuracy over the place of the window; a variant per replacement."""
+    facts, chosen = run.result.provenance["pixels"], windows(run.result)
+    middles = bounds(run.result)[chosen].mean(1)
+    lost, variants = drops(run.result), []
+    for number, kind in enumerate(facts["replacements"]):
+        traces: list[dict[str, Any]] = []
+        rows: list[list[Any]] = []
+        for place, line in enumerate(lines):
+            band = student_interval(100 * lost[list(line.cells)][:, number, chosen])
+            traces.append(line_trace(line, place, middles.tolist(), band.mean))
+            parts = zip(middles, plain(band.mean), plain(band.low), plain(band.high), strict=True)
+            rows += [[line.words, *own] for own in parts]
+        layout = {
+            "xaxis": {"title": {"text": "middle of the window (token)"}},
+            "yaxis": {"title": {"text": "drop of accuracy (points)"}},
+        }
+        columns = ["model", "middle of the window", "drop (points)", "low", "high"]
+        variants.append(Variant({"replaced by": kind}, traces, layout, columns, rows))
+    return Figure(
+        f"pixels-windows{mark}",
+        f"What hangs on each part? ({run.name})",
+        f"Drop of accuracy with a window replaced, mean over seeds, {facts['images_replaced']} test images.",
+        "A line per model over the place of the replaced window.",
+        variants,
+    )
+
+
+def _end_table(run: StoredRun, mark: str) -> Table:
+    """Every model, size of the ends and replacement."""
+    facts, result = run.result.provenance["pixels"], run.result
+    columns = ["model", "rate", "seeds", "accuracy (%)", "tokens at the end", "replaced by", "drop, last (points)"]
+    columns += ["drop, first (points)", "difference", "low", "high"]
+    lost, rows = drops(result), []
+    for line in lines_of(result, row_words):
+        own = list(line.cells)
+        for size, (first, last) in ends(result).items():
+            band = asymmetry_band(result, own, size)
+            for number, kind in enumerate(facts["replacements"]):
+                means = [float(lost[own, number, end].mean()) for end in (last, first)]
+                values = plain(100 * np.array([*means, band.mean[number], band.low[number], band.high[number]]))
+                accuracy = plain(np.array([100 * float(line.mean("test_accuracy"))]))
+                rows.append([line.words, line.shared["rate"], len(own), *accuracy, size, kind, *values])
+    return Table(f"pixels-ends{mark}", f"Both ends of the sequence ({run.name})", columns, rows)
+
+
+def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+    """Influence of every token on the answer, on average 1."""
+    traces, rows = [], []
+    for place, line in enumerate(lines):
+        value = line.mean("influence")
+        value = value / np.nanmean(value)
+        traces.append(line_trace(line, place, range(len(value)), value, mode="lines"))
+        rows += [[line.words, token, own] for token, own in enumerate(plain(value))]
+    layout = {
+        "xaxis": {"title": {"text": "token"}},
+        "yaxis": {"title": {"text": "influence on the answer, by its mean"}, "type": "log"},
+    }
+    return Figure(
+        f"pixels-influence{mark}",
+        f"How much does each token count? ({run.name})",
+        "Gradient of the answer's log-odds by token, geometric mean over images, mean over seeds.",
+        "Influence by token, a line per model.",
+        [Variant({}, traces, layout, ["model", "token", "influence"], rows)],
+    )
+
+
+def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+    """Success of attacks above random pairs, mean over targets."""
+    facts, result = run.result.provenance["pixels"], run.result
+    traces, rows = [], []
+    for place, line in enumerate(lines):
+        own = list(line.cells)
+        above = 100 * (result["success"][own] - result["random_pair"][own]).mean(1)
+        band = student_interval(above)
+        traces.append(line_trace(line, place, facts["attack_regions"], band.mean))
+        parts = zip(facts["attack_regions"], plain(band.mean), plain(band.low), plain(band.high), strict=True)
+        rows += [[line.words, *part] for part in parts]
+    layout = {
+        "xaxis": {"title": {"text": "region that is lent"}, "type": "category"},
+        "yaxis": {"title": {"text": "target named, above random pairs (points)"}},
+    }
+    return Figure(
+        f"pixels-attack{mark}",
+        f"Can pasted pixels steer the answer? ({run.name})",
+        f"Mean of {len(facts['targets'])} targets and of seeds; random pairs: pixels of any other class are lent.",
+        "Success above random pairs by region, a line per model.",
+        [Variant({}, traces, layout, ["model", "region", "above random pairs (points)", "low", "high"], rows)],
+    )

@@ -1,0 +1,104 @@
+"""What the command line shows of a pixels run: accuracy with both ends of images replaced, influence, attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+
+from repflow.core.intervals import bracketed, student_interval
+from repflow.core.results import Result
+from repflow.papers.pixels import asymmetry_band, correlations, drops, ends
+from repflow.report.data.laboratory import Line, best_lines
+from repflow.report.terminal.cell import ABSENT, number
+from repflow.report.terminal.laboratory.table import finding_lines, rate_table
+
+SHOWN = 2
+"""Sizes of regions at both ends that have a table of their own."""
+
+
+def view(result: Result) -> list[RenderableType]:
+    """A table per size of the ends, influence, attacks, all rates, findings."""
+    lines = best_lines(result, row_words, score="test_accuracy")
+    tables: list[RenderableType] = [end_table(result, lines, size) for size in list(ends(result))[:SHOWN]]
+    tables += [influence_table(result, lines)] if "influence" in result else []
+    tables += [attack_table(result, lines)] if "success" in result else []
+    title = "Accuracy (%) of test images as they are, by learning rate"
+    rates = rate_table(result, "test_accuracy", title, named=row_words, shown=lambda share: 100 * share)
+    return [*tables, *([] if rates is None else [rates]), *finding_lines(result)]
+
+
+def row_words(shared: Mapping[str, Any]) -> str:
+    """Row, and what is not usual."""
+    words = [shared["row"]]
+    words += [f"{shared['token_order']} order"] if shared["token_order"] != "row" else []
+    words += [f"{shared['init']} initialisation"] if shared["init"] != "right" else []
+    return ", ".join(words)
+
+
+def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
+    """Drop of accuracy in points at the trailing and the leading end, for each replacement."""
+    facts = result.provenance["pixels"]
+    first, last = ends(result)[size]
+    title = f"Drop of accuracy (points) with the last and the first {size} of {facts['tokens']} tokens replaced"
+    caption = (
+        f"last / first; {facts['images_replaced']} test images; in brackets the 95 % interval of what the last ones "
+        "cost more than the first, for other seeds and images, where there are three seeds"
+    )
+    table = Table(title=title, caption=caption)
+    for column in ("model", "seeds", "accuracy (%)", *facts["replacements"]):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    lost = drops(result)
+    for line in lines:
+        own, band = lost[list(line.cells)], asymmetry_band(result, line.cells, size)
+        cells = [
+            f"{100 * own[:, place, last].mean():.1f} / {100 * own[:, place, first].mean():.1f}"
+            + bracketed(band.low[place], band.high[place], "+.1f", scale=100.0)
+            for place in range(len(facts["replacements"]))
+        ]
+        accuracy = _spread(100 * line.result["test_accuracy"][list(line.cells)])
+        table.add_row(line.words, str(len(line.cells)), accuracy, *cells)
+    return table
+
+
+def _spread(values: np.ndarray) -> str:
+    there = values[np.isfinite(values)]
+    if not len(there):
+        return ABSENT
+    return f"{there.mean():.1f}" + (f" ± {there.std(ddof=1):.1f}" if len(there) > 1 else "")
+
+
+def influence_table(result: Result, lines: Sequence[Line]) -> Table:
+    """Rank correlation of influence and drop over windows."""
+    facts, values = result.provenance["pixels"], correlations(result)
+    windows = values.windows
+    title = (
+        f"Rank correlation of a window's influence on the answer and of what its replacement costs, {windows} windows"
+    )
+    table = Table(title=title, caption="in brackets 95 % intervals over seeds, where there are three")
+    for column in ("model", *facts["replacements"]):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for line in lines:
+        own = values.by_cell[list(line.cells)]
+        bands = [student_interval(own[:, place]) for place in range(own.shape[1])]
+        cells = [number(float(band.mean), 2) + bracketed(band.low, band.high, ".2f") for band in bands]
+        table.add_row(line.words, *cells)
+    return table
+
+
+def attack_table(result: Result, lines: Sequence[Line]) -> Table:
+    """Success of attacks, mean over targets, above the rate of random pairs."""
+    facts = result.provenance["pixels"]
+    title = f"How often (%) the target is named once it lends a region, mean of {len(facts['targets'])} targets"
+    caption = "in brackets what is above the rate with pixels of any other class; base: named without an attack"
+    table = Table(title=title, caption=caption)
+    for column in ("model", "base", *facts["attack_regions"]):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for line in lines:
+        success, pair = (100 * line.mean(name).mean(0) for name in ("success", "random_pair"))
+        cells = [f"{a:.1f} ({a - b:+.1f})" for a, b in zip(success, pair, strict=True)]
+        table.add_row(line.words, number(100 * float(line.mean("base_rate").mean()), 1), *cells)
+    return table

@@ -1,0 +1,201 @@
+"""What `repflow pixels` may be asked for: which classifiers, on which images, what is replaced; no torch.
+
+A row names a model and its frame:
+
+    mamba, mamba/16         S6 with 64 states, or 16; also mamba2, h3, rwkv, s4d, transformer
+    mamba+both              two directions, added
+    mamba+middle            class token behind half of the others; +both+first in front of them; otherwise behind all
+    mamba+mean              no class token, mean over tokens
+    mamba+positions+mlp     with what the transformer has by itself
+    transformer-positions   without it
+
+The frames are those of paper 2's code: three layers of width 32, a class token, RMS norms for mamba and mamba2 and
+LayerNorm for all others, embedding dropout .1; the transformer has learned positions, MLPs of its own width and dropout
+.1, all others none of them. RWKV-4's inner width is twice the stream's, H3's heads have two channels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from repflow.core.errors import InputError, nearest, teach
+from repflow.spec.corruption import PIXELS, check_regions, check_replacements
+from repflow.studies.corrupt.config import Replacing, Targets
+from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
+from repflow.studies.laboratory.cell import Cell, axis
+from repflow.studies.laboratory.config import LaboratoryConfig, check_grid
+from repflow.tasks.pixels.layout import ORDERS, PixelLayout
+
+MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
+PARTS = ("both", "first", "middle", "mean", "positions", "mlp")
+PLACES = {"first": "start", "middle": "middle"}
+INITS = ("right", "published")
+RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
+ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d*))?(?P<parts>(?:[+-][a-z]+)*)")
+STATE, DROPOUT, HEADS = 64, 0.1, 4
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model and its frame, by its word.
+
+    Attributes:
+        word: as it was typed.
+        model: which one.
+        state: states of a channel.
+        parts: what it has beside its mixers.
+    """
+
+    word: str
+    model: str
+    state: int
+    parts: frozenset[str]
+
+    def frame(self, layers: int, width: int, tokens: int) -> dict[str, Any]:
+        """Options of StackConfig but for the images' own."""
+        mixer: dict[str, Any] = {
+            "mamba": {"name": "s6", "state": self.state},
+            "mamba2": {"name": "ssd", "state": self.state},
+            "h3": {"name": "h3", "state": self.state, "head_dim": 2},
+            "rwkv": {"name": "rwkv4", "inner": 2 * width},
+            "s4d": {"name": "s4d", "state": self.state},
+            "transformer": {"name": "softmax_attention", "heads": HEADS, "rotary": 0.0, "bias": True},
+        }[self.model]
+        place = None if "mean" in self.parts else next((PLACES[part] for part in PLACES if part in self.parts), "end")
+        frame: dict[str, Any] = {
+            "mixers": mixer,
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "norm": "rms" if self.model.startswith("mamba") else "layer",
+            "class_token": place,
+            "pooling": "mean",
+            "bidirectional": "both" in self.parts,
+            "embedding_dropout": DROPOUT,
+            "dropout": DROPOUT if self.model == "transformer" else 0.0,
+        }
+        frame |= {"max_position_embeddings": tokens} if "positions" in self.parts else {}
+        return frame | ({"mlp": "gelu", "mlp_size": width} if "mlp" in self.parts else {})
+
+
+def parse_row(word: str) -> Row:
+    """The model that a row names.
+
+    >>> parse_row("mamba/16+both").state, sorted(parse_row("transformer-mlp").parts)
+    (16, ['positions'])
+    """
+    match = ROW.fullmatch(word)
+    model = match["model"] if match else word
+    if match is None or model not in MODELS:
+        expected = "a row such as mamba, mamba/16, mamba+both, h3 or transformer-positions"
+        raise InputError(teach(expected, repr(word), nearest(model, MODELS)))
+    if match["state"] and model in ("transformer", "rwkv"):
+        raise InputError(teach(f"{model} without a number of states", repr(word), f"write {model}"))
+    parts = {"positions", "mlp"} if model == "transformer" else set()
+    for sign, part in re.findall(r"([+-])([a-z]+)", match["parts"]):
+        if part not in PARTS:
+            raise InputError(teach(f"parts of a row: {', '.join(PARTS)}", repr(part), nearest(part, PARTS)))
+        if (part in parts) == (sign == "+"):
+            got = f"{sign}{part} of {model}, which {'has it' if sign == '+' else 'does not have it'}"
+            raise InputError(teach("a part added that is not there, or taken away that is", got, "leave it out"))
+        (parts.add if sign == "+" else parts.discard)(part)
+    if len(parts & {"first", "middle", "mean"}) > 1:
+        raise InputError(teach("one place for the class", repr(word), "choose first, middle or mean"))
+    if "first" in parts and "both" not in parts:
+        remedy = f"write {word}+both: from left to right the first token sees nothing but itself"
+        raise InputError(teach("a class token in front of a model that mixes both ways", repr(word), remedy))
+    return Row(word, model, int(match["state"] or STATE), frozenset(parts))
+
+
+@dataclass(frozen=True)
+class PixelCell(Cell):
+    """One classifier to train.
+
+    Attributes:
+        row: word of its model.
+        layers: number of blocks.
+        width: of the residual stream.
+        token_order: order of the pixels.
+        init: `right`, or `published`: biases of linear layers zeroed, those of Mamba's step sizes too.
+        rate: greatest learning rate.
+        seed: of weights and of the images' order.
+
+    >>> str(PixelCell.parse("mamba+both:3:32:row:right:0.001:0"))
+    'mamba+both:3:32:row:right:0.001:0'
+    """
+
+    example: ClassVar[str] = "mamba:3:32:row:right:0.001:0"
+
+    row: str = axis("rows")
+    layers: int = axis("layers")
+    width: int = axis("widths")
+    token_order: str = axis("orders")
+    init: str = axis("inits")
+    rate: float = axis("rates")
+    seed: int = axis("seeds")
+
+
+@dataclass
+@defaults(
+    {
+        "regions": "tokens that are replaced in test images: windows:K, paper, START:END, first:K, last:K ...",
+        "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
+        "influence": "test images whose gradient says how much each token counts; 0 for none",
+    },
+    inits=listed("initialisation: right, published (biases of linear layers zeroed)", ["right"]),
+    rates=listed("learning rates", ["0.001"]),
+    cells=listed("these models alone: ROW:LAYERS:WIDTH:ORDER:INIT:RATE:SEED, instead of all combinations"),
+    regions=listed("", ["windows:32", "paper"]),
+    steps=option(23_430, "optimiser steps of each model; default 30 epochs of 50,000 images by 64"),
+    batch=option(64, "images of a step"),
+    clip=option(0.0, "greatest norm of a gradient; 0 for no clipping"),
+    flow_samples=option(4, "test images, in grey, for flow, influence and memory of causal models; 0 for none"),
+)
+class PixelsConfig(Replacing, Targets, ImageSource, Inits, LaboratoryConfig):
+    """Which classifiers to train and how; the fields are the command line's options and the `config` of the Result."""
+
+    cell: ClassVar[type[Cell]] = PixelCell
+    command_words: ClassVar[str] = "pixels"
+    separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets")
+
+    rows: list[str] = listed("models: mamba, h3, rwkv, transformer, mamba+both ...", ["mamba", "transformer"])
+    layers: list[str] = listed("numbers of blocks, repeated or comma separated", ["3"])
+    widths: list[str] = listed("widths of the residual stream", ["32"])
+    orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
+    recipe: str = option("published", "optimiser: published (paper 2), strong (S4D's own, see the laboratory's page)")
+    train_images: int | None = option(None, "training images, the first ones; default all, of drawn ones 4,000")
+    test_images: int = option(2000, "test images whose parts are replaced; accuracy as they are is that of all")
+
+    def layout(self, order: str) -> PixelLayout:
+        """How images become sequences."""
+        return PixelLayout(order, grey=self.grey, patch=self.patch or 1)
+
+    def attack_regions(self, tokens: int) -> list[str]:
+        """Those of paper 2's Figure 3."""
+        from repflow.spec.corruption import paper_regions
+
+        return paper_regions("recency-fig3", tokens)
+
+
+def check(config: PixelsConfig) -> None:
+    """Refuse what no model could be trained with; imports no torch."""
+    from repflow.spec.request import check_least
+    from repflow.tasks.pixels.source import check_source
+
+    least: list[Any] = [("--test-images", config.test_images, 2), ("--draws", config.draws, 1)]
+    check_least([*least, ("--influence", config.influence, 0), ("--patch", config.patch, 1)])
+    check_least([("--train-images", config.train_images, 1)])
+    if config.recipe not in RECIPES:
+        raise InputError(teach(f"--recipe {', '.join(RECIPES)}", repr(config.recipe), nearest(config.recipe, RECIPES)))
+    check_source(config.images)
+    check_regions(config.regions)
+    check_replacements(config.replace or PIXELS, PIXELS)
+    for cell in check_grid(config):
+        parse_row(cell.row)
+        config.layout(cell.token_order)
+        if cell.init not in INITS:
+            raise InputError(teach(f"--inits {' or '.join(INITS)}", repr(cell.init), nearest(cell.init, INITS)))
+        if cell.layers < 1 or cell.width < 1:
+            raise InputError(teach("layers and width of at least 1", str(cell), "correct the cell"))

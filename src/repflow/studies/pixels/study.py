@@ -1,0 +1,286 @@
+"""Pixels: what do the answers of classifiers hang on, and is that the recency of state-space models?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from repflow.core.errors import InputError, teach
+from repflow.spec.corruption import AIMED, PIXELS, parse_regions
+from repflow.studies.laboratory.study import Laboratory
+from repflow.studies.pixels.config import ALL, RECIPES, PixelCell, PixelsConfig, check, parse_row
+
+if TYPE_CHECKING:
+    import torch
+
+    from repflow.core.results import Finding
+    from repflow.studies.corrupt.classifier import Subject
+    from repflow.studies.laboratory.study import LaboratoryJob
+    from repflow.tasks.pixels import PixelData
+    from repflow.tasks.prompt import Prompts
+    from repflow.training import BatchSource, OptimiserConfig, Schedule
+    from repflow.training.pixels import PixelRows
+
+DATA_SEED = 0
+"""Of drawn images and of splits: all models learn from the same images."""
+LEVELS = 256
+
+
+class Pixels(Laboratory[PixelsConfig]):
+    """Train a grid of classifiers on images as sequences, and see what their answers hang on."""
+
+    name = "pixels"
+    config = PixelsConfig
+    summary = """Train a grid of classifiers on images as sequences: accuracy with parts of the image replaced.
+
+    Every row, depth, width, order, initialisation, rate and seed is one model. Models of one shape are trained side by
+    side. A stopped or killed run resumes when the same command runs again.
+    """
+    tested: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "test_accuracy": (),
+        "clean_accuracy": (),
+        "accuracy": ("replacement", "region"),
+        "asymmetry": ("replacement", "end"),
+        "asymmetry_error": ("replacement", "end"),
+        "influence": ("token",),
+        "success": ("target", "attack_region"),
+        "random_pair": ("target", "attack_region"),
+        "base_rate": ("target",),
+    }
+
+    def check(self, config: PixelsConfig) -> None:
+        """Refuse wrong options; no torch."""
+        check(config)
+
+    def prepare(
+        self, config: PixelsConfig, models: dict[str, Any], given: Any, progress: Any
+    ) -> LaboratoryJob[PixelsConfig]:
+        """Read the images: regions, targets and batches that do not fit are refused before anything is written."""
+        data = pixel_data(config.images, config.train_images)
+        for cell in config.grid():
+            tokens = config.layout(cell.token_order).tokens(data.train.shape)
+            parse_regions(config.regions, tokens)
+        _targets(config, data)
+        for kind in config.replace:
+            if kind.startswith(AIMED):
+                data.test.class_number(kind.removeprefix(AIMED))
+        if config.batch > len(data.train):
+            expected = f"--batch of at most {len(data.train)}, the training images"
+            raise InputError(teach(expected, str(config.batch), "choose a smaller one"))
+        return super().prepare(config, models, given, progress)
+
+    def digests(self, job: LaboratoryJob[PixelsConfig]) -> dict[str, Any]:
+        """The images: a run is not resumed with others."""
+        data = pixel_data(job.config.images, job.config.train_images)
+        return {"train": data.train.digest(), "test": data.test.digest()}
+
+    def network(self, cell: PixelCell, config: PixelsConfig) -> Any:
+        """A stack of the row in its frame."""
+        import torch
+
+        from repflow.models.stack.config import StackConfig
+        from repflow.models.stack.network import StackForSequenceClassification
+
+        data, layout = pixel_data(config.images, config.train_images), config.layout(cell.token_order)
+        shape = data.train.shape
+        frame = parse_row(cell.row).frame(cell.layers, cell.width, layout.tokens(shape))
+        if cell.init == "published" and frame["mixers"]["name"] == "s6":
+            frame["mixers"]["dt_bias"] = "zero"
+        own: dict[str, Any] = {
+            "input_channels": layout.channels(shape),
+            "input_range": [0, 1],
+            "num_labels": len(data.classes),
+        }
+        kept = {"order": layout.order, "grey": layout.grey, "patch": layout.patch}
+        network = StackForSequenceClassification(StackConfig(vocab_size=LEVELS + 1, pixel_layout=kept, **own, **frame))
+        if cell.init == "published":
+            for part in network.modules():
+                if isinstance(part, torch.nn.Linear) and part.bias is not None:
+                    torch.nn.init.zeros_(part.bias)
+        return network
+
+    def source(self, cell: PixelCell, config: PixelsConfig, device: torch.device) -> BatchSource:
+        """Images that stay on the device, each epoch in an order of its own."""
+        from repflow.training.pixels import PixelBatches
+
+        rows = rows_on(config.images, config.train_images, config.layout(cell.token_order), device)
+        return PixelBatches(rows, config.batch, seed=cell.seed)
+
+    def source_key(self, cell: PixelCell, config: PixelsConfig) -> tuple[Any, ...]:
+        """Models of a seed and an order read the same batches."""
+        return cell.seed, cell.token_order
+
+    def step_tokens(self, cell: PixelCell, config: PixelsConfig) -> float:
+        """Pixels or patches, and the class token."""
+        tokens = config.layout(cell.token_order).tokens(pixel_data(config.images, config.train_images).train.shape)
+        return float(config.batch * (tokens + ("mean" not in parse_row(cell.row).parts)))
+
+    def optimiser(self, cell: PixelCell, config: PixelsConfig) -> OptimiserConfig:
+        """As the recipe has it; decay and rate are the request's."""
+        from repflow.training import OptimiserConfig
+        from repflow.training.recipe import RECIPES as KNOWN
+        from repflow.training.recipe import TORCH_BETAS
+
+        names = [name for name, _ in self.build(cell, config).named_parameters()]
+        rates = KNOWN[RECIPES[config.recipe]].rates(names)
+        return OptimiserConfig(decay=config.decay, betas=TORCH_BETAS, rates=rates)
+
+    def schedule(self, config: PixelsConfig) -> Schedule:
+        """Cosine to 0, which moves once an epoch."""
+        from repflow.training import Schedule
+
+        epoch = max(1, len(pixel_data(config.images, config.train_images).train) // config.batch)
+        return Schedule("cosine", warmup=round(config.warmup * config.steps), stage=min(epoch, config.steps))
+
+    def evaluate(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, np.ndarray]:
+        """Accuracy as images are, with every region replaced, influence of every token, and attacks."""
+        from repflow.studies.corrupt.classifier import Subject
+        from repflow.studies.corrupt.study import geometric_mean
+
+        data = pixel_data(config.images, config.train_images)
+        layout = config.layout(cell.token_order)
+        whole = Subject.of(_classifier(network, cell), data.test, layout)
+        images = data.test.first(min(config.test_images, len(data.test)))
+        subject = Subject.of(whole.classifier, images, layout)
+        arrays = {
+            "test_accuracy": np.array((whole.predictions() == data.test.labels).mean()),
+            "clean_accuracy": np.array((subject.predictions() == images.labels).mean()),
+            **_replaced(subject, config),
+        }
+        if config.influence:
+            arrays["influence"] = geometric_mean(subject.influence(config.influence))
+        return arrays | _attacked(subject, config, data)
+
+    def prompts(self, cell: PixelCell, config: PixelsConfig) -> Prompts | None:
+        """Test images in grey, whose brightness is the token's id; None for models that mix both ways."""
+        from repflow.tasks.pixels.prompts import image_prompts
+
+        parts = parse_row(cell.row).parts
+        if "both" in parts or (config.patch or 1) > 1:
+            return None
+        images = pixel_data(config.images, config.train_images).test
+        place = None if "mean" in parts else "middle" if "middle" in parts else "end"
+        return image_prompts(
+            images.first(min(config.flow_samples, len(images))), order=cell.token_order, class_token=place
+        )
+
+    def facts(self, config: PixelsConfig) -> dict[str, Any]:
+        """Images, regions, replacements, targets, and what guessing gives."""
+        from repflow.papers.pixels import end_pairs
+        from repflow.studies.corrupt.summary import chance_of
+
+        data = pixel_data(config.images, config.train_images)
+        images = data.test.first(min(config.test_images, len(data.test)))
+        tokens = config.layout(config.grid()[0].token_order).tokens(data.train.shape)
+        regions = parse_regions(config.regions, tokens)
+        return {
+            **data.facts(),
+            "images_replaced": len(images),
+            "chance": chance_of(images.labels),
+            "tokens": tokens,
+            "regions": [str(region) for region in regions],
+            "ends": list(end_pairs([(region.start, region.end) for region in regions], tokens)),
+            "replacements": list(kinds_of(config)),
+            "targets": [data.classes[target] for target in _targets(config, data)],
+            "attack_regions": config.attack_regions(tokens),
+        }
+
+    def findings(self, config: PixelsConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
+        """Models that are not better than guessing: nothing follows from their drops."""
+        from repflow.core.results import Finding
+
+        chance = self.facts(config)["chance"]
+        weak = [
+            str(cell)
+            for cell, value in zip(config.grid(), arrays["test_accuracy"], strict=True)
+            if np.isfinite(value) and value < 2 * chance
+        ]
+        if not weak:
+            return []
+        named = ", ".join(weak[:3]) + (f" and {len(weak) - 3} more" if len(weak) > 3 else "")
+        text = f"below twice the accuracy of guessing ({100 * chance:.0f} %): {named}; their drops say nothing"
+        return [Finding("not_learned", None, text)]
+
+
+def kinds_of(config: PixelsConfig) -> Sequence[str]:
+    """Replacements."""
+    return config.replace or PIXELS
+
+
+def _targets(config: PixelsConfig, data: PixelData) -> list[int]:
+    """Numbers of the classes that attacks steer to."""
+    names = list(data.classes) if config.targets == [ALL] else config.targets
+    targets = [data.test.class_number(name) for name in names]
+    if len(set(targets)) < len(targets):
+        raise InputError(teach("different targets", ",".join(names), "name each class once"))
+    return targets
+
+
+def _classifier(network: Any, cell: PixelCell) -> Any:
+    from repflow.models.classifier import Classifier
+
+    return Classifier(network, name=str(cell))
+
+
+def _replaced(subject: Subject, config: PixelsConfig) -> dict[str, np.ndarray]:
+    """Accuracy by replacement and region, and what the last tokens cost more than the first."""
+    from repflow.papers.pixels import end_pairs, uneven
+
+    regions = parse_regions(config.regions, subject.tokens)
+    pairs = end_pairs([(region.start, region.end) for region in regions], subject.tokens)
+    accuracy, uneven_ends = [], []
+    for kind in kinds_of(config):
+        named = [subject.drawn(region, kind, seed=DATA_SEED, draws=config.draws) for region in regions]
+        right = (np.array(named) == subject.images.labels).mean(1)
+        accuracy.append(right.mean(1))
+        uneven_ends.append([uneven(right[first], right[last]) for first, last in pairs.values()])
+    both = np.array(uneven_ends).reshape(len(accuracy), len(pairs), 2)
+    return {"accuracy": np.array(accuracy), "asymmetry": both[..., 0], "asymmetry_error": both[..., 1]}
+
+
+def _attacked(subject: Subject, config: PixelsConfig, data: PixelData) -> dict[str, np.ndarray]:
+    """Rates of naming the targets, where some are asked for."""
+    from repflow.spec.corruption import RANDOM_PAIR, TARGET
+
+    targets = _targets(config, data)
+    if not targets:
+        return {}
+    regions = parse_regions(config.attack_regions(subject.tokens), subject.tokens)
+    labels, clean = subject.images.labels, subject.predictions()
+    rates: dict[str, Any] = {"success": [], "random_pair": []}
+    for target in targets:
+        others = labels != target
+        for name, kind in (("success", TARGET), ("random_pair", RANDOM_PAIR)):
+            draws = range(config.draws)
+            named = [
+                [subject.replaced(region, kind, seed=DATA_SEED, draw=draw, target=target)[others] for draw in draws]
+                for region in regions
+            ]
+            rates[name].append((np.array(named) == target).mean((1, 2)))
+    rates["base_rate"] = [(clean[labels != target] == target).mean() for target in targets]
+    return {name: np.array(values) for name, values in rates.items()}
+
+
+@functools.lru_cache(maxsize=2)
+def pixel_data(images: str, train: int | None) -> PixelData:
+    """The images of a request, read once."""
+    from repflow.tasks.pixels import load_images
+
+    return load_images(images, train=train, seed=DATA_SEED)
+
+
+@functools.lru_cache(maxsize=4)
+def rows_on(images: str, train: int | None, layout: Any, device: torch.device) -> PixelRows:
+    """Training images on a device, once for all models that read them in this order."""
+    from repflow.training.pixels import PixelRows
+
+    return PixelRows(pixel_data(images, train).train, layout, device=device)
+
+
+STUDY = Pixels()
+check_request = STUDY.check_request
+run = STUDY.run
+run_name = STUDY.run_name

@@ -1,0 +1,217 @@
+"""The pixel laboratory on the built-in images: frames, training, readings, refusals; its analysis on made-up runs."""
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from scipy import stats
+from typer.testing import CliRunner
+
+from repflow.cli.main import app
+from repflow.core.intervals import nested_interval
+from repflow.core.results import Result
+from repflow.models.classifier import load_classifier
+from repflow.papers import pixels as papers
+from repflow.report.terminal import view_of
+from repflow.studies.corrupt import study as corrupt
+from repflow.studies.corrupt.config import CorruptConfig
+from repflow.studies.pixels.config import PixelCell, PixelsConfig, parse_row
+from repflow.studies.pixels.study import STUDY, pixel_data
+
+SMALL = {
+    "layers": ["1"], "widths": ["8"], "images": "drawn:8", "steps": 4, "batch": 10, "train_images": 40,
+    "test_images": 30, "regions": ["windows:8", "0:4", "60:64"], "replace": ["normal", "same"], "influence": 2,
+    "device": "cpu",
+}  # fmt: skip
+CELLS = ["mamba/4:1:8:row:right:0.01:0", "mamba/4:1:8:row:right:0.01:1", "transformer:1:8:reversed:published:0.01:0"]
+
+
+def config(**more):
+    return PixelsConfig(**{**SMALL, "flow_samples": 0, **more})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    asked = config(cells=CELLS, targets=["two", "dots"], keep_models=True, flow_samples=2)
+    return out, STUDY.run(asked, out=out, name="p")
+
+
+def test_what_a_run_has(whole):
+    _, result = whole
+    facts = result.provenance["pixels"]
+    assert result["accuracy"].shape == (3, 2, 10)
+    assert facts["regions"][-2:] == ["0:4", "60:64"]
+    assert facts["ends"] == [8, 4]
+    assert facts["attack_regions"] == ["0:16", "48:64", "0:30", "34:64"]
+    assert result["success"].shape == (3, 2, 4)
+    assert result["influence"].shape == (3, 64)
+    assert np.isfinite(result["token_similarity"][:, :2]).all()
+    assert np.isfinite(result["half_reach"]).all()
+    shown = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    for part in view_of("pixels").view(result):
+        shown.print(part)
+    text = shown.export_text()
+    assert "transformer, reversed order, published initialisation" in text
+    assert "mean of 2 targets" in text
+
+
+def test_a_kept_model_gives_the_same_numbers_by_repflow_corrupt(whole):
+    out, result = whole
+    folder = out / "p.models" / "transformer_1_8_reversed_published_0.01_0"
+    classifier = load_classifier(str(folder), device="cpu")
+    assert classifier.layout.order == "reversed"
+    asked = CorruptConfig(images="drawn:8", samples=30, regions=SMALL["regions"], replace=SMALL["replace"], influence=2)
+    again = corrupt.run(asked, subject=classifier.network)
+    assert again["accuracy"] == pytest.approx(result["accuracy"][2])
+    assert again["influence"] == pytest.approx(result["influence"][2], rel=1e-5)
+
+
+def test_the_asymmetry_is_that_of_the_accuracies(whole):
+    _, result = whole
+    lost = papers.drops(result)
+    for place, (first, last) in enumerate(papers.ends(result).values()):
+        assert result["asymmetry"][..., place] == pytest.approx(lost[..., last] - lost[..., first])
+    assert (result["asymmetry_error"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("mamba", {"norm": "rms", "class_token": "end", "dropout": 0.0, "bidirectional": False}),
+        ("mamba+both+first", {"class_token": "start", "bidirectional": True}),
+        ("s4d+mean", {"class_token": None, "pooling": "mean", "norm": "layer"}),
+        ("mamba+positions+mlp", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024}),
+        ("transformer", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024, "dropout": 0.1}),
+        ("rwkv", {"mixers": {"name": "rwkv4", "inner": 64}}),
+    ],
+)
+def test_frames(word, said):
+    frame = parse_row(word).frame(3, 32, 1024)
+    assert {key: frame[key] for key in said} == said
+    assert ("mlp" in frame) == ("mlp" in said)
+
+
+def test_the_published_initialisation_zeroes_biases_and_nothing_else():
+    right, published = (
+        STUDY.build(PixelCell("mamba", 1, 8, "row", init, 0.001, 0), config()).state_dict()
+        for init in ("right", "published")
+    )
+    for name, value in right.items():
+        linear = name.endswith(("dt_proj.bias", "input_projection.bias"))
+        assert torch.equal(published[name], torch.zeros_like(value) if linear else value), name
+
+
+def test_rates_of_the_strong_recipe():
+    cell = PixelCell("s4d+mean", 1, 8, "row", "right", 0.01, 0)
+    strong = STUDY.optimiser(cell, config(recipe="strong"))
+    assert list(strong.rates.values()) == [0.1]
+    assert not STUDY.optimiser(cell, config()).rates
+    assert not STUDY.optimiser(PixelCell("transformer", 1, 8, "row", "right", 0.01, 0), config(recipe="strong")).rates
+    schedule = STUDY.schedule(config(steps=40))
+    assert schedule.stage == 4  # 40 images by 10
+    assert schedule.rate(1.0, 0, 40) == schedule.rate(1.0, 3, 40) > schedule.rate(1.0, 4, 40)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--rows mambo", "did you mean"),
+        ("--rows mamba+first", "sees nothing but itself"),
+        ("--rows mamba-mlp", "does not have it"),
+        ("--rows transformer+mlp", "which has it"),
+        ("--rows mamba+mean+middle", "one place for the class"),
+        ("--rows mamba+bath", "parts of a row"),
+        ("--rows transformer/16", "without a number of states"),
+        ("--orders spiral", "--order row"),
+        ("--inits wrong", "--inits right or published"),
+        ("--recipe weak", "--recipe published, strong"),
+        ("--images nowhere", "which is not there"),
+        ("--images drawn:8 --regions 60:70 --batch 4", "inside of 64 tokens"),
+        ("--images drawn:8 --regions last:4 --targets frog", "a class among disc"),
+        ("--images drawn:8 --regions last:4 --replace target:frog", "a class among disc"),
+        ("--images drawn:8 --regions last:4 --train-images 40 --batch 64", "--batch of at most 40"),
+        ("--replace noise", "--replace normal"),
+        ("--cells mamba:3", "a cell as ROW:LAYERS:WIDTH:TOKEN_ORDER:INIT:RATE:SEED"),
+    ],
+)
+def test_refused(words, said, tmp_path):
+    done = CliRunner().invoke(app, ["pixels", *words.split(), "--out", str(tmp_path / "runs")])
+    assert done.exit_code == 2, done.output
+    assert said in " ".join(done.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_images_are_part_of_a_run():
+    digests = STUDY.digests(STUDY.prepare(config(), {}, None, None))
+    data = pixel_data("drawn:8", 40)
+    assert digests == {"train": data.train.digest(), "test": data.test.digest()}
+
+
+def made_up(*, recency, seeds=3, images=2000, spread=0.01):
+    """A run of two models whose drops are known: the first loses most at the end, the second alike everywhere."""
+    random = np.random.default_rng(1)
+    regions = [f"{at}:{at + 8}" for at in range(0, 64, 8)]
+    place = np.arange(8)
+    lost = np.stack([recency * place / 7, np.full(8, 0.1)]).repeat(seeds, 0)
+    lost = lost + spread * random.standard_normal(lost.shape)
+    clean = np.full(2 * seeds, 0.6)
+    influence = np.stack([np.exp(place), np.ones(8) + 0.01 * random.standard_normal(8)]).repeat(seeds, 0)
+    arrays = {
+        "clean_accuracy": clean,
+        "test_accuracy": clean,
+        "accuracy": (clean[:, None] - lost)[:, None],
+        "asymmetry": (lost[:, -1] - lost[:, 0])[:, None, None],
+        "asymmetry_error": np.full((2 * seeds, 1, 1), 0.4 / np.sqrt(images)),
+        "influence": influence.repeat(8, 1),
+    }
+    axes = {name: ("cell", *STUDY.tested[name]) for name in arrays}
+    facts = {"regions": regions, "replacements": ["same"], "tokens": 64, "chance": 0.1, "images_replaced": images}
+    rows = [{"row": row, "seed": seed, "cell": f"{row}:{seed}"} for row in "ab" for seed in range(seeds)]
+    return Result(arrays, axes, {}, {"pixels": facts, "cells": rows})
+
+
+def test_recency_and_its_absence_are_seen_in_made_up_runs():
+    result = made_up(recency=0.3)
+    band = papers.asymmetry_band(result, range(3), 8)
+    assert band.low[0] > 0.2
+    assert band.high[0] < 0.4
+    band = papers.asymmetry_band(result, range(3, 6), 8)
+    assert band.low[0] < 0 < band.high[0]
+    ranks = papers.correlations(result)
+    assert ranks.windows == 8
+    assert (ranks.by_cell[:3] > 0.95).all()
+    assert papers.corrected(result)[0, 0, -1] == pytest.approx(papers.drops(result)[0, 0, -1] / 0.5)
+
+
+def test_rank_correlations_are_those_of_scipy():
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        a, b = random.integers(0, 6, (2, 20)).astype(float)
+        assert papers.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert np.isnan(papers.spearman(np.ones(3), np.arange(3.0)))
+
+
+def test_intervals_cover_other_seeds_and_other_images():
+    """Trainings that share their images: Student's over seeds alone covers 64 % where seeds do not differ."""
+    random = np.random.default_rng(0)
+    held = dict.fromkeys(("nested", "seeds"), 0)
+    for _ in range(400):
+        values = 0.1 + 0.4 * random.standard_normal(200) + 0.2 * random.standard_normal((3, 200))
+        mean, error = values.mean(1), values.std(1, ddof=1) / np.sqrt(200)
+        for name, own in (("nested", error), ("seeds", np.zeros(3))):
+            band = nested_interval(mean, own, 200)
+            held[name] += band.low <= 0.1 <= band.high
+    assert held["nested"] >= 0.93 * 400
+    assert held["seeds"] < 0.75 * 400
+
+
+@pytest.mark.parametrize("table", ["TABLE1", "TABLE3"])
+def test_printed_values_are_those_of_the_notes(table):
+    """Table 1 prints its relative drops too: they agree with its accuracies but for rounding."""
+    if table == "TABLE3":
+        assert papers.TABLE3["mamba"]["768:1024"] == 0.099
+        return
+    for model, row in papers.TABLE1.items():
+        for value, printed in zip(row.values(), papers.RELATIVE1[model], strict=True):
+            assert 100 * (papers.CLEAN[model] - value) / papers.CLEAN[model] == pytest.approx(printed, abs=0.2)

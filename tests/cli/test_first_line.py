@@ -65,6 +65,7 @@ LINES = {
     "corrupt": ["corrupt", f"corrupt {MODEL}"],
     "attack": ["attack", f"attack {MODEL}"],
     "recall": ["recall", "recall --dry-run", "recall --json"],
+    "pixels": ["pixels --images drawn:8 --regions paper", "pixels --images drawn:8 --regions paper --dry-run"],
     "memory": [f"memory {MODEL} {OTHER} {SMALL}", "memory"],
     "diagnose": ["diagnose zoo:hybrid", "diagnose"],
     "twins": [f"twins {MODEL} --lengths 8"],

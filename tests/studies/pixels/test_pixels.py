@@ -104,10 +104,12 @@ def test_the_published_initialisation_zeroes_biases_and_nothing_else():
 
 def test_rates_of_the_strong_recipe():
     cell = PixelCell("s4d+mean", 1, 8, "row", "right", 0.01, 0)
-    strong = STUDY.optimiser(cell, config(recipe="strong"))
+    strong = STUDY.optimiser(cell, config(optimiser="strong"))
     assert list(strong.rates.values()) == [0.1]
     assert not STUDY.optimiser(cell, config()).rates
-    assert not STUDY.optimiser(PixelCell("transformer", 1, 8, "row", "right", 0.01, 0), config(recipe="strong")).rates
+    assert not STUDY.optimiser(
+        PixelCell("transformer", 1, 8, "row", "right", 0.01, 0), config(optimiser="strong")
+    ).rates
     schedule = STUDY.schedule(config(steps=40))
     assert schedule.stage == 4  # 40 images by 10
     assert schedule.rate(1.0, 0, 40) == schedule.rate(1.0, 3, 40) > schedule.rate(1.0, 4, 40)
@@ -125,12 +127,14 @@ def test_rates_of_the_strong_recipe():
         ("--rows transformer/16", "without a number of states"),
         ("--orders spiral", "--order row"),
         ("--inits wrong", "--inits right or published"),
-        ("--recipe weak", "--recipe published, strong"),
+        ("--optimiser weak", "--optimiser published, strong"),
         ("--images nowhere", "which is not there"),
         ("--images drawn:8 --regions 60:70 --batch 4", "inside of 64 tokens"),
         ("--images drawn:8 --regions last:4 --targets frog", "a class among disc"),
         ("--images drawn:8 --regions last:4 --replace target:frog", "a class among disc"),
         ("--images drawn:8 --regions last:4 --train-images 40 --batch 64", "--batch of at most 40"),
+        ("--images drawn:8 --regions last:4 --test-images 12", "at least 2 test images of every class"),
+        ("--images drawn:8 --regions last:4 --test-images 4 --replace mean --targets two", "raise --test-images"),
         ("--replace noise", "--replace normal"),
         ("--cells mamba:3", "a cell as ROW:LAYERS:WIDTH:TOKEN_ORDER:INIT:RATE:SEED"),
     ],

@@ -72,14 +72,8 @@ class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
     task=AUTO,
     samples=256,
 )
-class CorruptConfig(Corrupted):
+class CorruptConfig(Replacing, Corrupted):
     """What to replace; the fields are the command line's options and the `config` of the Result."""
-
-    replace: list[str] = listed(
-        f"by what: {', '.join(PIXELS)}, target:CLASS for pixels; {', '.join(TEXT)} for text; default all that fit"
-    )
-
-    influence: int = option(16, "images whose gradient says how much each token of an image counts; 0 for none")
 
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""

@@ -25,7 +25,7 @@ from repflow.spec.corruption import PIXELS, check_regions, check_replacements
 from repflow.studies.corrupt.config import Replacing, Targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
-from repflow.studies.laboratory.config import LaboratoryConfig, check_grid
+from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid
 from repflow.tasks.pixels.layout import ORDERS, PixelLayout
 
 MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
@@ -144,6 +144,9 @@ class PixelCell(Cell):
         "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
         "influence": "test images whose gradient says how much each token counts; 0 for none",
     },
+    rows=listed("models: mamba, h3, rwkv, transformer, mamba+both ...", ["mamba", "transformer"]),
+    layers=listed("numbers of blocks, repeated or comma separated", ["3"]),
+    widths=listed("widths of the residual stream", ["32"]),
     inits=listed("initialisation: right, published (biases of linear layers zeroed)", ["right"]),
     rates=listed("learning rates", ["0.001"]),
     cells=listed("these models alone: ROW:LAYERS:WIDTH:ORDER:INIT:RATE:SEED, instead of all combinations"),
@@ -153,18 +156,17 @@ class PixelCell(Cell):
     clip=option(0.0, "greatest norm of a gradient; 0 for no clipping"),
     flow_samples=option(4, "test images, in grey, for flow, influence and memory of causal models; 0 for none"),
 )
-class PixelsConfig(Replacing, Targets, ImageSource, Inits, LaboratoryConfig):
+class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryConfig):
     """Which classifiers to train and how; the fields are the command line's options and the `config` of the Result."""
 
     cell: ClassVar[type[Cell]] = PixelCell
     command_words: ClassVar[str] = "pixels"
     separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets")
 
-    rows: list[str] = listed("models: mamba, h3, rwkv, transformer, mamba+both ...", ["mamba", "transformer"])
-    layers: list[str] = listed("numbers of blocks, repeated or comma separated", ["3"])
-    widths: list[str] = listed("widths of the residual stream", ["32"])
     orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
-    recipe: str = option("published", "optimiser: published (paper 2), strong (S4D's own, see the laboratory's page)")
+    optimiser: str = option(
+        "published", "how weights are updated: published (paper 2), strong (S4D's own, see the laboratory's page)"
+    )
     train_images: int | None = option(None, "training images, the first ones; default all, of drawn ones 4,000")
     test_images: int = option(2000, "test images whose parts are replaced; accuracy as they are is that of all")
 
@@ -187,8 +189,9 @@ def check(config: PixelsConfig) -> None:
     least: list[Any] = [("--test-images", config.test_images, 2), ("--draws", config.draws, 1)]
     check_least([*least, ("--influence", config.influence, 0), ("--patch", config.patch, 1)])
     check_least([("--train-images", config.train_images, 1)])
-    if config.recipe not in RECIPES:
-        raise InputError(teach(f"--recipe {', '.join(RECIPES)}", repr(config.recipe), nearest(config.recipe, RECIPES)))
+    if config.optimiser not in RECIPES:
+        expected, got = f"--optimiser {', '.join(RECIPES)}", repr(config.optimiser)
+        raise InputError(teach(expected, got, nearest(config.optimiser, RECIPES)))
     check_source(config.images)
     check_regions(config.regions)
     check_replacements(config.replace or PIXELS, PIXELS)

@@ -63,10 +63,7 @@ class Pixels(Laboratory[PixelsConfig]):
         for cell in config.grid():
             tokens = config.layout(cell.token_order).tokens(data.train.shape)
             parse_regions(config.regions, tokens)
-        _targets(config, data)
-        for kind in config.replace:
-            if kind.startswith(AIMED):
-                data.test.class_number(kind.removeprefix(AIMED))
+        check_lenders(config, data)
         if config.batch > len(data.train):
             expected = f"--batch of at most {len(data.train)}, the training images"
             raise InputError(teach(expected, str(config.batch), "choose a smaller one"))
@@ -125,7 +122,7 @@ class Pixels(Laboratory[PixelsConfig]):
         from repflow.training.recipe import TORCH_BETAS
 
         names = [name for name, _ in self.build(cell, config).named_parameters()]
-        rates = KNOWN[RECIPES[config.recipe]].rates(names)
+        rates = KNOWN[RECIPES[config.optimiser]].rates(names)
         return OptimiserConfig(decay=config.decay, betas=TORCH_BETAS, rates=rates)
 
     def schedule(self, config: PixelsConfig) -> Schedule:
@@ -203,6 +200,21 @@ class Pixels(Laboratory[PixelsConfig]):
         named = ", ".join(weak[:3]) + (f" and {len(weak) - 3} more" if len(weak) > 3 else "")
         text = f"below twice the accuracy of guessing ({100 * chance:.0f} %): {named}; their drops say nothing"
         return [Finding("not_learned", None, text)]
+
+
+def check_lenders(config: PixelsConfig, data: PixelData) -> None:
+    """Refuse too few test images to lend each other pixels, before anything is trained."""
+    images = data.test.first(min(config.test_images, len(data.test)))
+    counts = np.bincount(images.labels, minlength=len(data.classes))
+    aimed = [kind.removeprefix(AIMED) for kind in kinds_of(config) if kind.startswith(AIMED)]
+    wanted = {*_targets(config, data), *(data.test.class_number(name) for name in aimed)}
+    if "same" in kinds_of(config) and counts[counts > 0].min() < 2:
+        expected = "at least 2 test images of every class, to lend pixels to each other"
+        raise InputError(teach(expected, f"1 of {data.classes[int(np.argmin(counts))]}", "raise --test-images"))
+    for target in wanted:
+        if not 0 < counts[target] < len(images):
+            got = f"{counts[target]} of {len(images)} of {data.classes[target]}"
+            raise InputError(teach("test images of the target class and of others", got, "raise --test-images"))
 
 
 def kinds_of(config: PixelsConfig) -> Sequence[str]:

@@ -14,7 +14,7 @@ from repflow.report.data.laboratory import Line, best_lines, lines_of
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import plain
-from repflow.report.sections.laboratory.curve import curve_figure, line_trace
+from repflow.report.sections.laboratory.curve import Mark, curve_figure, line_trace, marked, trained_words
 from repflow.report.terminal.laboratory.pixels import row_words
 
 SAME = "Means over equal spans of steps, on training images."
@@ -23,8 +23,7 @@ SAME = "Means over equal spans of steps, on training images."
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     """Figures of every run of pixels; None where there is none."""
     blocks: list[Block] = []
-    for place, run in enumerate(run for run in runs if run.study == "pixels"):
-        mark = "" if place == 0 else f"-{place + 1}"
+    for run, mark in marked(runs, "pixels"):
         lines = best_lines(run.result, row_words, score="test_accuracy")
         blocks += [_window_figure(run, lines, mark), _end_table(run, mark)]
         blocks += [_influence_figure(run, lines, mark)] if "influence" in run.result else []
@@ -33,7 +32,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         blocks.append(curve_figure(run, lines, mark, curves=curves, caption=SAME))
         if run.result.findings:
             said = [finding.message for finding in run.result.findings]
-            blocks.append(Text(f"pixels-findings{mark}", f"{run.name}: what to know", said))
+            blocks.append(Text(f"pixels-findings{mark.id}", f"What to know{mark.title}", said))
     if not blocks:
         return None
     lead = (
@@ -43,7 +42,26 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     return Content(lead, blocks)
 
 
-def _window_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+def _basis(run: StoredRun) -> str:
+    """What the numbers of a run rest on."""
+    facts = run.result.provenance["pixels"]
+    return f"{facts['images_replaced']:,} test images of {facts['tokens']:,} tokens, {trained_words(run)}"
+
+
+def _reading(run: StoredRun, lines: Sequence[Line], number: int) -> str:
+    """What the first and the last window cost each model."""
+    chosen, lost = windows(run.result), drops(run.result)
+    kind = run.result.provenance["pixels"]["replacements"][number]
+    said = []
+    for line in lines[:3]:
+        first, last = (100 * float(lost[list(line.cells)][:, number, chosen[end]].mean()) for end in (0, -1))
+        said.append(
+            f"{line.words.replace(', ', ' in ', 1)} {last:.1f} points at the last window and {first:.1f} at the first"
+        )
+    return f"Replaced by {kind}: {'; '.join(said)}."
+
+
+def _window_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
     """Drop of accuracy over the place of the window; a variant per replacement."""
     facts, chosen = run.result.provenance["pixels"], windows(run.result)
     middles = bounds(run.result)[chosen].mean(1)
@@ -61,17 +79,20 @@ def _window_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
             "yaxis": {"title": {"text": "drop of accuracy (points)"}},
         }
         columns = ["model", "middle of the window", "drop (points)", "low", "high"]
-        variants.append(Variant({"replaced by": kind}, traces, layout, columns, rows))
+        reading = _reading(run, lines, number)
+        variants.append(
+            Variant({"replaced by": kind}, traces, layout, columns, rows, reading=reading, basis=_basis(run))
+        )
     return Figure(
-        f"pixels-windows{mark}",
-        f"What hangs on each part? ({run.name})",
+        f"pixels-windows{mark.id}",
+        f"What hangs on each part?{mark.title}",
         f"Drop of accuracy with a window replaced, mean over seeds, {facts['images_replaced']} test images.",
         "A line per model over the place of the replaced window.",
         variants,
     )
 
 
-def _end_table(run: StoredRun, mark: str) -> Table:
+def _end_table(run: StoredRun, mark: Mark) -> Table:
     """Every model, size of the ends and replacement."""
     facts, result = run.result.provenance["pixels"], run.result
     columns = ["model", "rate", "seeds", "accuracy (%)", "tokens at the end", "replaced by", "drop, last (points)"]
@@ -86,10 +107,10 @@ def _end_table(run: StoredRun, mark: str) -> Table:
                 values = plain(100 * np.array([*means, band.mean[number], band.low[number], band.high[number]]))
                 accuracy = plain(np.array([100 * float(line.mean("test_accuracy"))]))
                 rows.append([line.words, line.shared["rate"], len(own), *accuracy, size, kind, *values])
-    return Table(f"pixels-ends{mark}", f"Both ends of the sequence ({run.name})", columns, rows)
+    return Table(f"pixels-ends{mark.id}", f"Both ends of the sequence{mark.title}", columns, rows)
 
 
-def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
     """Influence of every token on the answer, on average 1."""
     traces, rows = [], []
     for place, line in enumerate(lines):
@@ -102,15 +123,15 @@ def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figur
         "yaxis": {"title": {"text": "influence on the answer, by its mean"}, "type": "log"},
     }
     return Figure(
-        f"pixels-influence{mark}",
-        f"How much does each token count? ({run.name})",
+        f"pixels-influence{mark.id}",
+        f"How much does each token count?{mark.title}",
         "Gradient of the answer's log-odds by token, geometric mean over images, mean over seeds.",
         "Influence by token, a line per model.",
-        [Variant({}, traces, layout, ["model", "token", "influence"], rows)],
+        [Variant({}, traces, layout, ["model", "token", "influence"], rows, basis=_basis(run))],
     )
 
 
-def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
+def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
     """Success of attacks above random pairs, mean over targets."""
     facts, result = run.result.provenance["pixels"], run.result
     traces, rows = [], []
@@ -125,10 +146,11 @@ def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: str) -> Figure:
         "xaxis": {"title": {"text": "region that is lent"}, "type": "category"},
         "yaxis": {"title": {"text": "target named, above random pairs (points)"}},
     }
+    columns = ["model", "region", "above random pairs (points)", "low", "high"]
     return Figure(
-        f"pixels-attack{mark}",
-        f"Can pasted pixels steer the answer? ({run.name})",
+        f"pixels-attack{mark.id}",
+        f"Can pasted pixels steer the answer?{mark.title}",
         f"Mean of {len(facts['targets'])} targets and of seeds; random pairs: pixels of any other class are lent.",
         "Success above random pairs by region, a line per model.",
-        [Variant({}, traces, layout, ["model", "region", "above random pairs (points)", "low", "high"], rows)],
+        [Variant({}, traces, layout, columns, rows, basis=_basis(run))],
     )

@@ -1,12 +1,14 @@
 """Training several stacks as one model: each ends with the weights that it has when trained alone."""
 
+import math
+
 import pytest
 import torch
 
 from repflow.core.errors import InputError
 from repflow.models.stack.replicas import ReplicaStack
 from repflow.tasks import RecallSetting
-from repflow.training import Batch, OptimiserConfig, train
+from repflow.training import Batch, OptimiserConfig, Schedule, train
 from repflow.training.recall import RecallBatches
 from repflow.training.replicas import ReplicaAdamW, ReplicaBatches, ReplicaLoss
 from tests.training.tiny_training import assert_equal_bits, config, network, weights, without_clock
@@ -46,6 +48,32 @@ def test_a_replica_ends_as_it_does_alone(clip):
         assert run.history[f"loss {number}"] == pytest.approx(one.history["loss"], rel=1e-6)
         for name, value in alone.named_parameters():
             assert torch.allclose(together[number].get_parameter(name), value, rtol=1e-9, atol=1e-12), name
+
+
+def test_a_replica_ends_as_in_a_plain_loop_of_torch():
+    """Schedule, clipping, decay and rates against torch's own AdamW; every weight to 1e-12 after 40 steps."""
+    steps, factors = 40, (1.0, 2.0, 4.0)
+    how = {"steps": steps, "schedule": Schedule("cosine", warmup=4), "clip": 0.5}
+    _, _, together = trained(factors, **how)
+    for number, alone in enumerate(stacks()):
+        kinds = {True: [], False: []}
+        for name, parameter in alone.named_parameters():
+            kinds[parameter.ndim > 1 and not name.endswith("A_log")].append(parameter)
+        groups = [{"params": kinds[decays], "weight_decay": 0.1 * decays} for decays in (True, False)]
+        optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+        for step in range(steps):
+            share = (step + 1) / 4 if step < 4 else 0.5 * (1 + math.cos(math.pi * (step - 4) / (steps - 4)))
+            for group in optimiser.param_groups:
+                group["lr"] = 1e-2 * factors[number] * share
+            batch = rows(10 + number).batch(step)
+            logits = alone(batch.inputs).logits[torch.arange(4)[:, None], batch.positions]
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+            optimiser.step()
+        for name, value in alone.named_parameters():
+            assert torch.allclose(together[number].get_parameter(name), value, rtol=0, atol=1e-12), name
 
 
 def test_a_checkpoint_is_gone_on_from(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ _FLOW, _CHECK = "repflow.studies.reproduce.flow", "repflow.studies.reproduce.agr
 _INFLUENCE, _NEEDLE = "repflow.studies.reproduce.influence", "repflow.studies.reproduce.needle"
 _MEMORY, _DYNAMICS = "repflow.studies.reproduce.memory", "repflow.studies.reproduce.dynamics"
 _PIXELS = "classifiers trained on the pixels of CIFAR-10, the planned pixel laboratory"
-_RECALL = "stacks trained on associative recall with and without polarization, the planned recall laboratory"
+_POLES, _TRAINED = "repflow.studies.reproduce.polarization", ("tiny", "lab", "paper")
 _DEPTH = "models of many depths and context lengths trained alike, the planned study of depth"
 _TOKENS = "training with constrained eigenvalues and reordered tokens, the planned token laboratory"
 _COURSE = (
@@ -78,6 +78,8 @@ RECIPES = (
         "influence of Mamba and Transformers, and its ratio within the nearest 128 tokens",
         _INFLUENCE,
     ),
+    RecipeRow("recency-table2", 2, "associative recall with and without polarized channels", _POLES, _TRAINED),
+    RecipeRow("recency-table5", 2, "locality and over-smoothing with and without polarized channels", _POLES, _TRAINED),
     RecipeRow(
         "dynamics-fig3", 3, "Convergence: tokens and hidden attention go to zero (Theorem 4.1)", _DYNAMICS, scales=()
     ),
@@ -96,9 +98,7 @@ RECIPES = (
     RecipeRow("recency-fig4", 2, "which depth is best, by context length", needs=_DEPTH),
     RecipeRow("recency-fig10", 2, "success of attacks by pasted pixels, mean over target classes", needs=_PIXELS),
     RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", needs=_PIXELS),
-    RecipeRow("recency-table2", 2, "associative recall with and without polarized channels", needs=_RECALL),
     RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", needs=_PIXELS),
-    RecipeRow("recency-table5", 2, "locality and over-smoothing with and without polarized channels", needs=_RECALL),
     RecipeRow("dynamics-fig1", 3, "perplexity during training, by signs of the eigenvalues", needs=_TOKENS),
     RecipeRow("dynamics-fig2", 3, "accuracy on images during training, with reordered tokens", needs=_TOKENS),
     RecipeRow("dynamics-table2", 3, "perplexity by signs of the eigenvalues", needs=_TOKENS),

@@ -81,7 +81,7 @@ def test_a_dry_run_loads_no_weights_and_writes_nothing(name, scale, tmp_path, mo
 def test_cells_and_printed_values(name, scale, tmp_path):
     made = plan(ReproduceConfig(recipe=name, scale=scale), tmp_path)
     assert len({cell.name for cell in made.cells}) == len({cell.key for cell in made.cells}) == len(made.cells)
-    assert {cell.role for cell in made.cells} == made.models.keys()
+    assert {cell.role for cell in made.cells if cell.role} == made.models.keys()  # what is trained has none
     assert made.printed
     for printed in made.printed:
         assert printed.what

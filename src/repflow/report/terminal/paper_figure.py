@@ -28,11 +28,12 @@ def figure_view(result: Result) -> list[RenderableType]:
 
 
 def counts(lines: Sequence[Mapping[str, Any]]) -> str:
-    """How many statements hold.
+    """How many statements hold; lines that stand there to be looked at are not statements.
 
-    >>> counts([{"holds": True}, {"holds": None}, {"holds": None}])
+    >>> counts([{"holds": True}, {"holds": None}, {"holds": None}, {"holds": None, "judged": False}])
     '3 statements: 1 holds, 0 do not hold, 2 open'
     """
+    lines = [line for line in lines if line.get("judged", True)]
     holding, failed = (sum(line["holds"] is answer for line in lines) for answer in (True, False))
     verbs = ("holds" if holding == 1 else "hold", "does not hold" if failed == 1 else "do not hold")
     noun = "statement" if len(lines) == 1 else "statements"
@@ -50,7 +51,7 @@ def lines_table(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
         for line in lines:
             row = {
                 "of": line.get("of", line["what"]),
-                "verdict": words[line["holds"]],
+                "verdict": words[line["holds"]] if line.get("judged", True) else "",
                 "ours": line["ours"],
                 "the paper": line["stated"],
             }

@@ -219,6 +219,16 @@ class BaseStudy(ABC, Generic[C]):
         """Operations: a forward pass of every token; a study that trains adds its backward passes."""
         return float(FLOPS_PER_PARAMETER * (size.parameters or 0) * self.reads(config)[1])
 
+    def pass_seconds(self, config: C, size: Size, rate: float) -> float:
+        """Seconds of its passes on one GPU; a study that knows better than FLOP over FLOP/s says so.
+
+        Args:
+            config: what to do.
+            size: of its model.
+            rate: FLOP/s.
+        """
+        return self.flops(config, size) / rate
+
     def feature_bytes(self, config: C, size: Size) -> int:
         """The part of `disk_bytes` that states take which are read again."""
         return 0

@@ -170,5 +170,5 @@ class Method(ABC, Generic[C]):
         import torch
 
         source = self.source(cell, config, torch.device("cpu"))
-        batches = [source.batch(step) for step in range(min(config.steps, 16))]
+        batches = [source.batch(step) for step in range(min(config.steps, 8))]
         return max(batches, key=lambda batch: batch.token_count).rows(slice(0, 1))

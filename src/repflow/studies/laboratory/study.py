@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.size import Size
+
+TRAINING = 6
+"""FLOP per parameter and token: a forward pass and twice as much back."""
 
 
 @dataclass
@@ -59,6 +63,32 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
     def names(self, config: C) -> Names:
         """Number of models and steps; eight digits stand for everything else."""
         return grid_names(config)
+
+    def reads(self, config: C) -> tuple[int, int]:
+        """Rows and tokens of all models."""
+        from repflow.studies.laboratory.cost import total_tokens
+
+        return len(config.grid()) * config.steps * config.batch, round(total_tokens(self, config))
+
+    def size(self, config: C) -> Size:
+        """Of the largest model."""
+        from repflow.studies.engine.size import Size
+
+        kinds = {cell.variant: cell for cell in config.grid()}.values()
+        networks = [self.build(cell, config) for cell in kinds]
+        largest = max(networks, key=lambda network: sum(part.numel() for part in network.parameters()))
+        count = sum(part.numel() for part in largest.parameters())
+        return Size(count, int(largest.config.num_hidden_layers), int(largest.config.hidden_size))
+
+    def flops(self, config: C, size: Size) -> float:
+        """Forward and backward passes of all models, taken to be as large as the largest."""
+        return float(TRAINING * (size.parameters or 0) * self.reads(config)[1])
+
+    def pass_seconds(self, config: C, size: Size, rate: float) -> float:
+        """From rates that grids of small models reached, which launches and memory bound more than operations."""
+        from repflow.studies.laboratory.cost import estimate
+
+        return estimate(self, config).gpu_seconds
 
     def load(self, config: C) -> dict[str, Model]:
         """Models are built where they are trained."""

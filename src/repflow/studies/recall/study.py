@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from repflow.tasks.prompt import Prompts
-    from repflow.training import BatchSource
+    from repflow.training import Batch, BatchSource
 
 
 class Recall(Laboratory[RecallConfig]):
@@ -58,6 +58,15 @@ class Recall(Laboratory[RecallConfig]):
         """Mean over the kinds of rows."""
         lengths = [setting.length for setting in config.settings()]
         return config.batch * sum(lengths) / len(lengths)
+
+    def longest_row(self, cell: RecallCell, config: RecallConfig) -> Batch:
+        """A row of the longest kind with the most queries."""
+        import torch
+
+        from repflow.training.recall import RecallBatches
+
+        setting = max(config.settings(), key=lambda kind: (kind.length, kind.pairs))
+        return RecallBatches([setting], rows=1, device=torch.device("cpu")).batch(0)
 
     def evaluate(self, network: Any, cell: RecallCell, config: RecallConfig) -> dict[str, np.ndarray]:
         """Right answers by number of pairs and by distance."""

@@ -28,8 +28,8 @@ class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
     )
     scale: str = option(
         "tiny",
-        "tiny (small random models made here), zoo (the built-in trained ones), or paper (its checkpoints, lengths and "
-        "counts)",
+        "tiny (small random models made here), zoo (the built-in trained ones), lab (trained here, small), or paper "
+        "(its checkpoints, lengths and counts)",
     )
     states: list[str] = listed("kinds of state, repeated or comma separated: residual, branch, hf-tuple", KINDS)
     models: list[str] = listed("ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run")

@@ -107,10 +107,11 @@ def cell_seconds(study: Any, cell: ReproduceCell, size: Size, rate: float) -> tu
         size: of its model.
         rate: FLOP/s where none was measured for the family.
     """
-    flops, role = study.flops(cell.config, size), ROLES.get(cell.role)
+    role = ROLES.get(cell.role)
     if role is None or role.family != "flow":
-        return flops / rate, flops / rate
-    bare = flops / RATES.get(str(role.config["model_type"]), rate)
+        seconds = float(study.pass_seconds(cell.config, size, rate))
+        return seconds, seconds
+    bare = study.flops(cell.config, size) / RATES.get(str(role.config["model_type"]), rate)
     features = study.feature_bytes(cell.config, size)
     if not features:
         return bare, bare * METERS + CELL_SECONDS

@@ -53,7 +53,8 @@ class Preflight:
         mine = [cell for cell in self.cells if all(cell[key] == value for key, value in keys.items())]
         tasks, states = ([*dict.fromkeys(cell[key] for cell in mine if cell[key])] for key in ("task", "states"))
         lengths = dict.fromkeys(length for cell in mine for length in cell["lengths"])
-        parts = [", ".join(tasks) + (f" at {', '.join(map(short_length, lengths))} tokens" if lengths else "")]
+        at = f"at {', '.join(map(short_length, lengths))} tokens" if lengths else ""
+        parts = [" ".join(filter(None, [", ".join(tasks), at]))]
         parts += [f"{', '.join(states)} states"] if states else []
         parts += [f"{init} weights"] if init not in (None, "trained") else []
         done = Counter(cell["finished"] for cell in mine)[True]

@@ -124,6 +124,36 @@ def check_gradients():
                 output.sum().backward()
 
 
+def check_delta_rule():
+    from repflow.mixers.triton.delta import delta_scan_triton
+
+    for dtype, decay, dim in (
+        (torch.float32, 1, 16),
+        (torch.float16, 1, 16),
+        (torch.bfloat16, 2, 64),
+        (torch.float32, 0, 16),
+    ):
+        q, v, beta = (empty(1, 200, *shape, dtype=dtype) for shape in ((2, dim), (4, dim), (4,)))
+        gate = None if not decay else empty(1, 200, 4, *([dim] if decay == 2 else []), dtype=torch.float32)
+        initial = empty(1, 4, dim, dim, dtype=torch.float32) if decay else None
+        with torch.no_grad():
+            delta_scan_triton(q, q, v, beta, gate, initial)
+
+
+def check_delta_layers():
+    """Of the Qwen3-Next shape, whose tiles fill shared memory."""
+    from transformers import Qwen3NextConfig
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    from repflow.models.fastpath.delta_layer import gated_delta_layer, layer_obstacle
+
+    with torch.device("meta"), torch.no_grad():
+        layer = Qwen3NextGatedDeltaNet(Qwen3NextConfig(num_hidden_layers=4), 0).to(torch.bfloat16)
+        assert layer_obstacle(layer) is None
+        for batch in (8, 1):
+            gated_delta_layer(layer, empty(batch, 200, layer.hidden_size, dtype=torch.bfloat16))
+
+
 def check_loss():
     for dtype in KINDS:
         logits = empty(3, 5000, dtype=dtype).requires_grad_()

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from repflow.core.errors import InputError
 from repflow.mixers.scan import forms as scan
 from repflow.mixers.triton import block
+from repflow.mixers.triton import delta as triton_delta
 from repflow.mixers.triton import launch as triton_launch
 from repflow.mixers.triton import s6 as triton_s6
 from repflow.mixers.triton import ssd as triton_ssd
@@ -229,6 +230,76 @@ def check_ssd_plain():
         return (triton_ssd.ssd_scan_triton(**inputs, tiles=SSD),)
 
     hold(inputs, run, lambda **wide: (scan.ssd_scan(**wide, path="reference"),), 4e-6)
+
+
+def delta_case(tokens, decay, *, dtype=torch.float32, limit=2e-6, heads=2, keys=9, values=18, first=True):
+    q, k = (F.normalize(torch.randn(1, tokens, 1, keys), dim=-1).to(dtype) for _ in range(2))
+    v, beta = torch.randn(1, tokens, heads, values).to(dtype), torch.rand(1, tokens, heads).to(dtype)
+    shape = {"none": None, "head": (1, tokens, heads), "key": (1, tokens, heads, keys)}[decay]
+    gate = None if shape is None else -3 * torch.rand(*shape)
+    initial = torch.randn(1, heads, values, keys) if first else None
+    got = triton_delta.delta_scan_triton(q, k, v, beta, gate, initial)
+    wide = [None if part is None else part.double() for part in (q, k, v, beta, gate, initial)]
+    more = {"log_decay": wide[4], "initial": wide[5], "return_final": True}
+    want = scan.delta_scan(*wide[:4], **more, path="reference")
+    for name, g, w in zip(("output", "state"), got, want, strict=True):
+        assert error(g, w) < limit, f"{name}: {error(g, w):.1e}"
+    return q, k, v, beta, gate
+
+
+def check_delta_rule():
+    delta_case(70, "head")
+    delta_case(5, "none", first=False)
+    delta_case(17, "head", dtype=torch.float16, limit=2e-3, keys=16, values=16)
+
+
+def check_delta_rule_of_keys():
+    delta_case(66, "key", heads=1)
+
+
+def check_delta_closed_gates():
+    q, k, v, beta, gate = delta_case(40, "head", first=False)
+    gate[:, 7], gate[:, 20] = -1e4, -torch.inf
+    got, _ = triton_delta.delta_scan_triton(q, k, v, beta, gate)
+    want = scan.delta_scan(*(part.double() for part in (q, k, v, beta)), log_decay=gate.double(), path="reference")
+    assert error(got, want) < 2e-6
+
+
+def check_delta_of_a_bad_token():
+    """It spoils itself and later tokens, of its value alone if a value is bad, and no earlier one."""
+    q, k, v, beta, gate = delta_case(50, "head", first=False)
+    clean, _ = triton_delta.delta_scan_triton(q, k, v, beta, gate)
+    for name, part in (("k", k), ("v", v), ("beta", beta), ("gate", gate)):
+        bad = {"k": k, "v": v, "beta": beta, "gate": gate, name: part.clone()}
+        bad[name].view(1, 50, -1)[0, 40, 0] = torch.nan
+        got, _ = triton_delta.delta_scan_triton(q, bad["k"], bad["v"], bad["beta"], bad["gate"])
+        given = {"log_decay": bad["gate"], "path": "reference"}
+        want = scan.delta_scan(q, bad["k"], bad["v"], bad["beta"], **given)
+        assert torch.equal(got[:, :40], clean[:, :40]), name
+        assert torch.equal(got.isnan(), want.isnan()), name
+
+
+def check_delta_takes_the_triton_path():
+    q, k, v = torch.rand(3, 1, 3, 1, 16)
+    beta = torch.rand(1, 3, 1)
+    assert scan.choose_delta(q, k, v, beta, None, path="triton").path == "triton"
+    assert "gradients are wanted" in scan.choose_delta(q, k, v.requires_grad_(), beta, None, path="triton").reason
+
+
+def check_delta_layers():
+    """Whole layers, heads taken where their projections leave them, against transformers' own."""
+    from repflow.models.fastpath.delta_layer import gated_delta_layer, layer_obstacle
+    from repflow.models.transformers_own import run_torch_forms_on_cpu
+    from tests.models.tiny_configs import tiny_model
+
+    for name in ("qwen3_next", "qwen3_5_text"):
+        network = tiny_model(name)
+        run_torch_forms_on_cpu(network)
+        layer = network.model.layers[0].linear_attn
+        assert layer_obstacle(layer) is None
+        x = torch.randn(1, 20, 32)
+        with torch.no_grad():
+            assert error(gated_delta_layer(layer, x), layer(x).double()) < 2e-6, name
 
 
 def check_scan_takes_the_triton_path():

@@ -20,6 +20,7 @@ from repflow.models.fastpath import layers as fastpath_layers
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.recurrence.quantities import ssm_quantities
 from tests.models.recurrence.scan_models import lively
+from tests.models.tiny_configs import tiny_model
 
 triton_ssd.TILES = triton_ssd.Tiles(chunk=16, rows=16)  # the interpreter takes its time over larger ones
 TYPES = ("mamba", "falcon_mamba", "mamba2")
@@ -169,6 +170,43 @@ def check_transformers_without_scan_functions():
                 states(fast, "residual")
     finally:
         fastpath.FUNCTIONS = functions
+
+
+def delta_model(scan="auto"):
+    """A Gated DeltaNet layer behind attention."""
+    kinds = ["full_attention", "linear_attention"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return repflow.load(tiny_model("qwen3_next", num_hidden_layers=2, layer_types=kinds), scan=scan)
+
+
+def check_delta_layers():
+    fast, slow = delta_model(), delta_model("reference")
+    fast.scans.forget()
+    same(states(fast, "residual"), states(slow, "residual"))
+    assert ran(fast) == WHOLE, ran(fast)
+    fast.scans.forget()
+    seen = []
+    with ssm_quantities(fast, lambda _, q: seen.append(q.output())):
+        same(states(fast, "residual"), states(slow, "residual"))
+    assert len(seen) == 1
+    assert not ran(fast) & WHOLE, ran(fast)
+    fast.scans.forget()
+    calls = []
+    handle = fast.blocks[1].linear_attn.norm.register_forward_hook(lambda *_: calls.append(1))
+    states(fast, "residual")
+    handle.remove()
+    assert calls == [1]
+
+
+def check_wrong_delta_layer_is_found_at_load():
+    right = fastpath_layers.delta_layer.gated_delta_layer
+    fastpath_layers.delta_layer.gated_delta_layer = lambda mixer, hidden: 1.01 * right(mixer, hidden)
+    try:
+        model = delta_model()
+    finally:
+        fastpath_layers.delta_layer.gated_delta_layer = right
+    assert "the whole layer differs from transformers' by" in model.scans.layers[0].whole, model.scans.layers[0].whole
 
 
 def main():

@@ -16,8 +16,8 @@ from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.head_norm import HeadRMSNorm
+from repflow.mixers.parts.length import unit_length
 from repflow.mixers.parts.matrix_state import split_heads
-from repflow.mixers.scan.delta import unit_length
 from repflow.mixers.scan.forms import Path, delta_scan
 from repflow.mixers.transition import DeltaTransition
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from repflow.mixers.parts.length import reciprocal_length
 from repflow.mixers.scan.nonfinite import cleaned, from_here_on, is_finite
 from repflow.mixers.scan.precision import without_autocast
 
@@ -145,7 +146,7 @@ class _Run(NamedTuple):
         total = None
         if parts.log_decay is not None:  # in float64: the differences of these sums are exponents
             total = self._cut(parts.log_decay).double().clamp_min(CLOSED).cumsum(2)
-        lengths = None if self.unit is None else [_reciprocal(part, self.unit) for part in (q, k)]
+        lengths = None if self.unit is None else [reciprocal_length(part, self.unit) for part in (q, k)]
         if total is not None and total.ndim == 4:
             chunks = _own_fades(q, k, total, lengths)
         else:
@@ -278,21 +279,6 @@ def fade(exponent: Tensor, dtype: torch.dtype) -> Tensor:
     [1.0, 0.0]
     """
     return torch.threshold(exponent.to(dtype), math.log(torch.finfo(dtype).tiny), -torch.inf).exp()
-
-
-def unit_length(x: Tensor, eps: float) -> Tensor:
-    """Divide x (…, dim) by √(‖x‖² + eps), in float32 at least.
-
-    >>> unit_length(torch.tensor([3.0, 4.0]), 0.0).tolist()
-    [0.6000000238418579, 0.800000011920929]
-    """
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * _reciprocal(wide, eps)[..., None]).to(x.dtype)
-
-
-def _reciprocal(x: Tensor, eps: float) -> Tensor:
-    """1 / √(‖x‖² + eps) of x (…, dim)."""
-    return torch.rsqrt(torch.linalg.vector_norm(x, dim=-1).square() + eps)
 
 
 class UnitLowerInverse(torch.autograd.Function):

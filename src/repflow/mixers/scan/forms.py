@@ -185,7 +185,11 @@ def delta_scan(
     _check_delta(q, k, v, beta, log_decay, initial, chunk)
     chosen, reason = choose_delta(q, k, v, beta, log_decay, path=path)
     _note(chosen, reason)
-    if chosen == "chunked":
+    if chosen == "triton":
+        from repflow.mixers.triton.delta import delta_scan_triton
+
+        y, final = delta_scan_triton(q, k, v, beta, log_decay, initial, unit)
+    elif chosen == "chunked":
         from repflow.mixers.scan.delta import delta_scan_chunked
 
         y, final = delta_scan_chunked(q, k, v, beta, log_decay, initial, chunk, unit)
@@ -219,7 +223,7 @@ def choose_delta(
     >>> choose_delta(one, one, one, one[..., 0], None)
     Choice(path='chunked', reason='tensors on the cpu')
     """
-    return _choose(path, v, lambda: "the delta rule has none yet")
+    return _choose(path, v, lambda: _delta_obstacle(q, k, v, beta, log_decay))
 
 
 def _choose(path: Path, x: Tensor, triton_obstacle: Callable[[], str | None]) -> Choice:
@@ -260,6 +264,15 @@ def _triton_obstacle(kind: str, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, 
     from repflow.mixers.triton.ssd import supported as supported_ssd
 
     return supported_ssd(x, delta, A, B, C)
+
+
+def _delta_obstacle(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None) -> str | None:
+    """Why the Triton kernels of the delta rule cannot run on these tensors; None if they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    from repflow.mixers.triton.delta import supported
+
+    return supported(q, k, v, beta, log_decay)
 
 
 def _check_s6(

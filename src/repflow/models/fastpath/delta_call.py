@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repflow.mixers.scan.delta import unit_length
+from repflow.mixers.parts.length import unit_length
 from repflow.mixers.scan.forms import Choice, choose_delta, delta_scan
 from repflow.mixers.transition import DeltaTransition
 

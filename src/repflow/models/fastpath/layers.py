@@ -1,4 +1,4 @@
-"""Whole Mamba and Mamba-2 layers, and the norms before them, on the Triton kernels inside a loaded model.
+"""Whole Mamba, Mamba-2 and Gated DeltaNet layers, and Mamba's norms, on the Triton kernels inside a loaded model.
 
 `repflow.models.fastpath.scans` replaces the scan; on a GPU the convolution, the gate and the norms around it then take
 longer than the scan. Here the layer classes of transformers get a dispatcher in front of their `forward`, which
@@ -21,13 +21,14 @@ from torch.nn.modules import module as torch_module
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.triton.launch import obstacle
+from repflow.models.fastpath import delta_layer
 from repflow.models.fastpath import gpu as fastpath_gpu
 from repflow.models.fastpath.layer_scan import TOLERANCE, LayerScan, left_alone, relative
 from repflow.models.fastpath.memory import active
 
 MARK = "_repflow_layer"
-IGNORED = ("cache_position", "use_cache")
-"""Arguments of a layer that mean nothing where it has no cache."""
+IGNORED = ("cache_position", "position_ids")
+"""Arguments that mean nothing to a layer without a cache; nor do settings of the model's output, true or false."""
 NORMS = ("MambaRMSNorm", "FalconMambaRMSNorm", "Mamba2RMSNorm")
 
 
@@ -36,7 +37,9 @@ UNCHECKED = "not compared with transformers' yet"
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """s6 or ssd for a layer that the kernels can run as a whole, by its class; None for all others."""
+    """s6, ssd or delta for a layer that the kernels can run as a whole, by its class; None for all others."""
+    if delta_layer.known_layer(module):
+        return "delta"
     if not fastpath_gpu.known_layer(module):
         return None
     return "ssd" if hasattr(module, "dt_bias") else "s6"
@@ -94,7 +97,7 @@ def _run_layer(
         expected = f"a transformers whose scan in block {layer.layer + 1} can be read"
         raise InputError(teach(expected, "one that computes it inside the layer", "install transformers 5.22 or later"))
     memory = active()
-    if memory is not None and not layer.watchers:
+    if memory is not None and not layer.watchers and layer.kind != "delta":
         return memory.run(mixer, hidden)
     reason = _why_not(mixer, layer, hidden, args, kwargs)
     if reason is not None:
@@ -102,10 +105,10 @@ def _run_layer(
     if layer.verifying:
         theirs = _own(mixer, layer, original, hidden, args, kwargs, "the self-check")
         layer.verifying = False
-        layer.whole = _differs("whole layer", partial(_kernels, mixer, hidden), theirs)
+        layer.whole = _differs("whole layer", partial(_kernels, mixer, layer, hidden), theirs)
         return theirs
     layer.note("triton", "the whole layer, on a GPU that Triton serves")
-    return _kernels(mixer, hidden)
+    return _kernels(mixer, layer, hidden)
 
 
 def _own(
@@ -119,7 +122,9 @@ def _own(
     return original(mixer, hidden, *args, **kwargs)
 
 
-def _kernels(mixer: Any, hidden: Tensor) -> Tensor:
+def _kernels(mixer: Any, layer: LayerScan, hidden: Tensor) -> Tensor:
+    if layer.kind == "delta":
+        return delta_layer.gated_delta_layer(mixer, hidden)
     run = fastpath_gpu.mamba2_layer if hasattr(mixer, "dt_bias") else fastpath_gpu.mamba_layer
     return run(mixer, hidden)
 
@@ -138,13 +143,18 @@ def _differs(what: str, run: Callable[[], Tensor], theirs: Tensor) -> str | None
 
 def _why_not(mixer: Any, layer: LayerScan, hidden: Tensor, args: tuple, kwargs: dict[str, Any]) -> str | None:
     """Why the kernels do not run this call of a layer; None if they do."""
-    extra = [name for name, value in kwargs.items() if value is not None and name not in IGNORED]
+    plain = {name for name, value in kwargs.items() if value is None or isinstance(value, bool)}
+    extra = [name for name in kwargs if name not in plain and name not in IGNORED]
     if args or extra:
         return f"called with {extra[0] if extra else 'more than its input'}"
     if (refused := _refused(layer)) is not None:
         return refused
     if layer.watchers:
         return "its scan is watched"
+    if layer.kind == "delta":
+        if not delta_layer.unobserved(mixer):
+            return "its convolution or its inner norm is watched or changed"
+        return _left_alone(layer, hidden) or delta_layer.layer_obstacle(mixer) or obstacle(hidden)
     if hasattr(mixer, "dt_bias") and not _unobserved(mixer.norm):
         return "its inner norm is watched or changed"
     return _left_alone(layer, hidden) or fastpath_gpu.layer_obstacle(mixer) or obstacle(hidden)
@@ -157,7 +167,7 @@ def _left_alone(layer: LayerScan, hidden: Tensor) -> str | None:
         return "inside a torch.func transform"
     if torch.autograd.forward_ad._current_level >= 0:
         return "inside forward-mode differentiation"
-    return left_alone(layer.setting, (hidden,))
+    return left_alone(layer.setting, (hidden,), layer.kind)
 
 
 def _unobserved(module: nn.Module) -> bool:

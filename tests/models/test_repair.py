@@ -28,7 +28,7 @@ def test_against_hooks(model, ids):
 
 def test_every_named_type_is_in_one_row():
     assert {family.missing for family in FAMILIES.values()} == {EMBEDDING, LAST_BLOCK}
-    assert set(CONFIGS) == set(FAMILIES)
+    assert set(CONFIGS) < set(FAMILIES)  # tests/models/test_decoders.py compares every row with a tiny model's tuple
 
 
 def test_rwkv_made_elsewhere_with_rescaling():
@@ -51,8 +51,8 @@ def test_one_sample_and_stacked_tensors():
 @pytest.mark.parametrize(
     ("states", "model_type", "message"),
     [
-        ([torch.zeros(2, 3)] * 3, "gpt_nex", "did you mean gpt_neox.*known: bamba"),
-        ([torch.zeros(2, 3)] * 3, "bert", "known: bamba, falcon_h1"),
+        ([torch.zeros(2, 3)] * 3, "gpt_nex", r"did you mean gpt_neox.*lists the \d+ that were"),
+        ([torch.zeros(2, 3)] * 3, "bert", "decoders.md lists the 88 that were; or have repflow load the model"),
         ([torch.zeros(2, 3)], "gpt2", "at least two entries; got 1"),
         ([torch.zeros(2, 3), torch.zeros(2, 4)], "gpt2", "entries of one shape"),
         ([torch.zeros(2)] * 3, "gpt2", "entries of one shape"),

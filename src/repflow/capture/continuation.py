@@ -29,6 +29,7 @@ from repflow.models import Model
 from repflow.models.anatomy import text_config
 from repflow.models.fastpath.memory import Memory, remembers
 from repflow.models.reading import hidden_of, input_of
+from repflow.models.streams import OUTER
 
 CACHES = ("past_key_values", "cache_params", "state")
 """Names under which transformers' models take and return what they keep of a prompt."""
@@ -358,8 +359,8 @@ def _near(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> bool:
 
 def blocks_agree(model: Model, ids: Tensor, *, steps: int = 2, tolerance: float = BRANCH_TOLERANCE) -> bool:
     """Whether every block, given the inputs of a whole pass one token at a time, gives the same outputs."""
-    if ids.shape[1] <= steps:
-        return False
+    if ids.shape[1] <= steps or (model.streams is not None and model.streams.layout == OUTER):
+        return False  # streams before the batch axis: their tokens stand elsewhere
     stream: list[tuple[Tensor, Tensor]] = []
     entering: list[Tensor] = []
 

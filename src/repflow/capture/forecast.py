@@ -30,7 +30,8 @@ def batch_bytes(model: Model, batch: int, token: int, group: int = 1) -> int:
     config = text_config(model.network.config)
     inner = max(_inner(config), 2 * model.width)
     size = model.dtype.itemsize
-    activations = batch * token * size * (STREAMS * model.width + INSIDE * inner)
+    several = 1 if model.streams is None else model.streams.count
+    activations = batch * token * size * (STREAMS * several * model.width + INSIDE * inner)
     if getattr(config, "_attn_implementation", None) == "eager":
         heads = getattr(config, "num_attention_heads", None)
         activations += 2 * batch * (heads if isinstance(heads, int) else 1) * token * token * size

@@ -45,6 +45,8 @@ def model_facts(model: Model) -> dict[str, Any]:
 
     The training of a built-in one is recorded here, since a reader of the run may have another zoo (`REPFLOW_ZOO`).
     """
+    streams = model.streams
+    several = {} if streams is None else {"streams": {"count": streams.count, "readout": streams.name}}
     return {
         "name": model.name,
         "spec": model.spec,
@@ -55,6 +57,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "layers": model.n_layers,
         "layer_kinds": model.layer_kinds,
         "width": model.width,
+        **several,
         "parameters": sum(p.numel() for p in model.network.parameters()),
         "revision": model.revision,
         "scan": model.scans.at_load,

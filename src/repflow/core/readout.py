@@ -270,7 +270,7 @@ def capped(loss: Number, peak: float, last: float, chance: float) -> Number:
 
 def branch_blocks(result: Result) -> tuple[int, ...]:
     """Block, from 1, of each entry where states are branches; empty where entry n is state n."""
-    if result.config.get("states", "residual") in ("residual", "hf-tuple"):
+    if not str(result.config.get("states", "residual")).startswith("branch"):
         return ()
     own: Sequence[int] | None = result.provenance.get("branch_layers")
     count = len(result["probe_accuracy"]) if "probe_accuracy" in result else 0

@@ -95,7 +95,7 @@ def _checked(model: Model, network: PreTrainedModel, names: tuple[str, ...]) -> 
 
 
 def _overflow(model: Model, network: nn.Module) -> str | None:
-    from repflow.models.self_check import probe_ids
+    from repflow.models.trace import probe_ids
 
     with torch.inference_mode():
         output = network(**model.reading.arguments(probe_ids(model.network, model.vocab_size), None))

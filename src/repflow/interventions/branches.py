@@ -8,16 +8,17 @@ a mechanism: later blocks meet a stream that they were not trained on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from repflow.core.errors import InputError, UnsupportedModelError, teach
 from repflow.models import Model
-from repflow.models.anatomy import Sublayer, find_blocks, find_sublayers, token_mixers
-from repflow.models.reading import hidden_of, input_of
+from repflow.models.additions import silent
+from repflow.models.anatomy import Sublayer, find_blocks
+from repflow.models.reading import input_of
 from repflow.spec.ablation import Ablation
 
 
@@ -38,10 +39,9 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
         raise InputError(teach(f"a block from 1 to {len(blocks)}", got, "state s is the output of block s"))
     if ablation.kind == "block":
         return _silence_block(model, network, blocks, numbers[0])
-    if model.reading.sublayer_problem is not None:
-        raise UnsupportedModelError(f"{ablation}: {model.reading.sublayer_problem}")
-    mixers = token_mixers(network)
-    parts_of = {number: find_sublayers(blocks[number - 1], mixers) for number in numbers}
+    if model.reading.ablation_problem is not None:
+        raise UnsupportedModelError(f"{ablation}: {model.reading.ablation_problem}")
+    parts_of = {number: _copied(model, network, number) for number in numbers}
     by_block = {number: [part for part in parts if part.kind == ablation.part] for number, parts in parts_of.items()}
     if not any(by_block.values()):
         present = sorted({part.kind for some in parts_of.values() for part in some})
@@ -50,17 +50,18 @@ def silence(model: Model, network: PreTrainedModel, ablation: Ablation) -> list[
     parts = [part for some in by_block.values() for part in some]
     _check_unshared(model, network, blocks, parts, numbers)
     for part in parts:
-        part.module.register_forward_hook(_zeros)
+        part.module.register_forward_hook(silent)
     return [f"block {number} {part.kind}" for number, some in by_block.items() for part in some]
 
 
 def _silence_block(model: Model, network: PreTrainedModel, blocks: list[nn.Module], number: int) -> list[str]:
     block = blocks[number - 1]
-    parts = find_sublayers(block, token_mixers(network))
+    parts = _copied(model, network, number)
     others = {id(m) for place, other in enumerate(blocks) if place != number - 1 for m in other.modules()}
-    if model.reading.sublayer_problem is None and parts and not any(id(part.module) in others for part in parts):
+    readable = model.reading.sublayer_problem is None and model.reading.ablation_problem is None
+    if readable and parts and not any(id(part.module) in others for part in parts):
         for part in parts:
-            part.module.register_forward_hook(_zeros)
+            part.module.register_forward_hook(silent)
     else:
         before, after = _passing()
         block.register_forward_pre_hook(before, with_kwargs=True)
@@ -79,9 +80,11 @@ def _check_unshared(
             raise UnsupportedModelError(teach("a branch of one block alone", got, "take it out of all blocks"))
 
 
-def _zeros(_: nn.Module, __: Any, output: Any) -> Any:
-    nothing = torch.zeros_like(hidden_of(output))
-    return nothing if isinstance(output, Tensor) else (nothing, *output[1:])
+def _copied(model: Model, network: PreTrainedModel, number: int) -> list[Sublayer]:
+    """Sublayers of a block that the self-check settled, in a copy of the network."""
+    names = {id(module): name for name, module in model.network.named_modules()}
+    parts = model.reading.parts[number - 1]
+    return [replace(part, module=network.get_submodule(names[id(part.module)])) for part in parts]
 
 
 def _passing() -> tuple[Callable[..., None], Callable[..., Any]]:

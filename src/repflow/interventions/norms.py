@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from repflow.core.errors import UnsupportedModelError, teach
 from repflow.models import Model
-from repflow.models.self_check import probe_ids
+from repflow.models.trace import probe_ids
 
 NORM = re.compile(r"Norm(Gated)?$|Norm\d?d$")
 

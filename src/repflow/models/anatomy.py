@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from repflow.core.errors import UnsupportedModelError, teach
 from repflow.mixers.base import Mixer
-from repflow.models.families import FAMILIES, Family
+from repflow.models.families import FAMILIES, STACK, Family
 
 RECURRENT = re.compile(
     r"Rglru|RecurrentBlock|Rwkv\w*Attention|mLSTM|LSTMLayer|DeltaNet|DeltaAttention|Lightning\w*Attention"
@@ -29,9 +29,12 @@ MIXER_NAMES = (
 )
 SUBLAYER_NAMES = (
     *MIXER_NAMES,
-    *("mlp", "feed_forward", "mlp_block", "ffn", "moe", "block_sparse_moe", "shared_mlp"),
+    *("mlp", "feed_forward", "mlp_block", "ffn", "moe", "block_sparse_moe", "shared_mlp", "per_layer_projection"),
 )
-LAYER_COUNT_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+LAYER_COUNT_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")
+NORM_BEHIND_MLP = ("post_feedforward_layernorm", "post_mlp_layernorm")
+NORM_BEHIND_MIXER = ("post_self_attn_layernorm", "post_attention_layernorm")
+"""Norms of a sublayer's output; in a block with none of the first, the last is the norm before the MLP."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +57,67 @@ def text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
+def family_of(config: Any) -> Family:
+    """Row of an architecture, or of the language model inside it; an empty one where there is none."""
+    kinds = [str(config.model_type), str(getattr(text_config(config), "model_type", ""))]
+    return next((FAMILIES[kind] for kind in kinds if kind in FAMILIES), Family())
+
+
+def listed(config: Any) -> bool:
+    """Whether the tests hold an architecture, or the language model inside it, to its kinds."""
+    kinds = {str(config.model_type), str(getattr(text_config(config), "model_type", ""))}
+    return bool(kinds & FAMILIES.keys()) or kinds == {STACK}
+
+
 def declared_layers(config: Any) -> int | None:
     """Number of blocks that the configuration promises, None where it has no such entry."""
-    config = text_config(config)
-    for name in LAYER_COUNT_NAMES:
-        value = getattr(config, name, None)
-        if isinstance(value, int):
-            return value
-    return None
+    return next(iter(layer_counts(config)), None)
+
+
+def layer_counts(config: Any) -> list[int]:
+    """Every number of layers in a configuration; LongCat counts sublayers under one name and blocks under another."""
+    values = [getattr(text_config(config), name, None) for name in LAYER_COUNT_NAMES]
+    return list(dict.fromkeys(value for value in values if isinstance(value, int)))
 
 
 def find_blocks(base: nn.Module, config: Any) -> list[nn.Module]:
-    """Find the residual blocks: the shallowest, largest module list with as many entries as the model has layers."""
-    wanted = declared_layers(config)
-    lists = [(name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)]
-    fitting = [(name, module) for name, module in lists if len(module) and (wanted is None or len(module) == wanted)]
+    """Find the residual blocks: the shallowest, largest module list with as many entries as the model has layers.
+
+    Lists of the language model come before those of a vision tower beside it.
+    """
+    counts = layer_counts(config)
+    wanted = next(iter(counts), None)
+    lists = [(name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList) and module]
+    apart = {id(_model_around(base, name)) for name, _ in lists}
+    fitting = lists if wanted is None and len(apart) == 1 else []
+    for count in counts:
+        fitting = fitting or [(name, module) for name, module in lists if len(module) == count]
     if not fitting:
         lengths = {name: len(module) for name, module in lists}
         raise UnsupportedModelError(
             "self-check 'number of blocks' failed: "
             + teach(
-                f"a module list of {wanted} blocks, as the configuration says",
+                f"a module list of {wanted} blocks, as the configuration says" if wanted else "one stack of blocks",
                 f"{type(base).__name__} with {lengths or 'no module list'}",
                 "repflow reads decoders whose blocks are in one ModuleList",
             )
         )
-    best = min(fitting, key=lambda item: (item[0].count("."), -_size(item[1])))
+    text = type(text_config(config))
+    best = min(fitting, key=lambda item: (not _of_text(base, item[0], text), item[0].count("."), -_size(item[1])))
     return list(best[1])
+
+
+def _of_text(base: nn.Module, name: str, text: type) -> bool:
+    """Whether the innermost model around a module is the one that the text configuration describes."""
+    around = _model_around(base, name)
+    return around is None or isinstance(around.config, text)
+
+
+def _model_around(base: nn.Module, name: str) -> PreTrainedModel | None:
+    """Innermost model around a module."""
+    models = [(at, module) for at, module in base.named_modules() if isinstance(module, PreTrainedModel)]
+    around = [module for at, module in models if not at or name.startswith(f"{at}.")]
+    return around[-1] if around else None
 
 
 def _size(module: nn.Module) -> int:
@@ -106,7 +143,7 @@ def token_mixers(network: PreTrainedModel) -> dict[nn.Module, str]:
     """
     blocks = find_blocks(network.base_model, network.config)
     family = type(text_config(network.config)).__name__.removesuffix("Config").removesuffix("Text")
-    listed = FAMILIES.get(str(network.config.model_type), Family())
+    listed = family_of(network.config)
     mixers: dict[nn.Module, str] = {}
     for block, declared in zip(blocks, declared_types(network.config, len(blocks)), strict=True):
         kinds = {module: kind for module in block.modules() if (kind := mixing_kind(module, family))}
@@ -157,18 +194,20 @@ def mixing_kind(module: nn.Module, family: str = "") -> str | None:
 
     Args:
         module: any module of a block.
-        family: what the names of an architecture's classes begin with: KimiLinear says nothing of KimiLinearAttention.
+        family: what the names of an architecture's classes begin with: KimiLinear says nothing of KimiLinearAttention,
+            nor RobertaPreLayerNorm of RobertaPreLayerNormAttention.
     """
     if isinstance(module, Mixer):
         return module.mixing
     name = type(module).__name__
+    bare = name.removeprefix(family)
     if hasattr(module, "A_log") and hasattr(module, "D"):
         return "ssm"
-    if RECURRENT.search(name.removeprefix(family) if family.endswith("Linear") else name):
+    if RECURRENT.search(bare if family.endswith("Linear") else name):
         return "recurrent"
     if name.endswith("ShortConv"):
         return "conv"
-    if "Attention" in name and "Layer" not in name and "Block" not in name:
+    if "Attention" in bare and "Layer" not in bare and "Block" not in bare:
         return "attention"
     return None
 
@@ -181,10 +220,10 @@ def find_sublayers(block: nn.Module, mixers: Mapping[nn.Module, str]) -> list[Su
     names = [name for name, child in children.items() if name in SUBLAYER_NAMES or child in mixers]
     if {"fc1", "fc2"} <= children.keys():  # OPT keeps its MLP as two loose matrices
         names.append("fc2")
-    return [_sublayer(block, children[name], mixers) for name in names]
+    return [_sublayer(block, name, children[name], mixers) for name in names]
 
 
-def _sublayer(block: nn.Module, module: nn.Module, mixers: Mapping[nn.Module, str]) -> Sublayer:
+def _sublayer(block: nn.Module, name: str, module: nn.Module, mixers: Mapping[nn.Module, str]) -> Sublayer:
     kinds = {mixers[part] for part in module.modules() if part in mixers}
     kind = next((k for k in ("ssm", "recurrent", "attention", "conv") if k in kinds), "mlp")
     scale = float(getattr(block, "residual_multiplier", 1.0))
@@ -192,9 +231,10 @@ def _sublayer(block: nn.Module, module: nn.Module, mixers: Mapping[nn.Module, st
         scale *= float(getattr(block, "ssm_out_multiplier", 1.0))
     if kind == "attention":
         scale *= float(getattr(block, "attn_out_multiplier", 1.0))
-    if hasattr(block, "post_feedforward_layernorm"):  # Gemma 2 and OLMo 2 add the norm of the sublayer's output
-        behind = "post_feedforward_layernorm" if kind == "mlp" else "post_attention_layernorm"
-        module = getattr(block, behind, module)
+    if any(hasattr(block, norm) for norm in NORM_BEHIND_MLP):  # Gemma 2, OLMo 2 and GLM-4 norm what a sublayer adds
+        norms: tuple[str, ...] = NORM_BEHIND_MLP if kind == "mlp" else NORM_BEHIND_MIXER
+        norms = ("post_per_layer_input_norm",) if name == "per_layer_projection" else norms
+        module = next((getattr(block, norm) for norm in norms if hasattr(block, norm)), module)
     return Sublayer(kind, module, scale)
 
 

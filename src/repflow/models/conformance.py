@@ -7,18 +7,17 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from repflow.core.errors import InputError, teach
+from repflow.core.errors import InputError, UnsupportedModelError, teach
 from repflow.models.anatomy import MIXER_NAMES
+from repflow.models.behaviour import Behaviour, observe
 from repflow.models.families import EMBEDDING, FAMILIES, LAST_BLOCK
 from repflow.models.load import load
 from repflow.models.pretrained import Model
-from repflow.models.reading import hidden_of, input_of
 from repflow.models.repair import from_hidden_states
 
 DRAWS = 3
@@ -62,7 +61,7 @@ def check_model(network: PreTrainedModel, *, tokens: int = 20, seed: int = 0) ->
     | padding | right-padded prompts have the states that each has alone |
     | branch | what a block adds is the step between states |
     | sublayers | attention, MLP and so on sum to what their block adds |
-    | kinds | a block that is called mlp or moe does not mix tokens |
+    | kinds | a block mixes tokens as its kind says: what it keeps of a prompt grows, or is a state that remembers |
     | memory | no state is held after the next block ran, and no hook is left behind |
     | row | the architecture's row in `repflow.models.families` says what its tuple lacks, if anything |
 
@@ -81,7 +80,7 @@ def check_model(network: PreTrainedModel, *, tokens: int = 20, seed: int = 0) ->
     model = load(copy.deepcopy(network))
     vocabulary = model.vocab_size
     ids = torch.randint(0, vocabulary, (3, tokens), generator=torch.Generator().manual_seed(seed)).to(model.device)
-    probe = _Probe(model, ids, MARGIN * amplification(network, ids))
+    probe = _Probe(network, model, ids, MARGIN * amplification(network, ids))
     for check in (probe.states, probe.logits, probe.padding, probe.branch, probe.sublayers, probe.kinds, probe.memory):
         check()
     probe.row()
@@ -126,7 +125,8 @@ def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 class _Probe:
     """The checks, on one model and three prompts."""
 
-    def __init__(self, model: Model, ids: Tensor, tolerance: float) -> None:
+    def __init__(self, network: PreTrainedModel, model: Model, ids: Tensor, tolerance: float) -> None:
+        self.network = network
         self.model, self.ids, self.tolerance = model, ids, tolerance
         self.errors: dict[str, float] = {}
         self.known = FAMILIES.get(model.model_type)
@@ -196,36 +196,22 @@ class _Probe:
         self.errors["sublayers"] = 0.0  # held by the self-check at load, within the stream
 
     def kinds(self) -> None:
-        """Whether a change of the first token reaches later ones inside a block."""
-        for number, kind in enumerate(self.model.layer_kinds):
-            if kind in ("mlp", "moe") and self._mixes(number):
+        """What a block's kind says of its way to mix tokens, compared with what it does."""
+        for number, (kind, does) in enumerate(zip(self.model.layer_kinds, self._observed(), strict=True)):
+            if not does.agrees(kind):
                 children = ", ".join(name for name, _ in self.model.blocks[number].named_children())
-                got = f"{kind} for block {number + 1} ({children}), which mixes tokens"
+                got = f"{kind} for block {number + 1} ({children}), whose way to mix tokens is {does.words()}"
                 remedy = f"list the child that does in Family(mixers=...) of {FAMILY}"
                 raise self.broken("kinds", f"one of {', '.join(SUBLAYERS)} for a block that mixes tokens", got, remedy)
         self.errors["kinds"] = 0.0
 
-    def _mixes(self, number: int) -> bool:
-        outputs: list[Tensor] = []
-
-        def disturb(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-            hidden = input_of(args, kwargs)
-            changed = hidden.clone()
-            # noise, for a norm takes a common shift or factor out again
-            changed[:, 0] += torch.randn(hidden[0, 0].shape, generator=torch.Generator().manual_seed(1)).to(hidden)
-            if args:
-                return (changed, *args[1:]), kwargs
-            return args, {name: changed if value is hidden else value for name, value in kwargs.items()}
-
-        block = self.model.blocks[number]
-        with torch.inference_mode():
-            for disturbed in (False, True):
-                hooks = [block.register_forward_hook(lambda _, __, output: outputs.append(hidden_of(output).clone()))]
-                hooks += [block.register_forward_pre_hook(disturb, with_kwargs=True)] if disturbed else []
-                self.model.reading.base(**self.model.reading.arguments(self.ids, None))
-                for hook in hooks:
-                    hook.remove()
-        return not torch.equal(outputs[0][:, 1:], outputs[1][:, 1:])
+    def _observed(self) -> list[Behaviour]:
+        """In float64, in which no state fades below rounding, where the architecture runs in it."""
+        try:
+            model = load(copy.deepcopy(self.network).double())
+        except UnsupportedModelError:
+            model = self.model
+        return observe(model.reading, model.network.config)
 
     def memory(self) -> None:
         """Models keep the embedding output in a variable of their own, and a block's input until it is done."""

@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from repflow.core.errors import UnsupportedModelError, teach
 from repflow.core.results import Finding
+from repflow.models.streams import Readout, altup_readout
 from repflow.models.transformers_own import run_torch_forms_on_cpu
 
 UNCHUNKED = 1 << 40
@@ -23,6 +24,8 @@ LEAKY = (
     "this language model sorts whole sequences, so every token reads those behind it, the answer among them: its loss "
     "and its states are not those of a model that predicts"
 )
+STACK = "repflow_stack"
+"""Model type of stacks of repflow's mixers, which name their own kinds."""
 OWN_ATTENTION = "repflow_"
 """Start of the names under which `repflow.interventions` registers changed attention with transformers."""
 
@@ -111,35 +114,38 @@ class Family:
         mixers: Children of a block that mix tokens, and how (attention, ssm, recurrent, conv), where neither their
             names nor their classes say so.
         straighten: Changes a network that bends its own states, without changing its function.
+        streams: Its blocks hand on several residual streams, and so do the entries of its tuple.
+        readout: Makes the read-out of several residual streams from the base model, where it is not a module of it.
     """
 
     missing: str = LAST_BLOCK
     mixers: Mapping[str, str] = field(default_factory=dict)
     straighten: Callable[[Any], None] | None = None
+    streams: bool = False
+    readout: Callable[[Any], Readout] | None = None
 
 
+PLAIN = """
+    apertus arcee biogpt bloom codegen cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 diffllama ernie4_5
+    exaone4 falcon gemma gemma2 gemma3_text gemma4_text glm4 glm4_moe glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox
+    gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe inkling_text jetmoe llama llama4_text
+    mimo_v2_flash minimax_m2 ministral3 mistral mixtral mpt nanochat nemotron olmo olmo2 olmo3 olmoe opt phi phi3
+    qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 stablelm starcoder2 xglm
+    bailing_hybrid bamba falcon_h1 granitemoehybrid jamba kimi_linear lfm2 lfm2_moe minimax nemotron_h olmo_hybrid
+    qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma zamba zamba2 zaya
+""".split()  # noqa: SIM905  one name a line would fill a page
+"""Architectures with nothing peculiar, whose tuple lacks the raw last block: of attention alone, then all others."""
 FAMILIES = {
-    "gpt2": Family(),
-    "gpt_neo": Family(),
-    "gpt_neox": Family(),
-    "llama": Family(),
+    **{name: Family() for name in PLAIN},
     "mamba": Family(EMBEDDING),
     "mamba2": Family(EMBEDDING),
     "falcon_mamba": Family(EMBEDDING),
     "rwkv": Family(EMBEDDING, straighten=_straighten_rwkv),
-    "recurrent_gemma": Family(),
-    "jamba": Family(),
-    "bamba": Family(),
-    "zamba2": Family(),
-    "falcon_h1": Family(),
-    "nemotron_h": Family(),
-    "granitemoehybrid": Family(),
-    "lfm2": Family(),
-    "qwen3_next": Family(),
     "xlstm": Family(straighten=_straighten_xlstm),
-    "qwen2": Family(),
-    "opt": Family(),
-    "phi": Family(),
-    "gemma2": Family(),
+    "deepseek_v4": Family(streams=True),
+    "hy_v4": Family(streams=True),
+    "glm5_next_text": Family(streams=True),
+    "qwen4_exp_text": Family(streams=True),
+    "gemma3n_text": Family(streams=True, readout=altup_readout),
 }
-"""Architectures whose tuple was measured (tests/models compares every row with hooks); others load all the same."""
+"""Architectures that are tested by name (kinds of layers, tuple, ablations); others load too, checked at load."""

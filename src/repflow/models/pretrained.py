@@ -25,15 +25,18 @@ from repflow.models.anatomy import (
     innermost,
     layer_kind,
     layers_with,
+    listed,
     text_config,
     token_mixers,
 )
+from repflow.models.behaviour import settle_kinds
 from repflow.models.families import leak_findings, prepare
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.reading import Reading
 from repflow.models.self_check import check, short_chunks
 from repflow.models.stack.config import StackConfig
-from repflow.models.streaming import OnFinalNorm, OnState, stream_states
+from repflow.models.streaming import OnFinalNorm, OnState, check_kind, stream_states
+from repflow.models.streams import Streams
 from repflow.models.weights import digest, nonfinite
 from repflow.models.weights.nonfinite import NonFinite
 from repflow.spec.request import sublayer_kind
@@ -90,6 +93,10 @@ class Model:
         self.scans = fastpath.install(network, blocks, scan)
         with nonfinite.zeroed(network, self.nonfinite), self.scans.verifying(), short_chunks(network):
             _run_check(network, self.reading, doubtful=bool(self.nonfinite))
+        if not listed(network.config):
+            with nonfinite.zeroed(network, self.nonfinite), short_chunks(network):
+                self.findings += settle_kinds(self.reading, network.config, self.layer_kinds)
+        self.findings += [] if self.streams is None else [self.streams.finding()]
         self.findings += [*self.scans.findings(), *leak_findings(network.config)]
         self.scans.checked()
         self.reading.first_bad_state = nonfinite.first_bad_state(self.nonfinite, len(blocks))
@@ -121,6 +128,11 @@ class Model:
     def n_states(self) -> int:
         """Number of residual states: the embedding output and every block's output."""
         return self.n_layers + 1
+
+    @property
+    def streams(self) -> Streams | None:
+        """Residual streams, where the blocks hand on several; `residual` states are their read-out mixture then."""
+        return self.reading.streams
 
     @property
     def width(self) -> int:
@@ -190,8 +202,9 @@ class Model:
         return list(range(self.n_layers)) if name is None else layers_with(name, self.reading.parts)
 
     def state_count(self, kind: str = "residual") -> int:
-        """Number of entries that `stream` hands out for a kind of state."""
-        return self.n_states if kind in ("residual", "hf-tuple") else len(self.sublayers(kind))
+        """Number of entries that `stream` hands out for a kind of state; a kind that the model lacks is refused."""
+        check_kind(self.reading, kind)
+        return len(self.sublayers(kind)) if kind.startswith("branch") else self.n_states
 
     def logits(self, normed: Tensor) -> Tensor:
         """Turn the final norm's output into logits, with the model's factor and soft cap."""
@@ -199,7 +212,7 @@ class Model:
             raise InputError(teach("a model with a head", f"{self.name} without one", "load the causal language model"))
         # Mamba keeps its residual stream in float32 in a half-precision model, and transformers casts before the head
         weight = next(self.head.parameters(), normed)
-        raw = self.head(normed.to(weight.dtype)) * self.reading.head_scale
+        raw = self.head(normed.to(weight.dtype) * self.reading.head_input_scale) * self.reading.head_scale
         cap = self.reading.head_softcap
         return raw if cap is None else cap * torch.tanh(raw / cap)
 
@@ -222,7 +235,8 @@ class Model:
             mask: (batch, token), True for real tokens; None when there is no padding.
             kind: `residual` (embedding output, then raw block outputs), `branch` (what each block adds),
                 `branch:attention`, `branch:mlp`, `branch:ssm`, `branch:recurrent`, `branch:conv` (what a sublayer adds,
-                for the layers in `sublayers(kind)`), or `hf-tuple` (transformers' own tuple).
+                for the layers in `sublayers(kind)`), `hf-tuple` (transformers' own tuple), or `stream:1` and so on, one
+                of several residual streams, whose read-out mixture `residual` is.
             on_state: Called with the entry's index and its (batch, token, width) tensor.
             on_final_norm: Called once with the final norm's output.
         """
@@ -230,6 +244,7 @@ class Model:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             expected = f"at most {self.max_length} tokens, the limit of {self.name}"
             raise InputError(teach(expected, f"{ids.shape[1]}", "ask for a shorter length or another model"))
+        check_kind(self.reading, kind)
         arguments = self.reading.arguments(on_device(ids, self.device), mask)
         stream_states(self.reading, arguments, kind, on_state, on_final_norm)
 

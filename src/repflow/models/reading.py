@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from repflow.models.anatomy import Sublayer
+from repflow.models.streams import Streams
 
 
 @dataclass
@@ -21,13 +22,16 @@ class Reading:
         parts: Sublayers of each block that add to the stream.
         mixers: Modules that mix tokens, and how.
         final_norm: Norm after the last block; an Identity where the model has none.
-        head: Matrix that turns the final norm's output into logits, None for a bare base model.
+        head: Matrix, or a few modules, that turn the final norm's output into logits; None for a bare base model.
+        head_input_scale: Factor between the final norm's output and what the head is given.
         head_scale: Factor between the head's output and the logits.
         head_softcap: Bound c of the soft cap c·tanh(·/c) on the logits.
         causal: A token's states do not depend on later tokens; right padding then needs no mask.
         overwrites: The model changes states in place after handing them on, so they must be copied at once.
         tuple_skips_embedding: transformers' own tuple starts with the first block instead of the embedding.
         sublayer_problem: Why sublayer branches cannot be read, None if they can.
+        ablation_problem: Why sublayers cannot be taken out, None if they can.
+        streams: Where blocks hand on several streams; None for one.
         first_bad_state: First state made with a non-finite weight.
         final_norm_bad: The final norm itself holds non-finite weights.
     """
@@ -38,14 +42,27 @@ class Reading:
     mixers: dict[nn.Module, str]
     final_norm: nn.Module = field(default_factory=nn.Identity)
     head: nn.Module | None = None
+    head_input_scale: float = 1.0
     head_scale: float = 1.0
     head_softcap: float | None = None
     causal: bool = True
     overwrites: bool = False
     tuple_skips_embedding: bool = False
     sublayer_problem: str | None = None
+    ablation_problem: str | None = None
+    streams: Streams | None = None
     first_bad_state: int | None = None
     final_norm_bad: bool = False
+
+    def residual(self, hidden: Tensor) -> Tensor:
+        """State (batch, token, width) of what a block takes or hands on: itself, or the mixture of its streams."""
+        return hidden if self.streams is None else self.streams.mixture(hidden)
+
+    def spread(self, state: Tensor) -> Tensor:
+        """What a block takes, every stream of it one state (batch, token, width)."""
+        if self.streams is None:
+            return state
+        return self.streams.join(state[:, :, None].repeat(1, 1, self.streams.count, 1))
 
     def arguments(self, ids: Tensor, mask: Tensor | None) -> dict[str, Any]:
         """Keyword arguments of one forward pass of the base model, without a cache.
@@ -72,3 +89,11 @@ def input_of(args: tuple, kwargs: dict[str, Any]) -> Tensor:
     if args:
         return args[0]
     return kwargs["hidden_states"] if "hidden_states" in kwargs else next(iter(kwargs.values()))
+
+
+def called_with(args: tuple, kwargs: dict[str, Any], hidden: Tensor) -> tuple[tuple, dict[str, Any]]:
+    """Arguments of a block's call, with other hidden states."""
+    if args:
+        return (hidden, *args[1:]), kwargs
+    name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+    return args, {**kwargs, name: hidden}

@@ -66,11 +66,15 @@ def from_hidden_states(states: Sequence[Tensor] | Tensor, model_type: str) -> Re
 
 
 def check_type(model_type: str) -> None:
-    """Refuse a model type whose tuple was not measured."""
+    """Refuse a model type whose tuple was not measured, or holds several residual streams in an entry."""
     if model_type not in FAMILIES:
         hint = nearest(model_type, FAMILIES)
-        listed = "" if hint.startswith("known") else f"; known: {', '.join(sorted(FAMILIES))}"
-        raise InputError(teach("a model type whose tuple was measured", repr(model_type), hint + listed))
+        remedy = f"docs/decoders.md lists the {len(FAMILIES)} that were; or have repflow load the model and read it"
+        remedy = remedy if hint.startswith("known") else f"{hint} {remedy}"
+        raise InputError(teach("a model type whose tuple was measured", repr(model_type), remedy))
+    if FAMILIES[model_type].streams:
+        expected, got = "a model type with one residual stream", f"{model_type}, whose tuple holds all of its streams"
+        raise InputError(teach(expected, got, "load the model with repflow, which reads them"))
 
 
 def _check(states: Sequence[Tensor], model_type: str) -> None:

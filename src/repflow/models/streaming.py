@@ -14,7 +14,7 @@ from repflow.core.errors import InputError, UnsupportedModelError, teach
 from repflow.core.seconds import timed
 from repflow.models.anatomy import Sublayer, layers_with
 from repflow.models.reading import Reading, hidden_of, input_of
-from repflow.spec.request import sublayer_kind
+from repflow.spec.request import stream_number, sublayer_kind
 
 OnState = Callable[[int, Tensor], Any]
 OnFinalNorm = Callable[[Tensor], Any]
@@ -29,29 +29,52 @@ def stream_states(
     with ExitStack() as stack, torch.inference_mode():
         for handle in _attach(reading, kind, on_state):
             stack.callback(handle.remove)
-        if on_final_norm is not None:
-            stack.callback(_attach_final_norm(reading, on_final_norm).remove)
+        for handle in [] if on_final_norm is None else _attach_final_norm(reading, on_final_norm):
+            stack.callback(handle.remove)
         output = reading.base(**arguments, **as_tuple)
         if as_tuple:
             _emit_tuple(reading, output, on_state)
+
+
+def check_kind(reading: Reading, kind: str) -> None:
+    """Refuse kinds of state that a model has not, where their tensors would be others than their name says."""
+    sublayer, number, streams = sublayer_kind(kind), stream_number(kind), reading.streams
+    if streams is None:
+        if number is not None:
+            raise InputError(teach("a model with several residual streams", f"{kind} of one", "ask for residual"))
+        return
+    if number is not None and number > streams.count:
+        raise InputError(teach(f"a stream from 1 to {streams.count}", repr(kind), "ask for one of these, or residual"))
+    if kind == "hf-tuple":
+        got = f"transformers' tuple, whose entries hold all {streams.count} streams"
+        raise UnsupportedModelError(teach("states of one width", got, "ask for residual, their mixture, or stream:1"))
+    if kind == "branch":
+        got = f"blocks that mix {streams.count} streams before they add to them"
+        raise UnsupportedModelError(teach("blocks that add to their input", got, "ask for residual or stream:1"))
+    if sublayer is not None:
+        raise UnsupportedModelError(str(reading.sublayer_problem))
 
 
 def _attach(reading: Reading, kind: str, on_state: OnState) -> list[RemovableHandle]:
     sublayer = sublayer_kind(kind)
     if sublayer is not None:
         return _attach_sublayer(reading, sublayer, on_state)
-    if kind == "residual":
-        return _attach_residual(reading, on_state)
+    if kind == "residual" or stream_number(kind) is not None:
+        return _attach_residual(reading, stream_number(kind), on_state)
     return _attach_branch(reading, on_state) if kind == "branch" else []
 
 
-def _attach_residual(reading: Reading, on_state: OnState) -> list[RemovableHandle]:
+def _attach_residual(reading: Reading, number: int | None, on_state: OnState) -> list[RemovableHandle]:
+    def state_of(hidden: Tensor) -> Tensor:
+        one = None if number is None or reading.streams is None else reading.streams.one(hidden, number)
+        return reading.residual(hidden) if one is None else one
+
     def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        on_state(0, _trusted(reading, 0, input_of(args, kwargs)))
+        on_state(0, _trusted(reading, 0, state_of(input_of(args, kwargs))))
 
     def after(state: int) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            on_state(state, _trusted(reading, state, hidden_of(output)))
+            on_state(state, _trusted(reading, state, state_of(hidden_of(output))))
 
         return hook
 
@@ -126,13 +149,20 @@ def _attach_parts(
     return [*handles, reading.blocks[layer].register_forward_hook(finish)]
 
 
-def _attach_final_norm(reading: Reading, on_final_norm: OnFinalNorm) -> RemovableHandle:
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
-        on_final_norm(_trusted_norm(reading, hidden_of(output)))
+def _attach_final_norm(reading: Reading, on_final_norm: OnFinalNorm) -> list[RemovableHandle]:
+    behind: list[bool] = []
 
-    # A model without a final norm has an Identity that its forward never calls: its last block stands in.
-    module = reading.blocks[-1] if isinstance(reading.final_norm, nn.Identity) else reading.final_norm
-    return module.register_forward_hook(hook)
+    def last(_: nn.Module, __: Any, output: Any) -> None:
+        behind.append(True)
+        # A model without a final norm has an Identity that its forward never calls: its last block stands in.
+        if isinstance(reading.final_norm, nn.Identity):
+            on_final_norm(_trusted_norm(reading, reading.residual(hidden_of(output))))
+
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        if behind:  # NanoChat norms its embedding by the same module
+            on_final_norm(_trusted_norm(reading, hidden_of(output)))
+
+    return [reading.blocks[-1].register_forward_hook(last), reading.final_norm.register_forward_hook(hook)]
 
 
 def _trusted_norm(reading: Reading, hidden: Tensor) -> Tensor:

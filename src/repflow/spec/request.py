@@ -16,6 +16,8 @@ from repflow.core.tasks import NAMES
 TASKS = NAMES
 """Tasks by name."""
 KINDS = ("residual", "branch", "hf-tuple")
+STREAM = re.compile(r"stream:([1-9]\d*)")
+"""One of several residual streams, counted from 1."""
 SUBLAYER_KINDS = ("attention", "mlp", "ssm", "recurrent", "conv")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DTYPE_ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "double": "float64"}
@@ -37,15 +39,25 @@ class Typed(str):
     __slots__ = ()
 
 
-def sublayer_kind(kind: str) -> str | None:
-    """Sublayer that a kind of state asks for, None for the three plain kinds; unknown kinds are refused.
+def stream_number(kind: str) -> int | None:
+    """Residual stream that a kind of state asks for, counted from 1; None for all others.
 
-    >>> sublayer_kind("branch:ssm"), sublayer_kind("residual")
-    ('ssm', None)
+    >>> stream_number("stream:2"), stream_number("residual")
+    (2, None)
     """
-    if kind in KINDS:
+    match = STREAM.fullmatch(kind)
+    return None if match is None else int(match[1])
+
+
+def sublayer_kind(kind: str) -> str | None:
+    """Sublayer that a kind of state asks for, None for those of whole blocks; unknown kinds are refused.
+
+    >>> sublayer_kind("branch:ssm"), sublayer_kind("residual"), sublayer_kind("stream:2")
+    ('ssm', None, None)
+    """
+    if kind in KINDS or stream_number(kind) is not None:
         return None
-    known = [*KINDS, *(f"branch:{name}" for name in SUBLAYER_KINDS)]
+    known = [*KINDS, *(f"branch:{name}" for name in SUBLAYER_KINDS), "stream:1"]
     if kind not in known:
         raise InputError(teach("a kind of state", repr(kind), nearest(kind, known)))
     return kind.removeprefix("branch:")

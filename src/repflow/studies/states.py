@@ -31,7 +31,7 @@ def states(model: Any, texts_or_ids: Any, *, kind: str = "residual", bos: str = 
         model: A loaded Model, a spec, or a live transformers model.
         texts_or_ids: A text, a list of texts, token ids (batch, token), nested or as a tensor, or what the tokenizer
             returned for texts (`input_ids` and `attention_mask`).
-        kind: `residual`, `branch`, `branch:attention|mlp|ssm|...` or `hf-tuple`.
+        kind: `residual`, `branch`, `branch:attention|mlp|ssm|...`, `hf-tuple`, or `stream:K` of several streams.
         bos: First token of texts: `model`, `always` or `never`.
 
     Returns:

@@ -27,7 +27,7 @@ from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.layer_scan import left_alone
-from repflow.models.reading import hidden_of, input_of
+from repflow.models.reading import called_with, hidden_of, input_of
 
 FINAL = -1
 """Target that stands for the final norm's output; all others are numbers of states."""
@@ -100,10 +100,11 @@ def influence_squares(
             model.reading.base(**arguments)
             squares = {}
             for target in targets:
-                y = caught.states[model.n_states if target == FINAL else target]
+                state = caught.states[model.n_states if target == FINAL else target]
+                y = state if target == FINAL else model.reading.residual(state)
                 directions = _directions(y, at, probes, seed, numbers)
                 sources = [caught.embedding[0], *(caught.states[s] for s in range(_before(model, target)))]
-                squares[target] = _accumulate(y, sources, directions, model.n_states + 1, exact=probes is None)
+                squares[target] = _accumulate(model, y, sources, directions, exact=probes is None)
     return squares
 
 
@@ -130,16 +131,18 @@ def _directions(
 
 
 def _accumulate(
-    y: Tensor, sources: Sequence[Tensor], directions: Iterator[Tensor], count: int, *, exact: bool
+    model: Model, y: Tensor, sources: Sequence[Tensor], directions: Iterator[Tensor], *, exact: bool
 ) -> Squares:
-    total = np.zeros((count, *y.shape[:2]))
+    """Squares by source; a state of several streams is all of them together."""
+    total = np.zeros((model.n_states + 1, *y.shape[:2]))
     second = np.zeros(y.shape[:2])
     probes = 0
     for start in directions:
         gradients = torch.autograd.grad(y, sources, start, retain_graph=True, allow_unused=True)
         for source, gradient in enumerate(gradients):
             if gradient is not None:
-                squares = gradient_norms(gradient) ** 2
+                streams = model.streams if source else None  # source 0 is the embedding
+                squares = gradient_norms(gradient if streams is None else streams.split(gradient).flatten(2)) ** 2
                 total[source] += squares
                 second += squares**2 if source == 0 else 0.0
         probes += 1
@@ -251,6 +254,9 @@ def _hooks(model: Model, caught: Caught, embedding: Tensor | None) -> list[Any]:
 
         return hook
 
+    def mixed(_: nn.Module, __: Any, output: Any) -> None:
+        caught.states[model.n_states] = reading.residual(hidden_of(output))
+
     def embed(_: nn.Module, __: Any, output: Tensor) -> Any:
         return None if caught.embedding else leaf(output)
 
@@ -258,16 +264,10 @@ def _hooks(model: Model, caught: Caught, embedding: Tensor | None) -> list[Any]:
     handles = [table.register_forward_hook(embed)] if isinstance(table, nn.Module) else []
     handles.append(reading.blocks[0].register_forward_pre_hook(enter, with_kwargs=True))
     handles += [block.register_forward_hook(leave(number + 1)) for number, block in enumerate(reading.blocks)]
+    if isinstance(reading.final_norm, nn.Identity) and reading.streams is not None:
+        return [*handles, reading.blocks[-1].register_forward_hook(mixed)]
     last = reading.blocks[-1] if isinstance(reading.final_norm, nn.Identity) else reading.final_norm
     return [*handles, last.register_forward_hook(leave(model.n_states))]
-
-
-def called_with(args: tuple, kwargs: dict[str, Any], hidden: Tensor) -> tuple[tuple, dict[str, Any]]:
-    """Arguments of a block's call, with other hidden states."""
-    if args:
-        return (hidden, *args[1:]), kwargs
-    name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
-    return args, {**kwargs, name: hidden}
 
 
 def _with_hidden(output: Any, hidden: Tensor) -> Any:

@@ -73,7 +73,7 @@ def _parts(model: Model, step: float) -> list[Tensor]:
         hidden = input_of(args, kwargs)
         if not parts:
             parts.append(hidden.detach().float())
-        value = fixed.to(hidden)
+        value = model.reading.spread(fixed.to(hidden))
         if args:
             return (value, *args[1:]), kwargs
         name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
@@ -81,7 +81,8 @@ def _parts(model: Model, step: float) -> list[Tensor]:
 
     def after(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         # a block may have written into its input: what it was given is known
-        parts.append(hidden_of(output).detach().float() - fixed.to(hidden_of(output)).float())
+        given = model.reading.spread(fixed.to(hidden_of(output)))
+        parts.append(hidden_of(output).detach().float() - given.float())
 
     with ExitStack() as stack, torch.inference_mode():
         for block in {id(block): block for block in model.blocks}.values():

@@ -23,8 +23,6 @@ ABOVE = 1.01
 """Foot of the first strip: outside the panel, so that it hides no data."""
 LABELLED = 0.15
 """Share of the depth from which on a piece of the strip is labelled."""
-EMBEDDED = ("residual", "hf-tuple")
-"""Kinds of state whose first entry stands before the first block."""
 
 
 def depth(run: StoredRun, axis: str, count: int) -> dict[str, list[float]]:
@@ -34,7 +32,7 @@ def depth(run: StoredRun, axis: str, count: int) -> dict[str, list[float]]:
     """
     blocks = max(run.layers, 1)
     places: np.ndarray
-    if run.states in EMBEDDED:
+    if not run.states.startswith("branch"):  # the first entry stands before the first block
         places = np.arange(count) if axis == "state" else np.arange(1, count + 1)
     else:
         own = run.result.provenance.get("branch_layers") or list(range(run.layers))

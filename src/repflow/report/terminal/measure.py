@@ -109,11 +109,17 @@ def _blocks(result: Result) -> int | str:
     return result.provenance.get("model", {}).get("layers", ABSENT)
 
 
+def _state_words(result: Result) -> str:
+    """Kind of state; of a model with several residual streams, that it is their mixture."""
+    kind, streams = str(result.config.get("states", "residual")), result.provenance.get("model", {}).get("streams")
+    return f"{kind} (mixture of {streams['count']} streams)" if streams and kind == "residual" else kind
+
+
 def _state_table(result: Result, columns: list[Column]) -> FittedTable:
     count = _state_count(result)
     rows = thinned(count)
     config = result.config
-    title = f"{label(result)}: {config.get('states', 'residual')} states on task {config.get('task', '')}"
+    title = f"{label(result)}: {_state_words(result)} states on task {config.get('task', '')}"
     blocks = result.provenance.get("branch_layers")  # a branch belongs to a block, and not every block has one
     cells = dict(columns)
     final = "final_norm/token_similarity"

@@ -21,7 +21,7 @@ def common_grid(models: Sequence[str], kind: str = "residual", *, trust_remote_c
     from repflow.models.anatomy import declared_layers
     from repflow.models.load import find_source, read_config
 
-    if kind not in ("residual", "hf-tuple"):
+    if kind.startswith("branch"):
         return None
     counts = []
     for model in models:

@@ -279,7 +279,7 @@ class StateKind:
     """Which states are read."""
 
     states: str = option(
-        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple"
+        "residual", "kind of state: residual, branch, branch:attention|mlp|ssm|recurrent|conv, hf-tuple, stream:K"
     )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repflow.capture.influence.jacobian import called_with, gradient_graph
-from repflow.models.reading import hidden_of, input_of
+from repflow.capture.influence.jacobian import gradient_graph
+from repflow.models.reading import called_with, hidden_of, input_of
 from repflow.theory.hypotheses import Hypothesis
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ def _describe(row: Row, model: Model) -> None:
     row.kinds, row.tested = list(model.layer_kinds), listed(model.network.config)
     for number, (kind, does) in enumerate(zip(row.kinds, observe(model.reading, model.network.config), strict=True)):
         if not does.agrees(kind):
-            row.wrong.append(f"block {number + 1} is called {kind}, and does {does.words()}")
+            row.wrong.append(f"block {number + 1} is called {kind}, and {does.words()}")
     row.streams = 1 if model.streams is None else model.streams.count
     if model.reading.ablation_problem is None:
         row.sublayers = sorted({part.kind for parts in model.reading.parts for part in parts})

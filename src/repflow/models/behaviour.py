@@ -76,9 +76,16 @@ class Behaviour:
         return named == self.mixing if self.cached else bool(named) == bool(self.reach)
 
     def words(self) -> str:
-        """For people."""
-        kept = "a list of tokens" if self.grows else "a fixed state" if self.remembers else "nothing older"
-        return f"{' and '.join(sorted(self.mixing)) or 'none'} (reaches {self.reach} tokens back, keeps {kept})"
+        """What it does, as a verb.
+
+        >>> Behaviour(23, True, False, True).words()
+        'mixes tokens by recurrence: reaches 23 back, keeps a fixed state'
+        """
+        if not self.reach:
+            return "does not mix tokens"
+        kept = "a list of tokens" if self.grows else "a fixed state" if self.remembers else "no more than a few tokens"
+        way = f" by {' and '.join(sorted(self.mixing))}" if self.cached else ""
+        return f"mixes tokens{way}: reaches {self.reach} back" + (f", keeps {kept}" if self.keeps else "")
 
 
 def named_mixing(kind: str) -> frozenset[str]:

@@ -200,7 +200,7 @@ class _Probe:
         for number, (kind, does) in enumerate(zip(self.model.layer_kinds, self._observed(), strict=True)):
             if not does.agrees(kind):
                 children = ", ".join(name for name, _ in self.model.blocks[number].named_children())
-                got = f"{kind} for block {number + 1} ({children}), whose way to mix tokens is {does.words()}"
+                got = f"{kind} for block {number + 1} ({children}), which {does.words()}"
                 remedy = f"list the child that does in Family(mixers=...) of {FAMILY}"
                 raise self.broken("kinds", f"one of {', '.join(SUBLAYERS)} for a block that mixes tokens", got, remedy)
         self.errors["kinds"] = 0.0

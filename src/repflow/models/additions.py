@@ -101,7 +101,7 @@ def _followed(reading: Reading, index: int, part: Sublayer, calls: Sequence[Call
                 if id(call.module) in children
                 and counts[id(call.module)] == 1
                 and call.output.shape == output.shape
-                and any(given.shape == output.shape and torch.equal(given, output) for given in call.inputs)
+                and any(entry.shape == output.shape and torch.equal(entry, output) for entry in call.inputs)
                 and not torch.equal(call.output, output)
             ),
             None,
@@ -126,9 +126,9 @@ def _fitted(
         if hasattr(reading.blocks[index], "pre_ln"):
             fitted.append(parts[index])
             continue
-        given = [outputs.get(id(part.module)) for part in parts[index]]
-        added = [part for part in given if part is not None and part.numel() == after.numel()]
-        if len(added) != len(given) or not all(bool(torch.isfinite(part).all()) for part in (*added, before, after)):
+        caught = [outputs.get(id(part.module)) for part in parts[index]]
+        added = [part for part in caught if part is not None and part.numel() == after.numel()]
+        if len(added) != len(caught) or not all(bool(torch.isfinite(part).all()) for part in (*added, before, after)):
             return None
         matrix = torch.stack([part.double().reshape(-1) for part in added], dim=1)
         wanted = (after.double() - before.double()).reshape(-1, 1)
@@ -146,22 +146,22 @@ def _unmixed(reading: Reading, ids: Tensor, tolerance: float) -> str | None:
     streams, entering = reading.streams, list[Tensor]()
     failed: list[int] = []
 
-    def before(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         entering.append(copy(streams.split(args[0] if args else kwargs["hidden_states"])))
 
-    def after(index: int) -> Callable[..., None]:
+    def leave(index: int) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            given, made = entering.pop().double(), copy(streams.split(hidden_of(output))).double()
-            weights = torch.linalg.lstsq(given.mT, made.mT, driver="gelsd").solution
-            if not close((given.mT @ weights).mT, made, tolerance):
+            before, after = entering.pop().double(), copy(streams.split(hidden_of(output))).double()
+            weights = torch.linalg.lstsq(before.mT, after.mT, driver="gelsd").solution
+            if not close((before.mT @ weights).mT, after, tolerance):
                 failed.append(index)
 
         return hook
 
     with ExitStack() as stack, torch.inference_mode():
         for index, block in enumerate(reading.blocks):
-            stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(block.register_forward_hook(after(index)).remove)
+            stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(leave(index)).remove)
         for part in (part for parts in reading.parts for part in parts):
             stack.callback(part.module.register_forward_hook(silent).remove)
         reading.base(**reading.arguments(ids, None))

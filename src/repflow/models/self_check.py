@@ -129,10 +129,10 @@ def _read_out(network: PreTrainedModel, reading: Reading, trace: Trace, toleranc
     shape = (*reading.streams.split(trace.outputs[-1]).shape[:2], trace.outputs[-1].shape[-1])
     if reading.streams.layout == PACKED:
         shape = (*shape[:2], shape[2] // reading.streams.count)
-    for module, (given, *_), made in trace.after:
-        if tuple(made.shape) == shape and close(given, trace.outputs[-1], tolerance):
+    for module, (entering, *_), leaving in trace.after:
+        if tuple(leaving.shape) == shape and close(entering, trace.outputs[-1], tolerance):
             reading.streams = replace(reading.streams, readout=module_readout(module), name=type(module).__name__)
-            return made
+            return leaving
     if reading.streams.layout == PACKED:  # another width than configured looks the same
         got = f"{tuple(trace.inputs[0].shape)}, of which no module after the last block makes such a state"
         raise fail("embedding caught", f"expected state 0 of shape {shape}, got {got}")
@@ -144,8 +144,8 @@ def _check_final_norm(reading: Reading, trace: Trace, state: Tensor, tolerance: 
     """Take the module applied to the last block's state that gives the model's last hidden state."""
     if trace.last is None:
         raise fail("final norm", "the base model was not called by the whole model")
-    for module, (given, *_), made in trace.after:
-        if close(given, state, tolerance) and close(made, trace.last, tolerance):
+    for module, (entering, *_), leaving in trace.after:
+        if close(entering, state, tolerance) and close(leaving, trace.last, tolerance):
             reading.final_norm = module
             return
     if not close(state, trace.last, tolerance):
@@ -176,14 +176,14 @@ def _head_chain(reading: Reading, trace: Trace, tolerance: float) -> tuple[list[
     assert trace.last is not None
     chain: list[nn.Module] = []
     state = trace.last
-    for module, (given, *_), made in trace.behind:
+    for module, (entering, *_), leaving in trace.behind:
         if chain and any(module is inner for inner in chain[-1].modules()):
             continue
-        factor = 1.0 if chain or close(given, state, tolerance) else _factor(state, given)
-        if close(given, state * factor, tolerance):
+        factor = 1.0 if chain or close(entering, state, tolerance) else _factor(state, entering)
+        if close(entering, state * factor, tolerance):
             reading.head_input_scale = factor if not chain else reading.head_input_scale
             chain.append(module)
-            state = made
+            state = leaving
     if not chain:
         raise fail("head", "the head's input is not the model's last hidden state, nor a multiple of it")
     return chain, state

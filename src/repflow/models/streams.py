@@ -104,7 +104,7 @@ def module_readout(module: nn.Module) -> Readout:
 
 
 def altup_readout(base: Any) -> Readout:
-    """Gemma 3n's, which is no module: the streams are projected, brought to the first one's size and averaged."""
+    """Gemma 3n's, which is not a module: the streams are projected, brought to the first one's size and averaged."""
 
     def size(stream: Tensor, least: float) -> Tensor:
         return stream.square().mean(-1, keepdim=True).clamp_min(least).sqrt()

@@ -81,8 +81,8 @@ def _parts(model: Model, step: float) -> list[Tensor]:
 
     def after(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         # a block may have written into its input: what it was given is known
-        given = model.reading.spread(fixed.to(hidden_of(output)))
-        parts.append(hidden_of(output).detach().float() - given.float())
+        entered = model.reading.spread(fixed.to(hidden_of(output)))
+        parts.append(hidden_of(output).detach().float() - entered.float())
 
     with ExitStack() as stack, torch.inference_mode():
         for block in {id(block): block for block in model.blocks}.values():

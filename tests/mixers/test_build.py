@@ -49,6 +49,8 @@ def test_defaults_build_and_pass_the_check(family):
         ("S4D", "s4d"),
         ("Gated DeltaNet", "gated_delta_net"),
         ("Kimi Delta Attention", "kda"),
+        ("minLSTM", "min_lstm"),
+        ("xLSTM", "mlstm"),
     ],
 )
 def test_names_are_spelled_freely(name, family):
@@ -112,6 +114,10 @@ def test_width_is_no_option_and_must_be_positive():
         ("delta_net", {"heads": 3}, "heads that divides the width of"),
         ("gated_delta_net", {"heads": 4, "value_heads": 6}, "heads that divides the number of value_heads of 6"),
         ("kda", {"rank": 0}, "rank of at least 1"),
+        ("hgrn2", {"lower": 1.0}, "a lower bound from 0 to below 1; got 1"),
+        ("min_gru", {"expand": 0}, "expand of at least 1"),
+        ("min_lstm", {"positive": "yes"}, "positive of min_lstm to be true or false"),
+        ("mlstm", {"cap": 0.0}, "a cap above 0"),
     ],
 )
 def test_wrong_options_teach(name, options, message):

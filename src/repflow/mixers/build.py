@@ -27,6 +27,10 @@ _CLASSES = {
     "delta_net": "delta.DeltaNet",
     "gated_delta_net": "delta.GatedDeltaNet",
     "kda": "delta.KDA",
+    "hgrn2": "HGRN2",
+    "min_gru": "MinGRU",
+    "min_lstm": "MinLSTM",
+    "mlstm": "MLSTM",
 }
 """Family, which is also its file, and its class, behind the folder the file is in."""
 
@@ -50,6 +54,7 @@ _ALIASES = {
     "qwen3_next": "gated_delta_net",
     "kimi_delta_attention": "kda",
     "kimi_linear": "kda",
+    "xlstm": "mlstm",
 }
 
 

@@ -81,7 +81,7 @@ def keeping(function, true, calls):
     return run
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "minimax"])
+@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "minimax", "xlstm"])
 def test_hidden_attention_is_exact(model_type):
     found = repflow.hidden_attention(load(tiny_model(model_type)), [0, 2], IDS[:1])
     assert found.provenance["units"]["0"]["part"] == "recurrence"
@@ -101,6 +101,18 @@ def test_lightning_attention():
         wanted = here.mixed()
         torch.testing.assert_close(here.output(), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
         assert here.diagonal
+
+
+@pytest.mark.parametrize("weight_mode", ["single", "fused"])
+@torch.no_grad()
+def test_xlstm(weight_mode):
+    """Its memory over the normaliser is what its backend gives."""
+    model = load(tiny_model("xlstm", weight_mode=weight_mode).double())
+    assert recurrent_layers(model) == dict.fromkeys(range(4), "mlstm")
+    for here in read(model, take=lambda q: q.recurrence).values():
+        wanted = here.mixed()
+        torch.testing.assert_close(here.output(), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+        assert here.log_decay().shape[2:] == (4, 1)
 
 
 def recurrence_of(name, **options):

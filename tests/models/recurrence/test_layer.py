@@ -40,6 +40,10 @@ OWN = {
     "delta_net": {"heads": 2, "negative": True},
     "gated_delta_net": {"heads": 2, "value_heads": 4},
     "kda": {"heads": 2},
+    "hgrn2": {"heads": 2, "lower": 0.2},
+    "min_gru": {"expand": 2},
+    "min_lstm": {"positive": False},
+    "mlstm": {"heads": 2},
 }
 DELTA = ("delta_net", "gated_delta_net", "kda")
 """Their transition is not diagonal: see test_delta."""
@@ -82,7 +86,14 @@ def test_readout_of_own_mixers(name):
         r = torch.sigmoid(mixer.receptance(torch.lerp(shifted(x), x, mixer.time_mix_receptance)))
         torch.testing.assert_close(mixer.output(r * recurrence.output()), mixer(x), rtol=1e-9, atol=1e-11)
         return
-    torch.testing.assert_close(mixer.readout(recurrence.output(), x), mixer(x), rtol=1e-9, atol=1e-11)
+    y = recurrence.output()
+    if name == "mlstm":  # divided by the normaliser already
+        y = torch.nn.functional.pad(y.unflatten(2, (2, -1)), (0, 1)).flatten(2)
+        gate = torch.sigmoid(mixer.ogate_preact(x))
+        out = mixer.multihead_norm(y.unflatten(2, (2, -1))[..., :-1]) * gate
+        torch.testing.assert_close(mixer.out_proj(out), mixer(x), rtol=1e-9, atol=1e-11)
+        return
+    torch.testing.assert_close(mixer.readout(y, x), mixer(x), rtol=1e-9, atol=1e-11)
 
 
 def shifted(x):
@@ -105,7 +116,7 @@ def test_transition_is_the_mixers(name):
         whole = torch.cat([p[index].expand(*([-1] * 1), min(2, 9 - 2 * i), -1, -1) for i, p in enumerate(pieces)], 1)
         if not (name == "rg_lru" and index == 0):
             torch.testing.assert_close(whole, part.expand_as(whole))
-    decay = want.A.abs().expand(*full[:3], -1)[:, :, :: recurrence.dim]
+    decay = want.A.abs().expand(*full[:3], -1)[:, :, :: full[2] // recurrence.units]  # mLSTM: a normaliser in each head
     ours = recurrence.log_decay().exp().expand_as(decay)
     torch.testing.assert_close(ours[:, 1:], decay[:, 1:].to(ours.dtype), rtol=1e-12, atol=1e-14)
 
@@ -128,7 +139,9 @@ def test_matrix_makes_the_output_of_inputs(name):
     torch.testing.assert_close(recurrence.matrix(some, 1), recurrence.matrix(units, 1)[some])
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name not in ("rwkv4", "rg_lru", *DELTA)])
+@pytest.mark.parametrize(
+    "name", [name for name in OWN if name not in ("rwkv4", "rg_lru", "min_gru", "min_lstm", *DELTA)]
+)
 @torch.no_grad()
 def test_own_mixers_keep_nothing_of_tokens_times_channels_times_states(name):
     """No tensor that the recurrence holds is as large as the states of all tokens."""

@@ -290,7 +290,7 @@ def transition_kinds(model: Model) -> dict[int, dict[str, str]]:
 
     kinds = {}
     for layer, kind in recurrent_layers(model).items():
-        unit = "head" if kind in ("ssd", "delta", "lightning") else "channel"
+        unit = "head" if kind in ("ssd", "delta", "lightning", "mlstm") else "channel"
         if kind == "own":
             mixer = next(m for m in model.blocks[layer].modules() if isinstance(m, Mixer) and m.recurrent)
             of_heads = mixer.family in ("ssd", *MATRIX) or isinstance(mixer, DeltaMixer)

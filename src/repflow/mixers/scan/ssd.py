@@ -64,15 +64,48 @@ def _ssd_scan_chunked(
     entry = x * delta[..., None]
     # In float64: the differences of these sums are exponents, and float32 sums lose a digit of y.
     exponent = delta.double() * A.double()
-    y, last = _slabs(entry, exponent, B, C, h, size)
-    if not is_finite(y):
-        y = torch.where(
-            _spoiled(entry, exponent, B), y, _slabs(cleaned(entry), cleaned(exponent), cleaned(B), C, h, size)[0]
-        )
+    y, last = _scanned(entry, exponent, B, C, h, size)
     if D is not None:
         y = torch.addcmul(y, x, (D if D.ndim == 2 else D[:, None]).to(wide))
     final = torch.unflatten(last, 3, (-1, dim)).permute(0, 1, 3, 4, 2).flatten(1, 2)
     return y.to(dtype), final
+
+
+def head_scan(entry: Tensor, log_decay: Tensor, keys: Tensor, queries: Tensor, *, chunk: int = CHUNK) -> Tensor:
+    """The same with what enters apart from the decay.
+
+        h_t = exp(log_decay_t) h_{t−1} + entry_t ⊗ keys_t        y_t = h_t queries_t
+
+    Args:
+        entry: (batch, token, head, dim).
+        log_decay: At most 0 (batch, token, head).
+        keys: (batch, token, head, state).
+        queries: (batch, token, head, state).
+        chunk: Tokens in a chunk.
+
+    Returns:
+        y (batch, token, head, dim).
+
+    >>> one = torch.ones(1, 3, 1, 1)
+    >>> head_scan(one, -torch.log(2 * one[..., 0]), one, one).flatten().tolist()
+    [1.0, 1.5, 1.75]
+    """
+    with without_autocast(entry.device):
+        wide = torch.promote_types(entry.dtype, torch.float32)
+        wide_entry, B, C = (part.to(wide) for part in (entry, keys, queries))
+        batch, tokens, heads, dim = entry.shape
+        h = wide_entry.new_zeros(batch, heads, keys.shape[-1], dim)
+        y, _ = _scanned(wide_entry, log_decay.double(), B, C, h, min(chunk, tokens))
+    return y.to(entry.dtype)
+
+
+def _scanned(entry: Tensor, exponent: Tensor, B: Tensor, C: Tensor, h: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Outputs and last state; tokens that are not finite leave earlier ones alone."""
+    y, last = _slabs(entry, exponent, B, C, h, size)
+    if not is_finite(y):
+        clean = _slabs(cleaned(entry), cleaned(exponent), cleaned(B), C, h, size)[0]
+        y = torch.where(_spoiled(entry, exponent, B), y, clean)
+    return y, last
 
 
 def _slabs(entry: Tensor, exponent: Tensor, B: Tensor, C: Tensor, h: Tensor, size: int) -> tuple[Tensor, Tensor]:

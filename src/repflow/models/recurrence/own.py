@@ -4,7 +4,9 @@
 |---|---|---|---|---|
 | S6, SSD | as in Mamba and Mamba-2 (`ScanRecurrence`) | | | channel, head |
 | RWKV-4, RG-LRU | as in RWKV and Griffin (`repflow.models.recurrence.readers`) | | | channel |
-| linear attention, retention, GLA, RWKV-5 | decay of each key | key | value, of either sign | head |
+| linear attention, retention, GLA, HGRN2, RWKV-5 | decay of each key | key | value, of either sign | head |
+| mLSTM | as in xLSTM (`repflow.models.recurrence.matrix`) | | | head |
+| minGRU, minLSTM | 1 − Δ | candidate | gate | channel |
 | S4D, H3 | e^{ΔA}, complex | (B̄ / Δ) x | Δ | channel |
 | DeltaNet, Gated DeltaNet, KDA | not diagonal (`repflow.models.recurrence.delta`) | | | head |
 | any other mixer | as its `transition` says | | | channel |
@@ -25,10 +27,10 @@ from repflow.mixers.transition import DeltaTransition, Transition, four_axes, jo
 from repflow.models.fastpath.scan_call import ScanCall
 from repflow.models.recurrence.delta import DeltaRecurrence
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence, ScanRecurrence
-from repflow.models.recurrence.matrix import MatrixRecurrence, some
+from repflow.models.recurrence.matrix import MatrixRecurrence, MlstmRecurrence, some
 from repflow.models.recurrence.readers import RglruRecurrence, RwkvRecurrence
 
-MATRIX = ("linear_attention", "retention", "gla", "rwkv5")
+MATRIX = ("linear_attention", "retention", "gla", "rwkv5", "hgrn2", "mlstm")
 """Families with a matrix state per head: values on the channel axis, keys on the state axis."""
 
 
@@ -102,6 +104,15 @@ class MixerRecurrence(Recurrence):
         return Operator(decay, delta * b, c, one)
 
 
+class GateRecurrence(MixerRecurrence):
+    """minGRU's and minLSTM's, whose b is the input itself: candidates, of which gates take a share."""
+
+    def operator(self, units: Tensor) -> Operator:
+        """E = Δ, the inputs b."""
+        decay, b, c, delta = (part.expand(-1, -1, self.units, -1)[:, :, units] for part in self.parts)
+        return Operator(decay, delta, c, b)
+
+
 def mixer_recurrence(mixer: Mixer, x: Tensor) -> Recurrence:
     """Recurrence of one of repflow's own mixers on its input x (batch, token, width)."""
     module: Any = mixer
@@ -127,6 +138,8 @@ def mixer_recurrence(mixer: Mixer, x: Tensor) -> Recurrence:
         return DiagonalRecurrence(u, module.kernel)
     if mixer.family in MATRIX:
         return _matrix_recurrence(module, x)
+    if mixer.family in ("min_gru", "min_lstm"):
+        return GateRecurrence(module.transition(x), x)
     transition = mixer.transition(x)
     if isinstance(transition, DeltaTransition):
         return DeltaRecurrence(transition, kind="own")
@@ -138,7 +151,9 @@ def _matrix_recurrence(module: Any, x: Tensor) -> Recurrence:
         r, k, v = module._project(x, shift(x))
         own = v, (r * module.time_faaaa * k).sum(-1)
         return MatrixRecurrence(r, shift(k), shift(v), module._decay()[None, None], own=own)
-    if module.family == "gla":
+    if module.family == "mlstm":
+        return MlstmRecurrence(module.parts(x))
+    if module.family in ("gla", "hgrn2"):
         q, k, v, log_decay = module._project(x)
         return MatrixRecurrence(q, k, v, log_decay.exp())
     q, k, v = module._project(x)

@@ -4,6 +4,7 @@
 |---|---|---|---|---|
 | RWKV-4 | e^{−w} den_{t−1} / den_t | v_t | 1 − A_t | channel |
 | RG-LRU (Griffin, RecurrentGemma) | a_t, 0 at the first token | i_t u_t | √(1 − a_t²), 1 at the first token | channel |
+| mLSTM (xLSTM) | f_t, over the running scale of memory and normaliser | key | value · input gate | head |
 | lightning attention (MiniMax) | e^{−slope}, fixed for each head and layer | key | value, of either sign | head |
 
 RWKV-4's numerator and denominator grow with e^k and have no scale of their own; their quotient, the weighted mean of
@@ -22,12 +23,18 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
 from repflow.core.errors import InputError, teach
+from repflow.mixers.mlstm import Parts
 from repflow.mixers.parts.shift import shift
 from repflow.mixers.transition import Transition, four_axes
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence
-from repflow.models.recurrence.matrix import MatrixRecurrence
+from repflow.models.recurrence.matrix import MatrixRecurrence, MlstmRecurrence
 
-READ = {"RwkvSelfAttention": "rwkv", "RecurrentGemmaRglru": "rg_lru", "MiniMaxLightningAttention": "lightning"}
+READ = {
+    "RwkvSelfAttention": "rwkv",
+    "RecurrentGemmaRglru": "rg_lru",
+    "MiniMaxLightningAttention": "lightning",
+    "xLSTMLayer": "mlstm",
+}
 """Classes of transformers that are read from their input, and their kind."""
 
 
@@ -147,12 +154,14 @@ class RglruRecurrence(Recurrence):
 
 
 def module_recurrence(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Recurrence:
-    """Recurrence of transformers' RWKV, RG-LRU or lightning-attention layer in one call."""
+    """Recurrence of transformers' RWKV, RG-LRU, lightning-attention or xLSTM layer in one call."""
     kind = READ[type(module).__name__]
     if kind == "rwkv":
         return _read_rwkv(module, *args, **kwargs)
     if kind == "lightning":
         return _read_lightning(module, args, kwargs)
+    if kind == "mlstm":
+        return _read_mlstm(module, *args, **kwargs)
     return _read_rglru(module, *args, **kwargs)
 
 
@@ -196,6 +205,39 @@ def _run_rglru(module: Any, activations: Tensor, position_ids: Tensor) -> Tensor
     finally:
         module.recurrent_states = states
     return output
+
+
+def _read_mlstm(module: Any, x: Tensor, state: Any = None) -> Recurrence:
+    config = module.config
+    if state is not None and any(part is not None and bool(part.any()) for part in state):
+        got = "a call that goes on from a cached state"
+        raise InputError(teach("a prompt from its first token on", got, "run the whole prompt without a cache"))
+
+    def projected(name: str) -> Tensor:  # not by calling the matrices: that would run their hooks a second time
+        matrix = getattr(module, name)
+        return linear(x, matrix.weight, matrix.bias)
+
+    if config.weight_mode == "fused":
+        sizes = [module.qk_dim, module.qk_dim, module.v_dim, module.v_dim]
+        query, key, value, _ = torch.split(projected("qkv_opreact"), sizes, dim=-1)
+        gates = projected("ifgate_preact").chunk(2, dim=-1)
+    else:
+        query, key, value = (projected(name) for name in "qkv")
+        gates = projected("igate_preact"), projected("fgate_preact")
+    cap = config.gate_soft_cap
+    enter, forget = (gate if cap is None else cap * torch.tanh(gate / cap) for gate in gates)
+    heads = [part.unflatten(-1, (config.num_heads, -1)) for part in (query, key, value)]
+
+    def own() -> Tensor:
+        parts = (part.transpose(1, 2) for part in (*heads, enter, forget))
+        names = ("query", "key", "value", "igate", "fgate")
+        output: Tensor = module.mlstm_backend(**dict(zip(names, parts, strict=True)))[0]
+        return output.transpose(1, 2).flatten(2)
+
+    q, k, v = heads
+    log_forget = torch.nn.functional.logsigmoid(forget.double())
+    parts = Parts(q * q.shape[-1] ** -0.5, k, pad(v, (0, 1), value=1.0), enter.double(), log_forget)
+    return MlstmRecurrence(parts, kind="mlstm", layer=own)
 
 
 def _read_lightning(module: Any, args: tuple, kwargs: dict[str, Any]) -> Recurrence:

@@ -64,6 +64,7 @@ LINES = {
     "needle": ["needle zoo:gpt-neox zoo:mamba2", "needle"],
     "corrupt": ["corrupt", f"corrupt {MODEL}"],
     "attack": ["attack", f"attack {MODEL}"],
+    "architecture": ["architecture", "architecture --dry-run", "architecture --json"],
     "recall": ["recall", "recall --dry-run", "recall --json"],
     "pixels": ["pixels --images drawn:8 --regions paper", "pixels --images drawn:8 --regions paper --dry-run"],
     "memory": [f"memory {MODEL} {OTHER} {SMALL}", "memory"],

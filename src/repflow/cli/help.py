@@ -25,6 +25,7 @@ USUAL = frozenset(
         *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
         *("flow_run", "probe_run", "init_b", "rates", "cells", "steps", "seconds", "keep_models"),
         *("images", "regions", "replace", "targets", "rows", "layers", "widths", "shares"),
+        *("held_out", "test_texts", "match_row"),
     }
 )
 """Options of the groups that `--help` shows; a command's own options are always among them."""

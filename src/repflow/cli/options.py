@@ -98,10 +98,14 @@ PANELS = {
         ),
         *("positions", "candidates", "needles", "haystack", "skip_told", "instruction", "documents"),
         *("distractors", "chat_template", "match", "match_with", "bos", "calibration"),
+        *("held_out", "held_out_share", "test_texts"),
     ),
     "Images": ("images", "order", "patch", "grey"),
     "What is replaced": ("regions", "replace", "targets", "draws"),
-    "What is trained": ("rows", "layers", "widths", "shares", "vocabulary"),
+    "What is trained": (
+        *("rows", "layers", "widths", "shares", "vocabulary", "match_row", "heads", "chunk", "sort_temperature"),
+        *("sort_power", "eigenvalue_shift", "eigenvalue_norm"),
+    ),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (
         *("states", "metrics", "drop", "keep_samples", "grid", "cka_form", "cka_pool", "neighbours", "share"),
@@ -115,7 +119,7 @@ PANELS = {
     "Training": (
         *("rates", "cells", "steps", "seconds", "keep_models"),
         *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
-        *("memory", "checkpoint"),
+        *("memory", "checkpoint", "last_rate", "second_beta", "dropout", "points", "point_tokens", "leak_positions"),
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Where and how it runs": (

@@ -32,6 +32,10 @@
 | class | class of images; `provenance["classes"]` names it |
 | row_pixel, column_pixel, channel | of an example image |
 | point | moment of a training at which a model was read; `provenance[STUDY]["watched"]` has its step |
+| text | text that a language model is tested on; `provenance["architecture"]["texts"]` names it |
+| document | document of a text; `provenance["architecture"]["document_tokens"]` has the tokens of each |
+| place | place in the window that a language model reads, from 0 |
+| eigenvalue | of a matrix, by its real part |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -70,6 +74,10 @@ Axis = Literal[
     "column_pixel",
     "channel",
     "point",
+    "text",
+    "document",
+    "place",
+    "eigenvalue",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

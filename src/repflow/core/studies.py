@@ -201,6 +201,19 @@ STUDIES = (
         ),
         trains=True,
     ),
+    StudyRow(
+        "architecture",
+        "repflow.studies.architecture.study",
+        command="architecture",
+        line="train a grid of language models on a text",
+        panel=PAPERS,
+        examples=(
+            "repflow architecture --rows mamba,transformer,mamba2.attention --text corpus.txt --dry-run"
+            "    what it costs",
+            "repflow architecture --rows mamba,mamba+leaky,mamba+chunks --match-row mamba --seeds 0,1,2    equal sizes",
+        ),
+        trains=True,
+    ),
     StudyRow("training", "repflow.studies.training"),
     StudyRow(
         "theory-verify",

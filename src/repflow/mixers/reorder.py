@@ -175,7 +175,7 @@ class TokenOrder(nn.Module):
         self.temperature, self.power, self.descending, self.ties = temperature, power, descending, ties
         self.restore, self.gate, self.seed = form != "whole" if restore is None else restore, gate, seed
         # 1 / √features keeps the scores' spread that of the features, of which the paper says nothing
-        self.K = nn.Parameter(torch.randn(features) * features**-0.5) if order == "sorted" else None
+        self.K = nn.Parameter(_drawn_apart(features) * features**-0.5) if order == "sorted" else None
 
     @property
     def looks_ahead(self) -> bool:
@@ -217,6 +217,14 @@ class TokenOrder(nn.Module):
         seen = mask.to(features.device).bool()
         P = self.matrix(features, seen)
         return torch.where(seen.unsqueeze(-1), P, torch.eye(P.shape[-1], dtype=P.dtype, device=P.device))
+
+
+def _drawn_apart(count: int) -> Tensor:
+    """Normal numbers (count,) that leave torch's generator as it was: other weights are those without reordering."""
+    with torch.random.fork_rng(devices=[]):
+        seed = int(torch.randint(2**62, (), device="cpu"))
+    own = torch.randn(count, generator=torch.Generator().manual_seed(seed), device="cpu")
+    return own.to(torch.get_default_device())
 
 
 class Reordered(Mixer):

@@ -51,9 +51,21 @@ def test_shared_weights_are_shared_with_the_block_that_reorders(blocks):
     assert more == first.order.K.numel() == 32
 
 
+def test_a_stack_that_reorders_begins_with_the_weights_of_one_that_does_not():
+    plain, network = (stack(["s6"] * 2, reorder=order) for order in (None, {"chunk": 4, "blocks": "all"}))
+    own = {name.replace("mixer.inner.", "mixer."): part for name, part in network.named_parameters()}
+    assert all(torch.equal(own[name], part) for name, part in plain.named_parameters())
+    first, last = (block.mixer.order.K for block in network.model.blocks)
+    assert not torch.equal(first, last)
+    with torch.device("meta"):
+        assert StackForCausalLM(network.config).model.blocks[0].mixer.order.K.is_meta
+
+
 def test_a_leaky_language_model_is_built_by_name_alone():
     with pytest.raises(InputError, match=r"reads later tokens .*leaky=True"):
         stack(["s6"] * 2, reorder={"form": "whole"})
+    with torch.device("meta"), pytest.raises(InputError, match="by its form"):
+        StackForCausalLM(StackConfig("s6", reorder={"form": "whole"}))
     network = stack(["s6"] * 2, reorder={"form": "whole", "leaky": True})
     assert later_tokens_matter(network) > 1e-3
     config = StackConfig("s6", hidden_size=8, num_hidden_layers=2, num_labels=2, reorder={"form": "whole"})

@@ -60,6 +60,12 @@ SECTIONS = (
     Row("training", "Through training", "history", ("training",)),
     Row("recall", "What small models look up", "repflow.report.sections.laboratory.recall", ("recall",)),
     Row("pixels", "What classifiers of pixels hang on", "repflow.report.sections.laboratory.pixels", ("pixels",)),
+    Row(
+        "architecture",
+        "What language models learn of a text",
+        "repflow.report.sections.laboratory.architecture",
+        ("architecture",),
+    ),
     Row("cka", "Layers against layers", "cka"),
     Row("scaling", "Smoothness, length and size", "scaling"),
     Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),

@@ -94,10 +94,16 @@ class Device:
 
 
 @dataclass
-class Machine(Device):
-    """What a model is read with, and where it runs."""
+class Tokenizing:
+    """What turns text into token ids."""
 
     tokenizer: str | None = option(None, "folder or file of a tokenizer, where the model has none")
+
+
+@dataclass
+class Machine(Tokenizing, Device):
+    """What a model is read with, and where it runs."""
+
     dtype: str | None = option(None, "float32 (default), bfloat16, float16, float64")
 
 

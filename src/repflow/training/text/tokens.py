@@ -164,7 +164,7 @@ class TextData:
 
 
 def text_data(
-    train: str | Path,
+    train: str | Path | Sequence[str | Path],
     *,
     held_out: str | Path | None = None,
     others: Mapping[str, str | Path] | None = None,
@@ -175,7 +175,8 @@ def text_data(
     """Read and encode a text to train on, with what is held out of it and others to test on.
 
     Args:
-        train: a file, a folder, `english` (`repflow.tasks.documents`), or a folder that `TextData.save` wrote.
+        train: a file, a folder, `english` (`repflow.tasks.documents`), several of these, or a folder that
+            `TextData.save` wrote.
         held_out: a text of its own to test on; by default a share of the documents to train on is kept apart.
         others: further texts to test on, by name.
         tokenizer: folder, file, zoo:NAME, hub id, or `bytes`, which is the default.
@@ -186,19 +187,25 @@ def text_data(
     >>> data.vocabulary, len(data.train) + len(data.held_out)
     (257, 48)
     """
-    if (Path(train) / RECORD).is_file():
-        return _prepared(Path(train), held_out, others or {}, tokenizer)
+    places = [train] if isinstance(train, str | Path) else list(train)
+    if len(places) == 1 and is_prepared(places[0]):
+        return _prepared(Path(places[0]), held_out, others or {}, tokenizer)
     opened = open_tokenizer(BYTES if tokenizer is None else tokenizer)
-    documents = read_documents(train)
+    documents = [document for place in places for document in read_documents(place)]
     if held_out is None:
         documents, kept = split_off(documents, share, seed)
     else:
         kept = read_documents(held_out)
-    source: dict[str, Any] = {"text": str(train), "tokenizer": str(tokenizer), "share": share, "seed": seed}
+    source: dict[str, Any] = {"text": [*map(str, places)], "tokenizer": str(tokenizer), "share": share, "seed": seed}
     source["held_out"] = None if held_out is None else str(held_out)
     source["others"] = {name: str(path) for name, path in (others or {}).items()}
     further = {name: encode_documents(read_documents(path), opened) for name, path in (others or {}).items()}
     return TextData(encode_documents(documents, opened), encode_documents(kept, opened), further, opened, source)
+
+
+def is_prepared(path: str | Path) -> bool:
+    """Whether a folder holds a text that `TextData.save` wrote."""
+    return (Path(path) / RECORD).is_file()
 
 
 def _prepared(

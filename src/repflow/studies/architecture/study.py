@@ -1,0 +1,215 @@
+"""Architecture: which language models learn a text best, and what is inside them?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from repflow.spec.architecture import parse_architecture
+from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig, check
+from repflow.studies.laboratory.study import Laboratory
+
+if TYPE_CHECKING:
+    import torch
+
+    from repflow.core.results import Finding
+    from repflow.studies.laboratory.study import LaboratoryJob
+    from repflow.tasks.prompt import Prompts
+    from repflow.training import BatchSource, OptimiserConfig, Schedule
+    from repflow.training.text import TextData
+
+SPLIT_SEED = 0
+"""Of what is held out: all models of all seeds learn from the same documents."""
+
+
+class ArchitectureStudy(Laboratory[ArchitectureConfig]):
+    """Train a grid of language models on a text, and look at each."""
+
+    name = "architecture"
+    config = ArchitectureConfig
+    summary = """Train a grid of language models on a text: perplexity with intervals, leaks, eigenvalues, token norms.
+
+    Every row, depth, width, length, rate and seed is one model. A stopped or killed run resumes when the same command
+    runs again.
+    """
+    tested: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "perplexity": ("text",),
+        "perplexity_low": ("text",),
+        "perplexity_high": ("text",),
+        "bits_per_byte": ("text",),
+        "document_nats": ("text", "document"),
+        "loss_by_place": ("place",),
+        **dict.fromkeys(("leak", "leak_low", "leak_high", "whole_loss", "prefix_loss"), ()),
+        "eigenvalues_real": ("layer", "eigenvalue"),
+        "eigenvalues_imaginary": ("layer", "eigenvalue"),
+        "spectral_norm": ("layer",),
+        "start_norm": ("layer",),
+        "token_norm": ("state",),
+        "start_token_norm": ("state",),
+        "own_width": (),
+    }
+
+    def check(self, config: ArchitectureConfig) -> None:
+        """Refuse wrong options; no torch."""
+        check(config)
+
+    def prepare(
+        self, config: ArchitectureConfig, models: dict[str, Any], given: Any, progress: Any
+    ) -> LaboratoryJob[ArchitectureConfig]:
+        """Read the text: one that is smaller than a batch is refused before anything is written."""
+        import torch
+
+        for cell in {cell.length: cell for cell in config.grid()}.values():
+            self.source(cell, config, torch.device("cpu"))
+        return super().prepare(config, models, given, progress)
+
+    def digests(self, job: LaboratoryJob[ArchitectureConfig]) -> dict[str, Any]:
+        """The texts: a run is not resumed with others."""
+        return {name: part.digest for name, part in text_of(job.config).parts().items()}
+
+    def width(self, cell: ArchitectureCell, config: ArchitectureConfig) -> int:
+        """The cell's, or one that gives the row as many parameters as the row to match has at the cell's."""
+        from repflow.studies.architecture.size import matched_width
+
+        if config.match_row is None:
+            return cell.width
+        size = (cell.layers, cell.width, text_of(config).vocabulary)
+        return matched_width(cell.row, config.match_row, *size, config.row_numbers())
+
+    def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
+        """A stack of the row with a tied head."""
+        from repflow.models.stack.config import StackConfig
+        from repflow.models.stack.network import StackForCausalLM
+
+        frame = parse_architecture(cell.row).frame(cell.layers, config.row_numbers())
+        frame |= {"dropout": config.dropout} if config.dropout else {}
+        size: dict[str, Any] = {"hidden_size": self.width(cell, config), "vocab_size": text_of(config).vocabulary}
+        return StackForCausalLM(StackConfig(tie_word_embeddings=True, **size, **frame))
+
+    def source(self, cell: ArchitectureCell, config: ArchitectureConfig, device: torch.device) -> BatchSource:
+        """Windows of the text, in an order of the seed's own."""
+        from repflow.training.text import TextBatches
+
+        rows = config.rows_of(cell.length)
+        return TextBatches(text_of(config).train, length=cell.length, rows=rows, seed=cell.seed, device=device)
+
+    def source_key(self, cell: ArchitectureCell, config: ArchitectureConfig) -> tuple[Any, ...]:
+        """Models of a seed and a length read the same windows."""
+        return cell.seed, cell.length
+
+    def step_tokens(self, cell: ArchitectureCell, config: ArchitectureConfig) -> float:
+        """The same for every length, but for what does not divide."""
+        return float(config.rows_of(cell.length) * cell.length)
+
+    def optimiser(self, cell: ArchitectureCell, config: ArchitectureConfig) -> OptimiserConfig:
+        """AdamW with the request's decay and beta."""
+        from repflow.training import OptimiserConfig
+
+        return OptimiserConfig(decay=config.decay, betas=(0.9, config.second_beta))
+
+    def schedule(self, config: ArchitectureConfig) -> Schedule:
+        """Warm-up, then a cosine to the last rate."""
+        from repflow.training import Schedule
+
+        return Schedule("cosine", warmup=round(config.warmup * config.steps), final=config.last_rate)
+
+    def watched(self, config: ArchitectureConfig) -> Sequence[int]:
+        """Steps at equal distances, the first and the last among them."""
+        if not config.points:
+            return ()
+        return sorted({round(at) for at in np.linspace(0, config.steps, config.points + 1).tolist()})
+
+    def watch(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, float]:
+        """Perplexity on the first held-out documents."""
+        from repflow.training.text import text_loss
+
+        part = text_of(config).held_out.some(config.point_tokens)
+        return {"perplexity": float(text_loss(network, part, length=cell.length).perplexity.mean)}
+
+    def evaluate(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:
+        """Perplexity of every text, the leak of a row that reorders, eigenvalues and norms."""
+        from repflow.studies.architecture.reading import read_leak, read_norms, read_spectra, read_texts
+
+        data = text_of(config)
+        arrays = read_texts(network, data, cell.length)
+        if config.leak_positions and parse_architecture(cell.row).reordered:
+            arrays |= read_leak(network, data, cell.length, config.leak_positions)
+        arrays["token_norm"] = read_norms(network, data, cell.length)
+        return arrays | read_spectra(network)
+
+    def sizes(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:
+        """Width, and what the model was like before training: spectral norms and token norms."""
+        from repflow.studies.architecture.reading import read_norms, read_spectra
+
+        fresh = self.build(cell, config).to(next(network.parameters()).device).eval()
+        sizes = {"own_width": np.array(network.config.hidden_size)}
+        sizes["start_token_norm"] = read_norms(fresh, text_of(config), cell.length)
+        norms = read_spectra(fresh).get("spectral_norm")
+        return sizes if norms is None else {**sizes, "start_norm": norms}
+
+    def prompts(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Prompts:
+        """Beginnings of held-out documents, the longest first."""
+        from repflow.tasks import id_prompts
+
+        data = text_of(config)
+        parts = sorted((data.held_out.document(number) for number in range(len(data.held_out))), key=len)[::-1]
+        rows = [part[: cell.length].astype(np.int64).tolist() for part in parts[: config.flow_samples]]
+        return id_prompts([row for row in rows if len(row) > 1], data.vocabulary, tokenizer=data.tokenizer)
+
+    def tokenizer(self, config: ArchitectureConfig) -> Any:
+        """Of the text, kept beside each model."""
+        return text_of(config).tokenizer
+
+    def facts(self, config: ArchitectureConfig) -> dict[str, Any]:
+        """Texts, tokens of their documents, and which rows read their future."""
+        data = text_of(config)
+        tokens = {name: (np.diff(part.starts) - 1).tolist() for name, part in data.tests.items()}
+        rows = dict.fromkeys(cell.row for cell in config.grid())
+        return {
+            "texts": list(data.tests),
+            "data": data.facts(),
+            "document_tokens": tokens,
+            "leaky": [row for row in rows if parse_architecture(row).leaky],
+        }
+
+    def findings(self, config: ArchitectureConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
+        """Rows that read their future: none of their numbers is that of a model that predicts."""
+        from repflow.core.results import Finding
+        from repflow.studies.engine.study import LEAKY
+
+        rows = dict.fromkeys(cell.row for cell in config.grid() if parse_architecture(cell.row).leaky)
+        return [Finding(LEAKY, None, f"{row} {LEAK_WORDS}") for row in rows]
+
+
+LEAK_WORDS = (
+    "sorts whole sequences, so every token reads those behind it, the answer among them: its loss is not that of a "
+    "model that predicts; leak is what it loses when it is given the prefix alone"
+)
+
+
+def text_of(config: ArchitectureConfig) -> TextData:
+    """The texts of a request, read once in a process."""
+    others = tuple(sorted(config.others().items()))
+    return _text(tuple(config.paths()), config.held_out, config.held_out_share, others, config.tokenizer)
+
+
+@functools.lru_cache(2)
+def _text(
+    paths: tuple[str, ...],
+    held_out: str | None,
+    share: float,
+    others: tuple[tuple[str, str], ...],
+    tokenizer: str | None,
+) -> TextData:
+    from repflow.training.text import text_data
+
+    return text_data(paths, held_out=held_out, share=share, others=dict(others), tokenizer=tokenizer, seed=SPLIT_SEED)
+
+
+STUDY = ArchitectureStudy()
+check_request = STUDY.check_request
+run = STUDY.run
+run_name = STUDY.run_name

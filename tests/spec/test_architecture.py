@@ -1,0 +1,71 @@
+"""Words of architectures: what each builds, and what is refused."""
+
+import pytest
+
+from repflow.core.errors import InputError
+from repflow.mixers import families
+from repflow.models import StackConfig, StackForCausalLM, StackForSequenceClassification
+from repflow.spec.architecture import ADDED, MODELS, TAKEN, Numbers, parse_architecture
+
+ROWS = (
+    *("mamba", "mamba/8", "mamba2", "h3", "attention", "transformer", "gla", "mamba2.mamba2.attention"),
+    *("mamba+positive", "mamba+negative+shift", "mamba+mixed+scaled", "mamba+complex+scaled", "mamba+scaled"),
+    *("mamba+chunks", "mamba+chunks+random", "mamba+chunks+identity", "mamba+chunks+hard+descending+all"),
+    *("mamba+leaky", "mamba+leaky+hard+gates+restore", "attention+prefix", "h3+leaky", "transformer+leaky"),
+    *("mamba+shared", "mamba-norm", "mamba-norm+final", "mamba-conv", "mamba-conv+shared+leaky", "transformer-mlp"),
+    "mamba+mlp",
+)
+
+
+@pytest.mark.parametrize("word", ROWS)
+def test_every_row_is_built(word):
+    row = parse_architecture(word)
+    config = StackConfig(hidden_size=16, vocab_size=8, **row.frame(3, Numbers(heads=2)))
+    network = StackForCausalLM(config)
+    assert [mixer["name"] for mixer in config.mixers] == [(row.families * 3)[layer] for layer in range(3)]
+    assert config.sorts_whole == row.leaky
+    for part in row.parts & {"positive", "negative", "mixed", "complex"}:
+        assert config.mixers[0]["eigenvalues"] == part
+    assert (config.reorder is not None) == row.reordered
+    assert network.model.final_norm.__class__.__name__ == ("Identity" if word == "mamba-norm" else "RMSNorm")
+
+
+def test_every_part_is_in_some_row():
+    parsed = [parse_architecture(word) for word in ROWS]
+    assert frozenset().union(*(row.parts for row in parsed)) == set(ADDED)
+    assert frozenset().union(*(row.without for row in parsed)) == set(TAKEN)
+    assert set(MODELS.values()) == set(families())
+
+
+def test_a_classifier_of_whole_sequences_is_not_called_leaky():
+    frame = parse_architecture("mamba+leaky").frame(2, language=False)
+    assert "leaky" not in frame["reorder"]
+    StackForSequenceClassification(StackConfig(hidden_size=8, num_labels=2, **frame))
+
+
+BAD = {
+    "Mamba": "a row such as mamba",
+    "mambas": "did you mean mamba",
+    "attention/8": "attention without a number of states",
+    "mamba+sorted": "parts with \\+",
+    "mamba-gate": "parts with -",
+    "mamba+hard+hard+leaky": "each part once",
+    "mamba+positive+negative": "one kind of eigenvalues",
+    "mamba2+positive": "in mamba alone",
+    "mamba.attention+scaled": "in mamba alone",
+    "mamba+shift": "eigenvalues with \\+shift",
+    "mamba+chunks+leaky": "one form of reordering",
+    "mamba+random": "chunks, prefix or leaky with an order",
+    "mamba+chunks+random+hard": "a sort with \\+hard",
+    "mamba+chunks+identity+random": "one order",
+    "mamba+chunks+gates": "prefix or leaky with \\+gates",
+    "mamba+final": "-norm with \\+final",
+    "attention-conv": "a convolution where -conv",
+    "mamba-mlp": "feed-forward layers where -mlp",
+}
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_wrong_rows_are_refused(word):
+    with pytest.raises(InputError, match=BAD[word]):
+        parse_architecture(word)

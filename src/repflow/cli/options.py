@@ -119,7 +119,8 @@ PANELS = {
     "Training": (
         *("rates", "cells", "steps", "seconds", "keep_models"),
         *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
-        *("memory", "checkpoint", "last_rate", "second_beta", "dropout", "points", "point_tokens", "leak_positions"),
+        *("memory", "checkpoint", "last_rate", "second_beta", "dropout", "readings", "reading_tokens"),
+        "leak_positions",
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Where and how it runs": (

@@ -18,7 +18,15 @@ from repflow.studies.architecture.study import STUDY, text_of
 from repflow.training.text import measure_leak, text_loss
 
 SMALL = {
-    **{"layers": ["2"], "widths": ["16"], "lengths": ["16"], "steps": 3, "batch": 2, "points": 2, "point_tokens": 100},
+    **{
+        "layers": ["2"],
+        "widths": ["16"],
+        "lengths": ["16"],
+        "steps": 3,
+        "batch": 2,
+        "readings": 2,
+        "reading_tokens": 100,
+    },
     **{"leak_positions": 20, "flow_samples": 2, "chunk": 4, "held_out_share": 0.1},
 }
 ROWS = ["mamba", "mamba+negative+scaled", "mamba+leaky", "mamba+chunks", "transformer"]
@@ -62,7 +70,7 @@ def test_results_of_rows_that_read_their_future_say_so(trained):
     _, _, result = trained
     assert [finding.code for finding in result.findings if finding.code == "leaky"] == ["leaky"]
     assert result.provenance["architecture"]["leaky"] == ["mamba+leaky"]
-    causal = STUDY.run(small(rows=["mamba"], steps=1, points=0, flow_samples=0))
+    causal = STUDY.run(small(rows=["mamba"], steps=1, readings=0, flow_samples=0))
     assert not any(finding.code == "leaky" for finding in causal.findings)
 
 

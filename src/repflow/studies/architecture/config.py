@@ -99,8 +99,8 @@ class ArchitectureConfig(Corpus, RowNumbers, Stacks, Lengths, TextFiles, Tokeniz
     last_rate: float = option(0.0, "last learning rate as a share of the greatest")
     second_beta: float = option(0.95, "beta of AdamW's mean square of the gradient")
     dropout: float = option(0.0, "share of channels dropped from what each mixer adds, while training")
-    points: int = option(10, "times that perplexity is read while a model trains; 0 for the end alone")
-    point_tokens: int = option(20_000, "held-out tokens of each of these readings; the end reads all")
+    readings: int = option(10, "times that perplexity is read while a model trains; 0 for the end alone")
+    reading_tokens: int = option(20_000, "held-out tokens of each of these readings; the end reads all")
     leak_positions: int = option(2000, "positions at which rows that reorder are given the prefix alone; 0 for none")
 
     def paths(self) -> list[str]:
@@ -125,7 +125,11 @@ class ArchitectureConfig(Corpus, RowNumbers, Stacks, Lengths, TextFiles, Tokeniz
 
 def check(config: ArchitectureConfig) -> list[ArchitectureCell]:
     """Refuse what no model could be trained with; imports no torch."""
-    least = [("--points", config.points, 0), ("--point-tokens", config.point_tokens, 1), ("--chunk", config.chunk, 1)]
+    least = [
+        ("--readings", config.readings, 0),
+        ("--reading-tokens", config.reading_tokens, 1),
+        ("--chunk", config.chunk, 1),
+    ]
     check_least([*least, ("--leak-positions", config.leak_positions, 0), ("--heads", config.heads, 1)])
     for name, low, high in (("dropout", 0, 1), ("last_rate", 0, 1.000001), ("second_beta", 0, 1)):
         value = getattr(config, name)

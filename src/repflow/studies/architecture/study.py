@@ -118,15 +118,15 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     def watched(self, config: ArchitectureConfig) -> Sequence[int]:
         """Steps at equal distances, the first and the last among them."""
-        if not config.points:
+        if not config.readings:
             return ()
-        return sorted({round(at) for at in np.linspace(0, config.steps, config.points + 1).tolist()})
+        return sorted({round(at) for at in np.linspace(0, config.steps, config.readings + 1).tolist()})
 
     def watch(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, float]:
         """Perplexity on the first held-out documents."""
         from repflow.training.text import text_loss
 
-        part = text_of(config).held_out.some(config.point_tokens)
+        part = text_of(config).held_out.some(config.reading_tokens)
         return {"perplexity": float(text_loss(network, part, length=cell.length).perplexity.mean)}
 
     def evaluate(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:

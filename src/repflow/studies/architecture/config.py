@@ -163,8 +163,8 @@ def check_row(row: Architecture, tokens: int, config: RowNumbers) -> None:
 
 def check_texts(config: ArchitectureConfig) -> None:
     """Refuse texts that are not there."""
-    given = [*config.paths(), *config.others().values(), *([config.held_out] if config.held_out else [])]
-    for path in given:
+    places = [*config.paths(), *config.others().values(), *([config.held_out] if config.held_out else [])]
+    for path in places:
         if path != ENGLISH and not Path(path).expanduser().exists():
             remedy = f"check the path, or leave --text out for {ENGLISH}, the built-in one"
             raise InputError(teach("a text file or a folder", f"{path}, which does not exist", remedy))

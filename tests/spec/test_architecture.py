@@ -34,7 +34,7 @@ def test_every_part_is_in_some_row():
     parsed = [parse_architecture(word) for word in ROWS]
     assert frozenset().union(*(row.parts for row in parsed)) == set(ADDED)
     assert frozenset().union(*(row.without for row in parsed)) == set(TAKEN)
-    assert set(MODELS.values()) == set(families())
+    assert set(MODELS.values()) <= set(families())
 
 
 def test_a_classifier_of_whole_sequences_is_not_called_leaky():

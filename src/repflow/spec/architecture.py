@@ -36,7 +36,7 @@ from repflow.core.errors import InputError, nearest, teach
 MODELS = {
     **{"mamba": "s6", "mamba2": "ssd", "attention": "softmax_attention", "transformer": "softmax_attention"},
     **{name: name for name in ("h3", "s4d", "gla", "retention", "linear_attention", "rwkv4", "rwkv5", "rg_lru")},
-    **{name: name for name in ("delta_net", "gated_delta_net", "kda")},
+    **{name: name for name in ("delta_net", "gated_delta_net", "kda", "hgrn2", "min_gru", "min_lstm", "mlstm")},
 }
 """Words of mixers and their families."""
 STATES = ("s6", "ssd", "h3", "s4d")

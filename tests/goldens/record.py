@@ -298,7 +298,7 @@ class Workshop:
         """Files that are new or were written again since the last call."""
         now = {}
         for path in sorted(self.folder.rglob("*")):
-            if path.is_file() and not path.name.endswith(".lock"):
+            if path.is_file() and not path.name.endswith(".lock") and ".repflow" not in path.parts:
                 stat = path.stat()
                 now[str(path.relative_to(self.folder))] = (stat.st_mtime_ns, stat.st_size)
         fresh = [self.folder / name for name, state in now.items() if self._seen.get(name) != state]

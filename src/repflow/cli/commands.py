@@ -51,7 +51,11 @@ ENTRIES = (
         "run",
         "repflow.cli.grid:command",
         "a grid of studies from a file, cost first",
-        ("repflow run STUDY.toml --dry-run    what it costs", "repflow run STUDY.toml --part 1/4"),
+        (
+            "repflow run STUDY.toml --dry-run    what it costs",
+            "repflow run STUDY.toml --workers 8    eight processes share the cells",
+            "repflow run STUDY.toml --engine slurm --workers 32 --slurm partition=gpu,gpus_per_node=1",
+        ),
     ),
     Entry(
         KEEP,

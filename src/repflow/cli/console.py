@@ -264,7 +264,7 @@ class ProgressLine:
             self._shown = now
             left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
             pace = f", {rate:,.0f} tokens/s" if rate else ""
-            note(f"{self.label}: {done}/{total} prompts{pace}, {_clock(left)} left")
+            note(f"{self.label}: {done}/{total} prompts{pace}, {clock(left)} left")
 
 
 class ModelLines:
@@ -312,7 +312,7 @@ class ModelLines:
         if self._bar is None and self._done[name] == self._runs[name]:
             seconds = time.monotonic() - self._began[name]
             width = max(map(len, self._runs))
-            note(f"{name:<{width}} {'=' * self.WIDTH} {self._runs[name]} runs, {_clock(seconds)}")
+            note(f"{name:<{width}} {'=' * self.WIDTH} {self._runs[name]} runs, {clock(seconds)}")
 
     def _show(self, name: str, share: float, doing: str) -> None:
         if self._bar is not None:
@@ -364,10 +364,10 @@ def _bar() -> Any:
     return Bar(*columns, console=Console(stderr=True), transient=True)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Minutes and seconds.
 
-    >>> _clock(75.0), _clock(3675.0)
+    >>> clock(75.0), clock(3675.0)
     ('1:15', '1:01:15')
     """
     minutes, rest = divmod(round(seconds), 60)

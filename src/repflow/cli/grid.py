@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
-from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE
+from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE, make_config, with_options
+from repflow.cli.scale import be_worker, spread
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
+from repflow.studies.scale.config import ScaleConfig
 
 if TYPE_CHECKING:
     from repflow.studies.engine.cells import Outcome
     from repflow.studies.engine.cost import Cost
-    from repflow.studies.engine.grid import Cell
+    from repflow.studies.scale.order import Order
 
 
+@with_options(ScaleConfig)
 def command(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="lists of models, tasks, lengths, inits, seeds")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cost and stop; nothing is written")] = False,
@@ -28,16 +31,22 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per cell, nothing else")] = False,
     allow_code: ALLOW_CODE = False,
     trust_remote_code: TRUST_REMOTE_CODE = False,
+    **options: Any,
 ) -> None:
     """Run a study on every combination of the models, tasks, lengths, inits and seeds that STUDY.toml lists.
 
     Prints the cost first. Cells that are finished are skipped when the command is run again; one that cannot run is
-    stored with its reason and shown as a dash.
+    stored with its reason and shown as a dash. Several commands, on one machine or many, may run the same study in one
+    folder: each cell is run once.
     """
     from repflow.studies.engine.cost import estimate
     from repflow.studies.engine.grid import parse_part, read_study
+    from repflow.studies.scale.config import check_scale
+    from repflow.studies.scale.order import Order
 
     parse_part(part)
+    scale = make_config(ScaleConfig, options)
+    check_scale(scale)
     check_place(out)
     with quiet():
         grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
@@ -48,22 +57,28 @@ def command(
     if dry_run and as_json:
         print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
     else:
-        _print_cost(cost, as_json)
+        _print_cost(cost, as_json or scale.worker)
     if dry_run:
         return
-    folder = out / grid.name
-    raise typer.Exit(_run(cells, folder, as_json=as_json))
+    order = Order(out / grid.name, cells)
+    if scale.worker:
+        be_worker(order, scale)
+        return
+    if scale.many and cells:
+        spread(order, scale)
+    raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json))
 
 
-def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
+def _run(order: Order, *, retry: bool, as_json: bool) -> int:
     from repflow.report.terminal.grid import grid_table, summary
     from repflow.studies.engine.cells import run_cells
     from repflow.studies.engine.table import study_for
 
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
     statuses = []
+    cells = order.cells
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
-    outcomes = run_cells(cells, folder, progress=lambda cell: ProgressLine(numbers[cell.name]))
+    outcomes = run_cells(cells, order.folder, progress=lambda cell: ProgressLine(numbers[cell.name]), retry=retry)
     while True:
         with quiet():
             outcome = next(outcomes, None)
@@ -79,9 +94,11 @@ def _run(cells: tuple[Cell, ...], folder: Path, *, as_json: bool) -> int:
     if rows and not as_json:
         console = stdout_console()
         console.print(grid_table(rows))
-        console.print(f"wrote {folder}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"wrote {order.folder}", markup=False, highlight=False, soft_wrap=True)
     counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     note(f"{len(statuses)} cells: {counted or 'none in this part'}")
+    if statuses.count("finished") < len(statuses):
+        note("a cell without a result keeps its reason; --retry-failed tries it again")
     return FAILED if "failed" in statuses else DONE
 
 

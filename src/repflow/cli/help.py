@@ -26,6 +26,7 @@ USUAL = frozenset(
         *("flow_run", "probe_run", "init_b", "rates", "cells", "steps", "seconds", "keep_models"),
         *("images", "regions", "replace", "targets", "rows", "layers", "widths", "shares"),
         *("held_out", "test_texts", "match_row"),
+        *("workers", "engine", "retry_failed"),
     }
 )
 """Options of the groups that `--help` shows; a command's own options are always among them."""

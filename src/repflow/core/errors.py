@@ -77,7 +77,12 @@ SWITCHES = frozenset(
 """Options without a value."""
 RENAMED = {"flow": "flow_run", "probe": "probe_run"}
 """Options whose keyword has another name."""
-COMMAND_ONLY = frozenset({"repair", "dry-run", "part", "workers", "watch", "json", "full"})
+COMMAND_ONLY = frozenset(
+    {
+        *("repair", "dry-run", "part", "watch", "json", "full"),
+        *("workers", "worker", "per-gpu", "engine", "address", "slurm", "retry-failed"),
+    }
+)
 """Options of commands that have no call in Python."""
 _VALUES = (
     f"{'|'.join(NAMES)}|float32|bfloat16|float16|float64|auto|reference|fast|rows|paper|last|final|model|always"

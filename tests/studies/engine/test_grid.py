@@ -232,9 +232,13 @@ def test_a_failing_cell_fails_the_command_but_not_the_rest(place):
     assert "4 cells: 2 failed, 2 finished" in done.stderr
     notes = [json.loads(file.read_text()) for file in (place / "runs" / "study").glob("*.json")]
     assert {note["status"] for note in notes} == {"failed"}
-    shutil.copy(place / "a" / "model.safetensors", weights)  # mended: the same command completes
-    done = run("study.toml")
-    assert done.exit_code == 0
+    shutil.copy(place / "a" / "model.safetensors", weights)
+    again = run("study.toml")
+    assert again.exit_code == 1
+    assert "4 cells: 2 failed, 2 finished" in again.stderr  # with the reasons they had
+    assert "--retry-failed tries it again" in again.stderr
+    done = run("study.toml", "--retry-failed")
+    assert done.exit_code == 0, done.stderr
     assert not list((place / "runs" / "study").glob("*.json"))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
 from repflow.store.claims.attempt import OWN, Attempts
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
+from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.liveness import Worker
 from repflow.store.claims.place import FolderPlace
 from repflow.store.claims.protocol import Phase
@@ -126,14 +127,22 @@ class Bench:
     def run(self, cell: Cell, progress: Progress | None) -> Outcome | None:
         """Run a cell or read it where it is finished; None where another worker has it."""
         outcome = self.work(cell, progress)
-        while outcome is not None and isinstance(outcome.error, RunLockedError) and wait_for_writer(outcome.path):
-            outcome = self.work(cell, progress)  # another command had its run open, where results are
         if outcome is not None and outcome.status == "finished" and outcome.result is None:
             return self._read(cell, progress)
         return outcome
 
+    def claimed(self, cell: Cell) -> bool:
+        """Whether anyone has claimed a cell, ever; a cheap look."""
+        return bool(self.board.place.names(f"{CLAIMS}/{cell.name}"))
+
     def work(self, cell: Cell, progress: Progress | None) -> Outcome | None:
         """Run a cell unless it is finished; a finished one is not read. None where another worker has it."""
+        outcome = self._work(cell, progress)
+        while outcome is not None and isinstance(outcome.error, RunLockedError) and wait_for_writer(outcome.path):
+            outcome = self._work(cell, progress)  # another command had its run open, where results are
+        return outcome
+
+    def _work(self, cell: Cell, progress: Progress | None) -> Outcome | None:
         path = self._places[cell.name]
         taken = self.board.take(cell.name, config_digest(identity(cell.config)))
         if isinstance(taken, Hold):
@@ -145,6 +154,7 @@ class Bench:
         return Outcome(cell, path, "finished") if taken.phase is Phase.FINISHED else None
 
     def _worked(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome | None:
+        self.board.heartbeat.doing(cell=cell.name, done=0, total=0, tokens=0, phase="")
         outcome = self._attempted(cell, hold, guarded(progress, hold))
         if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
             return outcome if hold.release() else None

@@ -1,0 +1,88 @@
+"""Workers of a command: started, watched in one table, ended; see `repflow.studies.scale`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from repflow.cli.console import LINE_SECONDS, ProgressLine, clock, note, quiet
+
+if TYPE_CHECKING:
+    from repflow.studies.scale.config import ScaleConfig
+    from repflow.studies.scale.crew import Standing
+    from repflow.studies.scale.engine import Engine
+    from repflow.studies.scale.order import Order
+    from repflow.studies.scale.worker import Post
+
+
+def spread(order: Order, scale: ScaleConfig) -> None:
+    """Have workers do every cell of an order; afterwards each is finished or has failed."""
+    from repflow.studies.scale.crew import run_crew
+
+    engine, posts = engine_for(order, scale)
+    note(f"{len(order.cells)} cells in {order.folder}: starting {len(posts)} workers ({scale.engine})")
+    with CrewTable(len(order.cells)) as table:
+        run_crew(order, engine, posts, show=table.show, say=note)
+
+
+def engine_for(order: Order, scale: ScaleConfig) -> tuple[Engine, list[Post]]:
+    """Who starts workers, and where they stand."""
+    from repflow.store.claims.attempt import OWN
+    from repflow.studies.scale.local import LOGS, LocalEngine
+    from repflow.studies.scale.posts import local_posts
+
+    return LocalEngine(order.folder / OWN / LOGS), local_posts(scale, order)
+
+
+def be_worker(order: Order, scale: ScaleConfig) -> None:
+    """Be one worker of a study that others may work on too."""
+    from repflow.studies.scale.posts import policy_of
+    from repflow.studies.scale.worker import Post, work
+
+    def show(cell: Any) -> ProgressLine:
+        return ProgressLine(cell.name)
+
+    with quiet():
+        tally = work(order, Post(threads=scale.threads, policy=policy_of(scale)), show)
+    note(f"nothing is left in {order.folder}: {tally.finished} cells finished here, {tally.failed} failed here")
+
+
+class CrewTable:
+    """The live table of a crew on stderr; now and then a line where that is not a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._live: Any = None
+        self._stack = ExitStack()
+        self._shown, self._line = time.monotonic(), ""
+
+    def __enter__(self) -> CrewTable:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = self._stack.enter_context(
+                Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, standing: Standing) -> None:
+        """Show how far it is."""
+        from repflow.report.terminal.crew import crew_table, standing_line
+
+        left = standing.seconds_left()
+        done, failed, here = len(standing.finished), len(standing.failed), len(standing.workers)
+        line = standing_line(done, failed, self._total, here, "" if left is None else clock(left))
+        if self._live is not None:
+            self._live.update(crew_table(list(standing.workers.values()), line))
+        elif time.monotonic() - self._shown > LINE_SECONDS or (standing.complete and line != self._line):
+            self._shown, self._line = time.monotonic(), line
+            note(line)

@@ -1,0 +1,186 @@
+"""Workers as processes of this machine.
+
+Without GPUs they are forked from one process that has imported torch, so that eight workers, and those that replace
+killed ones, do not import it again. With GPUs each starts by itself, since CUDA and forks do not go together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from repflow.core.errors import RepflowError, command_line
+from repflow.store.disk import make_folder
+from repflow.studies.scale.engine import Ended, Engine
+from repflow.studies.scale.order import Order
+from repflow.studies.scale.worker import Post, work
+
+PATIENCE = 20.0
+"""Seconds that a worker has to give back its cell and end."""
+LOGS = "logs"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass
+class _Running:
+    post: Post
+    process: Any
+    said: Connection
+
+
+class LocalEngine(Engine):
+    """Processes of this machine.
+
+    Args:
+        logs: folder for what workers print.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: list[_Running] = []
+
+    def start(self, order: Order, posts: Sequence[Post]) -> None:
+        """Start a process for every post."""
+        make_folder(self._logs)
+        for post in posts:
+            self.replace(order, post)
+
+    def replace(self, order: Order, post: Post) -> None:
+        """Start one process."""
+        context = _context(gpus=post.gpus is not None)
+        ours, theirs = context.Pipe(duplex=False)
+        log = self._logs / f"worker-{post.number}.log"
+        with _threads(post.threads), _main_left_out():
+            process = context.Process(target=_serve, args=(order, post, log, theirs), name=f"worker {post.number}")
+            process.start()
+        theirs.close()
+        self._running.append(_Running(post, process, ours))
+
+    def ended(self) -> list[Ended]:
+        """Processes that have ended."""
+        gone = [entry for entry in self._running if not entry.process.is_alive()]
+        self._running = [entry for entry in self._running if entry.process.is_alive()]
+        return [_read(entry) for entry in gone]
+
+    def stop(self) -> None:
+        """End all processes."""
+        for entry in self._running:
+            entry.process.terminate()
+        for entry in self._running:
+            entry.process.join(PATIENCE)
+            if entry.process.is_alive():
+                entry.process.kill()
+                entry.process.join()
+            entry.said.close()
+        self._running = []
+
+
+def _context(*, gpus: bool) -> Any:
+    if gpus or not sys.platform.startswith("linux"):
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["repflow.studies.scale.ready"])
+    return context
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Set the threads of processes that start inside: libraries read these when they are loaded."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    if count is not None:
+        os.environ |= dict.fromkeys(THREADS, str(count))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Do not have workers import the program that was started: it is a command, or a script of the user's own."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+
+
+def _read(entry: _Running) -> Ended:
+    try:
+        error = entry.said.recv() if entry.said.poll() else None
+    except EOFError:
+        error = None
+    entry.said.close()
+    entry.process.join()
+    if error is None:  # killed, or ended by the interpreter's own death
+        return Ended(entry.post, lost=True)
+    return Ended(entry.post, error=error)
+
+
+def _serve(order: Order, post: Post, log: Path, said: Connection) -> None:
+    """What a worker's process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the command ends its workers in order
+    signal.signal(signal.SIGTERM, _interrupt)
+    _end_with_parent()
+    with _printing_to(log), command_line():
+        try:
+            work(order, post)
+        except KeyboardInterrupt:
+            said.send("interrupted")
+        except RepflowError as error:
+            said.send(str(error))
+        except Exception as error:
+            said.send(f"{type(error).__name__}: {error} (see {log})")
+            raise
+        else:
+            said.send("")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    """End this process once the command that started it is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="repflow parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _printing_to(log: Path) -> Iterator[None]:
+    """Send what this process and its libraries print to a file."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError:  # a full disk must not keep the worker from saying so
+        target = os.open(os.devnull, os.O_WRONLY)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.close(target)
+    yield

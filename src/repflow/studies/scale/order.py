@@ -1,0 +1,63 @@
+"""What workers are to do: the cells of a study, ordered so that few models are loaded and long cells come first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repflow.studies.engine.cells import model_key
+from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.table import study_for
+
+BLOCK = 64
+"""Cells of which a worker notes together that none is free."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The work of a study.
+
+    Attributes:
+        folder: of the study; runs of cells are folders in it.
+        cells: in the order of the study's table.
+        base: working folder that paths in configs are relative to.
+    """
+
+    folder: Path
+    cells: tuple[Cell, ...]
+    base: Path = field(default_factory=Path.cwd)
+
+    def at_work(self) -> list[Cell]:
+        """Cells in the order of working: those of one model in a row, the longest first."""
+        groups: dict[Any, list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault(_model_of(cell), []).append(cell)
+        return [cell for group in groups.values() for cell in sorted(group, key=weight, reverse=True)]
+
+
+def _model_of(cell: Cell) -> Any:
+    study = study_for(cell.config)
+    return (study.name, model_key(cell.config)) if study.one_model else study.name
+
+
+def weight(cell: Cell) -> int:
+    """What a cell costs beside others of its model: tokens that it reads."""
+    return study_for(cell.config).reads(cell.config)[1]
+
+
+def rotated(cells: Sequence[Cell], number: int, count: int) -> list[list[Cell]]:
+    """Blocks of cells as worker `number` of `count` goes through them: each starts elsewhere.
+
+    >>> [[cell.name for cell in block] for block in rotated([Cell(name, None) for name in "abcd"], 1, 2)]
+    [['c', 'd', 'a', 'b']]
+    """
+    start = len(cells) * number // count
+    blocks = [list(cells[at : at + BLOCK]) for at in range(0, len(cells), BLOCK)]
+    if not blocks:
+        return []
+    first, inside = divmod(start, BLOCK)
+    turned = blocks[first:] + blocks[:first]
+    turned[0] = turned[0][inside:] + turned[0][:inside]
+    return turned

@@ -1,0 +1,299 @@
+"""Workers of one command: all cells once, under kills, Ctrl-C, a full disk; GPUs and threads dealt out."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from repflow.cli.main import app
+from repflow.core.errors import InputError, RepflowError
+from repflow.store.claims.attempt import OWN
+from repflow.store.claims.board import Policy
+from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
+from repflow.store.claims.liveness import WORKERS, born
+from repflow.store.claims.place import FolderPlace
+from repflow.studies.engine.grid import Cell
+from repflow.studies.scale import posts as posting
+from repflow.studies.scale.config import ScaleConfig, check_scale
+from repflow.studies.scale.crew import MOST_LOSSES, Standing, run_crew
+from repflow.studies.scale.engine import Ended, Engine
+from repflow.studies.scale.local import LocalEngine
+from repflow.studies.scale.order import BLOCK, Order, rotated
+from repflow.studies.scale.posts import local_posts, thread_share
+from repflow.studies.scale.worker import Post, work
+
+BRISK = Policy(beat=0.05)
+
+
+def posts(count, **more):
+    return [Post(number, count, threads=1, policy=BRISK, **more) for number in range(count)]
+
+
+def crew(order, count, show=lambda _: None, lines=None):
+    engine = LocalEngine(order.folder / OWN / "logs")
+    return run_crew(order, engine, posts(count), show=show, say=([] if lines is None else lines).append)
+
+
+def at_work(standing):
+    return [beat["pid"] for beat in standing.workers.values() if beat.get("cell")]
+
+
+def test_workers_are_killed_and_every_result_is_there_once(order, same):
+    killed, lines = [], []
+
+    def kill(standing):
+        alive = [pid for pid in at_work(standing) if pid not in killed]
+        if len(standing.finished) >= 3 * (len(killed) + 1) and alive and len(killed) < 4:
+            os.kill(alive[0], signal.SIGKILL)
+            killed.append(alive[0])
+
+    standing = crew(order, 3, kill, lines)
+    assert standing.complete
+    assert not standing.failed
+    assert len(killed) == 4
+    facts = same(len(killed))
+    assert facts["cells"] == len(order.cells)
+    assert any("was lost; another takes its post" in line for line in lines)
+    assert not FolderPlace(order.folder / OWN).names(WORKERS)
+    assert crew(order, 2).complete  # again: nothing is started
+
+
+def test_an_interrupt_ends_all_workers_and_gives_their_cells_back(order, same):
+    pids = []
+
+    def stop(standing):
+        if len(at_work(standing)) == 2:
+            pids.extend(at_work(standing))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        crew(order, 2, stop)
+    assert len(pids) == 2
+    assert not any(born(pid) for pid in pids)
+    place = FolderPlace(order.folder / OWN)
+    assert not place.names(WORKERS)
+    kinds = [last_entry(place, name).kind for name in place.names(CLAIMS)]
+    assert Kind.CLAIM not in kinds  # nothing has to go stale
+    assert crew(order, 2).complete
+    same(len(kinds))
+
+
+LOST = """
+import os, signal
+from pathlib import Path
+os.chdir({shop!r})
+from repflow.studies.engine.grid import read_study
+from repflow.studies.scale.order import Order
+from tests.studies.scale.test_crew import at_work, crew
+
+def show(standing):
+    if at_work(standing):
+        print(*at_work(standing), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+crew(Order(Path({folder!r}), read_study("study.toml").cells), 2, show)
+"""
+
+
+def test_workers_end_when_their_command_is_killed(order, shop):
+    code = LOST.format(shop=str(shop), folder=str(order.folder))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(word) for word in done.stdout.split()]
+    assert pids
+    while any(born(pid) for pid in pids):
+        pass  # they notice by themselves
+    place = FolderPlace(order.folder / OWN)
+    assert all(last_entry(place, name).kind is not Kind.CLAIM for name in place.names(CLAIMS))
+
+
+def test_a_full_disk_is_one_error_and_what_is_stored_stays(order, same, monkeypatch):
+    """A worker in this process: the third cell meets a full disk; nothing is marked as failed."""
+    from repflow.store import UnwritableError, run
+
+    write, count = run.write_atomic, [0]
+
+    def full(path, data):
+        count[0] += 1
+        if count[0] > 9:
+            raise UnwritableError("no room to write") from OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(run, "write_atomic", full)
+    with pytest.raises(UnwritableError, match="no room"):
+        work(order, Post(policy=BRISK))
+    monkeypatch.undo()
+    os.chdir(order.base)
+    standing = Standing(order, "s")
+    assert not standing.failed
+    assert 1 <= len(standing.finished) < len(order.cells)
+    assert work(order, Post(policy=BRISK)).failed == 0
+    same(1)
+
+
+def test_a_read_only_store_is_refused(order, tmp_path):
+    if os.geteuid() == 0:
+        blocked = tmp_path / "file"  # root may write anywhere: a file where a folder should be
+        blocked.write_text("")
+        place = blocked / "study"
+    else:
+        place = tmp_path / "study"
+        tmp_path.chmod(0o500)
+    with pytest.raises(RepflowError, match="cannot write"):
+        work(replace(order, folder=place), Post(policy=BRISK))
+    tmp_path.chmod(0o700)
+
+
+class Scripted(Engine):
+    """Workers that end as a test says."""
+
+    def __init__(self, ends):
+        self.ends, self.started, self.stopped = list(ends), [], False
+
+    def start(self, order, posts):
+        self.started += [post.number for post in posts]
+
+    def replace(self, order, post):
+        self.started.append(post.number)
+
+    def ended(self):
+        return [self.ends.pop(0)] if self.ends else []
+
+    def stop(self):
+        self.stopped = True
+
+
+def test_workers_that_are_lost_again_and_again_end_the_command(order):
+    post = Post(0, 1, policy=BRISK)
+    engine = Scripted([Ended(post, lost=True)] * 20)
+    with pytest.raises(RepflowError, match="again and again"):
+        run_crew(order, engine, [post], show=lambda _: None, say=lambda _: None, wait=lambda _: None)
+    assert len(engine.started) == MOST_LOSSES + 1
+    assert engine.stopped
+
+
+def test_what_a_worker_says_is_the_commands_error(order):
+    post = Post(0, 1, policy=BRISK)
+    engine = Scripted([Ended(post, error="no room to write x")])
+    with pytest.raises(RepflowError, match="worker 0 cannot go on: no room"):
+        run_crew(order, engine, [post], show=lambda _: None, say=lambda _: None, wait=lambda _: None)
+    assert engine.stopped
+
+
+def test_time_left_follows_the_pace_of_this_command(order):
+    standing = Standing(order, "s")
+    assert standing.seconds_left() is None
+    names = [cell.name for cell in order.cells]
+    standing.began = 100.0
+    standing.finished = set(names)
+    assert standing.seconds_left(now=110.0) == 0
+    standing.finished = {name for name in names if "-16-" in name}  # of 12 and 16 tokens: 4/7 of the work
+    assert standing.seconds_left(now=140.0) == pytest.approx(30.0)
+
+
+def test_the_command_with_workers_and_as_one_of_many(shop, monkeypatch, request, same):
+    monkeypatch.chdir(shop)
+    out = request.node.name
+
+    def run(*options):
+        return CliRunner().invoke(app, ["run", "study.toml", "--out", out, *options])
+
+    done = run("--workers", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["finished"] * 16
+    assert "starting 2 workers (local)" in done.stderr
+    assert "16 of 16 cells finished" in done.stderr
+    same()
+    worker = run("--worker")
+    assert worker.exit_code == 0, worker.stderr
+    assert "0 cells finished here" in worker.stderr
+    assert worker.stdout == ""
+    wrong = run("--worker", "--workers", "2")
+    assert (wrong.exit_code, "either one worker" in wrong.stderr) == (2, True)
+
+
+# Where workers stand
+
+
+def test_cells_of_a_model_are_in_a_row_and_long_ones_first(order):
+    cells = order.at_work()
+    assert sorted(cell.name for cell in cells) == sorted(cell.name for cell in order.cells)
+    models = [cell.config.model for cell in cells]
+    assert models == sorted(models)
+    assert [cell.config.length for cell in cells[:8]] == [16] * 4 + [12] * 4
+
+
+@pytest.mark.parametrize(("count", "workers"), [(1, 1), (5, 3), (64, 2), (200, 8), (200, 300)])
+def test_every_worker_sees_every_cell_from_another_start(count, workers):
+    cells = [Cell(f"{number:03d}", None) for number in range(count)]
+    blocks = [rotated(cells, number, workers) for number in range(workers)]
+    for one in blocks:
+        assert sorted(cell.name for block in one for cell in block) == [cell.name for cell in cells]
+        assert {frozenset(c.name for c in b) for b in one} == {frozenset(c.name for c in b) for b in blocks[0]}
+        assert max(map(len, one)) <= BLOCK
+    assert len({one[0][0].name for one in blocks}) == min(count, workers)
+
+
+def plain_order(device=None):
+    from repflow.studies.measure import MeasureConfig
+
+    return Order(Path("x"), (Cell("a", MeasureConfig(model="a", device=device)),))
+
+
+def test_gpus_are_dealt_in_turn(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert [post.gpus for post in local_posts(ScaleConfig(), plain_order())] == ["2", "5"]
+    four = local_posts(ScaleConfig(per_gpu=2), plain_order())
+    assert [post.gpus for post in four] == ["2", "5", "2", "5"]
+    assert [post.gpus for post in local_posts(ScaleConfig(workers=3, per_gpu=2), plain_order())] == ["2", "5", "2"]
+    assert [post.gpus for post in local_posts(ScaleConfig(workers=3), plain_order("cpu"))] == [None] * 3
+    with pytest.raises(InputError, match="at most 2 workers; got --workers 3 on 2 GPUs; pass --per-gpu 2"):
+        local_posts(ScaleConfig(workers=3), plain_order())
+
+
+def test_gpus_are_counted_without_torch(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: A'\necho 'GPU 1: A'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert posting.visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert posting.visible_gpus() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,-1,1")
+    assert posting.visible_gpus() == ["0"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="a GPU for --per-gpu"):
+        local_posts(ScaleConfig(per_gpu=2), plain_order())
+
+
+def test_threads_are_divided(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    assert [thread_share(None, count) for count in (1, 3, 8, 40)] == [16, 5, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert (thread_share(None, 8), thread_share(2, 8)) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "--workers"),
+        ({"per_gpu": 0}, "--per-gpu"),
+        ({"engine": "rey"}, "did you mean ray"),
+        ({"worker": True, "workers": 2}, "either one worker"),
+        ({"address": "x:1"}, "--address with --engine ray"),
+        ({"slurm": ["partition=gpu"]}, "--slurm with --engine slurm"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(InputError, match=message):
+        check_scale(ScaleConfig(**options))

@@ -11,7 +11,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE, make_config, with_options
-from repflow.cli.scale import be_worker, spread
+from repflow.cli.scale import be_worker, check_engine, spread
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.scale.config import ScaleConfig
@@ -47,6 +47,7 @@ def command(
     parse_part(part)
     scale = make_config(ScaleConfig, options)
     check_scale(scale)
+    check_engine(scale)
     check_place(out)
     with quiet():
         grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)

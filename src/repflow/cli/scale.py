@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from repflow.studies.scale.worker import Post
 
 
+def check_engine(scale: ScaleConfig) -> None:
+    """Refuse an engine that is not there, before models are looked at."""
+    if scale.engine == "ray":
+        from repflow.studies.scale.cluster import check_ray
+
+        check_ray(scale)
+    if scale.engine == "slurm":
+        from repflow.studies.scale.slurm import check_slurm
+
+        check_slurm(scale)
+
+
 def spread(order: Order, scale: ScaleConfig) -> None:
     """Have workers do every cell of an order; afterwards each is finished or has failed."""
     from repflow.studies.scale.crew import run_crew
@@ -31,6 +43,18 @@ def spread(order: Order, scale: ScaleConfig) -> None:
 def engine_for(order: Order, scale: ScaleConfig) -> tuple[Engine, list[Post]]:
     """Who starts workers, and where they stand."""
     from repflow.store.claims.attempt import OWN
+
+    if scale.engine == "ray":
+        from repflow.studies.scale.cluster import RayEngine
+
+        note(f"ray: {'joining ' + scale.address if scale.address else 'starting a cluster here'}")
+        ray = RayEngine(scale)
+        return ray, ray.posts()
+    if scale.engine == "slurm":
+        from repflow.studies.scale.slurm import SlurmEngine
+
+        slurm = SlurmEngine(scale, order.folder / OWN)
+        return slurm, slurm.posts()
     from repflow.studies.scale.local import LOGS, LocalEngine
     from repflow.studies.scale.posts import local_posts
 

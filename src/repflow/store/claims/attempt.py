@@ -25,6 +25,7 @@ from repflow.store.claims.liveness import has_ended
 from repflow.store.disk import TMP, make_folder, naming_path, refuse_links, sync_folder
 from repflow.store.listing import list_runs
 from repflow.store.lock import Lock
+from repflow.store.record import is_run
 from repflow.store.shard import SHARDS
 
 OWN = ".repflow"
@@ -116,8 +117,9 @@ class Attempts:
         main, target = source / done.cell, self.folder / done.cell
         if not main.is_dir():
             return False
-        for other in [entry for entry in source.iterdir() if entry.name != done.cell]:  # runs that are stored beside it
-            self._place_beside(other, self.folder / other.name)
+        with suppress(FileNotFoundError):  # another worker moves them
+            for other in [entry for entry in source.iterdir() if entry.name != done.cell]:
+                self._place_beside(other, self.folder / other.name)
         with naming_path(target, 0):
             try:
                 main.rename(target)
@@ -134,11 +136,11 @@ class Attempts:
         return True
 
     def _place_beside(self, source: Path, target: Path) -> None:
-        with suppress(FileNotFoundError), naming_path(target, 0):
-            if target.is_dir() and not is_whole(target):
-                shutil.rmtree(target, ignore_errors=True)
-            if not target.exists():
-                source.rename(target)
+        """Move what a study stores beside its run, such as a run of its own; nothing but an unfinished run is replaced."""
+        if target.is_dir() and is_run(target) and not is_whole(target):
+            shutil.rmtree(target, ignore_errors=True)
+        if not target.exists():
+            source.rename(target)
 
     def _check_occupied(self, cell: str) -> None:
         if not self.placed(cell):
@@ -150,6 +152,14 @@ class Attempts:
         """Delete the work under a claim, or only where nothing was stored."""
         if attempt and not (only_empty and any(stored_files(self.work / attempt))):
             shutil.rmtree(self.work / attempt, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Delete what is left of work on finished cells, such as by workers that were killed while they cleared it."""
+        with suppress(FileNotFoundError):
+            for entry in self.work.iterdir():
+                if self.placed(entry.name.rpartition("@")[0]):
+                    shutil.rmtree(entry, ignore_errors=True)
+        self.tidy()
 
     def tidy(self) -> None:
         """Remove the folder of work once nothing is in it."""

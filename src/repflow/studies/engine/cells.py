@@ -155,6 +155,7 @@ class Bench:
 
     def _worked(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome | None:
         self.board.heartbeat.doing(cell=cell.name, done=0, total=0, tokens=0, phase="")
+        self.board.heartbeat.beat()
         outcome = self._attempted(cell, hold, guarded(progress, hold))
         if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
             return outcome if hold.release() else None

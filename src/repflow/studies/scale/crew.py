@@ -10,16 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repflow.core.errors import RepflowError, StoreError
-from repflow.store.claims.attempt import OWN, is_whole
+from repflow.store.claims.attempt import OWN, Attempts, is_whole
 from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.store.claims.place import FolderPlace
-from repflow.studies.engine.table import study_for
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
 from repflow.studies.scale.worker import MARKS, Post
 
 POLL_SECONDS = 0.25
+PATIENCE = 15.0
+"""Seconds that workers have to notice that nothing is left."""
 MOST_LOSSES = 5
 """Workers per post that may be lost in a row while no cell comes to its end: then something ends them all."""
 
@@ -53,8 +54,7 @@ class Standing:
         self._place = FolderPlace(self.order.folder / OWN)
         self._weights = {cell.name: max(1, weight(cell)) for cell in self.order.cells}
         for cell in self.order.cells:
-            path = study_for(cell.config).result_place(self.order.folder / cell.name)
-            if is_whole(path):
+            if is_whole(self.order.result_place(cell.name)):
                 self.finished.add(cell.name)
         self.refresh()
         self.before = sum(self._weights[name] for name in self.over)
@@ -137,7 +137,7 @@ def run_crew(
             standing.refresh()
         show(standing)
     finally:
-        engine.stop()
+        engine.stop(PATIENCE if standing.complete else 0.0)
         _sweep(order, session)
     return standing
 
@@ -159,8 +159,9 @@ def _answer(
 
 
 def _sweep(order: Order, session: str) -> None:
-    """Delete the marks of a command that has ended, and heartbeats of workers that were killed here."""
+    """Delete what only living workers need: marks, heartbeats of killed ones, what is left of finished work."""
     place = FolderPlace(order.folder / OWN)
+    Attempts(order.folder, order.result_place).sweep()
     try:
         shutil.rmtree(order.folder / OWN / MARKS / session, ignore_errors=True)
         for token in place.names(WORKERS):

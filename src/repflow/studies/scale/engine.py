@@ -41,5 +41,9 @@ class Engine(ABC):
         """Start a worker in place of one that was lost."""
 
     @abstractmethod
-    def stop(self) -> None:
-        """End all workers: they give back what they hold. Called in any case at the end."""
+    def stop(self, patience: float) -> None:
+        """End all workers, which give back what they hold. Called in any case at the end.
+
+        Args:
+            patience: seconds to wait for workers that have no more to do and end by themselves.
+        """

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repflow.core.errors import RepflowError, command_line
 from repflow.store.disk import make_folder
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order
-from repflow.studies.scale.worker import Post, work
+from repflow.studies.scale.service import serve
+from repflow.studies.scale.worker import Post
 
 PATIENCE = 20.0
 """Seconds that a worker has to give back its cell and end."""
@@ -71,8 +73,13 @@ class LocalEngine(Engine):
         self._running = [entry for entry in self._running if entry.process.is_alive()]
         return [_read(entry) for entry in gone]
 
-    def stop(self) -> None:
+    def stop(self, patience: float) -> None:
         """End all processes."""
+        sentinels = [entry.process.sentinel for entry in self._running]
+        end = time.monotonic() + patience
+        while sentinels and (left := end - time.monotonic()) > 0:
+            ready = multiprocessing.connection.wait(sentinels, left)
+            sentinels = [sentinel for sentinel in sentinels if sentinel not in ready]
         for entry in self._running:
             entry.process.terminate()
         for entry in self._running:
@@ -137,24 +144,9 @@ def _read(entry: _Running) -> Ended:
 def _serve(order: Order, post: Post, log: Path, said: Connection) -> None:
     """What a worker's process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the command ends its workers in order
-    signal.signal(signal.SIGTERM, _interrupt)
     _end_with_parent()
-    with _printing_to(log), command_line():
-        try:
-            work(order, post)
-        except KeyboardInterrupt:
-            said.send("interrupted")
-        except RepflowError as error:
-            said.send(str(error))
-        except Exception as error:
-            said.send(f"{type(error).__name__}: {error} (see {log})")
-            raise
-        else:
-            said.send("")
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    _print_to(log)
+    said.send(serve(order, post))
 
 
 def _end_with_parent() -> None:
@@ -170,8 +162,7 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="repflow parent", daemon=True).start()
 
 
-@contextlib.contextmanager
-def _printing_to(log: Path) -> Iterator[None]:
+def _print_to(log: Path) -> None:
     """Send what this process and its libraries print to a file."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
@@ -183,4 +174,3 @@ def _printing_to(log: Path) -> Iterator[None]:
     for stream in (1, 2):
         os.dup2(target, stream)
     os.close(target)
-    yield

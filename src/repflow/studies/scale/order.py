@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ class Order:
     folder: Path
     cells: tuple[Cell, ...]
     base: Path = field(default_factory=Path.cwd)
+
+    def result_place(self, name: str) -> Path:
+        """Where the result of a cell is."""
+        return self._places.get(name, self.folder / name)
+
+    @cached_property
+    def _places(self) -> dict[str, Path]:
+        return {cell.name: study_for(cell.config).result_place(self.folder / cell.name) for cell in self.cells}
 
     def at_work(self) -> list[Cell]:
         """Cells in the order of working: those of one model in a row, the longest first."""

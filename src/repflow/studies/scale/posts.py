@@ -33,10 +33,15 @@ def local_posts(config: ScaleConfig, order: Order) -> list[Post]:
         remedy = f"pass --per-gpu {-(-count // len(gpus))} if that many models fit into each GPU"
         raise InputError(teach(f"at most {len(gpus) * config.per_gpu} workers", got, remedy))
     threads = thread_share(config.threads, count)
+    dealt = [gpus[number % len(gpus)] if gpus else None for number in range(count)]
     return [
-        Post(number, count, threads=threads, gpus=gpus[number % len(gpus)] if gpus else None, policy=policy_of(config))
-        for number in range(count)
+        Post(number, count, threads=threads, gpus=gpu, policy=policy_of(config)) for number, gpu in enumerate(dealt)
     ]
+
+
+def far_posts(config: ScaleConfig, count: int) -> list[Post]:
+    """Posts on machines whose GPUs and cores an engine deals out."""
+    return [Post(number, count, threads=config.threads, policy=policy_of(config)) for number in range(count)]
 
 
 def thread_share(threads: int | None, workers: int) -> int:

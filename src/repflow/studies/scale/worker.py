@@ -92,7 +92,7 @@ def settle(order: Order, post: Post) -> None:
 
 
 class Marks:
-    """What workers of one command tell each other about blocks of cells, so that nobody looks at each cell again.
+    """What workers of one command note about blocks of cells, so that nobody looks at each cell again.
 
     A mark is a hint and lasts as long as its command.
     """

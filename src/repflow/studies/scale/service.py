@@ -1,0 +1,35 @@
+"""What every engine has its processes do: work on an order, and say in words why it could not be done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from repflow.core.errors import RepflowError, command_line
+from repflow.studies.scale.order import Order
+from repflow.studies.scale.worker import Post, work
+
+INTERRUPTED = "interrupted"
+
+
+def serve(order: Order, post: Post) -> str:
+    """Work until nothing is left; returns "" or what went wrong.
+
+    A process that is terminated gives its cell back.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+    with command_line():
+        try:
+            work(order, post)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except RepflowError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  the last stop before the command that started this worker
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,110 @@
+"""Real engines: a Ray cluster started here, and submitit's jobs as processes; workers are killed and preempted."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from repflow.core.errors import InputError, MissingExtraError
+from repflow.store.claims.attempt import OWN
+from repflow.store.claims.liveness import WORKERS
+from repflow.store.claims.place import FolderPlace
+from repflow.studies.scale.cluster import RayEngine, check_reachable
+from repflow.studies.scale.config import ScaleConfig
+from repflow.studies.scale.crew import run_crew
+from repflow.studies.scale.slurm import SlurmEngine, parse_settings
+
+
+class Killer:
+    """Sends signals to workers of a crew, one after each of the first cells."""
+
+    def __init__(self, *signals):
+        self.signals, self.sent = list(signals), []
+
+    def __call__(self, standing):
+        pids = [beat["pid"] for beat in standing.workers.values() if beat.get("cell") and beat["pid"] not in self.sent]
+        if self.signals and pids and len(standing.finished) >= len(self.sent):
+            os.kill(pids[0], self.signals.pop(0))
+            self.sent.append(pids[0])
+
+
+def crewed(order, engine, killer):
+    lines = []
+    wait = lambda _: time.sleep(0.01)  # noqa: E731
+    standing = run_crew(order, engine, engine.posts(), show=killer, say=lines.append, wait=wait)
+    assert standing.complete
+    assert not standing.failed
+    assert not killer.signals, "the study was over before every signal was sent"
+    return lines
+
+
+def test_ray(order, same):
+    killer = Killer(signal.SIGKILL, signal.SIGKILL)
+    crewed(order, RayEngine(ScaleConfig(engine="ray", workers=2, threads=1)), killer)
+    same(2)
+
+
+def test_slurm_jobs_as_processes(order, same):
+    """One worker is killed, one is preempted: it gives its cell back and its job is queued again."""
+    config = ScaleConfig(engine="slurm", workers=2, threads=1, slurm=["cluster=local"])
+    killer = Killer(signal.SIGUSR2, signal.SIGKILL)
+    crewed(order, SlurmEngine(config, order.folder / OWN), killer)
+    same(2)
+    assert killer.sent[0] not in FolderPlace(order.folder / OWN).names(WORKERS)
+    logs = "".join(path.read_text() for path in (order.folder / OWN / "jobs").glob("*_log.*"))
+    assert "preempted" in logs
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "ray://x:port"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(InputError, match="--address HOST:PORT"):
+        check_reachable(address)
+
+
+def test_an_address_at_which_nobody_listens(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(InputError, match=r"no answer.*ray start --head"):
+        RayEngine(ScaleConfig(engine="ray", address=f"127.0.0.1:{port}"))
+
+
+def test_no_slurm_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"no program sbatch here; .*cluster=local"):
+        SlurmEngine(ScaleConfig(engine="slurm", workers=2), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slurm": ["cluster=local"]}, "--workers N with --engine slurm"),
+        ({"workers": 1, "slurm": ["cluster=loca"]}, "cluster=slurm or cluster=local"),
+        ({"workers": 1, "slurm": ["partition"]}, "KEY=VALUE"),
+        ({"workers": 1, "slurm": ["cluster=local,partitoin=gpu"]}, "settings of Slurm jobs"),
+    ],
+)
+def test_bad_settings_of_jobs(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        SlurmEngine(ScaleConfig(engine="slurm", **options), tmp_path)
+
+
+def test_settings_of_jobs_by_their_own_names():
+    settings = parse_settings(["partition=gpu,gpus_per_node=1,time=60", "slurm_account=me"])
+    assert settings == {"slurm_partition": "gpu", "gpus_per_node": 1, "slurm_time": 60, "slurm_account": "me"}
+
+
+@pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, tmp_path, engine, package):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
+    with pytest.raises(MissingExtraError, match=rf"repflow\[{engine}\]"):
+        if engine == "ray":
+            RayEngine(ScaleConfig(engine="ray"))
+        else:
+            SlurmEngine(ScaleConfig(engine="slurm", workers=1), tmp_path)

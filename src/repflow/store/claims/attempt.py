@@ -136,7 +136,7 @@ class Attempts:
         return True
 
     def _place_beside(self, source: Path, target: Path) -> None:
-        """Move what a study stores beside its run, such as a run of its own; nothing but an unfinished run is replaced."""
+        """Move what a study stores beside its run; of what is there, only an unfinished run is replaced."""
         if target.is_dir() and is_run(target) and not is_whole(target):
             shutil.rmtree(target, ignore_errors=True)
         if not target.exists():

@@ -1,5 +1,7 @@
 """Eigenvalue signs of real layers against the whole matrix, and x'Mx against B and C of a forward pass."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import repflow
 from repflow.core.errors import UnsupportedModelError
 from repflow.dynamics import symmetric_eigenvalues
 from repflow.dynamics.projections import signature
+from repflow.models import StackConfig, StackForCausalLM
 from repflow.studies.dynamics.apply import apply
 from repflow.studies.dynamics.layers import mamba_layers, reading_forms
 
@@ -133,3 +136,25 @@ def test_wrong_requests(mamba):
         apply(mamba, lenght=8)
     with pytest.raises(ValueError, match="one shape"):
         signature(np.ones((2, 3)), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("eigenvalues", "words"), [("negative", "negative ones only"), (None, "a positive eigenvalue")]
+)
+def test_a_stack_without_norms_is_read_as_it_is(eigenvalues, words):
+    """Figures 7 and 8 ask for models trained without norms: there is nothing to take out, and nothing is missing."""
+    torch.manual_seed(0)
+    mixer = {"name": "s6", "state": 4} | ({} if eigenvalues is None else {"eigenvalues": eigenvalues})
+    config = StackConfig(mixer, num_hidden_layers=3, hidden_size=8, vocab_size=50, norm="none", initializer_range=1.0)
+    result = apply(repflow.load(StackForCausalLM(config)), "random", samples=2, length=8)
+    assert np.array_equal(result["token_norm"], result["token_norm_without_norms"])
+    assert result["token_norm_without_norms_rates"].shape == (3, 4)
+    assert result.provenance["own_norms"] is False
+    said = {finding.code: finding.message for finding in result.findings}
+    assert words in said["prediction"]
+    assert said["token_norm_course"].startswith("without norms at the stream, as the model is")
+    assert "token_norm_without_norms_course" not in said
+    assert "norms_needed" not in said
+    states = result["token_norm"].mean(1)
+    right = sum(bool((b > a) == (eigenvalues is None)) for a, b in itertools.pairwise(states))
+    assert f"{right} of 3 Mamba blocks" in said["blocks"]

@@ -36,6 +36,7 @@
 | document | document of a text; `provenance["architecture"]["document_tokens"]` has the tokens of each |
 | place | place in the window that a language model reads, from 0 |
 | eigenvalue | of a matrix, by its real part |
+| regime | scenario of paper 3; `provenance["regimes"]` names it |
 | grid | point of the shared relative-depth grid of `granularity="matched"` |
 """
 
@@ -78,6 +79,7 @@ Axis = Literal[
     "document",
     "place",
     "eigenvalue",
+    "regime",
     "grid",
 ]
 AXES: tuple[str, ...] = get_args(Axis)

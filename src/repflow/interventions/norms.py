@@ -60,6 +60,11 @@ def find_norms(model: Model, network: nn.Module, scope: str | None) -> list[Norm
     return norms
 
 
+def has_norms(model: Model, scope: str) -> bool:
+    """Whether a model has norms of a scope."""
+    return scope in _scopes(model).values()
+
+
 def _scopes(model: Model) -> dict[str, str]:
     """Scope of each norm by its name: `block` for a direct child of a block, `final` outside the blocks, else inner."""
     direct = {id(child) for block in model.blocks for child in _layers(block)}

@@ -29,7 +29,8 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     for place, run in enumerate(simulated):
         blocks += _system_blocks(run, "" if place == 0 else f"-{place + 1}")
     if applied:
-        blocks += [_norm_figure(applied), _sign_figure(applied), _form_figure(applied), _said(applied)]
+        blocks += [_norm_figure(applied), *_rate_figures(applied)]
+        blocks += [_sign_figure(applied), _form_figure(applied), _said(applied)]
     lead = (
         "Paper 3's tokens move by dx/dt = P(t) x: they shrink, grow or blow up, and the hidden attention P(t) shows "
         "which token drives which. Beside the simulations stands what the layers of a real checkpoint do."
@@ -84,6 +85,37 @@ def _norm_figure(runs: Sequence[StoredRun]) -> Figure:
         depth_axis=True,
         log_axis=True,
     )
+
+
+def _rate_figures(runs: Sequence[StoredRun]) -> list[Figure]:
+    """Norms beside the rates of the paper's three scenarios, one variant per model; none for runs without rates."""
+    variants = []
+    for run in runs:
+        norms = run.result["token_norm_without_norms"].mean(1)
+        if "token_norm_without_norms_rates" not in run.result or not np.isfinite(norms).any():
+            continue
+        lines = {"measured": norms}
+        lines |= dict(zip(run.result.provenance["regimes"], run.result["token_norm_without_norms_rates"], strict=True))
+        states = list(range(len(norms)))
+        traces = [
+            {"type": "scatter", "mode": "lines+markers" if name == "measured" else "lines", "name": name, "x": states,
+             "y": plain(values), "line": {"color": f"model:{place}", "dash": "solid" if place == 0 else "dot"},
+             "meta": {"model": None}}
+            for place, (name, values) in enumerate(lines.items())
+        ]  # fmt: skip
+        rows = [[name, state, value] for name, values in lines.items() for state, value in enumerate(plain(values))]
+        layout: dict[str, Any] = {"xaxis": {"title": {"text": "state: 0 is the embedding"}}}
+        layout |= {"yaxis": {"title": {"text": "mean token norm"}, "type": "log", "exponentformat": "power"}}
+        said = run.result.provenance["followed"]["token_norm_without_norms"]["scenario"]
+        reading = f"{run.label} follows {said or 'none of the three rates'}."
+        variants.append(Variant({"model": run.label}, traces, layout, ["line", "state", "norm"], rows, reading=reading))
+    if not variants:
+        return []
+    text = (
+        "Without norms at the stream, beside the fitted rates of the paper's scenarios: 1/√t, ln t, and a finite time."
+    )
+    title, words = "Which of the theory's rates do they follow?", "Token norm through depth beside three fitted curves."
+    return [Figure("dynamics-rates", title, text, words, variants, models_toggle=False)]
 
 
 def _sign_figure(runs: Sequence[StoredRun]) -> Figure:

@@ -1,7 +1,9 @@
 """Apply: paper 3's idealised prediction beside what the layers of a real Mamba checkpoint do.
 
 Its appendix E.4 asks this of Mambas trained with and without constrained eigenvalues, and with and without norms; here
-one checkpoint is looked at as it is, and with the norms at its stream taken out.
+one checkpoint is looked at as it is, and with the norms at its stream taken out. Beside the norms stand the rates of
+the paper's three scenarios (`repflow.dynamics.rates`), and block by block whether tokens become longer or shorter as
+the signs of that block's eigenvalues say.
 """
 
 from __future__ import annotations
@@ -60,6 +62,11 @@ class ApplyJob(Job[ApplyConfig]):
     bare: Model | None = None
     why: str = ""
 
+    @property
+    def own(self) -> bool:
+        """Whether the model has no norms at its stream by itself."""
+        return self.bare is self.model
+
 
 class DynamicsApply(Study[ApplyConfig, ApplyJob]):
     """Paper 3's prediction beside what a model's tokens do."""
@@ -100,7 +107,7 @@ class DynamicsApply(Study[ApplyConfig, ApplyJob]):
             rows.append(sink.load(name))
             if progress is not None:
                 progress(sample + 1, len(job.prompts), sum(job.prompts.lengths[: sample + 1]))
-        return _result(job.layers, rows, job.why)
+        return _result(job, rows)
 
     def names(self, config: ApplyConfig) -> Names:
         """As of a measurement, marked."""
@@ -115,8 +122,12 @@ run_name = STUDY.run_name
 
 
 def _without_norms(model: Model) -> tuple[Model | None, str]:
+    """The model without the norms at its stream: itself where it has none; or why there is no such model."""
     from repflow.interventions import ablate
+    from repflow.interventions.norms import has_norms
 
+    if not has_norms(model, NORMS.partition(":")[2]):
+        return model, ""
     try:
         return ablate(model, NORMS), ""
     except UnsupportedModelError as error:
@@ -135,7 +146,7 @@ def _read(
     with reading_forms(list(layers)) as forms:
         norms = _norms(model, ids)
     shares = [float((forms[layer.layer] > 0).double().mean()) for layer in layers]
-    without = np.full_like(norms, np.nan) if bare is None else _norms(bare, ids)
+    without = np.full_like(norms, np.nan) if bare is None else norms if bare is model else _norms(bare, ids)
     return {"form_positive": np.array(shares), "token_norm": norms, "token_norm_without_norms": without}
 
 
@@ -149,15 +160,32 @@ def _norms(model: Model, ids: Any) -> np.ndarray:
     return np.array([norms[state] for state in sorted(norms)])
 
 
-def _result(layers: Sequence[MambaLayer], rows: Sequence[dict[str, np.ndarray]], why: str) -> Result:
+def _result(job: ApplyJob, rows: Sequence[dict[str, np.ndarray]]) -> Result:
     from repflow.core.results import Result
+    from repflow.dynamics.rates import REGIMES
 
-    arrays, axes = _signatures(layers)
+    arrays, axes = _signatures(job.layers)
     for name, axis in (("form_positive", "ssm_layer"), ("token_norm", "state"), ("token_norm_without_norms", "state")):
         arrays[name] = np.stack([row[name] for row in rows], axis=1)
         axes[name] = (axis, "sample")
-    facts = {"ssm_layers": [layer.layer for layer in layers], "without_norms": why or None}
-    return Result(arrays, axes, {}, facts, _findings(arrays, why))
+    more, rates = _rates(arrays)
+    facts: dict[str, Any] = {"ssm_layers": [layer.layer for layer in job.layers], "without_norms": job.why or None}
+    facts |= {"regimes": list(REGIMES), "followed": rates, "own_norms": not job.own}
+    findings = _findings(arrays, job, rates)
+    return Result(arrays | more, axes | dict.fromkeys(more, ("regime", "state")), {}, facts, findings)
+
+
+def _rates(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Curves of the three scenarios beside the norms, and which of them each course follows, with the errors."""
+    from repflow.dynamics.rates import fit_rates
+
+    curves, rates = {}, {}
+    for name in ("token_norm", "token_norm_without_norms"):
+        fit = fit_rates(arrays[name].mean(axis=1))
+        curves[f"{name}_rates"] = fit.curves
+        errors = [round(float(error), 6) if np.isfinite(error) else None for error in fit.errors]
+        rates[name] = {"scenario": fit.followed, "errors": errors}
+    return curves, rates
 
 
 def _signatures(layers: Sequence[MambaLayer]) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
@@ -174,8 +202,8 @@ def _signatures(layers: Sequence[MambaLayer]) -> tuple[dict[str, np.ndarray], di
     return arrays, dict.fromkeys(arrays, ("ssm_layer",))
 
 
-def _findings(arrays: dict[str, np.ndarray], why: str) -> list[Finding]:
-    """The prediction, what the tokens do, and whether they agree."""
+def _findings(arrays: dict[str, np.ndarray], job: ApplyJob, rates: dict[str, Any]) -> list[Finding]:
+    """The prediction, what the tokens do, which rate they follow, and whether they agree."""
     from repflow.core.results import Finding
 
     falling = int((arrays["positive"] == 0).sum())
@@ -190,19 +218,54 @@ def _findings(arrays: dict[str, np.ndarray], why: str) -> list[Finding]:
             f"{100 * float(arrays['form_positive'].mean()):.0f} % of tokens",
         )
     ]
-    for name, words in (("token_norm", "with norms"), ("token_norm_without_norms", "without norms at the stream")):
+    courses = {"token_norm": "with norms", "token_norm_without_norms": "without norms at the stream"}
+    if job.own:
+        courses = {"token_norm": "without norms at the stream, as the model is"}
+    for name, words in courses.items():
         course = arrays[name].mean(axis=1)
         if np.isfinite(course[[0, -1]]).all():
             done = _course(float(course[-1] / course[0]))
             agrees = "as predicted" if done == predicted else "not as predicted" if falling in (0, layers) else ""
             numbers = f"from {course[0]:.4g} to {course[-1]:.4g}"
             message = f"{words}, tokens {done} through depth, mean norm {numbers}{', ' if agrees else ''}{agrees}"
-            findings.append(Finding(f"{name}_course", None, message))
-        elif not why:
+            findings.append(Finding(f"{name}_course", None, f"{message}; {_rate_words(rates[name])}"))
+        elif not job.why:
             findings.append(Finding(f"{name}_course", None, f"{words}, the states overflow before the last block"))
-    if why:
-        findings.append(Finding("norms_needed", None, f"without norms: {why}"))
+    findings.append(Finding("blocks", None, _block_words(arrays, job)))
+    if job.why:
+        findings.append(Finding("norms_needed", None, f"without norms: {job.why}"))
     return findings
+
+
+def _rate_words(rate: dict[str, Any]) -> str:
+    """Which of the theory's rates a course follows."""
+    from repflow.dynamics.rates import REGIMES
+
+    if all(error is None for error in rate["errors"]):
+        return "too few states for a rate"
+    parts = [f"{name} {error:.2f}" for name, error in zip(REGIMES, rate["errors"], strict=True) if error is not None]
+    said = f"follows {rate['scenario']}" if rate["scenario"] else "follows none of the theory's rates"
+    return f"{said} (errors in ln: {', '.join(parts)})"
+
+
+def _block_words(arrays: dict[str, np.ndarray], job: ApplyJob) -> str:
+    """How many Mamba blocks change the norm in the direction that their eigenvalues predict."""
+    from repflow.core.intervals import bracketed, proportion_interval
+
+    name = "token_norm_without_norms" if job.bare is not None else "token_norm"
+    course = arrays[name].mean(axis=1)
+    right = known = 0
+    for place, layer in enumerate(job.layers):
+        before, after = course[layer.layer], course[layer.layer + 1]
+        if np.isfinite(after) and np.isfinite(before) and after != before:
+            known += 1
+            right += bool((after > before) == (arrays["positive"][place] > 0))
+    band = proportion_interval(right, known)
+    words = "without norms" if job.bare is not None else "with norms"
+    interval = bracketed(float(band.low), float(band.high), ".0f", scale=100.0)
+    return (
+        f"block by block, {words}: {right} of {known} Mamba blocks change the norm as their signs predict, %{interval}"
+    )
 
 
 def _course(ratio: float) -> str:

@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED = re.compile(r"(?:tests|src/repflow|benchmarks|tools|docs|examples)/[\w/.-]+\.(?:py|json|md|toml)")
-TO_WRITE = {"drift.py", "ema.py", "odd.py", "decay.py", "NAME.py"}
+TO_WRITE = {"drift.py", "ema.py", "odd.py", "decay.py", "parity.py", "NAME.py"}
 """Files that the guide for contributors asks to write."""
 
 

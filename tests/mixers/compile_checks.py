@@ -176,6 +176,7 @@ def check_row_blocks():
     for half, state, width, tokens in (
         (torch.bfloat16, 16, 64, 32),
         (torch.bfloat16, 18, 128, 30),
+        (torch.bfloat16, 18, 64, 32),
         (torch.float32, 16, 64, 30),
         (torch.bfloat16, 64, 32, 32),
         (torch.float32, 32, 64, 8),

@@ -684,7 +684,8 @@ def check_replicas_with_groups_of_states():
     usual = row_scan.group_scan
     row_scan.group_scan = lambda *args: calls.append(len(args)) or usual(*args)
     replica_case(tie=False, tokens=8, state=32, width=32)
-    assert len(calls) == 2
+    replica_case(tie=False, tokens=8, state=18, width=32)  # filled up to two groups
+    assert len(calls) == 4
 
 
 def check_classifiers_side_by_side():

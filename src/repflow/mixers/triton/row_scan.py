@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from repflow.mixers.triton.block import SPAN, conv_backward, conv_forward, norm_backward, norm_forward
-from repflow.mixers.triton.group_scan import Gradients, Scanned, Sizes, group_scan, group_scan_back
+from repflow.mixers.triton.group_scan import (
+    CHANNELS,
+    FOUR,
+    STATES,
+    Gradients,
+    Scanned,
+    Sizes,
+    group_scan,
+    group_scan_back,
+)
 from repflow.mixers.triton.launch import ceil_div, on_device, power
 
 TILE = 1024
@@ -240,5 +249,21 @@ def row_block(x: Tensor, weights: BlockWeights, eps: float, half: torch.dtype) -
         eps: Of the norm.
         half: Dtype of products and of what is kept for the gradient.
     """
-    output: Tensor = _Block.apply(x, eps, half, *weights)  # type: ignore[no-untyped-call]
+    output: Tensor = _Block.apply(x, eps, half, *_filled(weights, x.shape[1]))  # type: ignore[no-untyped-call]
     return output
+
+
+def _filled(weights: BlockWeights, tokens: int) -> BlockWeights:
+    """Weights with states that nothing enters and nothing reads, up to whole groups, where the kernels for these run.
+
+    18 states become two groups of 16: a tile of 32 states by 32 channels, which would hold them, is far slower.
+    """
+    state, rank = weights.A.shape[2], weights.dt_proj.shape[2]
+    more = -state % STATES
+    even = tokens % FOUR == 0 and weights.A.shape[1] % CHANNELS == 0
+    if state < STATES or not more or not even:
+        return weights
+    low, into, out = torch.split(weights.x_proj, [rank, state, state], 1)
+    into, out = (torch.nn.functional.pad(part, (0, 0, 0, more)) for part in (into, out))
+    rates = torch.nn.functional.pad(weights.A, (0, more), value=-1.0)
+    return weights._replace(x_proj=torch.cat([low, into, out], 1), A=rates)

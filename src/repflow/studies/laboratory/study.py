@@ -213,6 +213,8 @@ class _Bench:
             if not self.sink.has(shard_name(place)):
                 tell(self.progress, f"{cell}: testing", number, len(cells))
                 self.read(trained, number, place, cell)
+        if folder is not None:  # what is carried to another machine stays small
+            shutil.rmtree(folder, ignore_errors=True)
 
     def halves(self, places: Sequence[int], name: str, error: BaseException) -> None:
         """Train each half of a group by itself."""

@@ -1,0 +1,124 @@
+"""Write the measured parts of docs/laboratories/recall.md from docs/laboratories/recall.json.
+
+Run `python docs/make_recall.py`; nothing is trained here. The JSON file holds what `python -m tools.recall.run table`
+keeps of the phases that are there, the nine models that were screened first, and what was tried on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.recall.claims import CLAIMS, DEEP, FACTORS, Study, read_study, shown
+
+DOCS = Path(__file__).parent
+PAGE = DOCS / "laboratories" / "recall.md"
+NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "recall.json").read_text(encoding="utf-8"))
+PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
+NOTHING = "Not run yet."
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table of the page."""
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def first_screen() -> str:
+    """The nine models of the first quarter of a screening."""
+    rows = []
+    for cell in NUMBERS["first-screen"]["cells"]:
+        row, layers, _, _, rate, _ = cell["cell"].split(":")
+        accuracy = [f"{100 * value:.1f}" for value in cell["accuracy"]]
+        rows.append([row, layers, rate, *accuracy, f"{cell['last_loss']:.2f}"])
+    return table(["row", "layers", "rate", "16 pairs (%)", "32 pairs (%)", "64 pairs (%)", "last loss"], rows)
+
+
+def plateau() -> str:
+    """What was changed on a CPU, one thing at a time."""
+    rows = []
+    for tried in NUMBERS["plateau"]:
+        left = "not within these" if tried["left_plateau"] is None else f"{tried['left_plateau']:,}"
+        accuracy = [f"{100 * value:.0f}" for value in tried["accuracy"]]
+        rows.append([tried["change"], f"{tried['steps']:,}", *accuracy, left])
+    return table(["changed", "steps", "2 pairs (%)", "4 pairs (%)", "right in 75 % of 2 pairs at step"], rows)
+
+
+def study() -> Study | None:
+    """Trainings of the last phase."""
+    return read_study(NUMBERS)
+
+
+def claims() -> str:
+    """Every claim with its rule, verdict and numbers."""
+    rows = []
+    for claim in CLAIMS:
+        word, numbers = claim.verdict(study())
+        rows.append([claim.text, claim.rule, f"**{word}**", numbers])
+    return table(["claim", "shown where", "verdict", "numbers"], rows)
+
+
+def accuracy() -> str:
+    """Means over seeds with standard deviations."""
+    found = study()
+    if found is None:
+        return NOTHING
+    rows = []
+    for layers in (2, 4):
+        for row in dict.fromkeys(found.rows()):
+            mine = [cell for cell in found.cells if (cell["row"], cell["layers"]) == (row, layers)]
+            values = 100 * np.array([cell["accuracy"] for cell in mine])
+            numbers = [f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(values.mean(0), values.std(0, ddof=1), strict=True)]
+            rows.append([row, str(layers), f"{mine[0]['rate']:g}", str(len(mine)), *numbers])
+    return table(["row", "layers", "rate", "seeds", *(f"{pairs} pairs (%)" for pairs in found.pairs)], rows)
+
+
+def effects() -> str:
+    """The factorial model: effects on log-odds with each number of pairs, on reach, on similarity."""
+    found = study()
+    if found is None:
+        return NOTHING
+    fits = [found.effects(found.odds(place)) for place in range(len(found.pairs))]
+    fits += [found.effects(np.log(found.of("half_reach"))), found.effects(found.last_similarity())]
+    names = [*FACTORS, DEEP, *(f"{name}, {DEEP}" for name in FACTORS)]
+    heads = ["effect", *(f"{pairs} pairs" for pairs in found.pairs), "ln half reach", "similarity"]
+    return table(heads, [[name, *(shown(fit[name]) for fit in fits)] for name in names])
+
+
+def rates() -> str:
+    """The sweep of rates."""
+    phase = NUMBERS.get("core-screen")
+    if phase is None or phase.get("unfinished"):
+        return NOTHING
+    rows: dict[tuple[str, int], dict[float, str]] = {}
+    for cell in phase["cells"]:
+        values = [value for value in cell["accuracy"] if value is not None]
+        mean = "diverged" if not values else f"{100 * np.mean(values):.1f}"
+        rows.setdefault((cell["row"], cell["layers"]), {})[cell["rate"]] = mean
+    heads = sorted({rate for row in rows.values() for rate in row})
+    lines = [[row, str(layers), *(by.get(rate, "") for rate in heads)] for (row, layers), by in rows.items()]
+    return table(["row", "layers", *(f"rate {rate:g}" for rate in heads)], lines)
+
+
+PARTS = {
+    "first_screen": first_screen,
+    "plateau": plateau,
+    "claims": claims,
+    "accuracy": accuracy,
+    "effects": effects,
+    "rates": rates,
+}
+
+
+def page(text: str) -> str:
+    """The page with its measured parts replaced."""
+    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE}")

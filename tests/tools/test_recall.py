@@ -1,0 +1,124 @@
+"""The recall laboratory's study: claims judged on simulated trainings whose truth is known, phases, parts to carry."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tools.recall import carry, claims, run
+from tools.recall.claims import CLAIMS, FACTORS, SWITCHES, Study, read_study
+
+PAIRS = (16, 32, 64)
+
+
+def simulated(pole=1.0, state=0.2, fixed=0.0, deep=-0.5, follows=True, seeds=5):
+    """Trainings with these log-odds; reach and similarity follow the poles, or are noise."""
+    rng, cells = np.random.default_rng(0), []
+    for seed in range(seeds):
+        luck = 0.3 * rng.standard_normal()
+        for row, (more, frozen, at_poles) in SWITCHES.items():
+            for layers in (2, 4):
+                odds = luck + pole * at_poles + state * more + fixed * frozen + deep * (layers == 4)
+                odds = odds + 0.05 * rng.standard_normal(3) + np.array([2.0, 1.0, 0.0])
+                reach = 10 * np.exp((0.7 * at_poles + 0.3 * more) * follows + 0.05 * rng.standard_normal())
+                similar = 0.5 - 0.2 * odds[2] * follows + 0.01 * rng.standard_normal()
+                cells.append(
+                    {
+                        **{"row": row, "layers": layers, "seed": seed, "accuracy": (1 / (1 + np.exp(-odds))).tolist()},
+                        **{"half_reach": reach, "token_similarity": [0.1, *[similar] * layers, *[None] * (4 - layers)]},
+                    }
+                )
+    return Study(cells, PAIRS)
+
+
+def words(study):
+    return [claim.verdict(study)[0] for claim in CLAIMS]
+
+
+def test_what_is_true_of_simulated_trainings_is_said():
+    assert words(simulated()) == ["holds"] * 8
+
+
+def test_what_is_false_of_them_is_said_too():
+    said = words(simulated(pole=-1.0, state=0.5, fixed=1.0, deep=0.5))
+    assert said[:4] == ["does not hold"] * 4
+    assert words(simulated(pole=0.0, state=0.8))[1] == "does not hold"
+
+
+def test_noise_decides_nothing_and_no_data_is_open():
+    said = words(simulated(pole=0.0, state=0.0, deep=0.0, follows=False))
+    assert said[2] == "holds"  # that fixed decays change nothing
+    assert {*said[:2], *said[3:]} <= {"open", "partly holds"}
+    assert said.count("open") >= 6
+    assert {claim.verdict(None) for claim in CLAIMS} == {("open", "not run")}
+
+
+def test_effects_are_those_that_were_put_in():
+    study = simulated(pole=1.2, state=0.3, fixed=-0.4, deep=-0.6)
+    fitted = study.effects(study.odds(2))
+    for name, true in zip((*FACTORS, "4 layers"), (0.3, -0.4, 1.2, -0.6), strict=True):
+        assert fitted[name].mean == pytest.approx(true, abs=0.15)
+    assert study.at_depth(fitted, FACTORS[2], 4).mean == pytest.approx(1.2, abs=0.15)
+
+
+def test_the_page_reads_what_is_stored_and_takes_no_half_finished_phase():
+    cells = [dict(cell) for cell in simulated().cells]
+    whole = {"core-seeds": {"cells": cells, "recall": {"pairs": list(PAIRS)}}}
+    assert read_study(json.loads(json.dumps(whole))).pairs == list(PAIRS)
+    assert read_study({"core-seeds": {"unfinished": True, "cells": []}}) is None
+    assert read_study({}) is None
+
+
+SMALL = ["--steps", "3", "--lengths", "16", "--vocabulary", "32", "--batch", "2"]
+SMALL += ["--test-rows", "2", "--rates", "0.01,0.02"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(run, "LAYERS", (1,))
+    monkeypatch.setattr(run, "SEEDS", range(1, 3))
+    monkeypatch.setitem(run.ROWS, "core", ("right", ("none/4", "both/4")))
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
+        run.main()
+
+    return call
+
+
+def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
+    there, here, parts = tmp_path / "there", tmp_path / "here", tmp_path / "parts"
+    with pytest.raises(SystemExit, match="run core-screen first"):
+        small("confirm", *SMALL, "--out", there)
+    small("screen", *SMALL, "--out", there, "--seconds", 0, "--keep", parts)
+    assert "stopped after 0 s, as asked" in capsys.readouterr().out
+    for phase in ("screen", "confirm", "seeds"):
+        small(phase, *SMALL, "--out", here, *(["--from", parts] if phase == "screen" else []))
+        assert f"{phase} is done" in capsys.readouterr().out
+    small("table", "--out", here, "--to", tmp_path / "numbers.json")
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert [len(numbers[f"core-{phase}"]["cells"]) for phase in ("screen", "confirm", "seeds")] == [4, 4, 4]
+    assert {cell["seed"] for cell in numbers["core-seeds"]["cells"]} == {1, 2}
+    assert "half_reach" in numbers["core-seeds"]["cells"][0]
+
+
+def test_parts_are_small_and_half_trained_models_stay_behind_where_they_do_not_fit(tmp_path):
+    runs, parts, again = (tmp_path / name for name in ("runs", "parts", "again"))
+    (runs / "a").mkdir(parents=True)
+    (runs / "a" / "result").write_bytes(bytes(3000))
+    (runs / "a.training").mkdir()
+    (runs / "a.training" / "weights").write_bytes(bytes(90_000))
+    assert "runs and half-trained models" in carry.pack(runs, parts, part=20_000, parts=8)
+    assert max(file.stat().st_size for file in parts.iterdir()) <= 20_000
+    again.mkdir()
+    carry.unpack(parts, again)
+    assert (again / "a.training" / "weights").read_bytes() == bytes(90_000)
+    assert "runs alone: half-trained models would take" in carry.pack(runs, parts, part=20_000, parts=2)
+    assert len(list(parts.iterdir())) == 1
+    with pytest.raises(SystemExit, match="no parts in"):
+        carry.unpack(again, runs)
+
+
+def test_rows_are_switches():
+    assert set(claims.SWITCHES) == set(run.ROWS["core"][1])

@@ -172,13 +172,13 @@ def _depth_hurts(study: Study) -> list[tuple[str, bool | None]]:
 
 def _predicts(values: Callable[[Study], np.ndarray], sign: int) -> Callable[[Study], list[tuple[str, bool | None]]]:
     def parts(study: Study) -> list[tuple[str, bool | None]]:
-        found = []
+        by_depth: list[tuple[str, bool | None]] = []
         for layers in (2, 4):
             ranks = study.correlation(values(study), _most_pairs(study), layers)
             side = True if ranks.low > 0 else False if ranks.high < 0 else None
             text = f"{layers} layers: rank correlation {ranks.value:+.2f} [{ranks.low:+.2f}, {ranks.high:+.2f}]"
-            found.append((text, side if sign > 0 or side is None else not side))
-        return found
+            by_depth.append((text, side if sign > 0 or side is None else not side))
+        return by_depth
 
     return parts
 

@@ -118,9 +118,9 @@ def main() -> None:
         left = options.seconds - (time.perf_counter() - began)
         if left < 5:
             break
-        results[name] = found = trained(size, change, device, left)
-        print(f"{name}: {found['steps']} steps, {found['tokens_per_second'] / 1e6:.1f} M tokens/s", flush=True)
-        for row in found["models"]:
+        results[name] = group = trained(size, change, device, left)
+        print(f"{name}: {group['steps']} steps, {group['tokens_per_second'] / 1e6:.1f} M tokens/s", flush=True)
+        for row in group["models"]:
             half = "never" if row["half_step"] is None else f"{row['half_step']:.0f}"
             words = f"accuracy {100 * row['accuracy']:5.1f} %, loss {row['loss']:.3f}, half right at step {half}"
             print(f"    rate {row['rate']:<6g} seed {row['seed']}: {words}", flush=True)

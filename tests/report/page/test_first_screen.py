@@ -59,7 +59,7 @@ def test_four_cards_name_a_model_each_with_its_number_and_what_it_rests_on(runs)
         assert "prompts" in card.basis
         assert "32 tokens" in card.basis
     assert page.subtitle.startswith("mamba forgets first: half of what moves its last output lies in the last 4 tokens")
-    assert page.subtitle.endswith("Measured on kvpr, 32 tokens, 3 prompts.")
+    assert page.subtitle.endswith("Based on kvpr, 32 tokens, 3 prompts.")
 
 
 def test_equal_parameters_in_another_order_are_the_headline_where_answers_differ(tmp_path):
@@ -67,7 +67,7 @@ def test_equal_parameters_in_another_order_are_the_headline_where_answers_differ
     keep(tmp_path, "b", answered("first", 0.0, ORDERED[::-1]))
     expected = (
         "Order decides: with the same blocks and 2.0 M parameters, last (attention last) answers 100 % of 10 prompts "
-        "and first (attention first) 0 %. Measured on kvpr, 32 tokens, 10 prompts."
+        "and first (attention first) 0 %. Based on kvpr, 32 tokens, 10 prompts."
     )
     assert build_page([tmp_path]).subtitle == expected
 

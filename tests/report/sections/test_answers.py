@@ -102,7 +102,7 @@ def test_a_page_of_one_such_run_opens_with_what_it_says(run):
     ids = {block.id for section in page.sections for block in section.blocks}
     assert {card.target for card in page.cards} <= ids
     assert page.headline
-    assert "Measured on " in page.subtitle
+    assert "Based on " in page.subtitle
     assert run.name not in page.subtitle, "a reader knows the model, not the folder"
 
 
@@ -122,7 +122,7 @@ def test_the_worst_region_of_images_is_named_with_its_interval():
     page = page_of([images("stack", 0.7, [[0.6, 0.65, 0.2], [0.7, 0.7, 0.6]])])
     assert page.subtitle == (
         "stack names 70.0 % of the images rightly as they are and 20.0 [15.0, 25.0] % with tokens 48 to 63 replaced. "
-        "Measured on drawn:8, 64 tokens in row order, 60 images."
+        "Based on drawn:8, 64 tokens in row order, 60 images."
     )
     assert [(card.title, card.value) for card in page.cards] == [("As they are", "70 %"), ("Worst region", "20 %")]
 
@@ -182,3 +182,30 @@ def test_cards_of_such_runs_stand_before_what_was_not_measured():
     flow = StoredRun("flow", "gpt", "measure", measured("gpt"))
     page = page_of([flow, images("stack", 0.7, [[0.6, 0.65, 0.2], [0.7, 0.7, 0.6]])])
     assert [card.title for card in page.cards] == ["Most alike", "Least alike", "As they are", "Worst region"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "study", "titles"),
+    [
+        ("recency_runs", "needle", ["Needles found"]),
+        ("recency_runs", "memory", ["Nearly fixed decays", "Half-life"]),
+        ("recency_runs", "hidden_attention", []),
+        ("theory_runs", "theory-verify", ["Corrected"]),
+        ("theory_runs", "theory-apply", ["Theory's factor", "Theory's factor"]),
+        ("dynamics_runs", "dynamics-simulate", ["Scenario", "Scenario"]),
+        ("dynamics_runs", "dynamics-figure", ["Statements that hold"]),
+        ("dynamics_runs", "dynamics-apply", ["Token norm"]),
+    ],
+)
+def test_pages_of_other_studies_open_with_a_sentence_and_cards_of_their_own(kind, study, titles):
+    from tests.report import study_runs
+
+    runs = [run for run in study_runs.read(getattr(study_runs, kind)()) if run.study == study]
+    page = page_of(runs)
+    assert [card.title for card in page.cards] == titles
+    assert all(card.value and card.basis for card in page.cards)
+    figures = {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Figure)}
+    assert {card.target for card in page.cards} <= set(figures)
+    first = figures[page.headline].variants[0]
+    assert page.subtitle == f"{first.reading} Based on {first.basis}."
+    assert " runs from " not in first.reading, "a reading that was made from the traces alone"

@@ -81,7 +81,26 @@ def _moment_variant(result: Result, panel: str, moment: int) -> Variant | None:
     }
     when = {"system": name, "time of P": f"{at:.4g}"}
     columns = ["quantity", "token or cell", "time", "value"]
-    return Variant(when, [*traces, heat], layout, columns, rows, note)
+    reading, basis = _reading(result, panel, time, values), f"a simulation of {values.shape[1]} tokens"
+    return Variant(when, [*traces, heat], layout, columns, rows, note, reading, basis=basis)
+
+
+def _reading(result: Result, panel: str, time: np.ndarray, values: np.ndarray) -> str:
+    """How many tokens shrink and grow, and which one becomes infinite."""
+    sizes = np.abs(values)
+    last = [np.flatnonzero(np.isfinite(column))[-1] for column in sizes.T if np.isfinite(column).any()]
+    ends = np.array([column[np.isfinite(column)][-1] for column in sizes.T if np.isfinite(column).any()])
+    starts = np.array([column[np.isfinite(column)][0] for column in sizes.T if np.isfinite(column).any()])
+    if not len(ends):
+        return ""
+    text = (
+        f"By t = {time[max(last)]:.3g}, {int((ends < starts).sum())} of {len(ends)} tokens have shrunk and "
+        f"{int((ends > starts).sum())} have grown, the largest to {ends.max():.3g}."
+    )
+    evidence = (result.provenance.get("classification") or {}).get("evidence", {})
+    if not panel and evidence.get("blow_up_time") is not None:
+        text += f" Token {int(evidence['blow_up_token']) + 1} becomes infinite at t = {evidence['blow_up_time']:.4g}."
+    return text
 
 
 def _heading(axis: str, text: str) -> dict[str, Any]:

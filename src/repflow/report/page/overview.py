@@ -33,7 +33,7 @@ def sentence(entries: Sequence[Summary], runs: Sequence[StoredRun], sections: Se
     elif (figure := _figure(sections)) is not None:
         first, rest = figure.variants[0].reading, figure.variants[0].basis
     if first:
-        return f"{first} Measured on {rest}." if rest else first
+        return f"{first} Based on {rest}." if rest else first
     studies = list(dict.fromkeys(run.study for run in runs))
     tasks = [task for task in dict.fromkeys(run.task for run in runs) if task]
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
@@ -71,7 +71,7 @@ def _alike(entries: Sequence[Summary]) -> list[Card]:
     known = [entry for entry in entries if len(entry.curve)]
     titles = ("Most alike", "Least alike")
     if not known:
-        return [_missing(title, "how alike tokens are", "similarity", entries) for title in titles]
+        return [_missing("How alike", "how alike tokens are", "similarity", entries)]
     if len(known) == 1:
         places = [(known[0], known[0].peak), (known[0], known[0].low)]
     else:

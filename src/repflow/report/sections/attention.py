@@ -98,8 +98,24 @@ def _map_variant(run: StoredRun, layer: int | str, form: str, sample: int, unit:
         "form": form,
         "prompt": str(sample + 1),
     }
-    columns = ["output position", "input position", form]
-    return Variant(when, [trace], layout, columns, rows, joined(note, more), basis=basis([run], states=False))
+    columns, place = ["output position", "input position", form], basis([run], states=False)
+    words = (
+        f"In block {int(layer) + 1} of {run.label}, {kind} {number}, an output takes its inputs from {_back(whole)}."
+    )
+    return Variant(when, [trace], layout, columns, rows, joined(note, more), words, basis=place)
+
+
+def _back(weights: np.ndarray) -> str:
+    """Mean distance of the inputs that a row weighs, the mean over rows.
+
+    >>> _back(np.array([[1.0, 0.0], [0.5, -0.5]]))
+    '0.2 tokens back on average'
+    """
+    sizes = np.abs(np.nan_to_num(np.tril(weights)))
+    total, places = sizes.sum(1), np.arange(len(sizes))
+    distance = (sizes * (places[:, None] - places)).sum(1)
+    back = distance[total > 0] / total[total > 0]
+    return f"{float(back.mean()) if len(back) else 0.0:.1f} tokens back on average"
 
 
 def top_colour(values: np.ndarray) -> tuple[float, int]:

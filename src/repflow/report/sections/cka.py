@@ -12,8 +12,9 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.report.data.comparable import Group, basis, group_runs, task_name
 from repflow.report.data.context import Context, measured_runs
-from repflow.report.data.model import Block, Content, Figure, Variant
+from repflow.report.data.model import Block, Card, Content, Figure, Variant
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import place_words
 from repflow.report.draw.curve import axis_names, columns_for, joined, small_multiples
 from repflow.report.draw.depth import depth, hybrids, strip, strip_note, with_strips
 from repflow.report.draw.number import plain, short
@@ -41,7 +42,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "CKA compares two layers by the geometry of all their tokens: 1 where one is a rotated and scaled copy of the "
         "other. Hatched cells cannot be distinguished from what shuffled tokens give."
     )
-    return Content(lead, blocks)
+    return Content(lead, blocks, facts=_facts(runs))
 
 
 def figure_4(runs: Sequence[StoredRun], context: Context) -> Figure | None:
@@ -208,7 +209,37 @@ def _cross(run: StoredRun, words: str, metric: str, context: Context, step: int)
     when = {"pair": pair, "task": task_name(run), "length": run.length, "states": run.states, "metric": words}
     columns = (*COLUMNS[:4], words, *COLUMNS[5:])
     note = joined(_matched(result), gap_cells(values, pair), matrix.note)
-    return Variant(when, traces, layout, columns, rows, note, basis=basis([run]))
+    return Variant(when, traces, layout, columns, rows, note, _cross_reading(run, values, words), basis=basis([run]))
+
+
+def _cross_reading(run: StoredRun, values: np.ndarray, words: str) -> str:
+    """How alike the last states of two models are, and which states are most alike."""
+    if not np.isfinite(values).any():
+        return ""
+    ends = [size - 1 for size in values.shape]
+    top = [int(place) for place in np.unravel_index(int(np.nanargmax(values)), values.shape)]
+    places = [place_words(at, end) for at, end in zip(top, ends, strict=True)]
+    last = float(values[ends[0], ends[1]])
+    most = (
+        f"{run.label} {places[0]} and {run.other} {places[1]} are most alike ({words} {float(values[tuple(top)]):.2f})"
+    )
+    return f"{most}; after their last blocks they have {last:.2f}." if np.isfinite(last) else f"{most}."
+
+
+def _facts(runs: Sequence[StoredRun]) -> list[Card]:
+    """The first comparison of two models: their last states."""
+    pairs = [run for run in runs if run.study == "compare" and "cka_cross_pooled" in run.result]
+    pairs = [run for run in pairs if np.isfinite(run.result["cka_cross_pooled"][-1, -1])]
+    return [
+        Card(
+            "Last states",
+            f"{float(run.result['cka_cross_pooled'][-1, -1]):.2f}",
+            f"CKA of {run.label} and {run.other} after their last blocks",
+            basis([run]),
+            "figure-4-cross",
+        )
+        for run in pairs[:1]
+    ]
 
 
 def _matched(result: Result) -> str:

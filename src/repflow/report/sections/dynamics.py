@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.comparable import basis
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
+from repflow.report.data.model import Block, Card, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_of, band_traces, gaps, joined, layer_depth, state_depth
 from repflow.report.draw.dynamics import path_figure
@@ -35,12 +36,38 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "Paper 3's tokens move by dx/dt = P(t) x: they shrink, grow or blow up, and the hidden attention P(t) shows "
         "which token drives which. Beside the simulations stands what the layers of a real checkpoint do."
     )
-    return Content(lead, blocks)
+    return Content(lead, blocks, facts=[*(_fact(run, place) for place, run in enumerate(simulated)), *_ends(applied)])
+
+
+def _fact(run: StoredRun, place: int) -> Card:
+    """The scenario of a simulation, or how many statements of a figure of the paper hold."""
+    target, lines = f"dynamics-paths{'' if place == 0 else f'-{place + 1}'}", run.result.provenance.get("lines")
+    if lines:
+        good = sum(str(line["verdict"]).startswith("holds") for line in lines)
+        return Card("Statements that hold", f"{good} of {len(lines)}", _title(run), "a simulation", target)
+    verdict = run.result.provenance.get("classification") or {}
+    name, by = str(verdict.get("scenario", "unknown")).replace("-", " "), str(verdict.get("theorem", ""))
+    return Card("Scenario", name, f"{_title(run)}, by {by}" if by else _title(run), "a simulation", target)
+
+
+def _ends(runs: Sequence[StoredRun]) -> list[Card]:
+    """Whether the tokens of the first checkpoint grow or shrink."""
+    cards = []
+    for run in runs[:1]:
+        norm = np.asarray(run.result.mean("token_norm"), dtype=np.float64)
+        if np.isfinite(norm[[0, -1]]).all():
+            text = f"mean norm of the tokens of {run.label} after the last block; {norm[0]:.3g} at the embedding"
+            cards.append(Card("Token norm", f"{norm[-1]:.3g}", text, basis([run]), "dynamics-norms"))
+    return cards
+
+
+def _title(run: StoredRun) -> str:
+    return str(run.result.provenance.get("title") or f"Simulation {run.name}".strip())
 
 
 def _system_blocks(run: StoredRun, suffix: str) -> list[Block]:
     result: Result = run.result
-    title = str(result.provenance.get("title") or f"Simulation {run.name}".strip())
+    title = _title(run)
     blocks: list[Block] = [path_figure(result, f"dynamics-paths{suffix}", title)]
     if "lines" in result.provenance:
         columns = ["quantity", "measured", "exact", "stated", "verdict"]
@@ -75,13 +102,14 @@ def _norm_figure(runs: Sequence[StoredRun]) -> Figure:
             rows += [[run.label, state, words, *part] for state, part in enumerate(parts)]
             notes.append(gaps(f"{run.label} {words}", band.mean, "state"))
     layout = {"yaxis": {"title": {"text": "mean token norm"}, "type": "log", "exponentformat": "power"}}
+    columns = ["model", "state", "norms", "mean", "low", "high"]
     return Figure(
         "dynamics-norms",
         "Do real tokens shrink or grow?",
-        "Mean length of the token vectors behind each block, as the model is and with the norms at the residual stream "
+        "Mean length of the token vectors after each block, as the model is and with the norms at the residual stream "
         "taken out. Paper 3 predicts from the signs of eigenvalues alone.",
         "Token norm through depth with and without norms.",
-        [Variant({}, traces, layout, ["model", "state", "norms", "mean", "low", "high"], rows, joined(*notes))],
+        [Variant({}, traces, layout, columns, rows, joined(*notes), basis=basis(runs))],
         depth_axis=True,
         log_axis=True,
     )

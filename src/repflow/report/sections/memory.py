@@ -9,8 +9,9 @@ import numpy as np
 
 from repflow.core.results import Band, Result
 from repflow.report.data.comparable import Group, basis, group_runs
-from repflow.report.data.model import Block, Figure, Table, Variant
+from repflow.report.data.model import Block, Card, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun
+from repflow.report.data.summary import percent
 from repflow.report.draw.curve import band_of, band_traces, bare, gaps, layer_depth
 from repflow.report.draw.depth import depth_figure, depth_variant
 from repflow.report.draw.number import plain
@@ -98,7 +99,42 @@ def _cumulative(group: Group, runs: Sequence[StoredRun], layer: int | None) -> V
     }
     when = when_of(group) | {"layer": "all" if layer is None else str(layer + 1)}
     columns = ["model", "range", "share of channels"]
-    return Variant(when, traces, layout, columns, rows, group.note, basis=basis(group.runs, states=False))
+    reading, place = _range_reading(runs, layer), basis(group.runs, states=False)
+    return Variant(when, traces, layout, columns, rows, group.note, reading, basis=place)
+
+
+def _fixed(run: StoredRun, layer: int | None) -> float:
+    """Share of channels whose decay varies by less than one half."""
+    name = "range_cumulative" if layer is None else "range_cumulative_layer"
+    values = run.result[name] if layer is None else run.result[name][layer]
+    return float(np.interp(HALF, np.asarray(run.result.provenance["thresholds"], dtype=np.float64), values))
+
+
+def _range_reading(runs: Sequence[StoredRun], layer: int | None) -> str:
+    """Which model has most channels whose decay hardly depends on what it reads."""
+    here = [run for run in runs if layer is None or _layer_there(run, layer)]
+    shares = sorted((_fixed(run, layer), run.label) for run in here)
+    where = "" if layer is None else f"block {layer + 1} of "
+    (most, first), (least, last) = shares[-1], shares[0]
+    text = f"In {where}{first} the decay of {percent(most)} of the channels varies by less than {HALF:g}"
+    return f"{text}." if len(shares) == 1 else f"{text}, in {last} that of {percent(least)}."
+
+
+def memory_facts(runs: Sequence[StoredRun]) -> list[Card]:
+    """How fixed the memory of the first model is, and how long it lasts in its middle channel."""
+    mine = [run for run in runs if run.study == STUDY and _finite(run.result, "range_cumulative")]
+    if not mine:
+        return []
+    run, place = mine[0], basis(mine[:1], states=False)
+    text = f"of the channels of {run.label} have a decay that varies by less than {HALF:g}, whatever they read"
+    cards = [Card("Nearly fixed decays", percent(_fixed(run, None)), text, place, "memory-range")]
+    if _finite(run.result, "half_life"):
+        life = np.asarray(run.result["half_life"], dtype=np.float64)
+        middle = float(np.median(life[~np.isnan(life)]))
+        text = f"until the slowest state of the median channel of {run.label} has faded to one half"
+        value = f"{middle:.3g} tokens" if np.isfinite(middle) else "never"
+        cards.append(Card("Half-life", value, text, place, "memory-life"))
+    return cards
 
 
 def _life_figure(groups: Sequence[Group]) -> list[Figure]:

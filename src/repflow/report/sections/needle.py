@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Band
-from repflow.report.data.comparable import basis
-from repflow.report.data.model import Block, Figure, Table, Text, Variant
-from repflow.report.data.runs import StoredRun
+from repflow.report.data.model import Block, Card, Figure, Table, Text, Variant
+from repflow.report.data.runs import StoredRun, called
+from repflow.report.data.summary import percent
 from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, small_multiples
 from repflow.report.draw.number import plain
 
@@ -24,6 +24,15 @@ METRICS = {
     "rank": "rank of the planted word, 1 is best",
 }
 """Array → words."""
+SAID = {
+    "answer_correct": "answers with the planted word in {} of the cases",
+    "first": "ranks the planted word first in {} of the cases",
+    "log_odds": "gives the planted word log-odds of {} nats",
+    "gain": "gains {} nats of log-odds from the needle",
+    "log_odds_true": "gives the planted word log-odds of {} nats against the true one",
+    "rank": "ranks the planted word {} on average",
+}
+"""Array → what a model does."""
 SHARES = ("answer_correct", "first")
 SIGNED = ("log_odds", "gain", "log_odds_true")
 SLOPES = ("answer_correct", "first", "log_odds", "gain")
@@ -47,7 +56,7 @@ def _map_figure(runs: Sequence[StoredRun]) -> Figure:
     for metric in _known(runs):
         present = [run for run in runs if metric in run.result]
         low, high = _span(metric, [run.result.mean(metric) for run in present])
-        names = [_name(run, present) for run in present]
+        names = [called(run, present) for run in present]
         across = {"title": {"text": "position in the document"}, "type": "category"}
         up = {"title": {"text": "length, tokens"}, "type": "category"}
         layout = small_multiples(names, across, up, models=[run.label for run in present])
@@ -58,7 +67,8 @@ def _map_figure(runs: Sequence[StoredRun]) -> Figure:
             traces.append(_map_trace(run, band, place, (low, high), metric))
             rows += _rows(run, names[place], band)
         columns = ["run", "length", "position", metric, "low", "high"]
-        variants.append(Variant({"score": METRICS[metric]}, traces, layout, columns, rows, basis=basis(present)))
+        when, reading = {"score": METRICS[metric]}, _reading(present, metric)
+        variants.append(Variant(when, traces, layout, columns, rows, reading=reading, basis=_basis(present)))
     return Figure(
         "needle-map",
         "Needle in a haystack",
@@ -70,9 +80,49 @@ def _map_figure(runs: Sequence[StoredRun]) -> Figure:
     )
 
 
-def _name(run: StoredRun, runs: Sequence[StoredRun]) -> str:
-    """Label of a run's model; with its run where a model has several."""
-    return run.label if sum(other.label == run.label for other in runs) == 1 else f"{run.label} ({run.name})"
+def _ranked(runs: Sequence[StoredRun], metric: str) -> list[tuple[float, str]]:
+    """Mean over lengths, positions and needles of every model, the worst first."""
+    means = [(float(np.nanmean(run.result[metric])), called(run, runs)) for run in runs if _some(run, metric)]
+    return sorted(means, key=lambda pair: -pair[0] if metric == "rank" else pair[0])
+
+
+def _some(run: StoredRun, metric: str) -> bool:
+    return metric in run.result and bool(np.isfinite(run.result[metric]).any())
+
+
+def _value(metric: str, value: float) -> str:
+    return percent(value) if metric in SHARES else f"{value:.1f}" if metric == "rank" else f"{value:+.1f}"
+
+
+def _reading(runs: Sequence[StoredRun], metric: str) -> str:
+    """The best and the worst model, over all lengths and positions."""
+    ranked = _ranked(runs, metric)
+    if not ranked:
+        return ""
+    (best, name), (worst, other) = ranked[-1], ranked[0]
+    text = f"Over all lengths and positions {name} {SAID[metric].format(_value(metric, best))}"
+    return f"{text}." if len(ranked) == 1 else f"{text}, {other} {_value(metric, worst)}."
+
+
+def _basis(runs: Sequence[StoredRun]) -> str:
+    """What the needles were hidden in, and how many."""
+    lengths = sorted({int(length) for run in runs for length in run.result.provenance["lengths"]})
+    places = sorted({len(run.result.provenance["positions"]) for run in runs})
+    counts = sorted({int(run.result.config["samples"]) for run in runs})
+    tokens, positions, needles = (" or ".join(f"{one:,}" for one in own) for own in (lengths, places, counts))
+    return f"needles in documents of {tokens} tokens, {positions} positions, {needles} needles at each"
+
+
+def needle_facts(runs: Sequence[StoredRun]) -> list[Card]:
+    """How many needles the best model finds by itself."""
+    mine = [run for run in runs if run.study == STUDY and "lengths" in run.result.provenance]
+    ranked = _ranked(mine, "answer_correct")
+    if not ranked:
+        return []
+    share, name = ranked[-1]
+    others = f"; {ranked[0][1]} {percent(ranked[0][0])}" if len(ranked) > 1 else ""
+    text = f"of the planted words are in the greedy answers of {name}{others}"
+    return [Card("Needles found", percent(share), text, _basis(mine), "needle-map")]
 
 
 def _span(metric: str, maps: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -129,7 +179,7 @@ def _position_figure(runs: Sequence[StoredRun]) -> Figure:
                     continue
                 band, row = band_of(run.result, metric), own.index(length)
                 part = Band(*(np.asarray(p)[row] for p in (band.mean, band.low, band.high)))
-                name, at = _name(run, runs), run.result.provenance["positions"]
+                name, at = called(run, runs), run.result.provenance["positions"]
                 traces += band_traces(at, part, name=name, model=run.label)
                 rows += [
                     [name, length, *cells]
@@ -142,7 +192,7 @@ def _position_figure(runs: Sequence[StoredRun]) -> Figure:
             }
             columns = ["run", "length", "position", metric, "low", "high"]
             when = {"score": METRICS[metric], "length": length}
-            variants.append(Variant(when, traces, layout, columns, rows, basis=basis(runs)))
+            variants.append(Variant(when, traces, layout, columns, rows, basis=_basis(runs)))
     return Figure(
         "needle-position",
         "Does the position count?",
@@ -162,12 +212,12 @@ def _slope_table(runs: Sequence[StoredRun]) -> Table:
             band = band_of(run.result, f"slope_all/{name}")
             low, high = float(band.low), float(band.high)
             decided = "later is better" if low > 0 else "earlier is better" if high < 0 else "open"
-            rows.append([_name(run, runs), METRICS[name], float(band.mean), low, high, decided])
+            rows.append([called(run, runs), METRICS[name], float(band.mean), low, high, decided])
     columns = ["model", "score", "slope over position", "low", "high", "verdict"]
     caption = "Least-squares slope from the start (0) to the end (1) of the document, mean over lengths and needles."
     return Table("needle-slopes", "Positional bias", columns, rows, caption)
 
 
 def _said(runs: Sequence[StoredRun]) -> Text:
-    sentences = [joined(f"{_name(run, runs)}: {finding.message}.") for run in runs for finding in run.result.findings]
+    sentences = [joined(f"{called(run, runs)}: {finding.message}.") for run in runs for finding in run.result.findings]
     return Text("needle-said", "What the needle runs found", sentences or ["Nothing out of the ordinary."])

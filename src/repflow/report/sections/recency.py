@@ -9,8 +9,8 @@ from repflow.report.data.model import Block, Content
 from repflow.report.data.runs import StoredRun
 from repflow.report.sections.attention import attention_blocks
 from repflow.report.sections.influence import influence_blocks
-from repflow.report.sections.memory import memory_blocks
-from repflow.report.sections.needle import needle_blocks
+from repflow.report.sections.memory import memory_blocks, memory_facts
+from repflow.report.sections.needle import needle_blocks, needle_facts
 
 SHOWN = ("recency-influence", "needle-map", "memory-range", "hidden-attention")
 """The first figure of each kind of study."""
@@ -27,4 +27,5 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "the influence of each input on the output, the search for a needle, the memory gates, and the matrix by which "
         "a layer mixes its tokens."
     )
-    return Content(lead, blocks, [block.id for block in blocks if block.id in SHOWN] or None)
+    shown = [block.id for block in blocks if block.id in SHOWN] or None
+    return Content(lead, blocks, shown, facts=[*needle_facts(runs), *memory_facts(runs)])

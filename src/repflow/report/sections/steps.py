@@ -61,4 +61,12 @@ def _variant(run: StoredRun, words: str, metric: str, context: Context) -> Varia
     layout |= {"shapes": [s for model in mixed for s in strip(model, axis="y")]} if mixed else {}
     rows = [[run.label, run.name, steps[i], j, exact(values[i, j])] for i, j in np.ndindex(*values.shape)]
     when = {"model": run.label, "task": task_name(run), "length": run.length, "states": run.states, "metric": words}
-    return Variant(when, [trace], layout, COLUMNS, rows, basis=basis([run]))
+    return Variant(when, [trace], layout, COLUMNS, rows, reading=_reading(steps, values, words), basis=basis([run]))
+
+
+def _reading(steps: Sequence[str], values: np.ndarray, words: str) -> str:
+    """The last state at the first checkpoint and at the one before the last, or at the last."""
+    path = values[:, -1]
+    places = [at for at in dict.fromkeys([0, len(path) - 1]) if np.isfinite(path[at])]
+    numbers = " and ".join(f"{path[at]:.2f} at {steps[at]}" for at in places)
+    return f"After the last block: {words} {numbers}." if numbers else ""

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from repflow.core.results import Result
+from repflow.report.data.comparable import basis
 from repflow.report.data.context import Context
-from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
+from repflow.report.data.model import Block, Card, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.curve import band_traces, bare, gaps, joined, layer_depth
 from repflow.report.draw.number import plain
@@ -40,7 +41,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         return None
     blocks: list[Block] = []
     for place, run in enumerate(checked):
-        blocks += _verified(run.result, "" if place == 0 else f"-{place + 1}", run.name if len(checked) > 1 else "")
+        blocks += _verified(run, "" if place == 0 else f"-{place + 1}", run.name if len(checked) > 1 else "")
     if applied:
         blocks += [_layer_figure(applied), _linearisation_figure(applied), _stack_table(applied)]
         blocks += [*_gap_table(applied), _hypothesis_table(applied)]
@@ -49,24 +50,71 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
         "what the forms predict beside what is measured. A form that holds for random weights and independent tokens "
         "need not hold for a trained model: the hypotheses that fail are listed."
     )
-    return Content(lead, blocks)
+    facts = [*(fact for run in checked[:1] for fact in _facts(run)), *_layer_facts(applied)]
+    return Content(lead, blocks, facts=facts)
 
 
-def _verified(result: Result, suffix: str, name: str) -> list[Block]:
-    checks = result.provenance["checks"]
+def _draws(run: StoredRun) -> str:
+    """What the simulations rest on."""
+    return f"simulations of {int(run.result.config['samples']):,} draws"
+
+
+def _clear(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Statements of a value that is not zero but for noise: a ratio to such a one says nothing."""
+    valued = [check for check in checks if check["kind"] == "value"]
+    return [check for check in valued if abs(check["simulation"]) > NOISE * abs(check["error"] or 0.0)]
+
+
+def _facts(run: StoredRun) -> list[Card]:
+    """How many printed forms needed a correction."""
+    clear = _clear(run.result.provenance["checks"])
+    text = "printed values of theorems agree with their simulation only once they are corrected"
+    number = f"{sum(corrected(check) for check in clear)} of {len(clear)}"
+    return [Card("Corrected", number, text, _draws(run), "theory-forms")] if clear else []
+
+
+def _factor(run: StoredRun, name: str) -> float:
+    """Median over blocks of how many times a form is too large or too small; NaN without it."""
+    if name not in run.result:
+        return float("nan")
+    form, measured = (np.asarray(run.result[key], dtype=np.float64) for key in (name, "measured"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.abs(np.log(form / measured))
+    return float(np.exp(np.median(ratio[np.isfinite(ratio)]))) if np.isfinite(ratio).any() else float("nan")
+
+
+def _layer_reading(runs: Sequence[StoredRun]) -> str:
+    """How close the corrected form comes to what is measured, by model."""
+    factors = [(run.label, _factor(run, "predicted")) for run in runs]
+    words = [f"{factor:.3g} in {label}" for label, factor in factors if np.isfinite(factor)]
+    if not words:
+        return ""
+    return f"The corrected form differs from the measured St² by a factor of {', '.join(words)} (median over blocks)."
+
+
+def _layer_facts(runs: Sequence[StoredRun]) -> list[Card]:
+    cards = []
+    for run in runs[:2]:
+        if np.isfinite(factor := _factor(run, "predicted")):
+            text = f"between what theory predicts and what is measured in the median block of {run.label}"
+            cards.append(Card("Theory's factor", f"{factor:.3g}", text, basis([run]), "theory-layers"))
+    return cards
+
+
+def _verified(run: StoredRun, suffix: str, name: str) -> list[Block]:
+    result, checks = run.result, run.result.provenance["checks"]
     suffix_words = f" ({name})" if name else ""
     return [
-        _ratio_figure(checks, f"theory-forms{suffix}", f"Closed forms over their simulations{suffix_words}"),
+        _ratio_figure(run, f"theory-forms{suffix}", f"Closed forms over their simulations{suffix_words}"),
         _check_table(checks, f"theory-checks{suffix}", f"Every statement{suffix_words}"),
         *_disagreements(result, f"theory-data{suffix}", f"Theory against the paper's own data{suffix_words}"),
     ]
 
 
-def _ratio_figure(checks: Sequence[Mapping[str, Any]], id: str, title: str) -> Figure:
+def _ratio_figure(run: StoredRun, id: str, title: str) -> Figure:
     """Printed and corrected value over the simulated one; 1 is right."""
-    valued = [check for check in checks if check["kind"] == "value"]
-    # a ratio to what is zero but for noise says nothing
-    clear = [check for check in valued if abs(check["simulation"]) > NOISE * abs(check["error"] or 0.0)]
+    checks = run.result.provenance["checks"]
+    clear = _clear(checks)
     words = [f"{check['statement']}: {check['setting']}" for check in clear]
     labels = [f"{check['statement']}:\n{check['setting']}" for check in clear]  # two lines: narrow screens
     traces, rows = [], []
@@ -88,16 +136,18 @@ def _ratio_figure(checks: Sequence[Mapping[str, Any]], id: str, title: str) -> F
     }
     below = sum(r is not None and r < LEAST for check in clear for r in [_ratio(check, f) for f in FORMS])
     edge = f"{below} of the ratios lie below {LEAST:g} or are negative and stand at the edge." if below else ""
-    left = len(valued) - len(clear)
+    left = sum(check["kind"] == "value" for check in checks) - len(clear)
     zero = f"{left} statements whose simulated value is zero within its noise are in the table only." if left else ""
     off = sum(corrected(check) for check in clear)
+    reading = f"Of {len(clear)} printed values, {off} agree with the simulation only once they are corrected."
+    columns = ["statement", *RATIO_COLUMNS]
     return Figure(
         id,
         title,
         "Each row is one statement in one setting. The dotted line is the simulation; bars are two of its standard "
         "errors. A printed form away from the line is wrong in that setting; the corrected form must touch it.",
-        f"{len(clear)} statements; in {off} of them only the corrected form agrees with the simulation.",
-        [Variant({}, traces, layout, ["statement", *RATIO_COLUMNS], rows, joined(edge, zero))],
+        "Ratios of printed and corrected forms to their simulations, a row per statement.",
+        [Variant({}, traces, layout, columns, rows, joined(edge, zero), reading, basis=_draws(run))],
         models_toggle=False,
         height=max(360, 34 * len(clear) + 120),
     )
@@ -155,14 +205,14 @@ def _layer_figure(runs: Sequence[StoredRun]) -> Figure:
             rows += [[run.label, layer, name, value] for layer, value in enumerate(plain(values), 1)]
             notes.append(gaps(f"{run.label} ({name})", values, "block", 1))
     layout = {"yaxis": {"title": {"text": "St² of one layer"}, "type": "log", "exponentformat": "power"}}
-    names = ", ".join(run.label for run in runs)
+    names, columns = ", ".join(run.label for run in runs), ["model", "block", "form", "St2"]
     return Figure(
         "theory-layers",
         "Stability of each layer: measured, predicted, printed",
         "St² is the size of a layer's update, ‖update‖² over 4 · tokens · width. Predicted is the corrected form with "
         "this layer's weights and the measured variance of its input; printed is the paper's form.",
         f"Measured and predicted St² by layer for {names}.",
-        [Variant({}, traces, layout, ["model", "block", "form", "St2"], rows, joined(*notes))],
+        [Variant({}, traces, layout, columns, rows, joined(*notes), _layer_reading(runs), basis=basis(runs))],
         depth_axis=True,
         log_axis=True,
     )
@@ -182,7 +232,7 @@ def _linearisation_figure(runs: Sequence[StoredRun]) -> Figure:
         "The theorems take the activation for x/2. Shown is the size of what that changes, as a share of the update: "
         "near 100 % the linear theory says nothing about this layer.",
         "Linearisation error by layer.",
-        [Variant({}, traces, layout, ["model", "block", "linearisation error"], rows)],
+        [Variant({}, traces, layout, ["model", "block", "linearisation error"], rows, basis=basis(runs))],
         depth_axis=True,
     )
 

@@ -20,7 +20,8 @@ from PIL import Image
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "pictures"
-BLOCK = re.compile(r"(?P<skip>^<!-- no-run[^\n]*-->\n)?^```(?P<language>python|bash)\n(?P<body>.*?)^```$", re.M | re.S)
+FENCE = r"(?P<skip>^<!-- no-run[^\n]*-->\n)?^```(?P<language>python|bash|toml)\n(?P<body>.*?)^```$"
+BLOCK = re.compile(FENCE, re.MULTILINE | re.DOTALL)
 COLOURS, SCALE, WIDTH = 256, 0.7, 1100
 
 
@@ -150,6 +151,10 @@ def run_page(picture: Picture, environment: dict[str, str]) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in BLOCK.finditer(text):
         if block["skip"]:
+            continue
+        if file := re.match(r"# file: (\S+)\n", block["body"]):
+            Path(file[1]).write_text(block["body"], encoding="utf-8")
+        if block["language"] == "toml":
             continue
         if block["language"] == "python":
             exec(compile(block["body"], picture.page, "exec"), namespace)

@@ -1,4 +1,4 @@
-"""Take the README's picture of a report page: `python docs/make_screenshot.py demo.html docs/report.png [FIGURE]`."""
+"""Take the picture of a page: `python docs/make_screenshot.py runs/demo.html docs/pictures/report.png [FIGURE]`."""
 
 from __future__ import annotations
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from repflow.cli.console import stdout_console
+from repflow.cli.console import DONE, FAILED, note, stdout_console
 from repflow.spec.request import TASKS
 from repflow.spec.zoo import NAMES, PREFIX
 
@@ -35,6 +37,11 @@ FEW = 13
 PLACEHOLDERS = {"int": "N", "float": "X", "path": "PATH", "bool": ""}
 """Short words for what an option takes; others are TEXT."""
 ALL = "--help-all"
+
+REFUSED: type[Exception] = typer.BadParameter.__mro__[2]
+"""What is raised where the words of a command line are wrong: unknown commands, options and values."""
+NO_ARGUMENTS = "NoArgsIsHelpError"
+"""The one of them that holds the help of a group of commands."""
 
 QUESTIONS = (
     ("What do the layers do to my prompts?", "repflow measure MODEL"),
@@ -122,12 +129,38 @@ class Group(TyperGroup):
 class Root(Group):
     """`repflow` itself, which asks five questions where nothing was typed."""
 
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command; what was typed wrongly is an error like any other, in one line."""
+        extra["standalone_mode"] = False
+        if not standalone_mode:
+            return super().main(*args, **extra)
+        try:
+            code = super().main(*args, **extra)
+        except REFUSED as error:
+            refusal: Any = error
+            if type(error).__name__ == NO_ARGUMENTS:
+                print(refusal.format_message())
+            else:
+                note(f"error: {usage_words(refusal)}")
+            sys.exit(refusal.exit_code)
+        except typer.Abort:
+            sys.exit(FAILED)
+        return sys.exit(code if isinstance(code, int) else DONE)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read what was typed; nothing at all is a question too."""
         if not args and not ctx.resilient_parsing:
             print(questions())
             ctx.exit()
         return super().parse_args(ctx, args)
+
+
+def usage_words(error: Any) -> str:
+    """What is wrong with what was typed, and where to look."""
+    words = str(error.format_message()).strip().rstrip(".")
+    words = words[:1].lower() + words[1:].replace(". Did you mean", "; did you mean")
+    context = getattr(error, "ctx", None)
+    return f"{words}; see `{context.command_path if context is not None else 'repflow'} --help`"
 
 
 def epilog(examples: Sequence[str]) -> str:

@@ -145,8 +145,8 @@ def test_runs_of_one_model_are_told_by_their_names():
     twice = [images("stack", 0.7, [[0.7, 0.7, low], [0.7] * 3]) for low in (0.1, 0.2)]
     other = StoredRun("again", "stack", "corrupt", twice[1].result)
     (section, *_) = page_of([twice[0], other]).sections
-    names = {trace.get("name", "") for trace in section.blocks[0].variants[0].traces}
-    assert {"stack (run-stack)", "stack (again)"} <= names
+    lines = {trace["name"]: trace["line"] for trace in section.blocks[0].variants[0].traces if "name" in trace}
+    assert lines["stack (run-stack)"]["color"] != lines["stack (again)"]["color"]
 
 
 def test_an_attack_is_read_beside_its_base_rates():

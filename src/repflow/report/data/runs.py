@@ -100,6 +100,12 @@ def called(run: StoredRun, runs: Sequence[StoredRun]) -> str:
     return run.label if len(alike) < 2 else f"{run.label} ({run.name})"
 
 
+def colour_of(run: StoredRun, runs: Sequence[StoredRun]) -> str | None:
+    """A colour of its own for a run whose model has several here; None for the model's."""
+    alike = [other for other in runs if other.label == run.label]
+    return None if len(alike) < 2 else f"model:{[other.name for other in runs].index(run.name)}"
+
+
 def named(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
     """Every run with what it is called."""
     return [(run, called(run, runs)) for run in runs]

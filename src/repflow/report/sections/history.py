@@ -11,7 +11,7 @@ from repflow.core.results import Band, sample_band
 from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
 from repflow.report.data.model import Card, Content, Figure, Variant
-from repflow.report.data.runs import StoredRun, called
+from repflow.report.data.runs import StoredRun, called, colour_of
 from repflow.report.draw.curve import MOST_CELLS, axis_names, band_traces, joined, small_multiples, thin, thin_note
 from repflow.report.draw.depth import depth, hybrids, strip, strip_note
 from repflow.report.draw.number import exact, plain
@@ -140,7 +140,8 @@ def _lines(runs: Sequence[StoredRun]) -> Figure | None:
         rows: list[list[Any]] = []
         for run in (run for run in runs if name in run.result):
             steps, band = run.result["step"], _over_depth(run, name)
-            traces += band_traces(steps, band, name=called(run, runs), model=run.label, mode="lines")
+            style: dict[str, Any] = {"name": called(run, runs), "model": run.label, "colour": colour_of(run, runs)}
+            traces += band_traces(steps, band, mode="lines", **style)
             numbers = zip(steps, band.mean, band.low, band.high, strict=True)
             rows += [[run.name, run.label, name, int(step), *map(exact, three)] for step, *three in numbers]
         layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": _words(name)}}}

@@ -9,7 +9,7 @@ import numpy as np
 
 from repflow.core.results import Band
 from repflow.report.data.model import Block, Card, Figure, Table, Text, Variant
-from repflow.report.data.runs import StoredRun, called
+from repflow.report.data.runs import StoredRun, called, colour_of
 from repflow.report.data.summary import percent
 from repflow.report.draw.curve import axis_names, band_of, band_traces, joined, small_multiples
 from repflow.report.draw.number import plain
@@ -180,7 +180,7 @@ def _position_figure(runs: Sequence[StoredRun]) -> Figure:
                 band, row = band_of(run.result, metric), own.index(length)
                 part = Band(*(np.asarray(p)[row] for p in (band.mean, band.low, band.high)))
                 name, at = called(run, runs), run.result.provenance["positions"]
-                traces += band_traces(at, part, name=name, model=run.label)
+                traces += band_traces(at, part, name=name, model=run.label, colour=colour_of(run, runs))
                 rows += [
                     [name, length, *cells]
                     for cells in zip(at, *map(plain, (part.mean, part.low, part.high)), strict=True)

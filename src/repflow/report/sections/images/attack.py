@@ -10,7 +10,7 @@ import numpy as np
 from repflow.core.results import Band
 from repflow.report.data.interval import Interval
 from repflow.report.data.model import Block, Card, Figure, Table, Variant
-from repflow.report.data.runs import StoredRun, called, named
+from repflow.report.data.runs import StoredRun, called, colour_of, named
 from repflow.report.draw.curve import band_traces, bare
 from repflow.report.draw.number import plain
 from repflow.report.sections.images.naming import image_basis, region_words
@@ -68,12 +68,13 @@ def _figure(runs: Sequence[StoredRun]) -> Figure:
         regions, result = run.result.provenance["regions"], run.result
         for name, words, dash in LINES:
             band = Band(*(100 * np.asarray(result[f"mean_{name}{end}"]) for end in ("", "_low", "_high")))
-            traces += band_traces(regions, band, name=f"{name_of}, {words}", model=run.label, dash=dash)
+            style: dict[str, Any] = {"name": f"{name_of}, {words}", "model": run.label, "colour": colour_of(run, runs)}
+            traces += band_traces(regions, band, dash=dash, **style)
             parts = zip(regions, plain(band.mean), plain(band.low), plain(band.high), strict=True)
             rows += [[name_of, region, words, *rest] for region, *rest in parts]
         base = [100 * float(result[f"mean_base_rate{end}"]) for end in ("", "_low", "_high")]
-        style: dict[str, Any] = {"name": f"{name_of}, no attack", "model": run.label, "dash": "dot", "mode": "lines"}
-        traces += band_traces(regions, bare([base[0]] * len(regions)), **style)
+        style = {"name": f"{name_of}, no attack", "model": run.label, "colour": colour_of(run, runs), "dash": "dot"}
+        traces += band_traces(regions, bare([base[0]] * len(regions)), mode="lines", **style)
         rows.append([name_of, "", "no attack", *plain(np.array(base))])
     layout = {
         "xaxis": {"title": {"text": "tokens that are lent"}, "type": "category"},

@@ -13,7 +13,7 @@ from repflow.report.data.comparable import task_name
 from repflow.report.data.context import Context
 from repflow.report.data.interval import Interval, at
 from repflow.report.data.model import Block, Card, Content, Figure, Table, Variant
-from repflow.report.data.runs import StoredRun, called, named
+from repflow.report.data.runs import StoredRun, called, colour_of, named
 from repflow.report.draw.curve import band_traces, bare, thin, thin_note
 from repflow.report.draw.number import plain
 from repflow.report.sections.images.attack import attack_blocks, attack_facts
@@ -103,10 +103,12 @@ def _variant(runs: Sequence[StoredRun], name: str, kind: str) -> Variant:
         chosen, regions = _windows(run), run.result.provenance["regions"]
         middles = [sum(map(int, regions[at].split(":"))) / 2 for at in chosen]
         own = Band(*(np.asarray(part)[chosen] for part in (band.mean, band.low, band.high)))
-        traces += band_traces(middles, own, name=label, model=run.label)
+        colour = colour_of(run, runs)
+        traces += band_traces(middles, own, name=label, model=run.label, colour=colour)
         if kind == IMAGES:
             ends = [middles[0], middles[-1]]
             style: dict[str, Any] = {"name": f"{label}, nothing replaced", "model": run.label, "dash": "dot"}
+            style["colour"] = colour
             traces += band_traces(ends, bare([_clean(run)] * len(ends)), mode="lines", legend=False, **style)
         parts = zip(chosen, own.mean, own.low, own.high, strict=True)
         rows += [[label, regions[at], *plain(np.array(rest))] for at, *rest in parts]
@@ -134,7 +136,8 @@ def _influence(runs: Sequence[StoredRun]) -> Figure:
     for run, label in named(runs):
         value = run.result["influence"] / run.result["influence"].mean()
         places = thin(len(value))
-        traces += band_traces(places, bare(value[places]), name=label, model=run.label, mode="lines")
+        style: dict[str, Any] = {"name": label, "model": run.label, "mode": "lines", "colour": colour_of(run, runs)}
+        traces += band_traces(places, bare(value[places]), **style)
         rows += [[label, token, *plain(np.array([own]))] for token, own in enumerate(value)]
     layout = {
         "xaxis": {"title": {"text": "token"}},

@@ -181,19 +181,19 @@ def test_demo_prints_one_screen(shown, tmp_path):
     assert len(lines) <= 36
     assert max(map(len, lines)) <= 80
     words = " ".join(done.out.split())
-    assert words.startswith("Three small models that repflow trained look up a value by its key (kvpr, 256 tokens;")
+    assert words.startswith("Three small models that come with repflow look up a value by its key (kvpr, 256 tokens).")
     for name in THREE:
         flow = load_result(tmp_path / "d" / "demo" / f"{name}-flow-kvpr-256-2").mean("token_similarity")
         reach = load_result(tmp_path / "d" / "demo" / f"{name}-reach-trained-kvpr-256-2").mean("half_reach")
-        (row,) = [line.split() for line in lines if line.split()[:1] == [name] and len(line.split()) == 7]
+        (row,) = [line.split() for line in lines if line.split()[:1] == [name] and len(line.split()) >= 7]
         assert row[2:6] == [f"{value:.2f}" for value in (flow[0], flow.max(), flow[-1])] + [f"{reach:.0f}"]
         assert (tmp_path / "d" / "demo" / f"{name}-xavier-flow-kvpr-256-2").is_dir()
     told = [line for line in lines if line.startswith("- ")]
     assert 4 <= len(told) <= 6, "five sentences, less one that these runs do not carry, and the findings'"
     assert all(re.search(r"\d", text) for text in re.split(r"(?:^|\n)- ", done.out)[1:]), "each with its number"
     assert "half of what moves its last output lies in the last" in words
-    assert "8 findings (arXiv 2510.06640), on these models: 8 open." in words
-    assert f"open {Path('d') / 'demo.html'} in a browser" in words
+    assert "Paper 1 (arXiv 2510.06640) reports 8 findings. On these models: 8 open." in words
+    assert f"open {Path('d') / 'demo.html'} figures, in a browser" in words
     assert "type repflow measure" in words
     assert "F 3.2.1" not in done.out
     assert "missing from this zoo, so not shown: gpt-neo, mamba, hybrid-mirror" in done.err

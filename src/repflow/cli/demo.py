@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from repflow.papers.findings import Judged, Reading
 
 FOLDER, PAGE = "demo", "demo.html"
+COMMAND = 52
+"""Letters of a command that leave room on a line for what it does."""
 
 
 def command(
@@ -98,17 +100,17 @@ def print_json(shown: Shown, out: Path, failed: Sequence[str]) -> None:
 
 def print_next(out: Path, name: str, *, page: bool) -> None:
     """What to open, and what to type."""
-    lines = [("open", str(out / PAGE), "every figure, in a browser")] if page else []
+    lines = [("open", str(out / PAGE), "figures, in a browser")] if page else []
     lines += [
-        ("type", f"repflow measure zoo:{name}", "or the folder of your own model"),
-        ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3", "what is lost, and where"),
-        ("", "repflow demo --verbose", "every table and verdict"),
+        ("type", f"repflow measure zoo:{name}", "or your own folder"),
+        ("", f"repflow diagnose zoo:{name} --samples 300 --seeds 3", "what is lost, where"),
+        ("", "repflow demo --verbose", "every table, verdict"),
         ("", f"repflow list {shlex.quote(str(out / FOLDER))}", "the runs"),
     ]
-    wide = max(len(text) for _, text, _ in lines)
+    wide = max(len(text) for _, text, _ in lines if len(text) <= COMMAND)
     print()
     for head, text, what in lines:
-        print(f"{head:<5} {text:<{wide}}  {what}")
+        print(f"{head:<5} {text:<{wide}}  {what}" if len(text) <= COMMAND else f"{head:<5} {text}")
 
 
 def run_all(planned: Sequence[Job], out: Path) -> dict[str, Result]:

@@ -97,6 +97,19 @@ def test_a_page_of_one_model_names_states_and_says_how_to_measure_the_rest(tmp_p
     assert page.headline == "figure-2"
 
 
+def test_the_headline_opens_with_the_run_that_the_sentence_and_the_cards_speak_of(tmp_path):
+    """Runs of several lengths: the longest, in all three."""
+    for length, top in ((16, 0.5), (64, 0.9), (32, 0.7)):
+        result = with_similarity(measured("gpt"), [0.1, 0.2, top, 0.3, 0.3])
+        result.config["length"] = length
+        keep(tmp_path, f"run-{length}", result)
+    page = build_page([tmp_path])
+    (figure,) = [block for section in page.sections for block in section.blocks if block.id == page.headline]
+    assert "64 tokens" in figure.variants[0].basis
+    assert page.subtitle.startswith(figure.variants[0].reading)
+    assert page.cards[0].value == "0.90"
+
+
 def test_a_page_of_ones_own_runs_makes_no_claims_of_the_paper(runs):
     own, asked = build_page([runs]), build_page([runs], papers=True)
     assert not CLAIMS & {section.id for section in own.sections}

@@ -76,7 +76,9 @@ def _same_text(one: StoredRun, other: StoredRun) -> bool:
 
 
 def group_runs(runs: Iterable[StoredRun], *, allow_mixed: bool = False) -> list[Group]:
-    """Runs in sets that may be drawn together, those with most models first.
+    """Runs in sets that may be drawn together: residual states first, then most models, then long prompts.
+
+    The first set is what every figure opens with, and what the page's first sentence and cards speak of.
 
     Args:
         runs: of one study.
@@ -97,7 +99,11 @@ def group_runs(runs: Iterable[StoredRun], *, allow_mixed: bool = False) -> list[
         groups += _mixed_kinds(conditions)
     if any(group.part for group in groups):  # a menu that only some variants know would show what does not hold
         groups = [group if group.part else replace(group, part=ONE_SET) for group in groups]
-    return sorted(groups, key=lambda group: (-len(group.runs), group.states != "residual"))
+    return sorted(groups, key=_rank)
+
+
+def _rank(group: Group) -> tuple[bool, int, int]:
+    return group.states != "residual", -len(group.runs), -int(group.length) if group.length.isdigit() else 0
 
 
 def basis(runs: Iterable[StoredRun], *, states: bool = True) -> str:

@@ -210,8 +210,6 @@ def _first_label(probed: Sequence[StoredRun], context: Context) -> dict[str, Sto
 def _main(runs: Sequence[StoredRun], context: Context) -> dict[str, StoredRun]:
     """The run of every model in the set that has most models; residual states and long prompts before others."""
     groups = [group for group in group_runs(runs, allow_mixed=context.allow_mixed) if group.states != MIXED]
-    length = {id(group): int(group.length) if group.length.isdigit() else 0 for group in groups}
-    groups.sort(key=lambda group: (group.states != "residual", -len(group.runs), -length[id(group)]))
     chosen: dict[str, StoredRun] = {}
     for group in groups:
         for run in group.runs:

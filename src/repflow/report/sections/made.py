@@ -46,7 +46,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content:
     built_in = any(is_zoo(str(run.facts.get("spec", ""))) for run in runs)
     lead = (
         f"Made by repflow {__version__} from {len(runs)} stored run{'s' if len(runs) != 1 else ''}, whose digests were "
-        "checked as they were read. Every number on this page comes from them."
+        f"checked on reading. Every number on this page comes from {'them' if len(runs) != 1 else 'it'}."
     )
     if built_in:
         lead += " Only what built-in models' cards and further trainings say comes with repflow itself."

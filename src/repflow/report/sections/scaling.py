@@ -73,6 +73,7 @@ MEASURED = {
 
 
 MATCHED = ", matched depth"
+LENGTHS = "scaling-length"
 
 
 def one_grid(runs: Sequence[StoredRun]) -> bool:
@@ -88,8 +89,10 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     if not figures:
         return None
     lead = "How smooth the way through depth is, and whether longer prompts and larger models flow differently."
-    alone = _alone(runs) if len(figures) == 1 else ""
-    return Content(lead, figures, [] if alone else None, alone)
+    if len({run.label for run in measured_runs(runs)}) == 1:  # a marker per model is one point
+        shown = [figure.id for figure in figures if figure.id == LENGTHS]
+        return Content(lead, figures, shown, "" if shown else _alone(runs))
+    return Content(lead, figures)
 
 
 def _alone(runs: Sequence[StoredRun]) -> str:
@@ -173,7 +176,7 @@ def length_figure(runs: Sequence[StoredRun], context: Context) -> Figure | None:
     caption = "Each quantity over the tokens of a prompt, with its 95 % interval over prompts."
     alt = "Line chart of a quantity over the length of the prompt, one line per model."
     title = "Accuracy, Sm and St against length"
-    return Figure("scaling-length", title, caption, alt, variants, log_axis=True)
+    return Figure(LENGTHS, title, caption, alt, variants, log_axis=True)
 
 
 def _length_variant(when: dict[str, str], members: Sequence[Point], note: str) -> Variant:

@@ -226,7 +226,7 @@ def _read_mlstm(module: Any, x: Tensor, state: Any = None) -> Recurrence:
         gates = projected("igate_preact"), projected("fgate_preact")
     cap = config.gate_soft_cap
     enter, forget = (gate if cap is None else cap * torch.tanh(gate / cap) for gate in gates)
-    heads = [part.unflatten(-1, (config.num_heads, -1)) for part in (query, key, value)]
+    heads = [part.reshape(*part.shape[:-1], config.num_heads, -1) for part in (query, key, value)]
 
     def own() -> Tensor:
         parts = (part.transpose(1, 2) for part in (*heads, enter, forget))

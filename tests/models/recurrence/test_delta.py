@@ -16,7 +16,8 @@ from repflow.models import load, ssm_quantities
 from repflow.models.recurrence.delta import DeltaRecurrence
 from repflow.models.recurrence.own import mixer_recurrence
 from repflow.models.recurrence.quantities import recurrent_layers
-from tests.models.tiny_configs import tiny_model
+from repflow.models.recurrence.readers import module_recurrence
+from tests.models.tiny_configs import tiny_config, tiny_model
 
 GATED = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid")
 OF_KEYS = ("kimi_linear", "bailing_hybrid")
@@ -103,16 +104,27 @@ def test_lightning_attention():
         assert here.diagonal
 
 
-@pytest.mark.parametrize("weight_mode", ["single", "fused"])
 @torch.no_grad()
-def test_xlstm(weight_mode):
+def test_xlstm():
     """Its memory over the normaliser is what its backend gives."""
-    model = load(tiny_model("xlstm", weight_mode=weight_mode).double())
+    model = load(tiny_model("xlstm").double())
     assert recurrent_layers(model) == dict.fromkeys(range(4), "mlstm")
     for here in read(model, take=lambda q: q.recurrence).values():
         wanted = here.mixed()
         torch.testing.assert_close(here.output(), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
         assert here.log_decay().shape[2:] == (4, 1)
+
+
+@torch.no_grad()
+def test_xlstm_with_joint_projections():
+    """transformers cannot initialise a whole model of these, only a layer."""
+    from transformers.models.xlstm.modeling_xlstm import xLSTMLayer
+
+    torch.manual_seed(0)
+    layer = xLSTMLayer(tiny_config("xlstm", weight_mode="fused", mode="inference")).double()
+    here = module_recurrence(layer, (torch.randn(2, 9, 64, dtype=torch.float64),), {})
+    wanted = here.mixed()
+    torch.testing.assert_close(here.output(), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
 
 
 def recurrence_of(name, **options):

@@ -8,6 +8,8 @@ import torch
 from scipy import integrate
 
 from repflow import theory
+from repflow.theory.check import Session
+from repflow.theory.statements.delta_rule import delta_checks, entry_lengths, spread_broken
 from repflow.theory.statements.state_space import influence_ratio, lemma_broken
 
 
@@ -198,3 +200,25 @@ def test_bad_input(call, message):
 def test_smoothing_rate():
     assert theory.smoothing_rate(0.9, 5, 3) == pytest.approx((1 - 0.9**4) ** 3, rel=1e-14)
     assert theory.smoothing_rate(0.9, 5, 3, form="printed") == pytest.approx((1 - 0.9**5) ** 3, rel=1e-14)
+
+
+def test_norm_of_a_delta_step():
+    """Against singular values; equal where the step has one decay."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        k, decay, beta = rng.standard_normal(3), rng.uniform(0.1, 1, 3), rng.uniform(0, 2)
+        step = (np.eye(3) - beta * np.outer(k, k)) * decay
+        length = np.linalg.norm(k)
+        assert np.linalg.norm(step, 2) <= theory.operator_norm(decay.max(), beta, length) * (1 + 1e-12)
+        even = np.eye(3) - beta * np.outer(k, k)
+        np.testing.assert_allclose(np.linalg.norm(0.7 * even, 2), theory.operator_norm(0.7, beta, length), rtol=1e-12)
+    np.testing.assert_allclose(entry_lengths(np.ones((3, 2)), np.ones(3), np.eye(2)[[0, 1, 0]]), [1, 1, 0], atol=1e-12)
+
+
+def test_what_the_delta_rule_keeps_of_the_theorems():
+    recency, smoothing = delta_checks(Session(seed=1, samples=5000))
+    assert recency.printed > 0
+    assert recency.corrected == smoothing.corrected == 0
+    assert smoothing.printed == 1
+    assert spread_broken(erasing=True)
+    assert not spread_broken(erasing=False)

@@ -32,7 +32,7 @@ from repflow.theory.ordering import (
     stability_ordering,
     transformer_energy,
 )
-from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
+from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence, operator_norm
 from repflow.theory.simulate import FORMS, Simulation, hypotheses, simulate
 from repflow.theory.smoothing import MemoryContraction, memory_contraction, smoothing_rate
 from repflow.theory.transformer import (
@@ -75,6 +75,7 @@ __all__ = [
     "mamba_mean",
     "mamba_trace",
     "memory_contraction",
+    "operator_norm",
     "poincare_bounds",
     "selective_mamba_mean",
     "simulate",

@@ -34,6 +34,24 @@ def influence_bound(A_max: Number, C: Number, lags: ArrayLike, *, form: str = "c
     return np.asarray(constant * np.exp(np.log(a) * lag))
 
 
+def operator_norm(decay: ArrayLike, beta: ArrayLike, length: ArrayLike) -> np.ndarray:
+    """Bound on the norm of a delta rule's step M = (I - β k kᵀ) diag(A): max A · max(1, |1 - β |k|²|).
+
+    In place of A_max it makes Theorem 3.1 hold for a transition that is not diagonal. Equal to the norm where all A of
+    the step are the same and there is more than one key.
+
+    Args:
+        decay: largest A of the step.
+        beta: write strength.
+        length: |k|.
+
+    >>> operator_norm([0.9, 0.9], [1.0, 1.0], [1.0, 2.0]).tolist()
+    [0.9, 2.7]
+    """
+    along = np.abs(1 - np.asarray(beta) * np.square(length))
+    return np.asarray(np.asarray(decay) * np.maximum(1.0, along))
+
+
 def lti_influence(a: ArrayLike, b: ArrayLike, c: ArrayLike, lags: ArrayLike, *, form: str = "corrected") -> np.ndarray:
     """|∂y_t/∂x_s| of h_t = a h_{t-1} + b x_t, y_t = c·h_t, by the lag: |Σ_n c_n a_n^lag b_n| (paper 2, Lemma D.1).
 

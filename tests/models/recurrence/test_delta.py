@@ -113,6 +113,7 @@ def test_xlstm():
         wanted = here.mixed()
         torch.testing.assert_close(here.output(), wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
         assert here.log_decay().shape[2:] == (4, 1)
+        assert (here.log_decay() < 0).all()
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ def test_a_cut_run_goes_on_with_the_next_group(tmp_path, monkeypatch, result):
     stored = load_result(tmp_path / run_name(SMALL))
     np.testing.assert_array_equal(stored["simulation"], result["simulation"])
     assert run(SMALL, out=tmp_path).provenance["checks"] == result.provenance["checks"]
-    assert len(groups_run) == 3 + 6
+    assert len(groups_run) == 3 + 7
 
 
 def test_a_wrong_closed_form_is_caught(monkeypatch):

@@ -7,10 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repflow.mixers.mlstm import EPSILON, Parts, normalised
+from repflow.mixers.mlstm import EPSILON, Parts
 from repflow.mixers.parts.matrix_state import matrix_transition
 from repflow.mixers.transition import Transition
 from repflow.models.recurrence.layer import WHOLE, Operator, Recurrence
+
+LARGE = 60.0
+"""Logarithm of an input gate from which sums of it may leave float32's range."""
 
 
 class MatrixRecurrence(Recurrence):
@@ -69,10 +72,10 @@ class MatrixRecurrence(Recurrence):
 class MlstmRecurrence(MatrixRecurrence):
     """mLSTM's: what the memory gives is divided by the size of the normaliser, token by token.
 
-        h_t = C_t q_t / max(|n_t · q_t|, 1)
+        C_t = f_t C_{t−1} + e^{i_t} v_t k_tᵀ        h_t = C_t q_t / max(|n_t · q_t|, 1)
 
-    Memory and normaliser, which is the last value of each head, are divided by a running scale e^m. The map over tokens
-    takes the division in, and its inputs are the values.
+    The normaliser is the last value of each head. Layers keep both over a running scale e^m, in which forget gates do
+    not show; here they are as they are. The map over tokens takes the division in, and its inputs are the values.
 
     Args:
         parts: What the layer makes of its input.
@@ -81,22 +84,24 @@ class MlstmRecurrence(MatrixRecurrence):
     """
 
     def __init__(self, parts: Parts, *, kind: str = "own", layer: Callable[[], Tensor] | None = None) -> None:
-        log_decay, entry, self.m = parts.scaled()
-        wide = torch.promote_types(entry.dtype, torch.float32)
-        decay = log_decay.exp().to(wide)[..., None]
-        queries, keys, entry = (part.to(wide) for part in (parts.q, parts.k, entry))
-        super().__init__(queries, keys, entry, decay, kind=kind, layer=layer)
-        self.raw, self.dim = parts.v[..., :-1].to(wide), entry.shape[-1] - 1
-        self.taken = torch.exp(parts.i - self.m).to(wide)
+        # a gate without a cap can leave float32's range
+        least = torch.float32 if float(parts.i.detach().amax()) < LARGE else torch.float64
+        wide = torch.promote_types(parts.v.dtype, least)
+        queries, keys, values, taken = (part.to(wide) for part in (parts.q, parts.k, parts.v, parts.i.exp()))
+        decay = parts.log_f.exp().to(wide)[..., None]
+        super().__init__(queries, keys, values * taken[..., None], decay, kind=kind, layer=layer)
+        self.raw, self.dim, self.taken, self.forget = values[..., :-1], values.shape[-1] - 1, taken, parts.log_f
+        self.slack = EPSILON * parts.scale().exp()
 
-    def transition(self, tokens: slice = WHOLE) -> Transition:
-        """Keys are b, entering values Δ, the normaliser's among them."""
-        return super().transition(tokens)
+    def log_decay(self, tokens: slice = WHOLE) -> Tensor:
+        """Log f_t of each head."""
+        return self.forget[:, tokens, :, None]
 
     def output(self, initial: Tensor | None = None) -> Tensor:
         """What the layer norms and gates: the memory's output over the normaliser's size."""
         y = torch.unflatten(super().output(initial), 2, (self.units, self.dim + 1))
-        return normalised(y, self.m).flatten(2)
+        size = y[..., -1:].abs().clamp_min(1.0) + self.slack[..., None].to(y.dtype)
+        return (y[..., :-1] / size).flatten(2)
 
     def mixed(self) -> Tensor:
         """By the layer's own code where there is one."""
@@ -105,14 +110,13 @@ class MlstmRecurrence(MatrixRecurrence):
     def operator(self, units: Tensor) -> Operator:
         """Of the memory before the division; keys enter with the input gate, values are the inputs."""
         entry = self.taken[:, :, units, None] * self.keys[:, :, units]
-        decay = self.decay.expand(-1, -1, self.units, -1)[:, :, units]
-        return Operator(decay, entry, self.queries[:, :, units], self.raw[:, :, units])
+        return Operator(self.decay[:, :, units], entry, self.queries[:, :, units], self.raw[:, :, units])
 
     def matrix(self, units: Tensor, sample: int) -> Tensor:
         """Maps over tokens with the division in them: the normaliser at t is the sum of the memory's row t."""
         weights = super().matrix(units, sample)
-        floor = torch.exp(-self.m[sample, :, units]).mT[..., None]
-        return weights / (torch.maximum(weights.sum(-1, keepdim=True).abs(), floor) + EPSILON)
+        size = weights.sum(-1, keepdim=True).abs().clamp_min(1.0)
+        return weights / (size + self.slack[sample, :, units].mT[..., None])
 
 
 def some(part: Tensor, tokens: slice) -> Tensor:

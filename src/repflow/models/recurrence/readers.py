@@ -4,7 +4,7 @@
 |---|---|---|---|---|
 | RWKV-4 | e^{−w} den_{t−1} / den_t | v_t | 1 − A_t | channel |
 | RG-LRU (Griffin, RecurrentGemma) | a_t, 0 at the first token | i_t u_t | √(1 − a_t²), 1 at the first token | channel |
-| mLSTM (xLSTM) | f_t, over the running scale of memory and normaliser | key | value · input gate | head |
+| mLSTM (xLSTM) | f_t | key | value · input gate, of either sign | head |
 | lightning attention (MiniMax) | e^{−slope}, fixed for each head and layer | key | value, of either sign | head |
 
 RWKV-4's numerator and denominator grow with e^k and have no scale of their own; their quotient, the weighted mean of

@@ -48,11 +48,16 @@ def layer_table(result: Result) -> FittedTable:
             row |= {"range": number(_median(result["A_range"][layer]))}
             row |= {"range ≤ ½": number(_at_half(result["range_cumulative_layer"][layer], result))}
             row |= {"half-life": _tokens(_median(result["half_life"][layer]))}
+        if "write_strength" in result:
+            row |= {"β": number(_median(result["write_strength"][layer]))}
+            row |= {"trace": _tokens(_median(result["trace_half_life"][layer]))}
         rows.append(row)
-    order = ["layer", "kind", "range ≤ ½", "half-life", *COLUMNS, "range", *CURVES]
+    order = ["layer", "kind", "range ≤ ½", "half-life", "trace", "β", *COLUMNS, "range", *CURVES]
     headings = [name for name in order if any(name in row for row in rows)]
     notes = [f"{len(layers)} of {len(transitions)} layers shown"] if len(layers) < len(transitions) else []
     notes += ["range: A_max − A_min of a unit, half-life in tokens (medians)", "E: sharpness, mean over prompts"]
+    if "write_strength" in result:
+        notes += ["delta rule: half-life of its decay, trace that of entries, β write strength (medians)"]
     title = f"{label(result)}: memory by layer"
     return FittedTable(headings, 2, _builder(rows, title), "; ".join(notes), folds=("kind",))
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from repflow.theory.check import Check, Session
 from repflow.theory.simulate import FORMS, TWINS
-from repflow.theory.statements import flow, printed_table, state_space
+from repflow.theory.statements import delta_rule, flow, printed_table, state_space
 
 MODULES = (
     flow,
     state_space,
+    delta_rule,
     printed_table,
 )
 """In the order of `theory verify`."""

@@ -2,9 +2,9 @@
 
     python benchmarks/delta.py --json benchmarks/delta.json        # one thread, float32, 1,024 tokens
 
-Both paths run in turn in one process and are compared by CPU seconds, the least of several rounds, so that other work on
-the machine decides little. Errors are relative (Frobenius), of the rule against the sequential one in float64. Weights
-are random. The GPU part is benchmarks/delta_gpu.py.
+Both paths run in turn in one process and are compared by CPU seconds, the least of several rounds, so that other work
+on the machine decides little. Errors are relative (Frobenius), of the rule against the sequential one in float64.
+Weights are random. The GPU part is benchmarks/delta_gpu.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write docs/decoders.md: every decoder of the installed transformers, and what repflow makes of a tiny model of it.
 
-Run `python docs/make_decoders.py`; it builds, loads and observes some 180 models and takes one to two minutes. Rows
-that `python -m tools.decoders.survey --json FILE` has kept are taken from there: `python docs/make_decoders.py FILE`.
+Run `python -m docs.make_decoders`; it builds, loads and observes some 180 models and takes one to two minutes. Rows
+that `python -m tools.decoders.survey --json FILE` has kept are taken from there: `python -m docs.make_decoders FILE`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_named_architecture(model_type):
     assert row.done[:2] == ["measured", "ablated"]
     assert ("read" in row.done) == bool(row.memory[1])
     assert row.lacks == (None if FAMILIES[model_type].streams else FAMILIES[model_type].missing)
-    assert MAKER["line"](row) in PAGE, "run python docs/make_decoders.py"
+    assert MAKER["line"](row) in PAGE, "run python -m docs.make_decoders"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_named_architecture(model_type):
 def test_other_decoder(model_type):
     row = survey(model_type)
     assert not row.wrong, row.wrong
-    assert MAKER["line"](row) in PAGE, "run python docs/make_decoders.py"
+    assert MAKER["line"](row) in PAGE, "run python -m docs.make_decoders"
 
 
 def test_an_inverted_kind_would_be_seen():

@@ -53,7 +53,9 @@ def test_a_module_and_a_row_make_a_theorem(toy):
 
 def test_parts_keep_their_order_and_have_one_home_each():
     names = [name for module in statements.MODULES for name in module.CHECKS]
-    assert names == ["attention", "transformer", "mamba", "ordering", "depth", "recency", "smoothing", "table-1"]
+    assert names == [
+        *("attention", "transformer", "mamba", "ordering", "depth", "recency", "smoothing", "delta rule", "table-1"),
+    ]
     assert list(statements.groups()) == names
     assert tuple(sorted(FORMS)) == theory.CLOSED_FORMS
     assert TWINS.keys() <= FORMS.keys()

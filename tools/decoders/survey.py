@@ -198,24 +198,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model_type", nargs="*", help="all decoders unless given")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--named", action="store_true", help="only the architectures that the tests name")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no model type begins later")
     parser.add_argument("--json", type=Path, help="file for the rows")
     options = parser.parse_args(arguments)
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
-    rows, failed = [], 0
-    for model_type in options.model_type or (named() if options.named else decoders()):
+    rows: list[Row] = []
+    asked = options.model_type or (named() if options.named else decoders())
+    start = time.perf_counter()
+    for model_type in asked:
+        if time.perf_counter() - start > options.seconds:
+            break
         try:
             row = survey(model_type, device=options.device)
         except (RuntimeError, RepflowError, *UNBUILT) as error:  # one broken row must not hide the others
             row = Row(model_type, wrong=[_first_line(error)])
         rows.append(row)
-        failed += bool(row.wrong)
         said = row.unbuilt or row.refused or "; ".join(row.wrong) or f"{', '.join(row.kinds)}; {', '.join(row.done)}"
         print(f"{model_type:24} {'WRONG' if row.wrong else 'ok':5} {said[:160]}", flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps(_record(rows, options.device), indent=1) + "\n", encoding="utf-8")
-    read = [row for row in rows if row.kinds]
-    print(f"{len(read)} read, {sum(row.tested for row in read)} of them named, {failed} wrong, of {len(rows)}")
-    return int(bool(failed))
+    print("\n".join(summary(rows, asked)))
+    return int(any(row.wrong for row in rows))
+
+
+def summary(rows: Sequence[Row], asked: Sequence[str]) -> list[str]:
+    """Counts, then what is wrong, refused or was not reached."""
+    does = [step for row in rows for step in row.done]
+    loaded = [row.model_type for row in rows if row.kinds]
+    lines = [
+        f"transformers {transformers.__version__}, torch {torch.__version__}: {len(rows)} of {len(asked)} model types",
+        f"loaded {len(loaded)}, by name {len({*loaded} & {*named()})}; "
+        f"measured {does.count('measured')}, ablated {does.count('ablated')}, memory read {does.count('read')}",
+    ]
+    for word in ("wrong", "refused", "unbuilt"):
+        names = [row.model_type for row in rows if getattr(row, word)]
+        lines.append(f"{word} {len(names)}: {', '.join(names)}" if names else f"{word} 0")
+    return lines + ([f"not reached: {', '.join(asked[len(rows) :])}"] if len(rows) < len(asked) else [])
 
 
 def _record(rows: Sequence[Row], device: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class RecipeRow:
 _FLOW, _CHECK = "repflow.studies.reproduce.flow", "repflow.studies.reproduce.agreement"
 _INFLUENCE, _NEEDLE = "repflow.studies.reproduce.influence", "repflow.studies.reproduce.needle"
 _MEMORY, _DYNAMICS = "repflow.studies.reproduce.memory", "repflow.studies.reproduce.dynamics"
-_PIXELS = "classifiers trained on the pixels of CIFAR-10, the planned pixel laboratory"
+_PIXELS = "repflow.studies.reproduce.pixels"
 _POLES, _TRAINED = "repflow.studies.reproduce.polarization", ("tiny", "lab", "paper")
 _DEPTH = "models of many depths and context lengths trained alike, the planned study of depth"
 _TOKENS = "training with constrained eigenvalues and reordered tokens, the planned token laboratory"
@@ -94,11 +94,11 @@ RECIPES = (
         "dynamics-fig5", 3, "Fast divergence: a token is infinite at a finite time (Theorem 4.4)", _DYNAMICS, scales=()
     ),
     RecipeRow("dynamics-fig6", 3, "Two dimensions: the conjecture of appendix C", _DYNAMICS, scales=()),
-    RecipeRow("recency-fig3", 2, "success of attacks by pasted pixels, by source class", needs=_PIXELS),
+    RecipeRow("recency-fig3", 2, "success of attacks by pasted pixels, one target class", _PIXELS, _TRAINED),
     RecipeRow("recency-fig4", 2, "which depth is best, by context length", needs=_DEPTH),
-    RecipeRow("recency-fig10", 2, "success of attacks by pasted pixels, mean over target classes", needs=_PIXELS),
-    RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", needs=_PIXELS),
-    RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", needs=_PIXELS),
+    RecipeRow("recency-fig10", 2, "success of attacks by pasted pixels, mean over target classes", _PIXELS, _TRAINED),
+    RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", _PIXELS, _TRAINED),
+    RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", _PIXELS, _TRAINED),
     RecipeRow("dynamics-fig1", 3, "perplexity during training, by signs of the eigenvalues", needs=_TOKENS),
     RecipeRow("dynamics-fig2", 3, "accuracy on images during training, with reordered tokens", needs=_TOKENS),
     RecipeRow("dynamics-table2", 3, "perplexity by signs of the eigenvalues", needs=_TOKENS),

@@ -12,6 +12,7 @@ from repflow.core.intervals import nested_interval
 from repflow.core.results import Result
 from repflow.models.classifier import load_classifier
 from repflow.papers import pixels as papers
+from repflow.papers import vulnerability
 from repflow.report.terminal import view_of
 from repflow.studies.corrupt import study as corrupt
 from repflow.studies.corrupt.config import CorruptConfig
@@ -83,6 +84,7 @@ def test_the_asymmetry_is_that_of_the_accuracies(whole):
         ("s4d+mean", {"class_token": None, "pooling": "mean", "norm": "layer"}),
         ("mamba+positions+mlp", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024}),
         ("transformer", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024, "dropout": 0.1}),
+        ("s4d+mean+dropout", {"dropout": 0.1, "embedding_dropout": 0.0}),
         ("rwkv", {"mixers": {"name": "rwkv4", "inner": 64}}),
     ],
 )
@@ -152,7 +154,7 @@ def test_images_are_part_of_a_run():
     assert digests == {"train": data.train.digest(), "test": data.test.digest()}
 
 
-def made_up(*, recency, seeds=3, images=2000, spread=0.01):
+def made_up(*, recency, seeds=3, images=2000, spread=0.01, names=("right", "right")):
     """A run of two models whose drops are known: the first loses most at the end, the second alike everywhere."""
     random = np.random.default_rng(1)
     regions = [f"{at}:{at + 8}" for at in range(0, 64, 8)]
@@ -171,7 +173,9 @@ def made_up(*, recency, seeds=3, images=2000, spread=0.01):
     }
     axes = {name: ("cell", *STUDY.tested[name]) for name in arrays}
     facts = {"regions": regions, "replacements": ["same"], "tokens": 64, "chance": 0.1, "images_replaced": images}
-    rows = [{"row": row, "seed": seed, "cell": f"{row}:{seed}"} for row in "ab" for seed in range(seeds)]
+    same = {"layers": 1, "width": 8, "token_order": "row", "rate": 0.001}
+    kinds = (("mamba", names[0]), ("mamba" if names[1] == "published" else "mamba+both", names[1]))
+    rows = [{"row": row, "init": init, "seed": seed, **same} for row, init in kinds for seed in range(seeds)]
     return Result(arrays, axes, {}, {"pixels": facts, "cells": rows})
 
 
@@ -186,6 +190,36 @@ def test_recency_and_its_absence_are_seen_in_made_up_runs():
     assert ranks.windows == 8
     assert (ranks.by_cell[:3] > 0.95).all()
     assert papers.corrected(result)[0, 0, -1] == pytest.approx(papers.drops(result)[0, 0, -1] / 0.5)
+
+
+def test_questions_get_their_words():
+    result = made_up(recency=0.3, names=("right", "right"))
+    mamba, both = vulnerability.variants(result)
+    assert (mamba.words, both.words) == ("mamba", "mamba+both")
+    assert vulnerability.end_verdict(result, mamba, 0).word == "holds"
+    assert vulnerability.end_verdict(result, both, 0).word == "open"
+    closed = vulnerability.comparisons(result, 8)
+    assert [(answer.question, answer.holds) for answer in closed] == [
+        ("mamba+both: mamba+both has less of it than mamba, 8 tokens by same", True)
+    ]
+    assert float(closed[0].band.mean) == pytest.approx(0.3, abs=0.05)
+    assert vulnerability.predictions(result)[0].holds is True
+    published = made_up(recency=0.3, names=("published", "right"))
+    published.provenance["cells"][3:] = [{**cell, "row": "mamba"} for cell in published.provenance["cells"][3:]]
+    (answer,) = vulnerability.comparisons(published, 8)
+    assert answer.holds is True
+    assert "the published initialisation adds to it" in answer.question
+    few = made_up(recency=0.3, seeds=2)
+    assert vulnerability.end_verdict(few, vulnerability.variants(few)[0], 0).word == "open"
+    assert vulnerability.comparisons(few, 8)[0].holds is None
+
+
+def test_the_best_rate_stands_for_a_model():
+    result = made_up(recency=0.1, seeds=4)
+    for place in (2, 3):
+        result.provenance["cells"][place]["rate"] = 0.01
+        result.arrays["test_accuracy"][place] = 0.7
+    assert vulnerability.variants(result)[0].cells == (2, 3)
 
 
 def test_rank_correlations_are_those_of_scipy():

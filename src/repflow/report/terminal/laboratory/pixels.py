@@ -70,7 +70,7 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
 def verdict_table(result: Result) -> Table:
     """Whether the end costs more than the start, in a word."""
     kinds, sizes = result.provenance["pixels"]["replacements"], ", ".join(map(str, ends(result)))
-    title = f"Do the last tokens cost more than the first? {len(ends(result))} sizes: {sizes}"
+    title = f"Do the last tokens cost more than the first, {sizes} of them?"
     table = Table(title=title, caption="holds: at every size, by intervals for other seeds and images")
     for column in ("model", *kinds):
         table.add_column(column, justify="left")

@@ -35,7 +35,7 @@ def executed(tmp_path_factory):
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder = tmp_path_factory.mktemp("notebook")
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    NotebookClient(notebook, timeout=3600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
     return notebook
 
 

@@ -43,7 +43,7 @@ def process(tmp_path):
             text=True,
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": WIDE, **env},
-            timeout=300,
+            timeout=3600,
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)

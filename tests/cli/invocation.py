@@ -1,5 +1,6 @@
-"""The command line in this process."""
+"""The command line in this process, and what a process of its own may be forbidden."""
 
+import socket
 from dataclasses import dataclass
 
 from typer.testing import CliRunner
@@ -23,3 +24,12 @@ def invoke(*args):
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def no_connections():
+    """End the process where it asks for one."""
+
+    def refuse(*args, **kwargs):
+        raise SystemExit("a connection was tried")
+
+    socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from tests import warm
+from tests.cli.invocation import no_connections
 from tests.cli.small_request import SMALL
 
 TINY = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 50277}
@@ -200,22 +202,10 @@ def test_nonfinite_weights_are_a_finding(cli, checkpoints, tmp_path):
     assert "nan" not in table.out.lower().replace("nonfinite", "").replace(name, "").replace("nan or", "")
 
 
-GUARD = """
-import socket
-def refuse(*args, **kwargs):
-    raise SystemExit("a connection was tried")
-socket.socket.connect = refuse
-socket.socket.connect_ex = refuse
-socket.getaddrinfo = refuse
-"""
-
-
-def test_local_models_make_no_connection(process, checkpoints, tmp_path):
-    (tmp_path / "guard").mkdir()
-    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD)
-    guarded = {"PYTHONPATH": str(tmp_path / "guard"), "HF_HUB_OFFLINE": "0"}
-    done = process("measure", checkpoints / "mamba2", *SMALL, **guarded)
-    assert done.code == 0, done.err
+def test_local_models_make_no_connection(checkpoints, tmp_path):
+    local = warm.command("measure", checkpoints / "mamba2", *SMALL, cwd=tmp_path, before=no_connections)
     # the guard itself works: a hub id must run into it
-    hub = process("measure", "some-org/some-model", *SMALL, **guarded)
-    assert "connection was tried" in hub.err
+    hub = warm.command("measure", "some-org/some-model", *SMALL, cwd=tmp_path, before=no_connections)
+    _, errors = local.communicate()
+    assert local.returncode == 0, errors
+    assert "connection was tried" in hub.communicate()[1]

@@ -7,7 +7,7 @@ import pytest
 from repflow.core.seconds import PHASES
 
 
-@pytest.mark.parametrize("line", [("zoo", "list"), ("list", "nowhere"), ("measure", "config:missing.json")])
+@pytest.mark.parametrize("line", [("zoo", "list"), ("list", "nowhere"), ("measure", "zoo:nothing")])
 def test_seconds_by_phase_sum_to_the_whole(process, line):
     said = process("--timings", *line).err
     last = said.strip().splitlines()[-1]

@@ -1,7 +1,4 @@
-"""Run a repflow command with an audit hook that ends the process at once where Python of a given folder is executed.
-
-python audit_child.py FOLDER ARGUMENTS...
-"""
+"""Run a repflow command with an audit hook that ends the process at once where Python of a given folder is executed."""
 
 import os
 import sys
@@ -24,7 +21,3 @@ def main(folder, *arguments):
     from repflow.cli.main import app
 
     app(list(arguments))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

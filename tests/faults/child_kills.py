@@ -1,6 +1,7 @@
 """Kill children of a warm parent in the middle of a study, resume each, compare every byte.
 
-For scripts: the parent must never have used a second thread before it forks.
+The parent must never have used a second thread before it forks. A child is killed after some seconds of its own CPU
+time, so that kills are spread over its work however busy the machine is.
 """
 
 import os
@@ -18,17 +19,22 @@ def contents(run):
     return {file.name: file.read_bytes() for file in files}
 
 
-def killed_child(work, delay):
-    """Fork a child that works and is killed after a while; False if it got to the end first."""
+def killed_after(seconds):
+    """Have the kernel end this process when it has used so much CPU time; as with kill -9, no code of ours runs."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, max(seconds, 1e-4))
+
+
+def killed_child(work, seconds):
+    """Fork a child that works and is killed after some CPU time; False if it got to the end first."""
     pid = os.fork()
     if pid == 0:
         try:
+            killed_after(seconds)
             work()
             os._exit(0)
         finally:
             os._exit(1)
-    time.sleep(delay)
-    os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
         raise SystemExit("a child failed by itself")
@@ -42,14 +48,14 @@ def kill_and_resume(work, runs, *, kills, midway, per_run, within):
         work: does or resumes a run of this name in the folder `runs`; the run `reference` is what all must equal.
         runs: folder of runs.
         kills: number of kills wanted.
-        midway: number of them that leave a run with some shards; on a busy machine more kills come too early.
+        midway: number of them that leave a run with some shards.
         per_run: kills of one run at most, before it is finished.
-        within: share of a whole run's time in which the kill comes.
+        within: share of a whole run's CPU time in which the kill comes.
     """
     work("warm")  # the first run pays for lazy imports
-    start = time.perf_counter()
+    start = time.process_time()
     work("reference")
-    duration = time.perf_counter() - start
+    duration = time.process_time() - start
     reference = contents(runs / "reference")
     shards = len(reference) - 2
     rng = random.Random("kills of children")

@@ -1,9 +1,7 @@
-"""Kills in the middle of `repflow.studies.measure`: `measure_kills.py FOLDER KILLS` prints a JSON object."""
+"""Kills in the middle of `repflow.studies.measure`; prints a JSON object."""
 
 import json
 import random
-import sys
-from pathlib import Path
 
 from tests.faults.child_kills import CONFIG, contents, kill_and_resume
 
@@ -33,7 +31,3 @@ def main(folder, kills):
         work("reference")
         resume["cuts"] += contents(runs / "reference") == reference
     print(json.dumps(resume))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

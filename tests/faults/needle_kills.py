@@ -1,8 +1,6 @@
-"""Kills in the middle of `repflow.studies.needle.study`: `needle_kills.py FOLDER KILLS` prints a JSON object."""
+"""Kills in the middle of `repflow.studies.needle.study`; prints a JSON object."""
 
 import json
-import sys
-from pathlib import Path
 
 
 def main(folder, kills):
@@ -21,7 +19,3 @@ def main(folder, kills):
         return run(config, model=model, out=runs, name=name)
 
     print(json.dumps(kill_and_resume(work, runs, kills=kills, midway=kills // 3, per_run=3, within=0.8)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,8 +1,6 @@
-"""Kills in the middle of `repflow.studies.probe.study`: `probe_kills.py FOLDER KILLS` prints a JSON object."""
+"""Kills in the middle of `repflow.studies.probe.study`; prints a JSON object."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -38,7 +36,3 @@ def main(folder, kills):
         return run(config, model=model, given=prompts, out=runs, name=name)
 
     print(json.dumps(kill_and_resume(work, runs, kills=kills, midway=kills // 3, per_run=3, within=0.8)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,9 +1,10 @@
-"""kill -9 of the real command, and of children of a warm parent: the same command resumes and ends bit-identical.
+"""kill -9 of the real command: the same command resumes and ends bit-identical.
 
-REPFLOW_FAULTS=full runs 100 kills through the command line instead of 4, and 100 of children instead of 40. A start of
-the command costs seconds of imports, a child of a warm parent none: the children are many, the commands a sample.
+REPFLOW_FAULTS=full runs 100 kills through the command line instead of 2. A start of the command costs seconds of
+imports, a child of a warm parent none: the children of test_study_kill.py are many, the commands a sample.
 """
 
+import functools
 import json
 import os
 import random
@@ -12,18 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests import warm
+
 FULL = os.environ.get("REPFLOW_FAULTS") == "full"
-KILLS, CHILDREN = (100, 100) if FULL else (4, 40)
+KILLS = 100 if FULL else 2
 KILLS_PER_RUN = 4
 BATCHES = 24
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 MODEL = {"model_type": "gpt_neox", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6}
 MODEL |= {"num_attention_heads": 4, "max_position_embeddings": 256, "vocab_size": 128}
+SMALL_FILES = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
 def words(name):
@@ -32,18 +35,10 @@ def words(name):
     return ["measure", "config:model.json", *asked]
 
 
-def start(folder, name, **options):
+def start(folder, name):
     """The real command."""
     command = [sys.executable, "-m", "repflow", *words(name)]
-    return subprocess.Popen(
-        command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
-def finish(folder, name):
-    process = start(folder, name)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    return subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture
@@ -78,28 +73,28 @@ def killed(folder, name, rng):
         time.sleep(0.001)
     time.sleep(rng.uniform(0, 0.03) if goal else rng.uniform(0, 3))
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=300)
-    return process.returncode == -signal.SIGKILL
+    return process.wait() == -signal.SIGKILL
 
 
-def caught(folder, name, sign, after, **options):
-    """Start the command until a signal meets it behind some shards; its process and name.
+def caught(folder, name, sign, after):
+    """Start the command until a signal meets it behind some shards; its process, name and messages.
 
     A busy machine may look too late, when the command has come to its end: then another run is started.
     """
     for attempt in range(20):
-        process = start(folder, f"{name}{attempt}", **options)
+        process, errors = warm.command(*words(f"{name}{attempt}"), cwd=folder), ""
         while process.poll() is None and shards(folder / "runs" / f"{name}{attempt}") < after:
             time.sleep(0.001)
         process.send_signal(sign)
         if sign == signal.SIGSTOP:
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            while process.poll() is None and not process.stopped():
+                time.sleep(0.001)
             met = process.poll() is None
         else:
-            _, errors = process.communicate(timeout=300)
-            process.told, met = errors, process.returncode != 0
+            _, errors = process.communicate()
+            met = process.returncode != 0
         if met:
-            return process, f"{name}{attempt}"
+            return process, f"{name}{attempt}", errors
     raise AssertionError("every run had ended before the signal came; more batches would keep it busy for longer")
 
 
@@ -107,7 +102,9 @@ def caught(folder, name, sign, after, **options):
 def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     (folder / "model.json").write_text(json.dumps(MODEL))
-    finish(folder, "whole")
+    process = warm.command(*words("whole"), cwd=folder)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
     return contents(folder / "runs" / "whole")
 
 
@@ -130,29 +127,11 @@ def test_killed_commands_resume_bit_identical(tmp_path, reference, finish_here):
         assert not list((tmp_path / "runs").rglob("*.tmp"))
 
 
-def test_killed_children_of_a_warm_parent_resume_bit_identical(tmp_path):
-    script = Path(__file__).with_name("measure_kills.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), str(CHILDREN)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert content["kills"] >= CHILDREN
-    assert content["midway"] >= CHILDREN // 2
-    assert content["different"] == []
-    assert content["cuts"] == 5
-
-
 def test_full_disk_is_a_clear_error_and_the_command_resumes(tmp_path, reference, finish_here):
     """A limit on file sizes stands for the full disk: writes fail in the middle of the run."""
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
-    process = start(tmp_path, "full", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
-    _, errors = process.communicate(timeout=300)
+    process = warm.command(*words("full"), cwd=tmp_path, before=SMALL_FILES)
+    _, errors = process.communicate()
     assert process.returncode == 2, errors
     assert "no room to write" in errors
     assert "resumes" in errors
@@ -165,7 +144,7 @@ def test_second_process_is_refused_by_the_lock(tmp_path, monkeypatch):
     from repflow.cli.main import app
 
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
-    first, name = caught(tmp_path, "busy", signal.SIGSTOP, 1)  # still holds the lock, however slow the second is
+    first, name, _ = caught(tmp_path, "busy", signal.SIGSTOP, 1)  # still holds the lock, however slow the second is
     monkeypatch.chdir(tmp_path)
     try:
         second = CliRunner().invoke(app, words(name))
@@ -173,17 +152,15 @@ def test_second_process_is_refused_by_the_lock(tmp_path, monkeypatch):
         first.send_signal(signal.SIGCONT)
     assert second.exit_code == 2
     assert "only writer" in second.stderr
-    first.communicate(timeout=300)
+    first.communicate()
     assert first.returncode == 0
 
 
 def test_interrupted_command_is_130_and_resumes(tmp_path, reference, finish_here):
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
-    # a background job of a shell ignores SIGINT and hands that on; a user's terminal does not
-    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    process, name = caught(tmp_path, "stopped", signal.SIGINT, 2, **listening)
-    assert process.returncode == 130, process.told
-    assert "same command" in process.told
-    assert "Traceback" not in process.told
+    process, name, errors = caught(tmp_path, "stopped", signal.SIGINT, 2)
+    assert process.returncode == 130, errors
+    assert "same command" in errors
+    assert "Traceback" not in errors
     finish_here(name)
     assert contents(tmp_path / "runs" / name) == reference

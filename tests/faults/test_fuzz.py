@@ -13,7 +13,7 @@ from repflow.studies.engine.grid import read_study
 FUZZ = Path(__file__).with_name("fuzz.py")
 
 
-def python(*arguments: str, timeout: int = 900) -> subprocess.CompletedProcess:
+def python(*arguments: str, timeout: int = 3600) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=timeout)
 
 
@@ -107,7 +107,7 @@ def test_a_failing_case_names_the_command_that_repeats_it():
         code += "fuzz.FORMATS['config'] = broken\nprint('CODE', fuzz.main())\n"
     environment = {**os.environ, "PYTHONPATH": f"{FUZZ.parent}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=3600, env=environment
     )
     *outputs, rest = done.stdout.split("CODE 1\n")
     assert (len(outputs), rest) == (3, ""), done.stderr

@@ -32,7 +32,7 @@ def limited(limit: str, code: str) -> subprocess.CompletedProcess:
     begin = "import resource, torch, numpy as np\nimport repflow.models.room as room\n"
     fix = f"most = room._mapped() + {limit}\nresource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
     return subprocess.run(
-        [sys.executable, "-c", begin + fix + code], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", begin + fix + code], capture_output=True, text=True, check=False, timeout=3600
     )
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import py_compile
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from repflow.core.errors import ConfigChangedError, InputError
 from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.store.manifest import encode, read_manifest
+from tests import warm
+from tests.faults import audit_child
 
 TINY = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 64, "n_positions": 64}
 SMALL = ("--length", "12", "--samples", "2")
 METRIC = "def size(hidden):\n    return hidden.abs().mean((1, 2))\n"
-CHILD = Path(__file__).with_name("audit_child.py")
 
 
 @pytest.fixture
@@ -45,8 +45,9 @@ def cli():
 
 def watched(place, *args):
     """The command in a process that ends with 98 or 99 where Python below `place` is executed."""
-    command = [sys.executable, str(CHILD), str(place), *map(str, args)]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, env=os.environ, check=False)
+    process = warm.Process(audit_child.main, str(place), *map(str, args), cwd=place)
+    _, process.stderr = process.communicate()
+    return process
 
 
 def hostile(run, **changes):

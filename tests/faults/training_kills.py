@@ -1,4 +1,4 @@
-"""Kills in the middle of `repflow.training.train`: `training_kills.py FOLDER KILLS` prints a JSON object.
+"""Kills in the middle of `repflow.training.train`; prints a JSON object.
 
 Children of a warm parent train a model with dropout. A third of the kills come at a random time, a third at a random
 call of the file system (in the middle of a write included), a third behind a random step, before its checkpoint.
@@ -8,9 +8,7 @@ import json
 import os
 import random
 import signal
-import sys
 import time
-from pathlib import Path
 
 STEPS, EVERY, CALLS = 24, 4, 60
 FINAL = f"checkpoint-{STEPS:09d}-final.safetensors"
@@ -31,6 +29,7 @@ def stored_step(run):
 
 def killed_child(work, how, rng, duration):
     """Fork a child that trains and is killed; False if it got to the end first."""
+    from tests.faults.child_kills import killed_after
     from tests.faults.store.test_kill import die_at
 
     pid = os.fork()
@@ -38,13 +37,12 @@ def killed_child(work, how, rng, duration):
         try:
             if how == "call":
                 die_at(rng.randint(1, CALLS))
+            elif how == "time":
+                killed_after(rng.uniform(0, 0.8 * duration))
             work(rng.randint(1, STEPS - 1) if how == "step" else None)
             os._exit(0)
         finally:
             os._exit(1)
-    if how == "time":
-        time.sleep(rng.uniform(0, 0.8 * duration))
-        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
         raise SystemExit("a child failed by itself")
@@ -73,9 +71,9 @@ def main(folder, kills):
         train(dropout_model(), source(), asked, folder=folder / name, callbacks=[Meddler(), Killer(at)])
 
     work("warm")
-    start = time.perf_counter()
+    start = time.process_time()
     work("reference")
-    duration = time.perf_counter() - start
+    duration = time.process_time() - start
     expected = outcome(folder / "reference")
     rng = random.Random("kills of trainings")
     counts = {"kills": 0, "midway": 0, "different": [], "steps": []}
@@ -94,7 +92,3 @@ def main(folder, kills):
         if outcome(folder / name) != expected or names != [".training.lock", FINAL, "log.jsonl", "training.json"]:
             counts["different"].append(name)
     print(json.dumps(counts))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

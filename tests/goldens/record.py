@@ -292,6 +292,7 @@ class Workshop:
         _, out, _ = call(["zoo", "path", "mamba2"])
         for file in Path(out.strip()).glob("tokenizer*"):
             shutil.copy(file, tokenizer)
+        save_classifier(plan["classifier"], models / "classifier")
         self.changed()
 
     def changed(self) -> list[Path]:
@@ -344,6 +345,16 @@ def call(words: list[str]) -> tuple[int, str, str]:
         finally:
             sys.argv = before
     return code, out.getvalue(), err.getvalue()
+
+
+def save_classifier(config: dict[str, Any], folder: Path) -> None:
+    """A checkpoint of random weights that `corrupt` and `attack` read; these two take no architecture alone."""
+    import torch
+
+    from repflow.models import StackConfig, StackForSequenceClassification
+
+    torch.manual_seed(0)
+    StackForSequenceClassification(StackConfig(**config)).save_pretrained(folder)
 
 
 def command_names() -> list[list[str]]:

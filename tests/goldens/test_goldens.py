@@ -35,13 +35,13 @@ def test_every_command_does_what_was_recorded(tmp_path):
 
 
 def test_the_goldens_are_small():
-    assert sum(file.stat().st_size for file in record.COMMITTED.glob("*.json")) <= 400_000
+    sizes = [file.stat().st_size for file in record.COMMITTED.glob("*.json")]
+    assert sum(sizes) <= 3_000 * len(sizes)
 
 
 def test_every_command_has_a_step():
-    steps = [
-        json.loads(file.read_text(encoding="utf-8"))["run"].split() for file in record.COMMITTED.glob("[!p]*.json")
-    ]
+    files = [file for file in record.COMMITTED.glob("*.json") if not file.name.startswith("python-")]
+    steps = [json.loads(file.read_text(encoding="utf-8"))["run"].split() for file in files]
     run = {tuple(word for word in words if not word.startswith("-"))[:2] for words in steps if "--help" not in words}
     for words in record.command_names():
         known = words[:1] in ([], ["demo"], ["doctor"], ["theory"], ["dynamics"], ["zoo"])

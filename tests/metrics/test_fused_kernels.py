@@ -28,7 +28,7 @@ def python(code_or_file, **env):
     """Run Python in a process of its own: Triton reads TRITON_INTERPRET once, when it is imported."""
     command = [sys.executable, *([str(code_or_file)] if isinstance(code_or_file, Path) else ["-c", code_or_file])]
     whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    done = subprocess.run(command, capture_output=True, text=True, env=whole, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=whole, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -26,7 +26,7 @@ def outcome():
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     env.pop("TRITON_INTERPRET", None)
     command = [sys.executable, str(CHECKS)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

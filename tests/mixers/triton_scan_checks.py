@@ -400,7 +400,7 @@ def model_case(config, tiles, tokens):
     weights = dict(model.named_parameters())
     true = torch.autograd.grad((want * slope).sum(), list(weights.values()))
     with gpu_blocks(model, tiles) as blocks:
-        assert len(blocks) == 2, blocks
+        assert len(blocks) == config.num_hidden_layers, blocks
         got = model(ids, use_cache=False).last_hidden_state
         gradients = torch.autograd.grad((got * slope).sum(), list(weights.values()))
     assert "forward" not in vars(model.layers[0])
@@ -420,7 +420,7 @@ def check_mamba_model():
 def check_falcon_mamba_model():
     from transformers import FalconMambaConfig
 
-    config = FalconMambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3)
+    config = FalconMambaConfig(hidden_size=12, num_hidden_layers=1, state_size=4, vocab_size=20, time_step_rank=3)
     model_case(config, S6, tokens=10)
 
 
@@ -428,7 +428,7 @@ def check_mamba2_model():
     from transformers import Mamba2Config
 
     sizes = {"hidden_size": 16, "head_dim": 8, "num_heads": 4, "state_size": 8, "n_groups": 2, "chunk_size": 16}
-    model_case(Mamba2Config(**sizes, num_hidden_layers=2, vocab_size=20), SSD, tokens=19)
+    model_case(Mamba2Config(**sizes, num_hidden_layers=1, vocab_size=20), SSD, tokens=19)
 
 
 def check_single_tokens():
@@ -673,7 +673,8 @@ def check_replicas_of_even_rows():
 
 
 def check_replicas_of_odd_rows():
-    replica_case(tie=True, tokens=13)
+    """The gradient goes back four tokens at a time: here one, then four."""
+    replica_case(tie=True, tokens=5)
 
 
 def check_replicas_with_groups_of_states():
@@ -683,8 +684,8 @@ def check_replicas_with_groups_of_states():
     calls = []
     usual = row_scan.group_scan
     row_scan.group_scan = lambda *args: calls.append(len(args)) or usual(*args)
-    replica_case(tie=False, tokens=8, state=32, width=32)
-    replica_case(tie=False, tokens=8, state=18, width=32)  # filled up to two groups
+    replica_case(tie=False, tokens=4, state=32, width=32)
+    replica_case(tie=False, tokens=4, state=18, width=32)  # filled up to two groups
     assert len(calls) == 4
 
 
@@ -695,19 +696,20 @@ def check_classifiers_side_by_side():
     from repflow.models.stack.replicas import ReplicaStack
 
     frames = (
-        {"class_token": "end", "mlp": "gelu", "mlp_size": 8, "max_position_embeddings": 7},
+        {"class_token": "end", "mlp": "gelu", "mlp_size": 8, "max_position_embeddings": 3},
         {"class_token": "middle", "bidirectional": [True, False], "mlp": [None, "swiglu"]},
         {"pooling": "mean", "bidirectional": True},
         {"pooling": "last"},
     )
     for frame in frames:
         networks = []
+        layers = 2 if "bidirectional" in frame and frame["bidirectional"] is not True else 1
         for seed in range(2):
             torch.manual_seed(seed)
-            shape = {"num_hidden_layers": 2, "hidden_size": 16, "input_channels": 3, "num_labels": 5}
+            shape = {"num_hidden_layers": layers, "hidden_size": 16, "input_channels": 3, "num_labels": 5}
             networks.append(StackForSequenceClassification(StackConfig({"name": "s6", "state": 4}, **shape, **frame)))
         fast, slow = ReplicaStack(networks), ReplicaStack([copy.deepcopy(network).double() for network in networks])
-        x, labels = torch.rand(4, 7, 3), torch.tensor([0, 1, 2, 3])
+        x, labels = torch.rand(4, 3, 3), torch.tensor([0, 1, 2, 3])
         assert class_form(fast, x) == "fused"
         assert class_form(slow, x.double()) == "alone"
         loss, _ = fast.class_losses(x, labels)
@@ -740,7 +742,7 @@ def half_precision_case(state):
     shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
     values = [torch.randn(2, *shape) * 0.3 for shape in shapes]
     values[7] = -values[7].abs()
-    x = torch.randn(4, 8, width)
+    x = torch.randn(2, 8, width)
     slope = torch.randn_like(x)
 
     def gradients(half):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from repflow.store import verify
+from tests.faults.child_kills import killed_after
 from tests.faults.store.study import SHARDS, contents, open_run, run_study
 
 KILLS_PER_FOLDER = 5
@@ -34,7 +35,7 @@ def die_at(point):
         setattr(os, name, dying(name, getattr(os, name)))
 
 
-def killed_child(parent, *, point=None, delay=None):
+def killed_child(parent, *, point=None, seconds=None):
     """Fork a child that runs the study and is killed; return how many shards it had acknowledged, None if it ended."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -43,14 +44,13 @@ def killed_child(parent, *, point=None, delay=None):
             acknowledge, real_write = write_end, os.write
             if point is not None:
                 die_at(point)
+            if seconds is not None:
+                killed_after(seconds)
             run_study(parent, on_shard=lambda: real_write(acknowledge, b"."))
             os._exit(0)
         finally:
             os._exit(1)
     os.close(write_end)
-    if delay is not None:
-        time.sleep(delay)
-        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with os.fdopen(read_end, "rb") as pipe:
         acknowledged = len(pipe.read())
@@ -61,9 +61,9 @@ def killed_child(parent, *, point=None, delay=None):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     parent = tmp_path_factory.mktemp("reference")
-    start = time.perf_counter()
+    start = time.process_time()
     run_study(parent)
-    return contents(parent / "run"), time.perf_counter() - start
+    return contents(parent / "run"), time.process_time() - start
 
 
 def stored(parent):
@@ -86,7 +86,7 @@ def test_fifty_kills_resume_bit_identical(tmp_path, reference, how):
             if how == "at a call":
                 acknowledged = killed_child(parent, point=rng.randint(1, 60))
             else:
-                acknowledged = killed_child(parent, delay=rng.uniform(0, 0.6 * duration))
+                acknowledged = killed_child(parent, seconds=rng.uniform(0, 0.6 * duration))
             if acknowledged is None:
                 break
             kills += 1

@@ -22,7 +22,7 @@ def outcome():
     folders = os.pathsep.join(filter(None, [*map(str, CHECKS.parents[:2]), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "PYTHONPATH": folders}
     done = subprocess.run(
-        [sys.executable, str(CHECKS)], capture_output=True, text=True, env=env, timeout=900, check=False
+        [sys.executable, str(CHECKS)], capture_output=True, text=True, env=env, timeout=3600, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

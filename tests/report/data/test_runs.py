@@ -133,7 +133,7 @@ def test_no_torch_is_imported(tmp_path):
         f"page = build_page([{str(tmp_path)!r}]); assert page.sections; "
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=3600)
 
 
 def test_a_page_is_the_same_twice(tmp_path):

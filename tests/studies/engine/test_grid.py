@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -24,6 +21,7 @@ from repflow.studies.engine.grid import cell_name, expand, parse_part, read_stud
 from repflow.studies.engine.size import model_size
 from repflow.studies.engine.table import study_for
 from repflow.studies.measure import MeasureConfig, measure
+from tests import warm
 from tests.studies.compare.inputs import save
 
 STUDY = """
@@ -267,22 +265,21 @@ def test_finished_cells_are_not_run_again(place, monkeypatch):
 
 
 def test_resumes_after_a_kill(place):
-    """kill -9 of the real command in the middle of the grid; the rest ends as if nothing had happened."""
+    """kill -9 of the command in the middle of the grid; the rest ends as if nothing had happened."""
     write(place, models=["a", "b"], inits=["trained", "default"], seeds=[0, 1, 2], samples=4)
-    command = [sys.executable, "-m", "repflow", "run", "study.toml", "--out"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     for attempt in itertools.count():  # a busy machine may look too late, when the grid is done
         killed = f"killed{attempt}"
-        process = subprocess.Popen([*command, killed], cwd=place, env=env, stderr=subprocess.DEVNULL)
+        process = warm.command("run", "study.toml", "--out", killed, cwd=place)
         folder = place / killed / "study"
         while len(list(folder.glob("*/shards"))) < 3 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        if process.wait() != 0:
+        process.communicate()
+        if process.returncode != 0:
             break
     finished = len(list(folder.glob("*/result.json")))
     assert 1 <= finished < 12
-    assert subprocess.run([*command, killed], cwd=place, env=env, capture_output=True, check=False).returncode == 0
+    assert run("study.toml", "--out", killed).exit_code == 0
     assert run("study.toml", "--out", "whole").exit_code == 0
     names = [cell.name for cell in read_study("study.toml").cells]
     for name in names:
@@ -293,9 +290,7 @@ def test_resumes_after_a_kill(place):
 def test_two_grids_side_by_side_both_end_well(place):
     """Each leaves what the other is running for later, waits for it, and ends with every cell."""
     write(place, models=["a", "b"], inits=["trained", "default"], samples=2)
-    command = [sys.executable, "-m", "repflow", "run", "study.toml", "--json"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = [subprocess.Popen(command, cwd=place, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [warm.command("run", "study.toml", "--json", cwd=place) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     cells = [[json.loads(line) for line in output.splitlines()] for output in outputs]

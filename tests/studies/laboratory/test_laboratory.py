@@ -111,7 +111,7 @@ STUDY.run(tower(checkpoint=2, blocks=[os.environ["BLOCKS"]], seeds=["0", "1"]), 
 def test_half_trained_models_go_on_after_a_kill(tmp_path, blocks):
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path), "BLOCKS": blocks}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, capture_output=True, timeout=300, check=False
+        [sys.executable, "-c", KILLED], env=environment, capture_output=True, timeout=3600, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-500:]
     assert (tmp_path / "r.training" / "group-000" / "checkpoint-000000002.safetensors").exists()

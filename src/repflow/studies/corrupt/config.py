@@ -144,8 +144,8 @@ def check_words(config: CorruptConfig) -> None:
 def names(config: Corrupted, study: str) -> Names:
     """Names of a run: model, study and images or task; eight digits stand for all other options.
 
-    >>> names(CorruptConfig(model="runs/a/b", images="drawn:16"), "corrupt").current
-    'b-corrupt-48e21b1e'
+    >>> names(CorruptConfig(model="zoo:mamba2", images="drawn:16"), "corrupt").current.rpartition("-")[0]
+    'zoo-mamba2-corrupt'
     """
     task = [] if config.task == AUTO else [config.task.rpartition("/")[2].removesuffix(".jsonl")]
     return spell(config, [*weight_words(config), study, *task], ("init", "init_seed", "ablate", "task"))

@@ -286,7 +286,7 @@ def fuzz_claim(files: Files, folder: Path, rng: Random) -> None:
         damaged = _resealed(raw, "claim", rng) if rng.random() < 0.7 else mutate_bytes(raw, rng)
         place.create(key_of("r", number), damaged if number == len(kinds) else raw)
     place.write(f"workers/{worker.token}", _json_or_bytes(json.dumps(worker.facts()).encode(), rng))
-    with Board(place, Attempts(folder, lambda cell: folder / cell), Worker(), Policy(stale=0.0)) as board:
+    with Board(place, Attempts(folder), Worker(), Policy(stale=0.0)) as board:
         taken = board.take("r", "")
         if isinstance(taken, Hold):
             shutil.copytree(files.run, taken.begin(fresh=rng.random() < 0.5) / "r", dirs_exist_ok=True)

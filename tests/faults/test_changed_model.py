@@ -18,7 +18,7 @@ from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.studies import measure
 from repflow.studies.engine.cells import run_cells
-from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.cell import Cell
 from tests.models.tiny_configs import CONFIGS, tiny_config, tiny_model
 
 EDITS = [

@@ -114,6 +114,17 @@ def measure_prompts(
     return result
 
 
+def measure_share(
+    model: Model, prompts: Prompts, options: MeasureOptions, *, sink: Sink, progress: Progress | None = None
+) -> None:
+    """Run the batches that the sink does not hold and keep their records; `measure_prompts` puts them together."""
+    options = check_options(options, model, prompts)
+    plan = sink.plan(lambda: measure_plan(model, prompts, options))
+    center = None if options.calibration is None else _center(model, options.calibration, options, sink)
+    factory = meter_factory(model, prompts, options, plan.group, center)
+    run_plan(model, prompts, plan, factory, sink, kind=options.kind, progress=progress)
+
+
 def _take_in(meters: Sequence[Meter], plan: Plan, sink: Sink, taken: set[str]) -> None:
     """Hand the meters the batches that are there and were not taken.
 

@@ -12,6 +12,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE, make_config, with_options
 from repflow.cli.scale import be_worker, check_engine, spread
+from repflow.cli.spread import is_command, run_command
 from repflow.cli.study import RUNS, json_object
 from repflow.store.disk import check_place
 from repflow.studies.scale.config import ScaleConfig
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 
 @with_options(ScaleConfig)
 def command(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="lists of models, tasks, lengths, inits, seeds")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STUDY.toml | -- COMMAND...", help="lists of models, tasks, lengths, inits, seeds; or a command"
+        ),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cost and stop; nothing is written")] = False,
     part: Annotated[str, typer.Option("--part", help="run share i of k, written i/k, to split a grid")] = "1/1",
     out: Annotated[Path, typer.Option("--out", help="folder of runs; the study is a folder in it")] = RUNS,
@@ -37,17 +43,23 @@ def command(
 
     Prints the cost first. Cells that are finished are skipped when the command is run again; one that cannot run is
     stored with its reason and shown as a dash. Several commands, on one machine or many, may run the same study in one
-    folder: each cell is run once.
+    folder: each cell is run once. With -- COMMAND the work of another command is spread: its runs, the models that it
+    trains, with --split its prompts.
     """
     from repflow.studies.engine.cost import estimate
     from repflow.studies.engine.grid import parse_part, read_study
     from repflow.studies.scale.config import check_scale
-    from repflow.studies.scale.order import Order
+    from repflow.studies.scale.order import Order, divided
 
     parse_part(part)
     scale = make_config(ScaleConfig, options)
     check_scale(scale)
     check_engine(scale)
+    if is_command(words):
+        own = {"--dry-run": dry_run, "--part": part != "1/1", "--out": out != RUNS, "--json": as_json}
+        own |= {"--allow-code": allow_code, "--trust-remote-code": trust_remote_code}
+        raise typer.Exit(run_command(words, scale, [name for name, typed in own.items() if typed]))
+    study = Path(words[0])
     check_place(out)
     with quiet():
         grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
@@ -61,7 +73,7 @@ def command(
         _print_cost(cost, as_json or scale.worker)
     if dry_run:
         return
-    order = Order(out / grid.name, cells)
+    order = Order(out / grid.name, tuple(divided(cell, scale.split) for cell in cells))
     if scale.worker:
         be_worker(order, scale)
         return

@@ -12,6 +12,7 @@ import typer
 
 from repflow.cli.console import ProgressLine, note, quiet
 from repflow.cli.options import AS_JSON, make_config, with_options
+from repflow.cli.scale import take_part
 from repflow.cli.study import RUNS, json_object, show_result
 from repflow.core.studies import StudyRow
 from repflow.store.disk import check_place
@@ -42,6 +43,7 @@ def laboratory_command(row: StudyRow) -> Callable[..., None]:
         if dry_run:
             _show_cost(study, config, as_json=as_json)
             return
+        take_part(study, {place: config}, out)
         with quiet(), ProgressLine(row.command) as progress:
             result = study.run(config, out=out, name=place, progress=progress)
         if as_json:

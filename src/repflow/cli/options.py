@@ -123,7 +123,7 @@ PANELS = {
         "leak_positions",
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
-    "Many workers": ("workers", "per_gpu", "threads", "engine", "address", "slurm", "retry_failed", "worker"),
+    "Many workers": ("workers", "per_gpu", "split", "threads", "engine", "address", "slurm", "retry_failed", "worker"),
     "Where and how it runs": (
         *(
             "tokenizer",

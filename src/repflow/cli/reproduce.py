@@ -12,6 +12,7 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import AS_JSON, make_config, with_options
+from repflow.cli.scale import take_part
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
@@ -68,7 +69,7 @@ def command(
     """
     from repflow.spec.length import parse_length
     from repflow.store.name import check_name
-    from repflow.studies.reproduce.study import reproduce, run_name
+    from repflow.studies.reproduce.study import STUDY, reproduce, run_name
 
     if listing:
         _list(as_json=as_json)
@@ -91,6 +92,7 @@ def command(
     def label(number: int, count: int, cell: ReproduceCell) -> ProgressLine:
         return ProgressLine(f"{number}/{count} {cell.name}")
 
+    take_part(STUDY, {called: config}, out)
     with quiet():
         result = reproduce(config, out, called, label)
     _print(result, out, called, as_json=as_json)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from repflow.cli.console import LINE_SECONDS, ProgressLine, clock, note, quiet
+import typer
+
+from repflow.cli.console import DONE, LINE_SECONDS, ProgressLine, clock, note, quiet
 
 if TYPE_CHECKING:
+    from repflow.studies.engine.study import BaseStudy
     from repflow.studies.scale.config import ScaleConfig
     from repflow.studies.scale.crew import Standing
     from repflow.studies.scale.engine import Engine
@@ -30,14 +36,56 @@ def check_engine(scale: ScaleConfig) -> None:
         check_slurm(scale)
 
 
+SPREAD: ContextVar[ScaleConfig | None] = ContextVar("SPREAD", default=None)
+"""How the command that runs now is spread over workers, where `repflow run` has started it."""
+
+
+def take_part(study: BaseStudy[Any], requests: Mapping[str, Any], out: Path) -> None:
+    """Have workers do the work of a command, so that it finds its runs finished; alone it does all of it itself.
+
+    Args:
+        study: what is asked.
+        requests: configs by names of runs.
+        out: folder of runs.
+    """
+    scale = SPREAD.get()
+    if scale is None:
+        return
+    from repflow.studies.scale.order import Order
+
+    with quiet():
+        works = [study.work(config, out, name, scale.split) for name, config in requests.items()]
+    for folder in dict.fromkeys(work.folder for work in works):
+        cells = [cell for work in works if work.folder == folder for cell in work.cells]
+        order = Order(folder, tuple(cells))
+        if scale.worker:
+            be_worker(order, scale)
+        elif cells:
+            spread(order, scale)
+        for cell in cells:  # the command says by itself what went wrong, when it tries again
+            (folder / f"{cell.name}.json").unlink(missing_ok=True)
+    if scale.worker:
+        raise typer.Exit(DONE)
+
+
 def spread(order: Order, scale: ScaleConfig) -> None:
     """Have workers do every cell of an order; afterwards each is finished or has failed."""
     from repflow.studies.scale.crew import run_crew
 
-    engine, posts = engine_for(order, scale)
-    note(f"{len(order.cells)} cells in {order.folder}: starting {len(posts)} workers ({scale.engine})")
-    with CrewTable(len(order.cells)) as table:
-        run_crew(order, engine, posts, show=table.show, say=note)
+    for stage in order.stages():
+        engine, posts = engine_for(stage, scale)
+        note(f"{counted(stage)} in {stage.folder}: starting {len(posts)} workers ({scale.engine})")
+        with CrewTable(len(stage.cells)) as table:
+            standing = run_crew(stage, engine, posts, show=table.show, say=note)
+        for name, reason in sorted(standing.reasons().items()):
+            note(f"{name}: {reason}")
+
+
+def counted(order: Order) -> str:
+    """Shares and cells of an order, in words."""
+    shares = sum(cell.share is not None for cell in order.cells)
+    counts = {"share": shares, "cell": len(order.cells) - shares}
+    return " and ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in counts.items() if count)
 
 
 def engine_for(order: Order, scale: ScaleConfig) -> tuple[Engine, list[Post]]:
@@ -64,13 +112,16 @@ def engine_for(order: Order, scale: ScaleConfig) -> tuple[Engine, list[Post]]:
 def be_worker(order: Order, scale: ScaleConfig) -> None:
     """Be one worker of a study that others may work on too."""
     from repflow.studies.scale.posts import policy_of
-    from repflow.studies.scale.worker import Post, work
+    from repflow.studies.scale.worker import Post, Tally, work
 
     def show(cell: Any) -> ProgressLine:
         return ProgressLine(cell.name)
 
-    with quiet():
-        tally = work(order, Post(threads=scale.threads, policy=policy_of(scale)), show)
+    post, tally = Post(threads=scale.threads, policy=policy_of(scale)), Tally()
+    for stage in order.stages():
+        with quiet():
+            done = work(stage, post, show)
+        tally = Tally(tally.finished + done.finished, tally.failed + done.failed)
     note(f"nothing is left in {order.folder}: {tally.finished} cells finished here, {tally.failed} failed here")
 
 

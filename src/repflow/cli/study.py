@@ -17,6 +17,7 @@ import typer
 from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, complain, note, quiet, stdout_console
 from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.scale import take_part
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import StudyRow
 from repflow.store.disk import check_place
@@ -97,6 +98,7 @@ def single_command(row: StudyRow) -> Callable[..., None]:
         config: Any = make_config(study.config, {**options, "model": spec})
         study.check_request(config, name)
         called = name or study.find_name(config, out)
+        take_part(study, {called: config}, out)
         with quiet(), ProgressLine(short_name(spec)) as progress:
             result = study.run(config, out=out, name=called, progress=progress)
         show_whole(result, [out / called], as_json=as_json)
@@ -137,8 +139,9 @@ def run_each(
     """
     codes, results = set(), []
     beside_others = study.of_several() if len(configs) > 1 else study
-    for config in configs:
-        called = name or study.find_name(config, out)
+    names = [name or study.find_name(config, out) for config in configs]
+    take_part(beside_others, dict(zip(names, configs, strict=True)), out)
+    for called, config in zip(names, configs, strict=True):
         try:
             with quiet(), ProgressLine(short_name(config.model)) as progress:
                 result = beside_others.run(config, out=out, name=called, progress=progress)

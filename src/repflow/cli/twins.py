@@ -11,13 +11,14 @@ import typer
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, stdout_console
 from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
+from repflow.cli.scale import take_part
 from repflow.cli.study import RUNS, json_object, short_name
 from repflow.store.disk import check_place
 from repflow.studies.twins.study import STUDY, SUMMARY, TwinsConfig, judged, study_name
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
-    from repflow.studies.engine.grid import Cell
+    from repflow.studies.engine.cell import Cell
 
 
 @with_options(TwinsConfig, skip=("model",))
@@ -53,6 +54,7 @@ def command(
     def progress(cell: Cell) -> ProgressLine:
         return ProgressLine(cell.name)
 
+    take_part(STUDY, {folder.name: config}, out)
     note(f"{short_name(config.model)}: loading")
     with quiet():
         result = judged(config, out, name, progress=progress, note=note)

@@ -89,6 +89,21 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file that never changes; a durable copy where the file system has no hard links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+        fd = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename or a new entry in the folder durable."""
     fd = os.open(folder, os.O_RDONLY)

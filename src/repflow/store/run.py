@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from repflow.core.errors import DamagedRunError, InputError, RepflowError, Store
 from repflow.core.results import Finding, Result
 from repflow.core.seconds import timed
 from repflow.store.canonical import plain
-from repflow.store.disk import TMP, make_folder, refuse_links, write_atomic
+from repflow.store.disk import TMP, link_or_copy, make_folder, naming_path, refuse_links, sync_folder, write_atomic
 from repflow.store.identity import Earlier
 from repflow.store.lock import LOCK_FILE, Lock
 from repflow.store.manifest import MANIFEST, Manifest, is_complete, live_result, read_manifest
@@ -189,6 +189,34 @@ class RunFolder:
         write_atomic(path, data)
         line = {"name": name, "file": f"{SHARDS}/{path.name}", **stamp(data), "meta": plain_meta}
         self._append("shard", line)
+
+    def take_shard(self, line: Mapping[str, Any], source: Path) -> None:
+        """Store a shard of another run of the same request, under its own name; its digest is checked.
+
+        Args:
+            line: what the other run's manifest says of it.
+            source: its file, which is linked where the file system can.
+
+        Raises:
+            DamagedRunError: the file is missing or differs from what was written.
+        """
+        self._check_open()
+        name = check_name(str(line["name"]), "shard name")
+        _, fault = read_stamped(source, line)
+        if fault:
+            raise DamagedRunError(f"{source}: {fault}; delete its run and run the command again")
+        target = shard_path(self.path, name)
+        refuse_links(target.parent, target)
+        make_folder(target.parent)
+        with naming_path(target, int(line["bytes"])):
+            target.unlink(missing_ok=True)
+            link_or_copy(source, target)
+            sync_folder(target.parent)
+        self._append("shard", {**line, "file": f"{SHARDS}/{target.name}"})
+
+    def note_changes(self, changes: Sequence[str]) -> None:
+        """Note with what else a part of the run was computed; it becomes a finding of the result."""
+        self._append("resumed", {"changes": list(changes)})
 
     def read_shard(self, name: str) -> dict[str, np.ndarray]:
         """Arrays of a stored shard, its digest checked.

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
+    from repflow.studies.engine.cell import Share
+    from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
 
 
@@ -154,6 +156,19 @@ class Measure(Study[MeasureConfig, MeasureJob]):
             **result.provenance,
         }
         return result
+
+    def shares(self, config: MeasureConfig, split: int) -> int:
+        """Prompts can be divided at will."""
+        return max(1, min(split, config.samples))
+
+    def share(self, job: MeasureJob, sink: RunSink, share: Share, progress: Progress | None) -> None:
+        """Run the batches of a share."""
+        from repflow.capture.measure import measure_share
+        from repflow.studies.engine.sink import ShareSink
+
+        assert job.options is not None
+        own = ShareSink(sink.run, share)
+        measure_share(job.model, job.prompts, job.options, sink=own, progress=progress)
 
     def names(self, config: MeasureConfig) -> Names:
         """Model, weights, task, length, kind of state and grid."""

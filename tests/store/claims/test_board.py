@@ -27,7 +27,7 @@ ELSEWHERE = {"machine": "another machine", "host": "far"}
 
 
 def board(folder, policy=QUICK, **worker):
-    return Board(FolderPlace(folder / OWN), Attempts(folder, lambda cell: folder / cell), Worker(**worker), policy)
+    return Board(FolderPlace(folder / OWN), Attempts(folder), Worker(**worker), policy)
 
 
 def result(value):

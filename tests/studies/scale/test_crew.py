@@ -20,7 +20,7 @@ from repflow.store.claims.board import Policy
 from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, born
 from repflow.store.claims.place import FolderPlace
-from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.cell import Cell
 from repflow.studies.scale import posts as posting
 from repflow.studies.scale.config import ScaleConfig, check_scale
 from repflow.studies.scale.crew import MOST_LOSSES, Standing, run_crew

@@ -15,14 +15,15 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from repflow.core.errors import DamagedRunError, RunLockedError, teach
 from repflow.store.claims.ledger import Entry, Kind
 from repflow.store.claims.liveness import has_ended
-from repflow.store.disk import TMP, make_folder, naming_path, refuse_links, sync_folder
+from repflow.store.disk import TMP, link_or_copy, make_folder, naming_path, refuse_links, sync_folder
 from repflow.store.listing import list_runs
 from repflow.store.lock import Lock
 from repflow.store.record import is_run
@@ -44,22 +45,46 @@ def is_whole(path: Path) -> bool:
     return bool(summaries) and summaries[0].path == path and summaries[0].finished and not summaries[0].damaged
 
 
+@dataclass(frozen=True)
+class Spot:
+    """Where the run of a cell goes.
+
+    Attributes:
+        target: its folder.
+        result: folder with its result, the same or one inside.
+        whole: whether a finished one is there.
+    """
+
+    target: Path
+    result: Path
+    whole: Callable[[Path], bool] = is_whole
+
+    @property
+    def taken(self) -> bool:
+        """Whether the finished run is there."""
+        return self.whole(self.result)
+
+
 class Attempts:
     """Work on the cells of a study in folders of their own, and results at their places.
 
     Args:
         folder: of the study.
-        result_place: where the result of a cell is, once `folder / cell` is at its place.
+        spots: where runs go that go elsewhere than `folder / cell`, by cell.
     """
 
-    def __init__(self, folder: Path, result_place: Callable[[str], Path]) -> None:
+    def __init__(self, folder: Path, spots: Mapping[str, Spot] | None = None) -> None:
         self.folder = folder
-        self.result_place = result_place
         self.work = folder / OWN / WORK
+        self._spots = spots or {}
+
+    def spot(self, cell: str) -> Spot:
+        """Where the run of a cell goes."""
+        return self._spots.get(cell) or Spot(self.folder / cell, self.folder / cell)
 
     def placed(self, cell: str) -> bool:
         """Whether the finished run of a cell is at its place."""
-        return is_whole(self.result_place(cell))
+        return self.spot(cell).taken
 
     def begin(self, cell: str, claim: Entry, before: Entry | None) -> Path:
         """Folder of runs for the work under a claim, with what was stored under the one before or at its place.
@@ -71,7 +96,7 @@ class Attempts:
         refuse_links(self.folder / OWN, self.work)
         own = self.work / claim.attempt
         make_folder(own)
-        if (self.folder / cell).exists():
+        if self.spot(cell).target.exists():
             self._take_back(cell, own)
         elif before is not None and before.attempt and before.config == claim.config:
             self._inherit(self.work / before.attempt, own, before)
@@ -79,15 +104,16 @@ class Attempts:
 
     def _take_back(self, cell: str, own: Path) -> None:
         """Move an unfinished or damaged run, left by work in place, to where it is worked on."""
-        place = self.result_place(cell)
+        spot = self.spot(cell)
+        place = spot.result
         lock = Lock(place) if place.is_dir() else None
         try:
             summaries = list_runs(place) if place.is_dir() else []
             if summaries and summaries[0].damaged:
                 raise DamagedRunError(f"{place}: {summaries[0].damaged}; `repflow verify --repair {place}` repairs it")
-            if not is_whole(place):
+            if not spot.taken:
                 with naming_path(own, 0):
-                    (self.folder / cell).rename(own / cell)
+                    spot.target.rename(own / cell)
         finally:
             if lock is not None:
                 lock.release()
@@ -114,12 +140,13 @@ class Attempts:
     def place(self, done: Entry) -> bool:
         """Move a finished run to its place; False where it is no longer where it was worked on."""
         source = self.work / done.attempt
-        main, target = source / done.cell, self.folder / done.cell
+        main, target = source / done.cell, self.spot(done.cell).target
         if not main.is_dir():
             return False
+        make_folder(target.parent)
         with suppress(FileNotFoundError):  # another worker moves them
             for other in [entry for entry in source.iterdir() if entry.name != done.cell]:
-                self._place_beside(other, self.folder / other.name)
+                self._place_beside(other, target.parent / other.name)
         with naming_path(target, 0):
             try:
                 main.rename(target)
@@ -129,7 +156,7 @@ class Attempts:
                 if error.errno not in OCCUPIED:
                     raise
                 self._check_occupied(done.cell)
-            sync_folder(self.folder)
+            sync_folder(target.parent)
         self.discard(done.attempt)
         if done.number > 2:  # there were other claims
             self.clear(done.cell)
@@ -144,7 +171,7 @@ class Attempts:
 
     def _check_occupied(self, cell: str) -> None:
         if not self.placed(cell):
-            expected = f"nothing at {self.folder / cell}, where a finished run is to go"
+            expected = f"nothing at {self.spot(cell).target}, where a finished run is to go"
             got = "a run that another command writes there, or other files"
             raise RunLockedError(teach(expected, got, "end that command or move the files; then rerun this one"))
 
@@ -185,7 +212,7 @@ def copy_stored(source: Path, target: Path) -> None:
         own.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # replaced by a later one meanwhile
             if _unchanging(path):
-                _link_or_copy(path, own)
+                link_or_copy(path, own)
             else:
                 shutil.copyfile(path, own, follow_symlinks=False)
 
@@ -201,15 +228,6 @@ def stored_files(folder: Path) -> Iterator[Path]:
 
 def _unchanging(path: Path) -> bool:
     return path.parent.name == SHARDS or path.name.startswith(UNCHANGED)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, target, follow_symlinks=False)
 
 
 def _size(path: Path) -> int:

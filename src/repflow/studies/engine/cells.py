@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
-from repflow.store.claims.attempt import OWN, Attempts
+from repflow.store.claims.attempt import OWN, Attempts, is_whole
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
 from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.liveness import Worker
@@ -19,10 +19,12 @@ from repflow.store.claims.place import FolderPlace
 from repflow.store.claims.protocol import Phase
 from repflow.store.disk import UnwritableError
 from repflow.store.lock import private, wait_for_writer
-from repflow.studies.engine.grid import Cell
+from repflow.store.merge import merge_runs
+from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.opening import check_reused
 from repflow.studies.engine.phase import tell
+from repflow.studies.engine.spot import clear_shares, spot_of, stored_shares
 from repflow.studies.engine.study import ONE
 from repflow.studies.engine.table import study_for
 
@@ -46,8 +48,9 @@ class Outcome:
         status: `finished`; `cannot run` when the request does not fit the model; `failed` for anything else, such as a
             broken checkpoint or a full disk.
         reason: why it is not finished.
-        result: the result of a finished cell.
+        result: the result of a finished cell; None for a share, and for one that was finished before and is not read.
         error: what was raised.
+        here: whether it was worked on here and now.
     """
 
     cell: Cell
@@ -56,6 +59,7 @@ class Outcome:
     reason: str = ""
     result: Result | None = None
     error: Exception | None = None
+    here: bool = False
 
 
 def run_cells(
@@ -112,9 +116,9 @@ class Bench:
         self, cells: Sequence[Cell], folder: Path, policy: Policy | None = None, worker: Worker | None = None
     ) -> None:
         self.folder = folder
-        self._places = {cell.name: study_for(cell.config).result_place(folder / cell.name) for cell in cells}
-        results = Attempts(folder, lambda cell: self._places[cell])
-        self.board = Board(FolderPlace(folder / OWN), results, worker or Worker(), policy)
+        spots = {cell.name: spot_of(folder, cell) for cell in cells}
+        self._places = {name: spot.result for name, spot in spots.items()}
+        self.board = Board(FolderPlace(folder / OWN), Attempts(folder, spots), worker or Worker(), policy)
         self._holder = HeldModel()
 
     def __enter__(self) -> Bench:
@@ -160,8 +164,10 @@ class Bench:
         if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
             return outcome if hold.release() else None
         published = hold.finish() if outcome.status == "finished" else hold.fail(outcome.status, outcome.reason)
-        if published:
+        if published and cell.share is None:
             _note(outcome, self.folder)
+        if published and outcome.status == "finished":
+            clear_shares(self.folder, cell)
         return outcome if published else None
 
     def _attempted(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome:
@@ -169,15 +175,29 @@ class Bench:
         path = self._places[cell.name]
         for fresh in (False, True):
 
-            def work(fresh: bool = fresh) -> Result:
+            def work(fresh: bool = fresh) -> Result | None:
                 out = hold.begin(fresh=fresh)
                 with private(out):
-                    return work_on(cell.config, self._holder, out, cell.name, progress)
+                    return self._done(cell, out, progress)
 
-            outcome = Outcome(cell, path, *attempt(work))
+            outcome = Outcome(cell, path, *attempt(work), here=True)
             if not isinstance(outcome.error, DamagedRunError) or not hold.inherits:
                 break
         return outcome
+
+    def _done(self, cell: Cell, out: Path, progress: Progress | None) -> Result | None:
+        """Do the work of a cell in a folder of its own: a share of a run, or a run, from its shares where there are."""
+        study = study_for(cell.config)
+        if cell.share is not None:
+            models = {ONE: self._holder.load(cell.config)} if study.one_model else None
+            study.run_share(cell.config, cell.share, models=models, out=out, name=cell.name, progress=progress)
+            return None
+        shares = stored_shares(self.folder, cell)
+        if shares and not is_whole(study.result_place(out / cell.name)):
+            tell(progress, "putting shares together")
+            merge_runs(shares, out, cell.name)
+            study.join(out, cell.name, shares)
+        return work_on(cell.config, self._holder, out, cell.name, progress)
 
     def _read(self, cell: Cell, progress: Progress | None) -> Outcome:
         """The result of a finished cell; one whose bytes were changed since is computed again, at its place."""
@@ -228,7 +248,7 @@ def work_on(config: Any, holder: HeldModel, folder: Path, name: str, progress: P
     return study.run(config, models=models, out=folder, name=name, progress=progress)
 
 
-def attempt(work: Callable[[], Result]) -> tuple[Status, str, Result | None, Exception | None]:
+def attempt(work: Callable[[], Result | None]) -> tuple[Status, str, Result | None, Exception | None]:
     """Do the work of a cell: status, reason, result and error, in the order of `Outcome`."""
     try:
         return "finished", "", work(), None

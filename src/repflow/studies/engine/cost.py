@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.table import study_for
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,12 +16,13 @@ import numpy as np
 
 from repflow.capture.run import BatchSink, MemorySink, Sink
 from repflow.store import RunFolder
-from repflow.studies.engine.sink import RunSink
+from repflow.studies.engine.sink import RunSink, first_prompt, first_prompts
 
 if TYPE_CHECKING:
     from repflow.capture import Plan
     from repflow.capture.features import FeatureShard
     from repflow.capture.run import Records
+    from repflow.studies.engine.cell import Share
 
 
 READERS = min(8, os.cpu_count() or 1)
@@ -49,11 +51,12 @@ class RunKeeper(RunSink):
     Args:
         run: the folder, open for writing.
         total: prompts of the whole study, for `repflow list`.
+        share: the part of the batches that is to be computed; None for all.
     """
 
-    def __init__(self, run: RunFolder, total: int) -> None:
+    def __init__(self, run: RunFolder, total: int, share: Share | None = None) -> None:
         super().__init__(run)
-        self.total = total
+        self.total, self.share = total, share
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any] | None = None) -> None:
         """Store a shard that holds no prompts of its own, unless `meta` says which."""
@@ -61,7 +64,7 @@ class RunKeeper(RunSink):
 
     def features(self, part: str) -> PartSink:
         """Sink for one part."""
-        return _RunPart(self.run, part, self.total)
+        return _RunPart(self.run, part, self.total, self.share)
 
 
 @contextmanager
@@ -79,6 +82,7 @@ class _RunPart:
     run: RunFolder
     part: str
     total: int
+    share: Share | None = None
 
     def plan(self, fresh: Callable[[], Plan]) -> Plan:
         from repflow.capture import Plan
@@ -98,7 +102,15 @@ class _RunPart:
         self.run.record("split", {"part": self.part, "batch": batch, "size": size})
 
     def has(self, name: str) -> bool:
-        return self.run.has_shard(f"{self.part}-{name}")
+        return self.run.has_shard(f"{self.part}-{name}") or first_prompt(name) not in self._mine
+
+    @cached_property
+    def _mine(self) -> Container[int]:
+        """Prompts that batches of this share begin with, once there is a plan."""
+        if self.share is None:
+            return range(self.total)
+        plan = next(event for event in self.run.events("plan") if event["part"] == self.part)
+        return first_prompts(plan, self.share)
 
     def write(self, name: str, records: Records) -> None:
         from repflow.capture.features import FeatureShard

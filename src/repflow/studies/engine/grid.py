@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.studies import STUDIES
 from repflow.core.trust import Trust, check_trust
+from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.loading import identity
 from repflow.studies.engine.prompts import only_fitting
 from repflow.studies.engine.table import study_for, study_named
@@ -44,19 +45,6 @@ KINDS = tuple(row.name for row in STUDIES if row.grid)
 """Studies that a grid can be made of."""
 NAME_LENGTH = 120
 HASH_DIGITS = 10
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a study.
-
-    Attributes:
-        name: name of its run, unlike that of any other configuration.
-        config: what to measure or probe.
-    """
-
-    name: str
-    config: Any
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from repflow.store import RunFolder
 if TYPE_CHECKING:
     from repflow.capture import Plan
     from repflow.capture.run import Records
+    from repflow.studies.engine.cell import Share
 
 
 class RunSink:
@@ -79,3 +80,47 @@ class RunSink:
         """Note how many prompts there are in total, once."""
         if not self.run.events("plan"):
             self.run.record("plan", {"samples": total, **facts})
+
+
+class ShareSink(RunSink):
+    """A sink that takes batches of other shares for done, so that a run over all of them computes its own alone.
+
+    Args:
+        run: the folder of the share.
+        share: which.
+    """
+
+    def __init__(self, run: RunFolder, share: Share) -> None:
+        super().__init__(run)
+        self._share = share
+        self._mine: frozenset[int] = frozenset()
+
+    def plan(self, fresh: Callable[[], Plan]) -> Plan:
+        """The plan of all prompts, the same in every share."""
+        plan = super().plan(fresh)
+        self._mine = first_prompts(self.run.events("plan")[0], self._share)
+        return plan
+
+    def has(self, name: str) -> bool:
+        """True for what is stored, and for batches that are not this share's."""
+        return super().has(name) or (name.startswith(BATCH) and first_prompt(name) not in self._mine)
+
+
+BATCH = "batch-"
+
+
+def first_prompt(batch: str) -> int:
+    """The prompt that a batch begins with, from its name.
+
+    >>> first_prompt("batch-000003-2")
+    3
+    """
+    return int(batch.split("-")[1])
+
+
+def first_prompts(plan: Mapping[str, Any], share: Share) -> frozenset[int]:
+    """Prompts of the batches that are a share's, as planned: batches that were halved since begin with one of them."""
+    from repflow.capture import Plan
+
+    batches = enumerate(Plan.from_json(plan).batches)
+    return frozenset(prompt for place, batch in batches if share.has(place) for prompt in batch)

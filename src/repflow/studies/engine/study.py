@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.cell import Share, Work
+    from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
 
 C = TypeVar("C")
@@ -36,6 +38,8 @@ LEAKY = "leaky"
 """Code of the finding on a language model that reads the tokens it predicts; no result of one goes without it."""
 ONE = "model"
 """Label of a model that is the only one of its study."""
+SHARE = "share"
+"""Line of a manifest behind which a share of a run is done."""
 
 
 @dataclass
@@ -245,6 +249,44 @@ class BaseStudy(ABC, Generic[C]):
         """Folder of runs and name with which a stored run was made."""
         return folder.parent, folder.name
 
+    def work(self, config: C, out: Path, name: str, split: int = 1) -> Work:
+        """What of a run's work many workers can do, before `run` puts it together; by default the run itself.
+
+        Args:
+            config: what to do.
+            out: folder of runs.
+            name: of the run.
+            split: see `shares`.
+        """
+        from repflow.studies.engine.cell import Cell, Work
+
+        return Work(out, (Cell(name, config, self.shares(config, split)),))
+
+    def shares(self, config: C, split: int) -> int:
+        """Into how many parts the work of a run is divided by `run_share`; 1 where it is one piece.
+
+        Args:
+            config: what to do.
+            split: parts that a user asks for, where prompts can be divided at will.
+        """
+        return 1
+
+    def run_share(
+        self,
+        config: C,
+        share: Share,
+        *,
+        models: dict[str, Model] | None,
+        out: Path,
+        name: str,
+        progress: Progress | None,
+    ) -> None:
+        """Do a part of a run's work and store it as a run without a result; see `repflow.store.merge`."""
+        raise NotImplementedError(f"the work of {self.name} cannot be divided")
+
+    def join(self, out: Path, name: str, shares: Sequence[Path]) -> None:
+        """Bring what shares have stored beside their runs to its place beside the whole run."""
+
     def check_request(self, config: C, name: str | None = None) -> None:
         """Refuse a wrong request, and a name that no run can have."""
         from repflow.store.name import check_name
@@ -320,25 +362,62 @@ class Study(BaseStudy[C], Generic[C, J]):
         """What comes once the run is finished, in this call or in an earlier one."""
         return result
 
+    def share(self, job: J, sink: RunSink, share: Share, progress: Progress | None) -> None:
+        """Do a part of the work: pieces that `share` has, kept under the names that `compute` looks for."""
+        raise NotImplementedError(f"the work of {self.name} cannot be divided")
+
+    def before_share(self, job: J, out: Path, name: str, share: Share) -> None:
+        """What comes before the folder of a share is opened."""
+        self.before(job, out, name)
+
     def conduct(self, config: C, call: Call) -> Result:
         """Check, load, prepare, describe, name, open or resume the run, compute, finish."""
         from repflow.capture.run import MemorySink
 
-        ready = call.given is not None
-        (self.check_given if ready else self.check)(config)
-        config = config if ready else readable(config)
-        loaded = self.load(config) if call.models is None else call.models
-        config = config if ready else readable(config, *loaded.values())
-        job = self.prepare(config, loaded, call.given, call.progress)
-        describe(self, job)
-        for model in job.models.values():
-            model.scans.forget()
+        job = _made_ready(self, config, call)
         if call.out is None:
             result = _computed(self, job, MemorySink(), call.progress)
             result.provenance["seconds"] = since(call.begun)
             return result
         job.take_digests()
         return _kept(self, job, call.out, call)
+
+    def run_share(
+        self,
+        config: C,
+        share: Share,
+        *,
+        models: dict[str, Model] | None,
+        out: Path,
+        name: str,
+        progress: Progress | None,
+    ) -> None:
+        """Check, load, prepare, describe, open or resume the folder, do the share, note that it is done."""
+        from repflow.studies.engine.opening import open_run
+        from repflow.studies.engine.sink import RunSink
+
+        job = _made_ready(self, config, Call(models, None, out, name, progress, CLOCK.seconds()))
+        job.take_digests()
+        self.before_share(job, out, name, share)
+        identities = {"models": job.models, "others": self.identities(job)}
+        with open_run(out, name, config=job.stored, provenance=job.provenance, **identities) as folder:
+            if not folder.events(SHARE):
+                self.share(job, RunSink(folder), share, progress)
+                folder.record(SHARE, {"number": share.number, "count": share.count})
+
+
+def _made_ready(study: Study[C, J], config: C, call: Call) -> J:
+    """A request with loaded models, prompts and everything that a run stores of it."""
+    ready = call.given is not None
+    (study.check_given if ready else study.check)(config)
+    config = config if ready else readable(config)
+    loaded = study.load(config) if call.models is None else call.models
+    config = config if ready else readable(config, *loaded.values())
+    job = study.prepare(config, loaded, call.given, call.progress)
+    describe(study, job)
+    for model in job.models.values():
+        model.scans.forget()
+    return job
 
 
 def describe(study: Study[C, J], job: J) -> None:

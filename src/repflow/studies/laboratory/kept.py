@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from repflow.core.errors import InputError, teach
+from repflow.store.disk import link_or_copy
 from repflow.store.name import check_name
 from repflow.studies.laboratory.cell import Cell
+
+PART = ".part"
+"""Ending of a model's folder that is being written."""
 
 
 def models_folder(out: Path, name: str) -> Path:
@@ -25,12 +29,24 @@ def keep_model(folder: Path, cell: Cell, network: Any, tokenizer: Any = None) ->
     """Write a model as a folder that `repflow.load` takes; whole, or not there."""
     place = model_place(folder, cell)
     if not place.exists():
-        half = place.with_name(place.name + ".part")
+        half = place.with_name(place.name + PART)
         network.save_pretrained(half)
         if tokenizer is not None:
             tokenizer.save_pretrained(half)
         half.rename(place)
     return place
+
+
+def join_models(folders: Sequence[Path], target: Path) -> None:
+    """Put models of several folders into one; whole, or not there. What is there stays."""
+    for place in [place for folder in folders if folder.is_dir() for place in sorted(folder.iterdir())]:
+        if place.is_dir() and not place.name.endswith(PART) and not (target / place.name).exists():
+            half = target / (place.name + PART)
+            half.mkdir(parents=True, exist_ok=True)
+            for file in place.iterdir():
+                (half / file.name).unlink(missing_ok=True)
+                link_or_copy(file, half / file.name)
+            half.rename(target / place.name)
 
 
 def check_kept(folder: Path, cells: Sequence[Cell]) -> None:

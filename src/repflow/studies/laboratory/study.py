@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from repflow.core.errors import InputError, PausedError, teach
+from repflow.studies.engine.cell import Share
 from repflow.studies.engine.loading import identity
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.phase import tell
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
 
 TRAINING = 6
@@ -130,8 +132,39 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
             check_kept(job.models_folder, job.config.grid())
         return result
 
+    def shares(self, config: C, split: int) -> int:
+        """Every group of models that are trained side by side; a pause would leave others waiting.
+
+        Raises:
+            InputError: it is to stop after some time.
+        """
+        from repflow.studies.laboratory.group import groups
+
+        if config.seconds is not None:
+            got = f"--seconds {config.seconds:g}"
+            remedy = "leave --seconds out: workers may be ended at any time, and the same command goes on"
+            raise InputError(teach("a training that workers may finish", got, remedy))
+        return len(groups(self, config))
+
+    def share(self, job: LaboratoryJob[C], sink: RunSink, share: Share, progress: Progress | None) -> None:
+        """Train the groups of a share."""
+        self._train(job, sink, share, progress)
+        if job.folder is not None:
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def join(self, out: Path, name: str, shares: Sequence[Path]) -> None:
+        """Kept models of all shares are kept together."""
+        from repflow.studies.laboratory.kept import join_models, models_folder
+
+        join_models([models_folder(share.parent, share.name) for share in shares], models_folder(out, name))
+
     def compute(self, job: LaboratoryJob[C], sink: Sink, progress: Progress | None) -> Result:
         """Train group after group; every model is kept as soon as it is read."""
+        self._train(job, sink, Share(0, 1), progress)
+        places = range(len(job.config.grid()))
+        return self.result(job.config, [(sink.load(shard_name(at)), sink.meta(shard_name(at))) for at in places])
+
+    def _train(self, job: LaboratoryJob[C], sink: Sink, share: Share, progress: Progress | None) -> None:
         from repflow.models.devices import resolve_device
         from repflow.studies.laboratory.cost import cost_words
         from repflow.studies.laboratory.group import groups
@@ -140,7 +173,7 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         bench = _Bench(self, job, sink, progress, resolve_device(config.device), began)
         cells, parts = config.grid(), groups(self, config)
         for number, group in enumerate(parts):
-            if all(sink.has(shard_name(place)) for place in group):
+            if not share.has(number) or all(sink.has(shard_name(place)) for place in group):
                 continue
             words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {len(group)} models"
             tell(progress, words, number, len(parts))
@@ -149,8 +182,6 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
             bench.group(group, f"group-{number:03d}")
             if progress is not None:
                 progress(min(len(cells), group[-1] + 1), len(cells), 0)
-        places = range(len(cells))
-        return self.result(config, [(sink.load(shard_name(at)), sink.meta(shard_name(at))) for at in places])
 
     def result(self, config: C, cells: list[tuple[dict[str, np.ndarray], Mapping[str, Any]]]) -> Result:
         """Arrays over all cells; what a model has not is NaN."""

@@ -13,6 +13,7 @@ from repflow.studies.probe.config import ProbeConfig
 if TYPE_CHECKING:
     import numpy as np
 
+    from repflow.capture import Plan
     from repflow.capture.features import FeatureShard
     from repflow.capture.run import Progress
     from repflow.models import Model
@@ -56,9 +57,18 @@ def extract(
     model: Model, prompts: Prompts, config: ProbeConfig, sink: PartSink, progress: Progress | None = None
 ) -> list[FeatureShard]:
     """Run the prompts once and keep the features of every state; what the sink holds is not run again."""
+    from repflow.capture.run import batch_name
+
+    plan = run_features(model, prompts, config, sink, progress)
+    return sink.shards([batch_name(batch) for batch in plan.batches])
+
+
+def run_features(
+    model: Model, prompts: Prompts, config: ProbeConfig, sink: PartSink, progress: Progress | None = None
+) -> Plan:
+    """Run the prompts that the sink does not hold; returns the plan with its splits."""
     from repflow.capture import make_plan, run_plan
     from repflow.capture.features import FeatureMeter
-    from repflow.capture.run import batch_name
 
     places = readings(config)
     plan = sink.plan(
@@ -66,8 +76,7 @@ def extract(
             prompts.lengths, width=model.width, itemsize=model.dtype.itemsize, batch_size=config.batch_size
         )
     )
-    plan = run_plan(model, prompts, plan, lambda: [FeatureMeter(places)], sink, kind=config.states, progress=progress)
-    return sink.shards([batch_name(batch) for batch in plan.batches])
+    return run_plan(model, prompts, plan, lambda: [FeatureMeter(places)], sink, kind=config.states, progress=progress)
 
 
 class _Enough(Exception):

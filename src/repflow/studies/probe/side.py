@@ -13,7 +13,7 @@ from repflow.studies.engine.phase import tell
 from repflow.studies.probe.config import ProbeConfig
 from repflow.studies.probe.fits import ChosenStates, Fitter, Problem, chosen_states, spread_out
 from repflow.studies.probe.groups import Groups
-from repflow.studies.probe.part import extract, key_tokens, labels_of, readings
+from repflow.studies.probe.part import extract, key_tokens, labels_of, readings, run_features
 
 if TYPE_CHECKING:
     from repflow.capture.features import FeatureShard, StoredFeatures
@@ -53,6 +53,12 @@ class Side:
     def n_states(self) -> int:
         """States, without the final norm's."""
         return self.model.state_count(self.config.states)
+
+    def read(self) -> None:
+        """Run the model where states are not there yet, and where they are this share's."""
+        for number in range(self.prompts.n_parts):
+            sink = self.keeper.features(f"{self.name}-{number}")
+            run_features(self.model, self.prompts.part(number), self.config, sink, self.progress)
 
     @cached_property
     def shards(self) -> list[list[FeatureShard]]:

@@ -164,6 +164,15 @@ class ProbeStudy:
             result.findings.append(Finding("equal_weights", None, text))
         return result
 
+    def read(self, keeper: Keeper) -> None:
+        """Read the states that the keeper asks for, without fitting anything to them."""
+        tell(self.progress, "reading states")
+        Side("model", self.config, self.model, self.prompts, keeper, self._shifted(0)).read()
+        if self.config.twin is not None:
+            config = twin_config(self.config)
+            twin = _load_twin(config, self.model)
+            Side("twin", config, twin, self.prompts, keeper, self._shifted(sum(self.prompts.samples))).read()
+
     def _add_controls(self, table: ProbeTable, side: Side) -> None:
         if "task" in self.config.controls and self.splits.control:
             fit = side.fitter.fit("model-control", side.problems(self.splits, keys=True), table.recipe)

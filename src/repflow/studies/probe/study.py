@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.store import RunFolder
+    from repflow.studies.engine.cell import Share
+    from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
     from repflow.studies.probe.steps import ProbeStudy
 
@@ -110,6 +112,23 @@ class Probe(Study[ProbeConfig, ProbeJob]):
             return steps.result(MemoryKeeper())
         with passing_keeper(steps.total) as keeper:
             return steps.result(keeper)
+
+    def shares(self, config: ProbeConfig, split: int) -> int:
+        """Prompts can be divided at will; fits, answers and the lens come when the states are together."""
+        return max(1, min(split, config.samples))
+
+    def before_share(self, job: ProbeJob, out: Path, name: str, share: Share) -> None:
+        """Leaks are a question to all prompts: the first share asks it for all."""
+        assert job.steps is not None
+        if share.number == 0:
+            job.steps.check_leaks()
+
+    def share(self, job: ProbeJob, sink: RunSink, share: Share, progress: Progress | None) -> None:
+        """Read the states of a share's batches, the twin's too."""
+        from repflow.studies.engine.feature_sink import RunKeeper
+
+        assert job.steps is not None
+        job.steps.read(RunKeeper(sink.run, job.steps.total, share))
 
     def after(self, job: ProbeJob, folder: RunFolder, result: Result) -> Result:
         """Drop features that are not to be kept."""

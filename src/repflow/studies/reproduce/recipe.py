@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.core.recipes import RecipeRow, recipe_row
-from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.loading import identity
 from repflow.studies.engine.naming import Names
 from repflow.studies.reproduce.config import ReproduceConfig

@@ -25,6 +25,7 @@ from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, check
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Finding, Result
+    from repflow.studies.engine.cell import Work
 
 __all__ = ["STUDY", "ReproduceConfig", "plan", "reproduce", "run", "run_name"]
 
@@ -138,6 +139,16 @@ class Reproduce(BaseStudy[ReproduceConfig]):
     def check(self, config: ReproduceConfig) -> None:
         """Refuse what no recipe is, and what its own studies refuse."""
         plan(config, "runs")
+
+    def work(self, config: ReproduceConfig, out: Path, name: str, split: int = 1) -> Work:
+        """Its runs, each divided as its own study divides it; tiny models are made at once."""
+        from repflow.studies.engine.cell import Cell, Work
+
+        whole = plan(config, out)
+        make_tiny(whole.folder / MODELS, [model.made_here for model in whole.models.values() if model.made_here])
+        by_name = {cell.name: cell.config for cell in whole.cells}
+        cells = [Cell(name, own, study_for(own).shares(own, split)) for name, own in by_name.items()]
+        return Work(whole.folder, tuple(cells))
 
     def conduct(self, config: ReproduceConfig, call: Call) -> Result:
         """Run what is missing of a recipe, compare and store."""

@@ -17,6 +17,7 @@ class ScaleConfig:
 
     workers: int | None = option(None, "processes that share the cells; with GPUs by default one per GPU")
     per_gpu: int = option(1, "workers on each GPU")
+    split: int = option(1, "shares into which the prompts of each measure or probe are divided")
     threads: int | None = option(None, "CPU threads of each worker; default: all divided by the workers")
     engine: str = option("local", "who starts workers: local (processes here), ray, slurm")
     address: str | None = option(None, "Ray cluster to join, such as HOST:6379; default: one started here")
@@ -32,7 +33,8 @@ class ScaleConfig:
 
 def check_scale(config: ScaleConfig) -> None:
     """Refuse options that do not go together, before anything is read; imports neither torch nor an engine."""
-    check_least([("--workers", config.workers, 1), ("--per-gpu", config.per_gpu, 1), ("--threads", config.threads, 1)])
+    numbers = {"--workers": config.workers, "--per-gpu": config.per_gpu, "--threads": config.threads}
+    check_least([(name, count, 1) for name, count in {**numbers, "--split": config.split}.items()])
     if config.engine not in ENGINES:
         raise InputError(teach(f"--engine {', '.join(ENGINES)}", repr(config.engine), nearest(config.engine, ENGINES)))
     if config.worker and config.many:

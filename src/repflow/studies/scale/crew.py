@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repflow.core.errors import RepflowError, StoreError
-from repflow.store.claims.attempt import OWN, Attempts, is_whole
+from repflow.store.claims.attempt import OWN, Attempts
 from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.store.claims.place import FolderPlace
@@ -53,9 +53,7 @@ class Standing:
         """Look at what is there."""
         self._place = FolderPlace(self.order.folder / OWN)
         self._weights = {cell.name: max(1, weight(cell)) for cell in self.order.cells}
-        for cell in self.order.cells:
-            if is_whole(self.order.result_place(cell.name)):
-                self.finished.add(cell.name)
+        self.finished |= {name for name, spot in self.order.spots().items() if spot.taken}
         self.refresh()
         self.before = sum(self._weights[name] for name in self.over)
 
@@ -85,6 +83,12 @@ class Standing:
             for token, beat in beats.items()
             if beat and not has_ended(beat["machine"], beat["pid"], beat["born"])
         }
+
+    def reasons(self) -> dict[str, str]:
+        """Why shares failed, by name: no later table shows them, as it does cells."""
+        shares = [cell.name for cell in self.order.cells if cell.share is not None and cell.name in self.failed]
+        entries = {name: last_entry(self._place, name) for name in shares}
+        return {name: entry.reason for name, entry in entries.items() if entry is not None}
 
     def seconds_left(self, now: float | None = None) -> float | None:
         """Time until all is done if cells go on at the pace of this command; None before the first has ended."""
@@ -161,7 +165,7 @@ def _answer(
 def _sweep(order: Order, session: str) -> None:
     """Delete what only living workers need: marks, heartbeats of killed ones, what is left of finished work."""
     place = FolderPlace(order.folder / OWN)
-    Attempts(order.folder, order.result_place).sweep()
+    Attempts(order.folder, order.spots()).sweep()
     try:
         shutil.rmtree(order.folder / OWN / MARKS / session, ignore_errors=True)
         for token in place.names(WORKERS):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from repflow.store.claims.attempt import Spot
+from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cells import model_key
-from repflow.studies.engine.grid import Cell
+from repflow.studies.engine.spot import spot_of
 from repflow.studies.engine.table import study_for
 
 BLOCK = 64
@@ -30,13 +31,18 @@ class Order:
     cells: tuple[Cell, ...]
     base: Path = field(default_factory=Path.cwd)
 
-    def result_place(self, name: str) -> Path:
-        """Where the result of a cell is."""
-        return self._places.get(name, self.folder / name)
+    def spots(self) -> dict[str, Spot]:
+        """Where runs of cells go."""
+        return {cell.name: spot_of(self.folder, cell) for cell in self.cells}
 
-    @cached_property
-    def _places(self) -> dict[str, Path]:
-        return {cell.name: study_for(cell.config).result_place(self.folder / cell.name) for cell in self.cells}
+    def stages(self) -> list[Order]:
+        """What can be done at once: shares of divided cells, and cells of one piece; then the divided ones."""
+        open_ = [cell for cell in self.cells if cell.split > 1 and not spot_of(self.folder, cell).taken]
+        if not open_:
+            return [self]
+        pieces = [cell for cell in self.cells if cell.split == 1]
+        shares = [share for cell in open_ for share in cell.shares()]
+        return [replace(self, cells=(*shares, *pieces)), replace(self, cells=tuple(open_))]
 
     def at_work(self) -> list[Cell]:
         """Cells in the order of working: those of one model in a row, the longest first."""
@@ -46,6 +52,11 @@ class Order:
         return [cell for group in groups.values() for cell in sorted(group, key=weight, reverse=True)]
 
 
+def divided(cell: Cell, split: int) -> Cell:
+    """A cell with as many shares as its study makes of it."""
+    return replace(cell, split=study_for(cell.config).shares(cell.config, split))
+
+
 def _model_of(cell: Cell) -> Any:
     study = study_for(cell.config)
     return (study.name, model_key(cell.config)) if study.one_model else study.name
@@ -53,7 +64,8 @@ def _model_of(cell: Cell) -> Any:
 
 def weight(cell: Cell) -> int:
     """What a cell costs beside others of its model: tokens that it reads."""
-    return study_for(cell.config).reads(cell.config)[1]
+    tokens = study_for(cell.config).reads(cell.config)[1]
+    return tokens if cell.share is None else tokens // cell.share.count
 
 
 def rotated(cells: Sequence[Cell], number: int, count: int) -> list[list[Cell]]:

@@ -19,7 +19,7 @@ from repflow.studies.scale.order import Order, rotated
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
-    from repflow.studies.engine.grid import Cell
+    from repflow.studies.engine.cell import Cell
 
 MARKS = "marks"
 TAKEN, OVER = "taken", "over"
@@ -170,10 +170,9 @@ class Round:
     def _count(self, outcome: Outcome) -> None:
         if isinstance(outcome.error, UnwritableError):
             raise outcome.error
-        if outcome.result is not None:
-            self.tally.finished += 1
-        elif outcome.error is not None:
-            self.tally.failed += 1
+        if outcome.here:
+            self.tally.finished += outcome.status == "finished"
+            self.tally.failed += outcome.status != "finished"
 
 
 def _name(block: list[Cell]) -> str:

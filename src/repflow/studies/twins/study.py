@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,8 @@ from repflow.studies.twins.verdict import (
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.core.results import Finding, Result
+    from repflow.studies.engine.cell import Cell, Work
     from repflow.studies.engine.cells import Outcome
-    from repflow.studies.engine.grid import Cell
 
 INITS = ("default", "gaussian:0.02", "gaussian:0.1", "gaussian:0.02+residual", "xavier", "xavier:0.5", "he")
 LENGTHS = ("128", "512", "2K")
@@ -179,7 +179,8 @@ def cell_config(config: TwinsConfig, weights: str, length: int, seed: int, ablat
 
 def cells(config: TwinsConfig) -> dict[Key, Cell]:
     """Cells by ablation ("" for none), weights, length and number of the seed; those that share a model in a row."""
-    from repflow.studies.engine.grid import Cell, cell_name
+    from repflow.studies.engine.cell import Cell
+    from repflow.studies.engine.grid import cell_name
 
     plan = {}
     for ablation in ("", *config.ablate):
@@ -206,6 +207,16 @@ class Twins(BaseStudy[TwinsConfig]):
         """Measure every cell and judge; the study is a folder in `out`, with a run per cell and the run `summary`."""
         progress = call.progress
         return judged(config, call.out, call.name, progress=None if progress is None else lambda _: progress)
+
+    def work(self, config: TwinsConfig, out: Path, name: str, split: int = 1) -> Work:
+        """Its cells, divided as runs of `measure` are."""
+        from repflow.studies.engine.cell import Work
+        from repflow.studies.engine.table import study_for
+
+        _check_model(config)
+        whole = cells(readable(config)).values()
+        divided = [replace(cell, split=study_for(cell.config).shares(cell.config, split)) for cell in whole]
+        return Work(out / name, tuple(divided))
 
     def reads(self, config: TwinsConfig) -> tuple[int, int]:
         """Every kind of weights reads the same prompts, whole and without each set of parts."""

@@ -17,8 +17,8 @@ from repflow.models.weights import digest as scheme
 from repflow.store import read_record, verify
 from repflow.store.canonical import seal
 from repflow.studies import measure
-from repflow.studies.engine.cells import run_cells
 from repflow.studies.engine.cell import Cell
+from repflow.studies.engine.cells import run_cells
 from tests.models.tiny_configs import CONFIGS, tiny_config, tiny_model
 
 EDITS = [

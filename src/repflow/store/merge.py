@@ -17,7 +17,7 @@ PLAN = "plan"
 
 
 def merge_runs(shares: Sequence[Path], parent: Path, name: str) -> None:
-    """Put shards and notes of shares into the run `parent/name`, which is created, or goes on where it was cut.
+    """Put shards and notes of shares into the run `parent/name`, which is created, or resumed.
 
     The bytes of shards are not copied where the file system has hard links. Machines, versions or devices that differ
     between shares become a finding of the result, as those of a resumed run do. A share that divided the prompts into

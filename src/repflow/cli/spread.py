@@ -36,7 +36,7 @@ def run_command(words: Sequence[str], scale: ScaleConfig, misplaced: Sequence[st
         misplaced: options of `repflow run` that were typed and mean nothing to another command.
 
     Raises:
-        InputError: it is no command, one whose work is a single piece, or an option stands before the command.
+        InputError: not a command, one whose work is a single piece, or an option stands before the command.
     """
     from repflow.cli.commands import ENTRIES, built
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 import typer
 
+from repflow.core.studies import STUDIES
+
 HEAVY = ("torch", "transformers", "plotly", "pandas", "matplotlib")
 EVERY_HELP = f"""
 import json, sys
@@ -150,12 +152,13 @@ def test_lists_show_what_they_start_with(cli):
 
 
 def test_lengths_are_explained_wherever_one_can_be_typed(cli):
-    """1K is 1,000: recall alone takes plain numbers."""
+    """1K is 1,000: laboratories alone take plain numbers."""
     from repflow.cli.main import app
 
+    plain = {row.command for row in STUDIES if row.trains} | {"theory apply"}
     for words in words_of(typer.main.get_command(app)):
         text = " ".join(cli(*words.split(), "--help-all").out.split())
-        if "--length" in text and words not in ("recall", "theory apply"):
+        if "--length" in text and words not in plain:
             assert "1K is 1,000" in text, words
 
 

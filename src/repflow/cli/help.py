@@ -25,7 +25,7 @@ USUAL = frozenset(
     {
         *("task", "text", "length", "lengths", "samples", "init", "twin", "states", "metrics", "device"),
         *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
-        *("flow_run", "probe_run", "init_b", "rates", "cells", "steps", "seconds", "keep_models"),
+        *("flow_run", "probe_run", "init_b", "rates", "steps", "seconds"),
         *("images", "regions", "replace", "targets", "rows", "layers", "widths", "shares"),
         *("held_out", "test_texts", "match_row"),
         *("workers", "engine", "retry_failed"),

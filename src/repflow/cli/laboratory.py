@@ -25,9 +25,7 @@ def laboratory_command(row: StudyRow) -> Callable[..., None]:
 
     @with_options(study.config)
     def command(
-        out: Annotated[
-            Path, typer.Option("--out", help="folder of runs; half-trained models lie beside the run")
-        ] = RUNS,
+        out: Annotated[Path, typer.Option("--out", help="folder of runs")] = RUNS,
         name: Annotated[str | None, typer.Option("--name", help="name of the run")] = None,
         as_json: AS_JSON = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it costs, and train nothing")] = False,

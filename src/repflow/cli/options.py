@@ -100,7 +100,7 @@ PANELS = {
         *("distractors", "chat_template", "match", "match_with", "bos", "calibration"),
         *("held_out", "held_out_share", "test_texts"),
     ),
-    "Images": ("images", "order", "patch", "grey"),
+    "Images": ("images", "order", "orders", "patch", "grey", "train_images", "test_images"),
     "What is replaced": ("regions", "replace", "targets", "draws"),
     "What is trained": (
         *("rows", "layers", "widths", "shares", "vocabulary", "match_row", "heads", "chunk", "sort_temperature"),
@@ -109,7 +109,7 @@ PANELS = {
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (
         *("states", "metrics", "drop", "keep_samples", "grid", "cka_form", "cka_pool", "neighbours", "share"),
-        *("attention", "units", "maps"),
+        *("attention", "units", "maps", "influence"),
         *("flow_run", "probe_run", "scale", "seeds", "at", "to", "probes", "fit_first", "fit_last", "nearest"),
     ),
     "Probes": (
@@ -120,7 +120,7 @@ PANELS = {
         *("rates", "cells", "steps", "seconds", "keep_models"),
         *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
         *("memory", "checkpoint", "last_rate", "second_beta", "dropout", "readings", "reading_tokens"),
-        "leak_positions",
+        *("leak_positions", "optimiser"),
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Many workers": ("workers", "per_gpu", "split", "threads", "engine", "address", "slurm", "retry_failed", "worker"),

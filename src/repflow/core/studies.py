@@ -195,7 +195,7 @@ STUDIES = (
         line="train classifiers of pixels, and see what their answers hang on",
         panel=PAPERS,
         examples=(
-            "repflow pixels --rows mamba,transformer --images drawn:16 --steps 2000 --dry-run    what it costs",
+            "repflow pixels --rows mamba,transformer --images drawn:16 --dry-run    what it costs",
             "repflow pixels --rows mamba,h3 --seeds 0,1,2 --images cifar-10/ --seconds 540    stops in time, goes on"
             " next time",
         ),

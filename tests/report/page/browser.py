@@ -57,6 +57,13 @@ OVERLAPS = """(chart) => {
         found.push(`${one.textContent} over ${other.textContent}`);
     }
   }
+  for (const bar of chart.querySelectorAll('.colorbar')) {
+    const title = bar.querySelector('.cbtitle text'), fill = bar.querySelector('.cbfills').getBoundingClientRect();
+    const box = title ? title.getBoundingClientRect() : fill;
+    if (title && Math.min(box.bottom, fill.bottom) > Math.max(box.top, fill.top)
+      && Math.min(box.right, fill.right) > Math.max(box.left, fill.left))
+      found.push(`${title.textContent} over its bar`);
+  }
   return found;
 }"""
 

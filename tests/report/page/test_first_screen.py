@@ -62,6 +62,13 @@ def test_four_cards_name_a_model_each_with_its_number_and_what_it_rests_on(runs)
     assert page.subtitle.endswith("Based on kvpr, 32 tokens, 3 prompts.")
 
 
+@pytest.mark.parametrize(("near", "words"), [(10, "a forgets first: half of what moves its last output"), (11, "Half")])
+def test_one_model_forgets_first_only_where_another_reaches_twice_as_far(tmp_path, near, words):
+    keep(tmp_path, "a", reached("a", half=near))
+    keep(tmp_path, "b", reached("b", half=20))
+    assert build_page([tmp_path]).subtitle.startswith(words)
+
+
 def test_equal_parameters_in_another_order_are_the_headline_where_answers_differ(tmp_path):
     keep(tmp_path, "a", answered("last", 1.0, ORDERED))
     keep(tmp_path, "b", answered("first", 0.0, ORDERED[::-1]))
@@ -88,8 +95,8 @@ def test_a_page_of_one_model_names_states_and_says_how_to_measure_the_rest(tmp_p
     assert (most.value, most.text) == ("0.90", "gpt, after block 2 of 4")
     assert (least.value, least.text) == ("0.10", "gpt, at the embedding")
     assert (reach.value, read.value) == ("", "")
-    assert "`repflow recency models/gpt`" in reach.text
-    assert "`repflow probe models/gpt`" in read.text
+    assert reach.command == "repflow recency models/gpt"
+    assert read.command == "repflow probe models/gpt --label answer"
     assert page.subtitle.startswith(
         "In gpt the tokens of a prompt are 0.10 alike at the embedding, most alike after block 2 of 4 (0.90), and 0.30 "
         "alike after the last block."

@@ -229,9 +229,10 @@ class Card:
     Args:
         title: What it is, such as "Farthest reach".
         value: The number, "" where nothing was measured.
-        text: Whose it is and where, or how to measure it.
+        text: Whose it is and where, or what was not measured.
         basis: What it rests on: task, length, prompts.
         target: Id of the figure that it comes from.
+        command: What measures it, where nothing was measured.
     """
 
     title: str
@@ -239,6 +240,7 @@ class Card:
     text: str
     basis: str = ""
     target: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)

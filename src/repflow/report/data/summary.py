@@ -301,6 +301,10 @@ def _alike_alone(one: Summary) -> str:
     return f"{begin}, most alike {one.place(one.peak)} ({top}), and {end} alike {one.place(last)}."
 
 
+FORGETS = 2
+"""A model forgets first where another reaches twice as far: less may be luck of a few prompts."""
+
+
 def reach_sentence(entries: Sequence[Summary]) -> str:
     """Which model looks back least and which most."""
     known = [(value.value, entry) for entry in entries if (value := entry.tokens_back)]
@@ -312,10 +316,12 @@ def reach_sentence(entries: Sequence[Summary]) -> str:
         assert back is not None
         between = f" (95 % interval {back.low:.0f} to {back.high:.0f})" if np.isfinite(back.low) else ""
         return f"Half of what moves the last output of {nearest.label} lies in the last {near:.0f} tokens{between}."
-    return (
-        f"{nearest.label} forgets first: half of what moves its last output lies in the last {near:.0f} tokens. In "
-        f"{farthest.label} it lies in the last {far:.0f}."
+    whose = (
+        f"{nearest.label} forgets first: half of what moves its last output"
+        if far >= FORGETS * near
+        else f"Half of what moves the last output of {nearest.label}"
     )
+    return f"{whose} lies in the last {near:.0f} tokens. In {farthest.label} it lies in the last {far:.0f}."
 
 
 def twin_sentence(entries: Sequence[Summary]) -> str:

@@ -148,7 +148,7 @@ def kind_keys(models: Sequence[PageModel]) -> list[dict[str, Any]]:
         {
             "type": "scatter",
             "mode": "markers",
-            "name": f"{kind} block",
+            "name": kind,
             "x": [None],
             "y": [None],
             "hoverinfo": "skip",

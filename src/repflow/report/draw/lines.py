@@ -82,7 +82,7 @@ def curves(
             traces += extra
             rows += table
     if any(f"final_norm/{name}" in run.result for run in runs):
-        traces.append(_key("after the final norm", "circle-open"))
+        traces.append(_key("final norm", "circle-open"))
     models = context.of(runs)
     layout: dict[str, Any] = {"yaxis": {"title": {"text": curve.title or words_of(name)}}} | strips(models)
     if curve.shapes:

@@ -16,7 +16,7 @@ HEADLINE = "figure-2"
 """Token similarity by depth; a page without it begins with its first figure."""
 MOST = 4
 """Cards of the first screen."""
-COMMANDS = {"similarity": "measure", "reach": "recency", "read-out": "probe"}
+COMMANDS = {"similarity": "measure {}", "reach": "recency {}", "read-out": "probe {} --label answer"}
 
 
 def headline(sections: Sequence[Section]) -> str:
@@ -132,4 +132,4 @@ def _missing(title: str, what: str, kind: str, entries: Sequence[Summary]) -> Ca
     """A card of what no run measured, with the command that does."""
     run = next(run for run in (entries[0].flow, entries[0].probe, entries[0].reach) if run)
     spec = str(run.facts.get("spec") or run.label)
-    return Card(title, "", f"not measured: `repflow {COMMANDS[kind]} {shlex.quote(spec)}` measures {what}")
+    return Card(title, "", f"not measured yet: {what}", command=f"repflow {COMMANDS[kind].format(shlex.quote(spec))}")

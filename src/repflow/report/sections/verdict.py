@@ -133,14 +133,14 @@ def _probe_words(run: StoredRun) -> str:
     level = f"accuracy {read_out.accuracy.value:.3f}, chance {read_out.chance:.3f}"
     if not read_out.decodable:
         return f"the {read_out.label} is not shown to be decodable ({level}{read_out.beside})"
-    level += f"; not distinguished from {_others(read_out)}" if _others(read_out) else ""
+    level += f"; {_others(read_out)} may read it as well" if _others(read_out) else ""
     place = f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}"
     where = f"the {read_out.label} is read best at {place} ({level})"
     return f"{where}; {read_out.statement}{read_out.beside}"
 
 
 def _others(read_out: ReadOut) -> str:
-    """How many states read as well as the best within the noise, "" where none does."""
+    """How many states may read as well as the best, "" where none does."""
     others = len(read_out.tied) - 1
     return f"{others} other state{'s' if others > 1 else ''}" if others > 0 else ""
 
@@ -242,7 +242,7 @@ def _row(verdict: Verdict, prefix: str) -> list[Cell]:
         row.append(None)
     read_out = ReadOut.of(probe.result) if probe else None
     if probe and read_out is not None and read_out.probed:
-        alike = f", not distinguished from {_others(read_out)}" if _others(read_out) else ""
+        alike = f", or one of {_others(read_out)}" if _others(read_out) else ""
         place = (
             f"{read_out.place(read_out.peak)} of {read_out.number(read_out.last)}{alike}"
             if read_out.decodable

@@ -142,6 +142,7 @@ class PixelCell(Cell):
 @defaults(
     {
         "regions": "tokens that are replaced in test images: windows:K, paper, START:END, first:K, last:K ...",
+        "replace": "by what: normal, data, shuffle, mean, same, other, target:CLASS; default all",
         "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
         "influence": "test images whose gradient says how much each token counts; 0 for none",
     },
@@ -152,7 +153,7 @@ class PixelCell(Cell):
     rates=listed("learning rates", ["0.001"]),
     cells=listed("these models alone: ROW:LAYERS:WIDTH:ORDER:INIT:RATE:SEED, instead of all combinations"),
     regions=listed("", ["windows:32", "paper"]),
-    steps=option(23_430, "optimiser steps of each model; default 30 epochs of 50,000 images by 64"),
+    steps=option(23_430, "optimiser steps of each model: 30 epochs of CIFAR-10"),
     batch=option(64, "images of a step"),
     clip=option(0.0, "greatest norm of a gradient; 0 for no clipping"),
     flow_samples=option(4, "test images, in grey, for flow, influence and memory of causal models; 0 for none"),

@@ -98,7 +98,7 @@ function colorbar(own = {}) {
   if (NARROW.matches) {
     const below = { orientation: "h", x: 0.5, xanchor: "center", y: 0, yanchor: "bottom", yref: "container" };
     Object.assign(bar, below, { len: 0.9, thickness: 10 });
-    if (bar.title) bar.title = { ...bar.title, side: "top" };
+    if (bar.title) bar.title = { ...bar.title, text: `${bar.title.text}<br> `, side: "top" }; // a line lower it lies on a small bar
   } else if (bar.title) bar.title = { side: "right", ...bar.title };
   if (bar.title) bar.title.font = { size: 12, color: ink("muted") };
   return bar;
@@ -288,7 +288,7 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
 
 /** Lines of the legend: Plotly gives each entry the room of the longest. */
 function legendRows(named, width) {
-  const widest = Math.max(1, ...named.map((trace) => plainName(trace.name).length)) * LETTER + 50;
+  const widest = Math.max(1, ...named.map((trace) => plainName(trace.name).length)) * LETTER + 44;
   return Math.ceil(named.length / Math.max(1, Math.floor((width - 60) / widest)));
 }
 

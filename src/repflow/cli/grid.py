@@ -73,7 +73,7 @@ def command(
         _print_cost(cost, as_json or scale.worker)
     if dry_run:
         return
-    order = Order(out / grid.name, tuple(divided(cell, scale.split) for cell in cells))
+    order = Order(out / grid.name, tuple(divided(cell, scale.split) for cell in cells), store=scale.store)
     if scale.worker:
         be_worker(order, scale)
         return
@@ -91,7 +91,9 @@ def _run(order: Order, *, retry: bool, as_json: bool) -> int:
     statuses = []
     cells = order.cells
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
-    outcomes = run_cells(cells, order.folder, progress=lambda cell: ProgressLine(numbers[cell.name]), retry=retry)
+    outcomes = run_cells(
+        cells, order.folder, progress=lambda cell: ProgressLine(numbers[cell.name]), retry=retry, store=order.store
+    )
     while True:
         with quiet():
             outcome = next(outcomes, None)

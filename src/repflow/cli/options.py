@@ -123,7 +123,18 @@ PANELS = {
         *("leak_positions", "optimiser"),
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
-    "Many workers": ("workers", "per_gpu", "split", "threads", "engine", "address", "slurm", "retry_failed", "worker"),
+    "Many workers": (
+        "workers",
+        "per_gpu",
+        "split",
+        "threads",
+        "engine",
+        "address",
+        "slurm",
+        "store",
+        "retry_failed",
+        "worker",
+    ),
     "Where and how it runs": (
         *(
             "tokenizer",

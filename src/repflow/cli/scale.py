@@ -34,6 +34,10 @@ def check_engine(scale: ScaleConfig) -> None:
         from repflow.studies.scale.slurm import check_slurm
 
         check_slurm(scale)
+    if scale.store is not None:
+        from repflow.store.claims.bucket import check_store
+
+        check_store(scale.store)
 
 
 SPREAD: ContextVar[ScaleConfig | None] = ContextVar("SPREAD", default=None)
@@ -57,11 +61,14 @@ def take_part(study: BaseStudy[Any], requests: Mapping[str, Any], out: Path) -> 
         works = [study.work(config, out, name, scale.split) for name, config in requests.items()]
     for folder in dict.fromkeys(work.folder for work in works):
         cells = [cell for work in works if work.folder == folder for cell in work.cells]
-        order = Order(folder, tuple(cells))
+        order = Order(folder, tuple(cells), store=scale.store)
         if scale.worker:
             be_worker(order, scale)
         elif cells:
             spread(order, scale)
+            _, results = order.meeting()
+            for cell in cells:
+                results.fetch(cell.name)
         for cell in cells:  # the command says by itself what went wrong, when it tries again
             (folder / f"{cell.name}.json").unlink(missing_ok=True)
     if scale.worker:

@@ -137,6 +137,21 @@ class Attempts:
         sizes = [f"{path.relative_to(source)} {_size(path)}" for path in sorted(stored_files(source))]
         return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:12]
 
+    def stage(self, claim: Entry) -> None:
+        """Nothing: whoever sees the folder sees the finished run."""
+
+    def fetch(self, cell: str) -> None:
+        """Nothing: a finished run is where it is read."""
+
+    def drop(self, cell: str) -> None:
+        """Delete a run, and what lies beside it."""
+        target = self.spot(cell).target
+        with suppress(OSError):
+            for entry in target.parent.iterdir():
+                if entry.name == cell or entry.name.startswith(f"{cell}."):
+                    shutil.rmtree(entry, ignore_errors=True)
+            target.parent.rmdir()
+
     def place(self, done: Entry) -> bool:
         """Move a finished run to its place; False where it is no longer where it was worked on."""
         source = self.work / done.attempt

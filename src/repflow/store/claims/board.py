@@ -51,8 +51,20 @@ class Results(Protocol):
     def progress(self, entry: Entry | None) -> str:
         """How far the work under a claim has come."""
 
+    def stage(self, claim: Entry) -> None:
+        """Let all workers see a finished run, before it is said to be done."""
+
     def place(self, done: Entry) -> bool:
         """Move a finished run to its place."""
+
+    def fetch(self, cell: str) -> None:
+        """Bring a finished run to where it is read."""
+
+    def drop(self, cell: str) -> None:
+        """Delete a run that was put into another one."""
+
+    def sweep(self) -> None:
+        """Delete what is left of work on finished cells."""
 
     def discard(self, attempt: str, *, only_empty: bool = False) -> None:
         """Delete the work under a claim, or only where nothing was stored."""
@@ -321,6 +333,7 @@ class Hold:
 
     def finish(self) -> bool:
         """Publish the result; False where another worker has taken over."""
+        self.board.results.stage(self.claim)
         state = self._ended(Kind.DONE)
         while state.phase in (Phase.LOOK, Phase.PLACE):
             state = step(state, self.world)

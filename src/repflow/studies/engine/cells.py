@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
-from repflow.store.claims.attempt import OWN, Attempts, is_whole
+from repflow.store.claims.attempt import is_whole
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
 from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.liveness import Worker
-from repflow.store.claims.place import FolderPlace
 from repflow.store.claims.protocol import Phase
 from repflow.store.disk import UnwritableError
 from repflow.store.lock import private, wait_for_writer
@@ -24,7 +23,7 @@ from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.opening import check_reused
 from repflow.studies.engine.phase import tell
-from repflow.studies.engine.spot import clear_shares, spot_of, stored_shares
+from repflow.studies.engine.spot import meeting, spot_of, stored_shares
 from repflow.studies.engine.study import ONE
 from repflow.studies.engine.table import study_for
 
@@ -68,6 +67,7 @@ def run_cells(
     *,
     progress: Callable[[Cell], Progress] | None = None,
     retry: bool = True,
+    store: str | None = None,
 ) -> Iterator[Outcome]:
     """Run cells one after the other; a finished one is read from its run without loading its model.
 
@@ -80,11 +80,12 @@ def run_cells(
         folder: folder of the study, created where missing.
         progress: gives the callback for a cell.
         retry: try cells again that failed under an earlier call: the model may have been downloaded since.
+        store: object store where workers meet, instead of the folder.
 
     Yields:
         An outcome for each cell, in their order.
     """
-    with Bench(cells, folder, Policy(retry=retry)) as bench:
+    with Bench(cells, folder, Policy(retry=retry), store=store) as bench:
         done: dict[int, Outcome] = {}
         ready = 0
         waiting = list(range(len(cells)))
@@ -110,15 +111,20 @@ class Bench:
         folder: of the study.
         policy: how it behaves towards other workers.
         worker: who it is.
+        store: object store where workers meet, instead of the folder.
     """
 
     def __init__(
-        self, cells: Sequence[Cell], folder: Path, policy: Policy | None = None, worker: Worker | None = None
+        self,
+        cells: Sequence[Cell],
+        folder: Path,
+        policy: Policy | None = None,
+        worker: Worker | None = None,
+        store: str | None = None,
     ) -> None:
         self.folder = folder
-        spots = {cell.name: spot_of(folder, cell) for cell in cells}
-        self._places = {name: spot.result for name, spot in spots.items()}
-        self.board = Board(FolderPlace(folder / OWN), Attempts(folder, spots), worker or Worker(), policy)
+        self._places = {cell.name: spot_of(folder, cell).result for cell in cells}
+        self.board = Board(*meeting(folder, cells, store), worker or Worker(), policy)
         self._holder = HeldModel()
 
     def __enter__(self) -> Bench:
@@ -167,7 +173,8 @@ class Bench:
         if published and cell.share is None:
             _note(outcome, self.folder)
         if published and outcome.status == "finished":
-            clear_shares(self.folder, cell)
+            for share in cell.shares():
+                self.board.results.drop(share.name)
         return outcome if published else None
 
     def _attempted(self, cell: Cell, hold: Hold, progress: Progress | None) -> Outcome:
@@ -192,6 +199,8 @@ class Bench:
             models = {ONE: self._holder.load(cell.config)} if study.one_model else None
             study.run_share(cell.config, cell.share, models=models, out=out, name=cell.name, progress=progress)
             return None
+        for share in cell.shares():
+            self.board.results.fetch(share.name)
         shares = stored_shares(self.folder, cell)
         if shares and not is_whole(study.result_place(out / cell.name)):
             tell(progress, "putting shares together")
@@ -204,6 +213,7 @@ class Bench:
         path = self._places[cell.name]
 
         def work() -> Result:
+            self.board.results.fetch(cell.name)
             stored = stored_result(path)
             if stored is None:
                 return work_on(cell.config, self._holder, self.folder, cell.name, progress)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
-from repflow.store.claims.attempt import OWN, Spot, is_whole
+from repflow.store.claims.attempt import OWN, Attempts, Spot, is_whole
+from repflow.store.claims.board import Results
+from repflow.store.claims.bucket import BucketPlace, BucketResults
+from repflow.store.claims.place import FolderPlace, Place
 from repflow.store.manifest import read_manifest
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.study import SHARE
@@ -34,11 +36,14 @@ def stored_shares(folder: Path, cell: Cell) -> list[Path]:
     return [place for share in cell.shares() if is_share(place := spot_of(folder, share).target)]
 
 
-def clear_shares(folder: Path, cell: Cell) -> None:
-    """Delete the shares of a finished cell, and what lies beside them."""
-    place, names = folder / OWN / SHARES, [share.name for share in cell.shares()]
-    with suppress(OSError):
-        for entry in place.iterdir() if names else ():
-            if any(entry.name == name or entry.name.startswith(f"{name}.") for name in names):
-                shutil.rmtree(entry, ignore_errors=True)
-        place.rmdir()
+def meeting(folder: Path, cells: Sequence[Cell], store: str | None) -> tuple[Place, Results]:
+    """Where workers meet, and where their results go: the study's folder, or a folder of its name on a store."""
+    spots = {cell.name: spot_of(folder, cell) for cell in cells}
+    spots |= {share.name: spot_of(folder, share) for cell in cells for share in cell.shares()}
+    local = Attempts(folder, spots)
+    if store is None:
+        return FolderPlace(folder / OWN), local
+    url = f"{store.rstrip('/')}/{folder.absolute().name}"
+    shares = [share for cell in cells for share in (cell, *cell.shares()) if share.share is not None]
+    wholes = {share.name: share.share.of for share in shares if share.share is not None}
+    return BucketPlace(f"{url}/{OWN}"), BucketResults(BucketPlace(url), local, wholes)

@@ -22,6 +22,7 @@ class ScaleConfig:
     engine: str = option("local", "who starts workers: local (processes here), ray, slurm")
     address: str | None = option(None, "Ray cluster to join, such as HOST:6379; default: one started here")
     slurm: list[str] = listed("of Slurm jobs: KEY=VALUE, such as partition=gpu, repeated or comma separated")
+    store: str | None = option(None, "object store where workers meet, such as s3://BUCKET/RUNS; results come to --out")
     retry_failed: bool = option(False, "try cells again that failed before")
     worker: bool = option(False, "be one worker beside others: work until nothing is left, print no table")
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repflow.core.errors import RepflowError, StoreError
-from repflow.store.claims.attempt import OWN, Attempts
+from repflow.store.claims.attempt import OWN
 from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
-from repflow.store.claims.place import FolderPlace
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
 from repflow.studies.scale.worker import MARKS, Post
@@ -51,9 +50,9 @@ class Standing:
 
     def __post_init__(self) -> None:
         """Look at what is there."""
-        self._place = FolderPlace(self.order.folder / OWN)
+        self._place, results = self.order.meeting()
         self._weights = {cell.name: max(1, weight(cell)) for cell in self.order.cells}
-        self.finished |= {name for name, spot in self.order.spots().items() if spot.taken}
+        self.finished |= {cell.name for cell in self.order.cells if results.placed(cell.name)}
         self.refresh()
         self.before = sum(self._weights[name] for name in self.over)
 
@@ -164,9 +163,11 @@ def _answer(
 
 def _sweep(order: Order, session: str) -> None:
     """Delete what only living workers need: marks, heartbeats of killed ones, what is left of finished work."""
-    place = FolderPlace(order.folder / OWN)
-    Attempts(order.folder, order.spots()).sweep()
+    place, results = order.meeting()
+    results.sweep()
     try:
+        for mark in place.names(f"{MARKS}/{session}"):
+            place.delete(f"{MARKS}/{session}/{mark}")
         shutil.rmtree(order.folder / OWN / MARKS / session, ignore_errors=True)
         for token in place.names(WORKERS):
             beat = read_beat(place, token)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from repflow.store.claims.attempt import Spot
+from repflow.store.claims.board import Results
+from repflow.store.claims.place import Place
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cells import model_key
-from repflow.studies.engine.spot import spot_of
+from repflow.studies.engine.spot import meeting
 from repflow.studies.engine.table import study_for
 
 BLOCK = 64
@@ -25,19 +26,22 @@ class Order:
         folder: of the study; runs of cells are folders in it.
         cells: in the order of the study's table.
         base: working folder that paths in configs are relative to.
+        store: object store where workers meet, instead of the folder.
     """
 
     folder: Path
     cells: tuple[Cell, ...]
     base: Path = field(default_factory=Path.cwd)
+    store: str | None = None
 
-    def spots(self) -> dict[str, Spot]:
-        """Where runs of cells go."""
-        return {cell.name: spot_of(self.folder, cell) for cell in self.cells}
+    def meeting(self) -> tuple[Place, Results]:
+        """Where workers meet, and where their results go."""
+        return meeting(self.folder, self.cells, self.store)
 
     def stages(self) -> list[Order]:
         """What can be done at once: shares of divided cells, and cells of one piece; then the divided ones."""
-        open_ = [cell for cell in self.cells if cell.split > 1 and not spot_of(self.folder, cell).taken]
+        _, results = self.meeting()
+        open_ = [cell for cell in self.cells if cell.split > 1 and not results.placed(cell.name)]
         if not open_:
             return [self]
         pieces = [cell for cell in self.cells if cell.split == 1]

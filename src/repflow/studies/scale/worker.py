@@ -71,7 +71,7 @@ def work(order: Order, post: Post, show: Callable[[Cell], Progress] | None = Non
         UnwritableError: the store is full or read-only; what was stored before is intact.
     """
     settle(order, post)
-    bench = Bench(order.cells, order.folder, post.policy, new_worker(post.session))
+    bench = Bench(order.cells, order.folder, post.policy, new_worker(post.session), order.store)
     with bench:
         round_ = Round(bench, order, post, show)
         round_.take_free()

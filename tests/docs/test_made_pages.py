@@ -7,7 +7,12 @@ import pytest
 
 from tests.docs.pages import DOCS
 
-MADE = {"make_zoo": "guides/zoo.md", "make_architecture": "architecture.md", "make_recall": "laboratories/recall.md"}
+MADE = {
+    "make_zoo": "guides/zoo.md",
+    "make_architecture": "architecture.md",
+    "make_recall": "laboratories/recall.md",
+    "make_pixels": "laboratories/pixels.md",
+}
 
 
 @pytest.fixture(params=MADE)

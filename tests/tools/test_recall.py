@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from tools.recall import carry, claims, run
+from tools import carry
+from tools.recall import claims, run
 from tools.recall.claims import CLAIMS, FACTORS, SWITCHES, Study, read_study
 
 PAIRS = (16, 32, 64)

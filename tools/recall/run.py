@@ -23,7 +23,7 @@ from repflow.core.errors import PausedError
 from repflow.core.results import Result
 from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
-from tools.recall.carry import pack, unpack
+from tools.carry import pack, unpack
 
 ROWS = {
     "core": ("right", ("none/16", "none/18", "both/16", "both+/16", "placebo/16")),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.core.intervals import Band, nested_interval
+from repflow.core.intervals import LEVEL, Band, nested_interval
 from repflow.core.results import Result
 
 CLEAN = {"h3": 0.654, "transformer": 0.580, "rwkv": 0.474, "mamba": 0.674}
@@ -92,11 +92,51 @@ def uneven(first: np.ndarray, last: np.ndarray) -> tuple[float, float]:
     return float((first - last).mean()), float(more.std(ddof=1) / np.sqrt(len(more)))
 
 
-def asymmetry_band(result: Result, cells: Sequence[int], size: int) -> Band:
+def asymmetry_band(result: Result, cells: Sequence[int], size: int, *, level: float = LEVEL) -> Band:
     """What the last tokens cost more than the first, by replacement: mean over seeds, for other seeds and images."""
     at, own = list(ends(result)).index(size), list(cells)
     values, errors = (result[name][own][..., at] for name in ("asymmetry", "asymmetry_error"))
-    return nested_interval(values, errors, result.provenance["pixels"]["images_replaced"])
+    return nested_interval(values, errors, result.provenance["pixels"]["images_replaced"], level=level)
+
+
+def attack_rates(result: Result, cells: Sequence[int], target: int | None = None) -> dict[str, np.ndarray]:
+    """Shares of other classes' images that are named as the target, of one target or the mean (cell, region).
+
+    Gives `success` with pixels of the target, and `random_pair` with those of any other class.
+    """
+    chosen = slice(None) if target is None else slice(target, target + 1)
+    return {name: result[name][list(cells)][:, chosen].mean(1) for name in ("success", "random_pair")}
+
+
+def attack_band(
+    result: Result,
+    cells: Sequence[int],
+    regions: tuple[int, int],
+    target: int | None = None,
+    *,
+    above_pairs: bool = False,
+    level: float = LEVEL,
+) -> Band:
+    """How much more often attacks succeed at one region than at another, for other seeds and images.
+
+    Args:
+        result: of a run.
+        cells: places of a model's seeds.
+        regions: places of the two.
+        target: place of a class; None for the mean over all.
+        above_pairs: whether each region's rate is taken above that of its random pairs.
+        level: of the interval.
+    """
+    rates, facts = attack_rates(result, cells, target), result.provenance["pixels"]
+    classes = len(facts["classes"])
+    attacked = facts["images_replaced"] * (classes - 1) / classes  # targets share their images
+    names = ("success", "random_pair") if above_pairs else ("success",)
+    values, error = np.zeros(len(cells)), np.zeros(len(cells))
+    for name, sign in zip(names, (1, -1), strict=False):
+        last, first = (rates[name][:, place] for place in regions)
+        values = values + sign * (last - first)
+        error = error + (last * (1 - last) + first * (1 - first)) / attacked
+    return nested_interval(values, np.sqrt(error), round(attacked), level=level)
 
 
 @dataclass(frozen=True)

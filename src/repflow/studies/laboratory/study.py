@@ -242,6 +242,8 @@ class _Bench:
             raise PausedError(_paused(config, f"at step {trained.run.steps} of {config.steps}"))
         for number, (place, cell) in enumerate(zip(places, cells, strict=True)):
             if not self.sink.has(shard_name(place)):
+                if self.left() == 0.0:
+                    raise PausedError(_paused(config, f"with {number} of {len(cells)} models of a group tested"))
                 tell(self.progress, f"{cell}: testing", number, len(cells))
                 self.read(trained, number, place, cell)
         if folder is not None:  # what is carried to another machine stays small

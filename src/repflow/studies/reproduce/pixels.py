@@ -12,8 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from repflow.core.intervals import Band, bracketed, nested_interval
-from repflow.papers.pixels import CLEAN, RELATIVE1, SSMS, TABLE1, TABLE3, asymmetry_band, bounds, drops, ends
+from repflow.core.intervals import bracketed
+from repflow.papers.pixels import (
+    CLEAN,
+    RELATIVE1,
+    SSMS,
+    TABLE1,
+    TABLE3,
+    asymmetry_band,
+    attack_band,
+    attack_rates,
+    bounds,
+    drops,
+    ends,
+)
 from repflow.spec.corruption import PAPER, scaled_region
 from repflow.studies.pixels.config import ALL, PixelsConfig
 from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, cell_name
@@ -166,20 +178,6 @@ def _models(tokens: int, printed: Any, source: str) -> Iterator[Statement]:
         yield Statement(f"{what}, {WORDS[kind]}", "no control printed", source, (KEY,), reader)
 
 
-def _attack_band(result: Result, own: Sequence[int], last: int, first: int, target: int | None) -> tuple[Band, Any]:
-    """Success at the end less that at the start, and both with their random pairs; of one target or the mean."""
-    import numpy as np
-
-    chosen = slice(None) if target is None else slice(target, target + 1)
-    rates = {name: result[name][list(own)][:, chosen].mean(1) for name in ("success", "random_pair")}
-    success, count = rates["success"], result.provenance["pixels"]["images_replaced"]
-    classes = len(result.provenance["pixels"]["classes"])
-    attacked = count * (classes - 1) / classes  # a class is not steered to itself; targets share their images
-    error = np.sqrt(sum(success[:, at] * (1 - success[:, at]) for at in (last, first)) / attacked)
-    band = nested_interval(success[:, last] - success[:, first], error, round(attacked))
-    return band, {name: 100 * value.mean(0) for name, value in rates.items()}
-
-
 def _attacked(
     result: Result, row: str, regions: tuple[str, str], horse: bool, similar: bool, init: str = "published"
 ) -> Reading:
@@ -187,9 +185,10 @@ def _attacked(
     facts, own = result.provenance["pixels"], cells_of(result, row, init)
     target = facts["targets"].index("horse") if "horse" in facts["targets"] else HORSE
     last, first = (facts["attack_regions"].index(scaled_region(region, facts["tokens"])) for region in regions)
-    band, rates = _attack_band(result, own, last, first, target if horse else None)
+    one = target if horse else None
+    band = attack_band(result, own, (last, first), one)
+    success, pair = (100 * attack_rates(result, own, one)[name].mean(0) for name in ("success", "random_pair"))
     base = 100 * float(result["base_rate"][own].mean(0)[target] if horse else result["base_rate"][own].mean())
-    success, pair = rates["success"], rates["random_pair"]
     text = (
         f"{success[last]:.1f} % at the end (random pairs {pair[last]:.1f}), {success[first]:.1f} % at the start "
         f"(random pairs {pair[first]:.1f}), without attack {base:.1f} %, difference "

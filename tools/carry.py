@@ -6,9 +6,9 @@ import io
 import tarfile
 from pathlib import Path
 
-PART, PARTS = 15 << 20, 8
+PART, PARTS = 15 << 20, 4
 """Bytes of a part, and parts that one call may bring back."""
-NAME = "recall-{:02d}.part"
+NAME = "runs-{:02d}.part"
 
 
 def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> str:
@@ -21,7 +21,7 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
         parts: parts at most.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("recall-*.part"):
+    for old in folder.glob("runs-*.part"):
         old.unlink()
     whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir()]
     finished = [entry for entry in whole if not entry.name.endswith(".training")]
@@ -36,7 +36,7 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
 
 def unpack(folder: Path, runs: Path) -> None:
     """Put the parts of a folder together again; what is there already stays, unless a part has it too."""
-    files = sorted(folder.glob("recall-*.part"))
+    files = sorted(folder.glob("runs-*.part"))
     if not files:
         raise SystemExit(f"no parts in {folder}")
     with tarfile.open(fileobj=io.BytesIO(b"".join(file.read_bytes() for file in files))) as archive:

@@ -1,0 +1,231 @@
+"""Write the measured parts of docs/laboratories/pixels.md from docs/laboratories/pixels.json.
+
+Run `python docs/make_pixels.py`; nothing is trained here. The JSON file holds what `python -m tools.pixels.run table`
+keeps of the phases that are there, finished or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.core.intervals import bracketed
+from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends
+from repflow.papers.vulnerability import Variant, end_verdict, variants
+from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, SEEDS, SIZES, Study, read_study
+from tools.pixels.run import SHARES
+
+DOCS = Path(__file__).parent
+PAGE = DOCS / "laboratories" / "pixels.md"
+NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "pixels.json").read_text(encoding="utf-8"))
+PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
+NOTHING = "Not run yet."
+CIFAR, DRAWN = "cifar10", "drawn"
+PRINTED = ("mamba", "h3", "rwkv", "transformer")
+BAR = 20.0
+"""Million tokens a second, all models side by side."""
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table of the page."""
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def whole(images: str) -> list[tuple[Study, Variant]]:
+    """Models of a set that have all their seeds."""
+    study = read_study(NUMBERS, images)
+    return [] if study is None else [(study, one) for one in variants(study.result) if len(one.cells) >= SEEDS]
+
+
+def status() -> str:
+    """What was run of every phase."""
+    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair for 100 epochs", "strong": "strong S4D"}
+    rows = []
+    for images in (CIFAR, DRAWN):
+        for phase in (*SHARES, "extension-screen", "extension-seeds"):
+            known = NUMBERS.get(f"{images}-{phase}")
+            if known is None and images == DRAWN:
+                continue
+            words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
+            done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
+            facts = [] if known is None else [f"{known['facts']['steps']:,}", str(known["facts"]["device"])]
+            rows.append([images, words, done, *(facts or ["–", "–"])])
+    return table(["images", "phase", "trained and tested", "steps", "on"], rows)
+
+
+def printed() -> str:
+    """Table 1 as printed, and ours below."""
+    regions = list(TABLE1["mamba"])
+    own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in whole(CIFAR)}
+    rows = []
+    for row in PRINTED:
+        rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{TABLE1[row][region]:.3f}" for region in regions)])
+        for init in ("published", "right"):
+            if (row, init) not in own:
+                continue
+            study, one = own[row, init]
+            places = [f"{start}:{end}" for start, end in bounds(study.result).tolist()]
+            noise = study.result["accuracy"][list(one.cells)].mean(0)[study.place("normal")]
+            clean = float(study.result["clean_accuracy"][list(one.cells)].mean())
+            numbers = [clean, *(float(noise[places.index(region)]) for region in regions)]
+            rows.append([row, f"ours, {init} initialisation", *(f"{value:.3f}" for value in numbers)])
+        if not any(name == row for name, _ in own):
+            rows.append([row, "ours", *["not run"] * (1 + len(regions))])
+    return table(["model", "", "as they are", *regions], rows)
+
+
+def claims(images: str, chosen: Any) -> str:
+    """Every claim with its rule, verdict and numbers."""
+    study = read_study(NUMBERS, images)
+    rows = []
+    for claim in chosen:
+        word, numbers = claim.verdict(study)
+        rows.append([claim.text, claim.rule, f"**{word}**", numbers])
+    return table(["claim", "shown where", "verdict", "points or correlations"], rows)
+
+
+def costs(images: str) -> str:
+    """Drops at the last and the first tokens by replacement, with the interval of their difference."""
+    models = whole(images)
+    if not models:
+        return NOTHING
+    kinds = models[0][0].result.provenance["pixels"]["replacements"]
+    rows = []
+    for study, one in models:
+        clean = 100 * study.result["test_accuracy"][list(one.cells)]
+        for tokens in SIZES:
+            size = study.size(tokens)
+            first, last = ends(study.result)[size]
+            lost = 100 * drops(study.result)[list(one.cells)].mean(0)
+            band = asymmetry_band(study.result, one.cells, size)
+            intervals = [bracketed(low, high, "+.1f", scale=100) for low, high in zip(band.low, band.high, strict=True)]
+            numbers = [f"{own[last]:.1f} / {own[first]:.1f}{more}" for own, more in zip(lost, intervals, strict=True)]
+            rows.append([one.words, f"{clean.mean():.1f} ± {clean.std(ddof=1):.1f}", str(size), *numbers])
+    return table(["model", "accuracy (%)", "tokens", *kinds], rows)
+
+
+def controls(images: str) -> str:
+    """Which asymmetries survive each replacement, over all sizes."""
+    models = whole(images)
+    if not models:
+        return NOTHING
+    kinds = models[0][0].result.provenance["pixels"]["replacements"]
+    rows = []
+    for study, one in models:
+        words = [end_verdict(study.result, one, place) for place in range(len(kinds))]
+        rows.append([one.words, *(f"{word.word} ({word.held} of {word.parts})" for word in words)])
+    return table(["model", *kinds], rows)
+
+
+def attacks(images: str) -> str:
+    """Success, random pairs and base rates, mean over targets."""
+    models = [(study, one) for study, one in whole(images) if "success" in study.result]
+    if not models:
+        return NOTHING
+    regions = models[0][0].result.provenance["pixels"]["attack_regions"]
+    rows = []
+    for study, one in models:
+        rates = {name: 100 * value.mean(0) for name, value in attack_rates(study.result, one.cells).items()}
+        base = 100 * float(study.result["base_rate"][list(one.cells)].mean())
+        shown = [f"{a:.1f} ({b:.1f})" for a, b in zip(rates["success"], rates["random_pair"], strict=True)]
+        rows.append([one.words, f"{base:.1f}", *shown])
+    return table(["model", "without attack (%)", *(f"{region} (%)" for region in regions)], rows)
+
+
+def rates(images: str) -> str:
+    """The sweep of rates."""
+    phases = [NUMBERS[name] for name in (f"{images}-screen", f"{images}-extension-screen") if name in NUMBERS]
+    rows: dict[tuple[str, str], dict[float, str]] = {}
+    for cell in (cell for phase in phases for cell in phase["cells"]):
+        value = cell.get("test_accuracy")
+        shown = "diverged" if value is None else f"{100 * value:.1f}"
+        rows.setdefault((cell["row"], cell["init"]), {})[cell["rate"]] = shown
+    if not rows:
+        return NOTHING
+    heads = sorted({rate for row in rows.values() for rate in row})
+    lines = [[row, init, *(by.get(rate, "") for rate in heads)] for (row, init), by in rows.items()]
+    return table(["row", "initialisation", *(f"rate {rate:g}" for rate in heads)], lines)
+
+
+def epochs() -> str:
+    """Whether 30 epochs give the order of 100."""
+    short, long = (NUMBERS.get(f"{CIFAR}-{phase}") for phase in ("seeds", "long"))
+    if short is None or long is None or len(long["cells"]) < 2:
+        return NOTHING
+    rows, orders = [], []
+    for count, phase in (("30", short), ("100", long)):
+        pair = {cell["row"]: cell for cell in phase["cells"] if _of_pair(cell)}
+        if len(pair) < 2:
+            return NOTHING
+        facts = phase["facts"]
+        at = facts["ends"].index(SIZES[0])
+        values = {row: (cell["test_accuracy"], cell["asymmetry"][0][at]) for row, cell in pair.items()}
+        rows += [[count, row, f"{100 * a:.1f}", f"{100 * b:+.1f}"] for row, (a, b) in values.items()]
+        orders.append([bool(np.sign(values["mamba"][n] - values["transformer"][n]) > 0) for n in (0, 1)])
+    words = "the same order" if orders[0] == orders[1] else "another order"
+    heads = ["epochs", "model", "accuracy (%)", "last 32 tokens cost more than the first, N(0, 1) (points)"]
+    return f"{table(heads, rows)}\n\n100 epochs give {words}."
+
+
+def _of_pair(cell: dict[str, Any]) -> bool:
+    return (cell["token_order"], cell["init"], cell["seed"]) == ("row", "right", 1) and cell["row"] in (
+        "mamba",
+        "transformer",
+    )
+
+
+def strong() -> str:
+    """The strong baseline."""
+    known = NUMBERS.get(f"{CIFAR}-strong")
+    if known is None or not known["cells"]:
+        return NOTHING
+    rows = [[c["cell"], f"{known['facts']['steps']:,}", f"{100 * c['test_accuracy']:.1f}"] for c in known["cells"]]
+    return table(["model", "steps", "accuracy (%)"], rows)
+
+
+def speed() -> str:
+    """What benchmarks/pixels.py measured."""
+    known = NUMBERS.get("speed")
+    if known is None:
+        return NOTHING
+    rows = []
+    for row in known["cells"]:
+        rate = row.get("million_tokens_per_second")
+        numbers = [row["failed"], "", ""] if rate is None else [f"{rate:.1f}", f"{BAR:.0f}", row["form"]]
+        rows.append([row["row"], str(row["models"]), *numbers])
+    return table(["row", "models", "million tokens/s", "bar", "form"], rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "status": status,
+    "printed": printed,
+    "paper_claims": partial(claims, CIFAR, PAPER_CLAIMS),
+    "own_claims": partial(claims, CIFAR, OWN_CLAIMS),
+    "costs": partial(costs, CIFAR),
+    "controls": partial(controls, CIFAR),
+    "attacks": partial(attacks, CIFAR),
+    "rates": partial(rates, CIFAR),
+    "epochs": epochs,
+    "strong": strong,
+    "speed": speed,
+    "drawn_costs": partial(costs, DRAWN),
+    "drawn_attacks": partial(attacks, DRAWN),
+    "drawn_claims": partial(claims, DRAWN, (*PAPER_CLAIMS, *OWN_CLAIMS)),
+}
+
+
+def page(text: str) -> str:
+    """The page with its measured parts replaced."""
+    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE}")

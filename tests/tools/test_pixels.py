@@ -1,0 +1,178 @@
+"""The pixel laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from repflow.papers.pixels import end_pairs
+from repflow.spec.corruption import PAPER, PIXELS
+from tools.pixels import run
+from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
+
+WINDOWS = [f"{at}:{at + 32}" for at in range(0, 1024, 32)]
+REGIONS = list(dict.fromkeys([*WINDOWS, *PAPER["recency-table1"], *PAPER["recency-table3"]]))
+BOUNDS = [tuple(map(int, word.split(":"))) for word in REGIONS]
+PAIRS = end_pairs(BOUNDS, 1024)
+ORDER = {"mamba": 0.3, "h3": 0.15, "rwkv": 0.35, "transformer": -0.1, "mamba+positions+mlp": 0.2, "s4d": 0.12}
+"""Asymmetry of each model; others have none."""
+
+
+def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kinds=None):
+    """Trainings of core and extension with asymmetries that are known, by N(0, 1) noise and by all else."""
+    random = np.random.default_rng(0)
+    phases = {}
+    for name, part in (("seeds", "core"), ("extension-seeds", "extension")):
+        cells = []
+        for row, order, init in run.KINDS[part]:
+            if kinds is not None and (row, order, init) not in kinds:
+                continue
+            for seed in range(seeds):
+                more = hole * ORDER.get(row, 0.0) + (published if init == "published" else 0.0)
+                cells.append(_cell(random, row, order, init, seed, more, controls, follows))
+        facts = {
+            **{"regions": REGIONS, "ends": list(PAIRS), "replacements": list(PIXELS), "tokens": 1024, "chance": 0.1},
+            **{"images_replaced": 10_000, "classes": list("abcdefghij"), "targets": list("abcdefghij")},
+            **{"attack_regions": list(PAPER["recency-fig3"]), "steps": 23_430, "device": "none"},
+        }
+        phases[f"cifar10-{name}"] = {"finished": True, "models": len(cells), "facts": facts, "cells": cells}
+    return json.loads(json.dumps(phases))
+
+
+def _cell(random, row, order, init, seed, more, controls, follows):
+    """Drops rise towards the end where a model has recency; influence does likewise, or is noise."""
+    place = np.array([(start + end) / 2048 for start, end in BOUNDS])
+    lost = 0.2 + more * (place - 0.5)
+    share = np.array([1.0, *[controls] * (len(PIXELS) - 1)])
+    noise = 0.004 * random.standard_normal((len(PIXELS), len(REGIONS)))
+    drops = share[:, None] * lost + (0.2 - 0.2 * share)[:, None] + noise
+    uneven = np.stack([drops[:, last] - drops[:, first] for first, last in PAIRS.values()], 1)
+    curve = np.exp(4 * more * place) if follows else np.exp(random.standard_normal(len(place)))
+    steered = 0.3 + (0.0 if row == "transformer" else more)
+    success = np.tile([0.3, steered, 0.3, steered], (10, 1)).clip(0, 1)
+    causal = "both" not in row
+    return {
+        **{"row": row, "token_order": order, "init": init, "seed": seed, "rate": 0.001, "layers": 3, "width": 32},
+        **{"cell": f"{row}:{seed}", "test_accuracy": 0.6, "clean_accuracy": 0.6, "accuracy": (0.6 - drops).tolist()},
+        **{"asymmetry": uneven.tolist(), "asymmetry_error": np.full(uneven.shape, 0.005).tolist()},
+        **{"success": success.tolist(), "random_pair": np.full((10, 4), 0.1).tolist(), "base_rate": [0.05] * 10},
+        **{"influence": curve.tolist(), "half_reach": float(np.exp(3 - 2 * more)) if causal else None},
+    }
+
+
+def words(claims, *args, **options):
+    study = read_study(numbers(*args, **options))
+    return {claim.text: claim.verdict(study)[0] for claim in claims}
+
+
+def test_what_is_true_of_simulated_trainings_is_said():
+    said = words(PAPER_CLAIMS)
+    reversed_transformer = (
+        "Transformer trained on reversed images: the last tokens, now the top of the image, cost more."
+    )
+    assert said.pop(reversed_transformer) == "does not hold"
+    assert set(said.values()) == {"holds"}, said
+    own = words(OWN_CLAIMS)
+    # two directions cost alike everywhere here, so that there is nothing to predict in them
+    assert own.pop("Where a window has more influence on the answer, its replacement costs more.") == "open"
+    assert set(own.values()) == {"holds"}, own
+
+
+def test_controls_decide_apart_from_noise():
+    said = words(PAPER_CLAIMS, controls=0.0)
+    assert said["Mamba: the last tokens cost more than the first, N(0, 1) noise."] == "holds"
+    assert said["Mamba: the last tokens cost more than the first, every control."] == "open"
+    turned = words(PAPER_CLAIMS, controls=-1.0)
+    assert turned["Mamba: the last tokens cost more than the first, every control."] == "does not hold"
+    mixed = "Mamba trained on reversed images: the last tokens, now the top of the image, cost more."
+    assert turned[mixed] == "partly holds"  # by noise, and not by the two controls
+
+
+def test_what_is_false_is_said_too():
+    said = words([*PAPER_CLAIMS, *OWN_CLAIMS], hole=-1.0, published=-0.2)
+    holding = {text for text, word in said.items() if word == "holds"}
+    assert "Mamba: the last tokens cost more than the first, N(0, 1) noise." not in holding
+    assert said["The published initialisation adds to Mamba's."] == "does not hold"
+    assert said["Two directions have less of it than Mamba."] == "does not hold"
+    assert said["Two directions close the hole."] == "holds"  # they have none
+    wide = words(OWN_CLAIMS, hole=0.0, published=0.0, follows=False)
+    assert set(wide.values()) <= {"holds", "open"}
+    assert wide["Where a window has more influence on the answer, its replacement costs more."] == "open"
+
+
+def test_too_few_seeds_and_models_that_are_not_there_leave_claims_open():
+    everything = (*PAPER_CLAIMS, *OWN_CLAIMS)
+    few = words(everything, seeds=2)
+    assert {word for text, word in few.items() if "Models whose" not in text and "Causal" not in text} == {"open"}
+    assert {claim.verdict(None) for claim in everything} == {("open", "not run")}
+    some = read_study(numbers(kinds=[("mamba", "row", "right")]))
+    verdicts = {claim.text: claim.verdict(some) for claim in everything}
+    assert verdicts["Mamba: the last tokens cost more than the first, N(0, 1) noise."][0] == "holds"
+    assert verdicts["Two directions close the hole."][0] == "open"
+    assert "not run" in verdicts["Two directions close the hole."][1]
+    assert read_study({}) is None
+
+
+def test_the_influence_of_windows_survives_the_table():
+    cell = run.windowed({"influence": list(range(1, 9))}, ["0:4", "4:8", "6:8"])
+    assert cell["influence"] == [10.0, 26.0, 15.0]
+
+
+SMALL = ["--images", "drawn:8", "--set", "drawn", "--regions", "windows:16,paper", "--state", "4", "--layers", "1"]
+SMALL += ["--width", "8", "--steps", "3", "--batch", "4", "--train-images", "20", "--test-images", "40"]
+SMALL += ["--rates", "0.01,0.02", "--device", "cpu"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(run, "SEEDS", (1, 2))
+    monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("transformer", "reversed", "right")))
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
+        run.main()
+
+    return call
+
+
+def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
+    there, here, parts = tmp_path / "there", tmp_path / "here", tmp_path / "parts"
+    with pytest.raises(SystemExit, match="run drawn-screen first"):
+        small("seeds", *SMALL, "--out", there)
+    small("screen", *SMALL, "--out", there, "--seconds", 0, "--keep", parts)
+    assert "stopped after 0 s, as asked" in capsys.readouterr().out
+    for phase in ("screen", "seeds"):
+        small(phase, *SMALL, "--out", here, *(["--from", parts] if phase == "screen" else []))
+        assert f"drawn-{phase} is done" in capsys.readouterr().out
+    target = tmp_path / "numbers.json"
+    (tmp_path / "speed.json").write_text('{"errors": {}, "rows": [{"row": "mamba"}]}')
+    small("table", "--out", here, "--to", target, "--speed", tmp_path / "speed.json")
+    stored = json.loads(target.read_text())
+    assert [stored[f"drawn-{phase}"]["models"] for phase in ("screen", "seeds")] == [2, 4]
+    assert stored["speed"]["cells"] == [{"row": "mamba"}]
+    cell = stored["drawn-seeds"]["cells"][0]
+    assert cell["row"] == "mamba"
+    assert len(cell["influence"]) == len(stored["drawn-seeds"]["facts"]["regions"])
+    study = read_study(stored, "drawn")
+    assert study.result["influence"].shape == (4, 64)
+    assert {claim.verdict(study)[0] for claim in (*PAPER_CLAIMS, *OWN_CLAIMS)} == {"open"}
+
+
+def test_every_row_of_the_study_is_a_model():
+    from repflow.studies.pixels.config import check
+
+    options = run.argparse.Namespace(
+        **{"extension": False, "rates": "0.001,0.01", "cell": None, "layers": 3, "width": 32, "state": None},
+        **{"images": "drawn", "batch": 64, "seconds": 480.0, "train_images": None, "test_images": 2000},
+        **{"regions": "windows:32,paper", "device": None, "steps": run.STEPS},
+    )
+    for options.extension in (False, True):
+        for phase in run.SHARES:
+            check(run.config_of(phase, options, []))
+    assert run.rate_of(("mamba", "reversed", "right"), [_screened(0.001, 0.5), _screened(0.01, 0.6)], 1.0) == 0.01
+    assert run.rate_of(("h3", "row", "right"), [], 0.001) == 0.001
+
+
+def _screened(rate, accuracy):
+    return {"row": "mamba", "init": "right", "rate": rate, "test_accuracy": accuracy}

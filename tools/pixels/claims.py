@@ -1,0 +1,365 @@
+"""What the pixel laboratory claims, fixed before the data, and how its numbers decide.
+
+A model's asymmetry is what its last tokens cost more than its first, in accuracy, of equally many tokens. Each claim is
+cut into parts, each with a 95 % interval: of one model's asymmetry for other seeds and other images, of a difference of
+two models' over seeds, of rank correlations over models. Parts of models that are not trained are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
+from repflow.core.results import Result
+from repflow.core.verdict import OPEN, TAIL, WRONG, Part, Verdict, decide
+from repflow.papers.pixels import CONTROLS, asymmetry_band, attack_band, bounds, correlations, ends, windows
+from repflow.papers.vulnerability import Variant, difference, variants
+from repflow.spec.corruption import PAPER, scaled_region
+from repflow.studies.laboratory.effect import rank_correlation
+from repflow.studies.pixels.study import STUDY
+
+SIZES = (32, 96)
+"""Tokens at an end, of 1,024: those of Table 1."""
+ALL_SIZES = (10, 32, 96, 256)
+"""With those of Table 3."""
+CLOSED = 0.05
+"""Asymmetry, in accuracy, below which a hole counts as closed."""
+SIMILAR = 0.1
+"""Difference of success rates up to which they are similar."""
+USUAL = ("normal", "data", "same")
+"""Replacements that differences are asked of: the paper's, and two that a model may have seen."""
+NOT_RUN = "not run"
+SEEDS = 3
+NOTHING = Band(*(np.array(np.nan),) * 3)
+Question = tuple[str, Callable[[float], Band], Callable[[Band], bool | None]]
+Kind = tuple[str, str, str]
+MAMBA: Kind = ("mamba", "row", "right")
+PUBLISHED: Kind = ("mamba", "row", "published")
+TRANSFORMER: Kind = ("transformer", "row", "right")
+NAMES: dict[Kind, str] = {
+    MAMBA: "Mamba",
+    PUBLISHED: "Mamba with the published initialisation",
+    TRANSFORMER: "Transformer",
+    ("h3", "row", "right"): "H3",
+    ("rwkv", "row", "right"): "RWKV",
+}
+
+
+def above(band: Band) -> bool | None:
+    """Shown to be more than 0, or less."""
+    return True if band.low > 0 else False if band.high < 0 else None
+
+
+def at_most(band: Band) -> bool | None:
+    """Shown to be at most 0, or more."""
+    return True if band.high <= 0 else False if band.low > 0 else None
+
+
+def within(band: Band, margin: float) -> bool | None:
+    """Shown to be as good as nothing, or more than that."""
+    inside, outside = band.low > -margin and band.high < margin, band.low > margin or band.high < -margin
+    return True if inside else False if outside else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Models with three seeds, of one set of images.
+
+    Attributes:
+        result: their numbers in the form of a run.
+    """
+
+    result: Result
+
+    def variant(self, kind: Kind) -> Variant | None:
+        """A model with all its seeds; None where some are not trained."""
+        names = ("row", "token_order", "init")
+        chosen = [one for one in variants(self.result) if tuple(one.shared[name] for name in names) == kind]
+        return chosen[0] if chosen and len(chosen[0].cells) >= SEEDS else None
+
+    def size(self, tokens: int) -> int:
+        """Tokens that stand for the paper's, in proportion."""
+        whole = self.result.provenance["pixels"]["tokens"]
+        start, end = map(int, scaled_region(f"0:{tokens}", whole).split(":"))
+        return end - start
+
+    def place(self, replacement: str) -> int:
+        """Of a replacement."""
+        return list(self.result.provenance["pixels"]["replacements"]).index(replacement)
+
+    def asymmetry(self, level: float, *, kind: Kind, tokens: int, replacement: str) -> Band:
+        """Of one model."""
+        variant = self.variant(kind)
+        if variant is None or self.size(tokens) not in ends(self.result):
+            return NOTHING
+        band = asymmetry_band(self.result, variant.cells, self.size(tokens), level=level)
+        return Band(*(part[self.place(replacement)] for part in band))
+
+    def more(self, level: float, *, one: Kind, other: Kind, tokens: int, replacement: str) -> Band:
+        """Asymmetry of one model less another's."""
+        a, b = self.variant(one), self.variant(other)
+        if a is None or b is None or self.size(tokens) not in ends(self.result):
+            return NOTHING
+        return difference(self.result, a, b, self.size(tokens), self.place(replacement), level=level)
+
+    def attacks(self, level: float, *, kind: Kind, regions: tuple[str, str], above_pairs: bool) -> Band:
+        """Success at the end less that at the start, mean over targets."""
+        variant, facts = self.variant(kind), self.result.provenance["pixels"]
+        if variant is None or "success" not in self.result:
+            return NOTHING
+        words = [scaled_region(region, facts["tokens"]) for region in regions]
+        last, first = (facts["attack_regions"].index(word) for word in words)
+        return attack_band(self.result, variant.cells, (last, first), above_pairs=above_pairs, level=level)
+
+    def ranks(self, level: float, *, kind: Kind, replacement: str) -> Band:
+        """Rank correlation of influence and cost over windows, over seeds."""
+        variant = self.variant(kind)
+        if variant is None or "influence" not in self.result:
+            return NOTHING
+        values = correlations(self.result).by_cell[list(variant.cells), self.place(replacement)]
+        return student_interval(values, level=level)
+
+    def predicted(self, level: float, *, by: str, replacement: str) -> Band:
+        """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again."""
+        known = self.predictor(by)
+        lost = self.result["asymmetry"][:, self.place(replacement), list(ends(self.result)).index(self.size(32))]
+        mine = np.flatnonzero(np.isfinite(known) & np.isfinite(lost))
+        rows = [str({name: self.result.provenance["cells"][place][name] for name in KEYS}) for place in mine]
+        if len(set(rows)) < LEAST_MODELS:
+            return NOTHING
+        ranks = rank_correlation(known[mine], lost[mine], rows)
+        low, high = (ranks.low, ranks.high) if level <= LEVEL else (np.nan, np.nan)  # its draws give 95 % alone
+        return Band(*(np.array(value) for value in (ranks.value, low, high)))
+
+    def predictor(self, by: str) -> np.ndarray:
+        """Logarithm of the half reach, or of the influence of the last window over that of the first (cell,)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if by == "reach":
+                return np.asarray(np.log(self.result["half_reach"]))
+            places = bounds(self.result)[windows(self.result)]
+            first, last = (self.result["influence"][:, start:end].sum(1) for start, end in (places[0], places[-1]))
+            return np.asarray(np.log(last) - np.log(first))
+
+
+KEYS = ("row", "token_order", "init")
+LEAST_MODELS = 5
+"""Models that a correlation over models needs."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence and the questions that decide it.
+
+    Attributes:
+        text: the sentence.
+        rule: when each part is shown.
+        questions: text, band by level, judge; given a study.
+        unit: of the numbers: points, or a correlation.
+    """
+
+    text: str
+    rule: str
+    questions: Callable[[Study], list[Question]]
+    unit: str = "points"
+
+    def parts(self, study: Study) -> list[tuple[str, Band, Part]]:
+        """Each with its band; a part that is shown at 5 % over their number carries that smaller error."""
+        asked = self.questions(study)
+        strict = max(LEVEL, 1 - 2 * WRONG / len(asked))
+        answers = []
+        for text, band_at, judge in asked:
+            band = band_at(LEVEL)
+            holds = judge(band)
+            sure = holds is not None and judge(band_at(strict)) is holds
+            answers.append((text, band, Part(text, holds, min(TAIL, WRONG / len(asked)) if sure else TAIL)))
+        return answers
+
+    def verdict(self, study: Study | None) -> tuple[str, str]:
+        """One of the four words, and the numbers behind it."""
+        if study is None:
+            return OPEN, NOT_RUN
+        parts = self.parts(study)
+        verdict: Verdict = decide([part for *_, part in parts])
+        counts = f"{verdict.held} of {verdict.parts} shown, {verdict.failed} shown not to be"
+        return verdict.word, f"{counts}; {'; '.join(self.shown(text, band) for text, band, _ in parts)}"
+
+    def shown(self, text: str, band: Band) -> str:
+        """A part with its number and interval."""
+        if not np.isfinite(band.mean):
+            return f"{text} {NOT_RUN}"
+        scale, form = (100.0, "+.1f") if self.unit == "points" else (1.0, "+.2f")
+        return f"{text} {scale * float(band.mean):{form}}{bracketed(band.low, band.high, form, scale=scale)}"
+
+
+def _uneven(
+    study: Study, kinds: Sequence[Kind], replacements: Sequence[str], sizes: Sequence[int], judge: Any
+) -> list[Question]:
+    questions: list[Question] = []
+    for kind in kinds:
+        for replacement in replacements:
+            for tokens in sizes:
+                band = partial(study.asymmetry, kind=kind, tokens=tokens, replacement=replacement)
+                questions.append((f"{replacement} {tokens}", band, judge))
+    return questions
+
+
+def _less(study: Study, one: Kind, other: Kind) -> list[Question]:
+    questions: list[Question] = []
+    for replacement in USUAL:
+        for tokens in SIZES:
+            band = partial(study.more, one=one, other=other, tokens=tokens, replacement=replacement)
+            questions.append((f"{replacement} {tokens}", band, above))
+    return questions
+
+
+def _attacks(study: Study, kind: Kind, above_pairs: bool, judge: Any) -> list[Question]:
+    pairs = (("256", ("768:1024", "0:256")), ("480", ("544:1024", "0:480")))
+    assert {region for _, both in pairs for region in both} <= set(PAPER["recency-fig3"])
+    return [
+        (f"{share} tokens", partial(study.attacks, kind=kind, regions=regions, above_pairs=above_pairs), judge)
+        for share, regions in pairs
+    ]
+
+
+def _ranks(study: Study) -> list[Question]:
+    kinds = (MAMBA, ("h3", "row", "right"), TRANSFORMER, ("mamba+both", "row", "right"))
+    return [
+        (f"{kind[0]} {replacement}", partial(study.ranks, kind=kind, replacement=replacement), above)
+        for kind in kinds
+        for replacement in ("normal", "same")
+    ]
+
+
+def _predicted(study: Study, by: str, judge: Any) -> list[Question]:
+    return [(name, partial(study.predicted, by=by, replacement=name), judge) for name in ("normal", "same")]
+
+
+def _below(band: Band) -> bool | None:
+    side = above(band)
+    return None if side is None else not side
+
+
+def _paper() -> Iterator[Claim]:
+    """What paper 2 says, and whether it survives its controls."""
+    for kind in (PUBLISHED, MAMBA, ("h3", "row", "right"), ("rwkv", "row", "right")):
+        text = f"{NAMES[kind]}: the last tokens cost more than the first"
+        yield Claim(
+            f"{text}, N(0, 1) noise.",
+            "asymmetry above 0 at 10, 32, 96 and 256 tokens",
+            partial(_uneven, kinds=[kind], replacements=["normal"], sizes=ALL_SIZES, judge=above),
+        )
+        yield Claim(
+            f"{text}, every control.",
+            f"asymmetry above 0 at 32 and 96 tokens with {', '.join(CONTROLS)}",
+            partial(_uneven, kinds=[kind], replacements=CONTROLS, sizes=SIZES, judge=above),
+        )
+    for kind in (MAMBA, TRANSFORMER):
+        turned = (kind[0], "reversed", kind[2])
+        yield Claim(
+            f"{NAMES[kind]} trained on reversed images: the last tokens, now the top of the image, cost more.",
+            "asymmetry above 0 at 32 and 96 tokens with normal, data and same",
+            partial(_uneven, kinds=[turned], replacements=USUAL, sizes=SIZES, judge=above),
+        )
+    yield Claim(
+        "Transformer: the last tokens cost no more than the first, N(0, 1) noise.",
+        "asymmetry at most 0 at 32 and 96 tokens",
+        partial(_uneven, kinds=[TRANSFORMER], replacements=["normal"], sizes=SIZES, judge=at_most),
+    )
+    for kind in (PUBLISHED, MAMBA, ("h3", "row", "right"), ("rwkv", "row", "right")):
+        for pairs in (False, True):
+            more, rule = (", each above its random pairs", " above random pairs") if pairs else ("", "")
+            yield Claim(
+                f"{NAMES[kind]}: attacks at the end succeed more often than at the start{more}.",
+                f"difference of success rates{rule} is positive with 256 and 480 of 1,024 tokens, mean over targets",
+                partial(_attacks, kind=kind, above_pairs=pairs, judge=above),
+            )
+    yield Claim(
+        "Transformer: attacks at both ends succeed alike.",
+        f"difference of success rates within ± {100 * SIMILAR:.0f} points with 256 and 480 tokens, mean over targets",
+        partial(_attacks, kind=TRANSFORMER, above_pairs=False, judge=partial(within, margin=SIMILAR)),
+    )
+
+
+def _own() -> Iterator[Claim]:
+    """What the laboratory asks beside."""
+    rule = "difference of asymmetries above 0 at 32 and 96 tokens with normal, data and same"
+    yield Claim("The published initialisation adds to Mamba's.", rule, partial(_less, one=PUBLISHED, other=MAMBA))
+    for row, text in (
+        ("mamba+both", "Two directions"),
+        ("mamba+both+first", "Two directions with the class token first"),
+        ("mamba+both+middle", "Two directions with the class token in the middle"),
+    ):
+        kind = (row, "row", "right")
+        yield Claim(f"{text} have less of it than Mamba.", rule, partial(_less, one=MAMBA, other=kind))
+        yield Claim(
+            f"{text} close the hole.",
+            f"asymmetry within ± {100 * CLOSED:.0f} points at 32 and 96 tokens with normal, data and same",
+            partial(_uneven, kinds=[kind], replacements=USUAL, sizes=SIZES, judge=partial(within, margin=CLOSED)),
+        )
+    yield Claim(
+        "Mamba with positions and MLPs still has more of it than the Transformer.",
+        rule,
+        partial(_less, one=("mamba+positions+mlp", "row", "right"), other=TRANSFORMER),
+    )
+    yield Claim(
+        "Mamba has more of it than a Transformer without positions and MLPs.",
+        rule,
+        partial(_less, one=MAMBA, other=("transformer-positions-mlp", "row", "right")),
+    )
+    yield Claim(
+        "Where a window has more influence on the answer, its replacement costs more.",
+        "rank correlation over windows above 0, over seeds, in Mamba, H3, Transformer and two directions",
+        _ranks,
+        "correlation",
+    )
+    yield Claim(
+        "Models whose last window has more influence than their first have more of it.",
+        "rank correlation over models above 0, models drawn again",
+        partial(_predicted, by="influence", judge=above),
+        "correlation",
+    )
+    yield Claim(
+        "Causal models whose influence reaches less far (repflow recency) have more of it.",
+        "rank correlation of half reach and asymmetry over models below 0, models drawn again",
+        partial(_predicted, by="reach", judge=_below),
+        "correlation",
+    )
+
+
+PAPER_CLAIMS, OWN_CLAIMS = tuple(_paper()), tuple(_own())
+
+
+def read_study(numbers: Mapping[str, Any], images: str = "cifar10") -> Study | None:
+    """The models of core and extension that are tested so far; None where there are none.
+
+    Args:
+        numbers: as `tools.pixels.run table` writes them.
+        images: name of the set.
+    """
+    phases = [numbers.get(f"{images}-{name}") for name in ("seeds", "extension-seeds")]
+    there = [phase for phase in phases if phase is not None and phase["cells"]]
+    if not there:
+        return None
+    facts = there[0]["facts"]
+    if any(phase["facts"]["regions"] != facts["regions"] for phase in there):
+        raise ValueError(f"phases of {images} with other regions: run them alike")
+    cells = [cell for phase in there for cell in phase["cells"] if "asymmetry" in cell]
+    if not cells:
+        return None
+    names = [name for name in STUDY.tested if all(name in cell for cell in cells) and name != "influence"]
+    arrays = {name: np.array([cell[name] for cell in cells], dtype=np.float64) for name in names}
+    arrays["half_reach"] = np.array([cell.get("half_reach") for cell in cells], dtype=np.float64)
+    axes = {name: ("cell", *STUDY.tested.get(name, ())) for name in arrays}
+    result = Result(arrays, axes, {}, {"pixels": facts, "cells": cells})
+    # a window's influence stands at its first token: sums over windows, which alone are asked for, are the same
+    spread = np.zeros((len(cells), facts["tokens"]))
+    chosen, places = windows(result), bounds(result)
+    for row, cell in enumerate(cells):
+        spread[row, places[chosen, 0]] = np.array(cell["influence"])[chosen]
+    result.arrays["influence"], result.axes["influence"] = spread, ("cell", "token")
+    return Study(result)

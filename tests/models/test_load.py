@@ -254,6 +254,23 @@ def test_encoders_are_refused_by_name(model_type, tmp_path, offline):
             load(spec)
 
 
+def test_language_models_beside_a_vision_tower_or_without_a_head(tmp_path, offline):
+    """Those that transformers has in no class of causal language models."""
+    for model_type in ("glm5_next", "glm5_next_text"):
+        live = load(tiny_model(model_type))
+        model = load(save_tiny(model_type, tmp_path / model_type))
+        assert (model.digest(), model.layer_kinds) == (live.digest(), ["recurrent", "attention"] * 2)
+
+
+def test_a_model_without_tokens_is_refused_for_that(tmp_path, offline):
+    options = {name: value for name, value in TINY.items() if name != "vocab_size"}
+    AutoModel.from_config(AutoConfig.for_model("vit", **options)).save_pretrained(tmp_path / "m")
+    with pytest.raises(
+        UnsupportedModelError, match=r"ViTModel raised .*; repflow reads decoders that run on token ids alone"
+    ):
+        load(tmp_path / "m")
+
+
 def test_an_encoders_class_as_a_decoder_is_a_decoder():
     config = AutoConfig.for_model("bert", **TINY, is_decoder=True)
     assert load(AutoModel.from_config(config)).layer_kinds == ["attention", "attention"]

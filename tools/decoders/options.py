@@ -205,6 +205,16 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING_LAST_FULL = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+GLM5_NEXT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "layer_types": ["linear_attention", "indexed_attention"] * 2,
+    "index_topk": 8,
+    "index_kpool": 4,
+    "qk_head_dim": 8,
+    "index_n_heads": 2,
+    "indexer_types": ["full"] * 4,
+    "mlp_layer_types": ["dense", "sparse"] * 2,
+}
 FURTHER: dict[str, dict[str, Any]] = {
     "bert-generation": {"is_decoder": True},
     "blenderbot": {"encoder_layers": 4},
@@ -219,16 +229,8 @@ FURTHER: dict[str, dict[str, Any]] = {
         "laurel_rank": 8,
         "activation_sparsity_pattern": None,
     },
-    "glm5_next_text": {
-        "num_key_value_heads": 4,
-        "layer_types": ["linear_attention", "indexed_attention"] * 2,
-        "index_topk": 8,
-        "index_kpool": 4,
-        "qk_head_dim": 8,
-        "index_n_heads": 2,
-        "indexer_types": ["full"] * 4,
-        "mlp_layer_types": ["dense", "sparse"] * 2,
-    },
+    "glm5_next": {"text_config": GLM5_NEXT},
+    "glm5_next_text": GLM5_NEXT,
     "longcat_flash": {"zero_expert_num": 2, "moe_topk": 2},
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp": {"text_config": COMMON | HYBRIDS["qwen4_exp_text"]},

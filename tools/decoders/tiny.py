@@ -10,12 +10,13 @@ import re
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from repflow.models.stack.network import auto_class
 from repflow.models.transformers_own import config_class
 from tools.decoders.options import COMMON, CONFIGS, FURTHER, HYBRIDS
 
@@ -45,7 +46,7 @@ TEXT = ("text_config", "decoder")
 
 
 def decoders() -> list[str]:
-    """Model types for which transformers has a causal language model, and those whose text model stands alone."""
+    """Model types for which transformers has a causal language model, and a few that it has in another form alone."""
     return sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *FURTHER})
 
 
@@ -53,11 +54,16 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
     """Configuration of the tiny model of one architecture, with fields changed where another size is wanted."""
     own = config_class(model_type)
     whole = (CONFIGS | HYBRIDS).get(model_type)
-    options = small_fields(own()) | FURTHER.get(model_type, {}) if whole is None else whole
+    options = _joined(small_fields(own()), FURTHER.get(model_type, {})) if whole is None else whole
     options = COMMON | options | changes
     if model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         options.setdefault("is_decoder", True)
     return own(**options)
+
+
+def _joined(small: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
+    inside = {name: small[name] | fields for name, fields in further.items() if name in TEXT}
+    return small | further | inside
 
 
 def small_fields(config: Any) -> dict[str, Any]:
@@ -84,7 +90,7 @@ def small_fields(config: Any) -> dict[str, Any]:
 def tiny_model(model_type: str, *, seed: int = 0, spread: float = 4.0, **changes: Any) -> PreTrainedModel:
     """Random model of one architecture in eval mode; `spread` scales matrices so that every branch matters."""
     config = tiny_config(model_type, **changes)
-    kind = AutoModelForCausalLM if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else AutoModel
+    kind = auto_class(config)
     if model_type not in CONFIGS | HYBRIDS:
         with torch.device("meta"):
             count = sum(parameter.numel() for parameter in kind.from_config(config).parameters())

@@ -21,6 +21,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
     GenerationMixin,
     PreTrainedModel,
@@ -418,9 +419,18 @@ def check_right_padding(mask: Tensor | None) -> None:
 
 
 def auto_class(config: Any) -> Any:
-    """Auto class of transformers for a configuration: causal language models, but for a stack's classifier."""
-    classifies = isinstance(config, StackConfig) and config.task == "classification"
-    return AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
+    """Auto class of transformers for a configuration: of causal language models where it has one.
+
+    Further a stack's classifier, language models that transformers has beside a vision tower alone, and those that
+    it has without a head alone.
+    """
+    if isinstance(config, StackConfig) and config.task == "classification":
+        return AutoModelForSequenceClassification
+    if "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
+        for factory in (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModel):
+            if type(config) in factory._model_mapping:
+                return factory
+    return AutoModelForCausalLM
 
 
 def _for_task(config: StackConfig, task: str) -> StackConfig:

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from repflow.core.errors import InputError, UnsupportedModelError, memory_words, out_of_memory, teach, words_of
 from repflow.models.anatomy import find_blocks, find_sublayers, token_mixers
@@ -131,17 +131,17 @@ def generator_seed(seed: int, scheme: Scheme) -> int:
 
 
 def _build(config: Any, trust_remote_code: bool) -> PreTrainedModel:
-    for factory in (auto_class(config), AutoModel):
-        try:
-            return factory.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
-        except ValueError as error:
-            if "Unrecognized configuration class" not in str(error):
-                raise _invalid(config, error) from error
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-            if out_of_memory(error):
-                raise memory_words(error, f"building a {config.model_type}") from error
-            raise _invalid(config, error) from error
-    raise UnsupportedModelError(f"transformers has no causal language model for {config.model_type!r}")
+    try:
+        return auto_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        if "Unrecognized configuration class" in str(error):
+            got = f"transformers has no causal language model for {config.model_type!r}"
+            raise UnsupportedModelError(got) from error
+        raise _invalid(config, error) from error
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+        if out_of_memory(error):
+            raise memory_words(error, f"building a {config.model_type}") from error
+        raise _invalid(config, error) from error
 
 
 def _invalid(config: Any, error: Exception) -> InputError:

@@ -14,6 +14,7 @@ from repflow.cli.console import FAILED, ProgressLine, note, quiet, say, stdout_c
 from repflow.cli.help import complete_folder
 from repflow.cli.options import ALLOW_CODE, AS_JSON, TRUST_REMOTE_CODE
 from repflow.cli.study import RUNS
+from repflow.cli.watch import follow
 from repflow.core.errors import InputError, teach
 from repflow.core.studies import row_of
 from repflow.core.trust import Trust, check_trust
@@ -32,11 +33,20 @@ def list_command(
         Path, typer.Argument(metavar="[DIR]", autocompletion=complete_folder, help="folder of runs, or one run")
     ] = RUNS,
     as_json: AS_JSON = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="show who works on what in DIR until nobody does any more")
+    ] = False,
 ) -> None:
-    """List the runs in DIR: model, task, how far each has come; a grid is one line."""
+    """List the runs in DIR: model, task, how far each has come; a grid is one line.
+
+    --watch follows the workers of DIR and of the studies in it, on whichever machine they run.
+    """
     from repflow.report.terminal.listing import list_table
     from repflow.store import list_runs
 
+    if watch:
+        follow(folder, as_json=as_json)
+        return
     runs = list_runs(folder)
     if as_json:
         print(json.dumps([asdict(run) for run in runs], default=str, allow_nan=False), flush=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -42,3 +43,27 @@ def standing_line(done: int, failed: int, total: int, workers: int, left: str = 
     parts = [f"{done} of {total} cells finished", f"{failed} failed" if failed else ""]
     parts += [f"{workers} worker{'s' * (workers != 1)}", f"about {left} left" if left else ""]
     return ", ".join(filter(None, parts))
+
+
+def watch_tables(
+    study: str,
+    workers: Sequence[Mapping[str, Any]],
+    finished: int,
+    failed: Mapping[str, str],
+    silent: Mapping[str, str],
+) -> list[RenderableType]:
+    """A study as an onlooker sees it: who works on what, what failed and why, who has gone silent.
+
+    Args:
+        study: its folder.
+        workers: heartbeats.
+        finished: cells that are finished.
+        failed: reasons by cell.
+        silent: workers that are gone, by the cell that they held.
+    """
+    count = len(workers)
+    head = f"{study}: {finished} finished, {len(failed)} failed, {count} worker{'s' * (count != 1)}"
+    lines = [f"{cell}: {reason}" for cell, reason in sorted(failed.items())]
+    lines += [f"{cell}: {who} is gone; the next worker takes over" for cell, who in sorted(silent.items())]
+    table = [crew_table(workers)] if workers else []
+    return [Text(one_line(head)), *table, *(Text(one_line(line)) for line in lines)]

@@ -192,7 +192,8 @@ class BucketResults:
         shutil.rmtree(half, ignore_errors=True)
 
     def drop(self, cell: str) -> None:
-        """Delete a run, and what lies beside it, from the store."""
+        """Delete a run, and what lies beside it, from the store and here."""
+        self.local.drop(cell)
         own = self.local.spot(cell).target.relative_to(self.local.folder)
         for name in [own.name, *(name for name in self.study.names(str(own.parent)) if name.startswith(f"{cell}."))]:
             self._clear(str(own.with_name(name)), self.study.files(str(own.with_name(name))))

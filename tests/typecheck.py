@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jaxtyping
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 
 _jaxtyped = jaxtyping.jaxtyped
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=TypeError))
+"""An int is a float, as for mypy; a wrong type is what Python calls one."""
 
 
 def checked(target: Any = None, *, typechecker: Any = None) -> Any:
@@ -27,7 +29,7 @@ def checked(target: Any = None, *, typechecker: Any = None) -> Any:
         if hasattr(target, "__dataclass_fields__") and inspect.isfunction(init) and not hasattr(init, "__wrapped__"):
             target.__init__ = checked(init)
         return target
-    return _checked(target) if inspect.isfunction(target) else _jaxtyped(target, typechecker=beartype)
+    return _checked(target) if inspect.isfunction(target) else _jaxtyped(target, typechecker=_check)
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +37,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     written = function.__annotations__
     function.__annotations__ = {name: _type(hint, function.__globals__) for name, hint in written.items()}
     shapes = any(map(_has_shape, function.__annotations__.values()))
-    wrapper = beartype(function)
+    wrapper = _check(function)
     if shapes:  # one context for the sizes of axes in arguments and result
         wrapper = _jaxtyped(wrapper, typechecker=None)
     function.__annotations__ = written  # as everybody else reads them

@@ -113,7 +113,8 @@ def test_recipes_are_those_that_the_papers_print():
     assert (pixels.optimiser.rate, pixels.clip, pixels.seed) == (1e-3, None, 5)
     assert pixels.rate(780) == pixels.rate(0) != pixels.rate(781)
     assert pixels.rate(99 * 781) == pytest.approx(1e-3 * 0.5 * (1 + math.cos(math.pi * 0.99)))
-    assert set(RECIPES) == {*("recency-table1", "recency-table2", "recency-fig4", "dynamics-table2", "dynamics-table3")}
+    printed = {*("recency-table1", "recency-table2", "recency-fig4", "dynamics-table2", "dynamics-table3")}
+    assert set(RECIPES) == {*printed, "pixels-strong"}
     with pytest.raises(InputError, match="expected the name of a paper's recipe; got 'recency-tabel1'; did you mean"):
         paper_config("recency-tabel1", 10)
 

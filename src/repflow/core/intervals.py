@@ -180,7 +180,7 @@ def ratio_interval(over: Values, under: Values, *, level: float = LEVEL) -> Band
         level: nominal coverage.
 
     >>> [round(float(part), 4) for part in ratio_interval([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])]
-    [2.5, 0.0, 5.0]
+    [2.5, 0.0566, 4.9434]
     """
     _check_level(level)
     a, b = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)

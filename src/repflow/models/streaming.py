@@ -151,15 +151,16 @@ def _attach_parts(
 
 def _attach_final_norm(reading: Reading, on_final_norm: OnFinalNorm) -> list[RemovableHandle]:
     behind: list[bool] = []
+    # A model without a final norm has an Identity, which its forward may or may not call: its last block stands in.
+    absent = isinstance(reading.final_norm, nn.Identity)
 
     def last(_: nn.Module, __: Any, output: Any) -> None:
         behind.append(True)
-        # A model without a final norm has an Identity that its forward never calls: its last block stands in.
-        if isinstance(reading.final_norm, nn.Identity):
+        if absent:
             on_final_norm(_trusted_norm(reading, reading.residual(hidden_of(output))))
 
     def hook(_: nn.Module, __: Any, output: Any) -> None:
-        if behind:  # NanoChat norms its embedding by the same module
+        if behind and not absent:  # NanoChat norms its embedding by the same module
             on_final_norm(_trusted_norm(reading, hidden_of(output)))
 
     return [reading.blocks[-1].register_forward_hook(last), reading.final_norm.register_forward_hook(hook)]

@@ -454,7 +454,7 @@ def test_eight_probes_cover_with_students_quantile(rank, most):
         jacobian = (left @ right).double()
         x = torch.zeros(1, tokens, 24, dtype=torch.float64, requires_grad=True)
         y = torch.einsum("tio,bto->bi", jacobian, x)[:, None].expand(1, tokens, width)  # read at one token
-        estimate = _accumulate(y, [x], _directions(y, [0], 8, seed, [0]), 1, exact=False)
+        estimate = _accumulate(0, None, y, [x], _directions(y, [0], 8, seed, [0]), exact=False)
         exact = jacobian.square().sum((1, 2)).numpy()
         error = np.sqrt(estimate.variance[0]) / (2 * estimate.mean[0, 0])  # of ln influence, as recency stores it
         away = 0.5 * np.abs(np.log(estimate.mean[0, 0] / exact)) / error

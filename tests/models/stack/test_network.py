@@ -22,6 +22,7 @@ from tests.models.test_conformance import collect
 KIND = {
     **dict.fromkeys(("s4d", "h3", "s6", "ssd"), "ssm"),
     **dict.fromkeys(("linear_attention", "retention", "gla", "rwkv4", "rwkv5", "rg_lru"), "recurrent"),
+    **dict.fromkeys(("delta_net", "gated_delta_net", "kda", "hgrn2", "min_gru", "min_lstm", "mlstm"), "recurrent"),
     "softmax_attention": "attention",
 }
 EVERY = pytest.mark.parametrize("name", families())

@@ -73,7 +73,7 @@ def test_the_kernels_read_constrained_maps_as_rows_of_x_proj(options):
     """What the fused blocks multiply by, against B and C of each stack; its gradient reaches the maps' parameters."""
     networks = [stack(seed, mixer=dict(more)) for seed, more in enumerate(options)]
     whole, u = ReplicaStack(networks), torch.randn(4, 16, dtype=torch.float64)
-    rows = whole._x_proj(1)
+    rows = whole._x_proj("model.blocks.1.mixer")
     for number, network in enumerate(networks):
         mixer = network.model.blocks[1].mixer
         _, B, C = torch.split(u @ rows[number].mT, [mixer.dt_rank, mixer.state, mixer.state], -1)

@@ -28,6 +28,7 @@ from repflow.models import Model
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.layer_scan import left_alone
 from repflow.models.reading import called_with, hidden_of, input_of
+from repflow.models.streams import Streams
 
 FINAL = -1
 """Target that stands for the final norm's output; all others are numbers of states."""
@@ -104,7 +105,9 @@ def influence_squares(
                 y = state if target == FINAL else model.reading.residual(state)
                 directions = _directions(y, at, probes, seed, numbers)
                 sources = [caught.embedding[0], *(caught.states[s] for s in range(_before(model, target)))]
-                squares[target] = _accumulate(model, y, sources, directions, exact=probes is None)
+                squares[target] = _accumulate(
+                    model.n_states, model.streams, y, sources, directions, exact=probes is None
+                )
     return squares
 
 
@@ -131,18 +134,24 @@ def _directions(
 
 
 def _accumulate(
-    model: Model, y: Tensor, sources: Sequence[Tensor], directions: Iterator[Tensor], *, exact: bool
+    states: int,
+    streams: Streams | None,
+    y: Tensor,
+    sources: Sequence[Tensor],
+    directions: Iterator[Tensor],
+    *,
+    exact: bool,
 ) -> Squares:
     """Squares by source; a state of several streams is all of them together."""
-    total = np.zeros((model.n_states + 1, *y.shape[:2]))
+    total = np.zeros((states + 1, *y.shape[:2]))
     second = np.zeros(y.shape[:2])
     probes = 0
     for start in directions:
         gradients = torch.autograd.grad(y, sources, start, retain_graph=True, allow_unused=True)
         for source, gradient in enumerate(gradients):
             if gradient is not None:
-                streams = model.streams if source else None  # source 0 is the embedding
-                squares = gradient_norms(gradient if streams is None else streams.split(gradient).flatten(2)) ** 2
+                whole = streams is None or source == 0  # the embedding is one stream
+                squares = gradient_norms(gradient if whole else streams.split(gradient).flatten(2)) ** 2
                 total[source] += squares
                 second += squares**2 if source == 0 else 0.0
         probes += 1

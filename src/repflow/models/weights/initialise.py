@@ -50,7 +50,7 @@ RECURRENCE = re.compile(
 NORM = re.compile(r"(^|[._])(\w*norm\w*|ln\w*|\w+_ln)(\.|$)")
 BIAS = re.compile(r"(^|[._])(bias|\w+_bias)$")
 OUTPUT = re.compile(
-    r"(^|\.)(c_proj|o_proj|out_proj|dense_4h_to_h|dense|down_proj|proj_down|w2|fc2|linear_out|output_linear|output)"
+    r"(^|\.)(c_proj|o_proj|out_proj|to_out|dense_4h_to_h|dense|down_proj|proj_down|w2|fc2|linear_out|output_linear|output)"
     r"(\.weight|\.bias|_bias)?$"
 )
 OUTPUT_OF_CLASS = dict.fromkeys(("RwkvFeedForward", "ChannelMixing"), re.compile(r"^value\.weight$"))

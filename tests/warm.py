@@ -78,6 +78,19 @@ def command(*words: Any, **options: Any) -> Process:
     return Process(repflow, *map(str, words), **options)
 
 
+def printed(code: str, *, cwd: Path) -> list[str]:
+    """Lines that a script prints in a process of its own, which must end well."""
+    process = Process(script, code, cwd=cwd)
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-3000:]
+    return out.splitlines()
+
+
+def script(code: str) -> None:
+    """What `python -c CODE` does."""
+    exec(compile(code, "<script>", "exec"), {"__name__": "__main__"})
+
+
 def repflow(*words: str) -> None:
     """What `python -m repflow WORDS` does."""
     sys.argv = ["repflow", *words]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import re
 from collections import Counter, defaultdict
@@ -65,7 +66,7 @@ def config_fields() -> tuple[int, int]:
     """Options that the studies' configs and their parts declare, and how many distinct ones: name and type."""
     options: list[tuple[str, str]] = []
     for path in (ROOT / "src/repflow/studies").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.ClassDef):
                 options += [
                     (ast.unparse(line.target), ast.unparse(line.annotation)) for line in node.body if _is_option(line)
@@ -79,6 +80,12 @@ def _is_option(line: ast.stmt) -> bool:
     return isinstance(made_by, ast.Name) and made_by.id in ("option", "listed", "length_option")
 
 
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def circles() -> tuple[list[list[str]], dict[str, list[str]]]:
     """Modules that import one another in a circle, and packages whose children do; imports inside functions count."""
     import grimp
@@ -127,10 +134,11 @@ def naming(names: set[str], home: str) -> list[str]:
     return places
 
 
+@functools.cache
 def _named_in(path: Path) -> set[str]:
     """Identifiers, imported names, packages of imports and whole strings of a file."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, node.module.rpartition(".")[0], *(alias.name for alias in node.names)}
         elif isinstance(node, ast.Name):

@@ -53,7 +53,7 @@ def test_the_json_twin_has_what_the_page_shows_and_nothing_else_is_printed(cli, 
     assert done.code == 0, done.err
     twin = json.loads(done.out)
     assert twin["page"] == "page.html"
-    assert [card["title"] for card in twin["cards"]] == ["Most alike", "Least alike", "Farthest reach", "Best read-out"]
+    assert [card["title"] for card in twin["cards"]] == ["Most alike", "Least alike", "Best read-out", "Farthest reach"]
     assert twin["sentence"] in Path("page.html").read_text(encoding="utf-8")
     assert "findings" not in [section["id"] for section in twin["sections"]]
 

@@ -3,21 +3,13 @@
 In processes of their own: it changes transformers' registry for good when it is imported.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 from repflow.models.transformers_own import config_class, is_displaced
+from tests import warm
 from tests.models.tiny_configs import CONFIGS
 
 pytest.importorskip("fla")
-
-
-def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
 
 
 DELTA_RULE = """
@@ -51,17 +43,18 @@ except UnsupportedModelError as error:
 """
 
 
-def test_a_delta_rule_model_runs_its_torch_forms_on_a_cpu():
+def test_a_delta_rule_model_runs_its_torch_forms_on_a_cpu(tmp_path):
     """Its states are those of a process in which there is no flash-linear-attention."""
-    (beside, ours, mamba2), (alone, theirs, _) = (run(DELTA_RULE.format(hidden=hidden))[-3:] for hidden in (0, 1))
+    said = [warm.printed(DELTA_RULE.format(hidden=hidden), cwd=tmp_path)[-3:] for hidden in (0, 1)]
+    (beside, ours, mamba2), (alone, theirs, _) = said
     assert (beside, alone) == ("True", "False")
     assert ours == theirs
     assert mamba2 == "transformers.models.mamba2.modeling_mamba2"
 
 
-def test_the_zoo_is_transformers_after_importing_fla():
+def test_the_zoo_is_transformers_after_importing_fla(tmp_path):
     """And a live model of its kernels is refused for what it lacks, a GPU."""
-    trained, random, states, refusal = run(IMPORTED_FIRST)[-4:]
+    trained, random, states, refusal = warm.printed(IMPORTED_FIRST, cwd=tmp_path)[-4:]
     assert trained == random == "transformers.models.mamba2.modeling_mamba2 mamba2"
     assert states == "17"
     assert refusal.endswith("its layers are Triton kernels, which do not run on cpu: load it on a GPU")

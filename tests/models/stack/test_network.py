@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from repflow.core.errors import InputError
 from repflow.mixers import families
 from repflow.models import StackConfig, StackForCausalLM, load, twin
 from repflow.models.weights.initialise import parameter_groups
+from tests import warm
 from tests.models.rounding import MARGIN, amplification, worst
 from tests.models.stack.inputs import HYBRID, entry, ids, stack
 from tests.models.test_conformance import collect
@@ -301,7 +300,7 @@ def test_wrong_configurations_are_refused(options, message):
         StackConfig(**options)
 
 
-def test_wrong_kinds_are_refused():
+def test_wrong_kinds_are_refused(tmp_path):
     """In a process of its own: here, tests check the types of every call before the code can."""
     cases = {
         "hidden_size='16'": "hidden_size to be a whole number or none; got '16'",
@@ -312,8 +311,7 @@ def test_wrong_kinds_are_refused():
     lines = ["from repflow.core.errors import InputError", "from repflow.models import StackConfig"]
     for options in cases:
         lines += ["try:", f"    StackConfig({options})", "except InputError as error:", "    print(error)"]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    for line, message in zip(done.stdout.splitlines(), cases.values(), strict=True):
+    for line, message in zip(warm.printed("\n".join(lines), cwd=tmp_path), cases.values(), strict=True):
         assert message in line
 
 

@@ -1,7 +1,7 @@
 """Write the measured parts of docs/laboratories/recall.md from docs/laboratories/recall.json.
 
 Run `python docs/make_recall.py`; nothing is trained here. The JSON file holds what `python -m tools.recall.run table`
-keeps of the phases that are there, the nine models that were screened first, and what was tried on a CPU.
+keeps of the phases that are there, the nine models that were screened first, and what was tried on a CPU and a GPU.
 """
 
 from __future__ import annotations
@@ -46,6 +46,20 @@ def plateau() -> str:
         accuracy = [f"{100 * value:.0f}" for value in tried["accuracy"]]
         rows.append([tried["change"], f"{tried['steps']:,}", *accuracy, left])
     return table(["changed", "steps", "2 pairs (%)", "4 pairs (%)", "right in 75 % of 2 pairs at step"], rows)
+
+
+def diagnosis() -> str:
+    """The same on a GPU at the study's size: accuracy of two seeds at each rate, and when half of the queries were right."""
+    rows = []
+    changes = NUMBERS["diagnosis"]["changes"]
+    rates = sorted({model["rate"] for change in changes.values() for model in change["models"]})
+    for name, change in changes.items():
+        cells = []
+        for rate in rates:
+            mine = [model for model in change["models"] if model["rate"] == rate]
+            cells.append(", ".join(f"{100 * model['accuracy']:.0f}" for model in mine))
+        rows.append([name, f"{change['steps']:,}", *cells])
+    return table(["changed", "steps", *(f"rate {rate:g}: two seeds (%)" for rate in rates)], rows)
 
 
 def study() -> Study | None:
@@ -107,6 +121,7 @@ def rates() -> str:
 PARTS = {
     "first_screen": first_screen,
     "plateau": plateau,
+    "diagnosis": diagnosis,
     "claims": claims,
     "accuracy": accuracy,
     "effects": effects,

@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--size", choices=list(SIZES), default="lab")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     size = SIZES[options.size]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     began, results = time.perf_counter(), {}

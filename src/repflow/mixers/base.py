@@ -164,6 +164,17 @@ class Mixer(nn.Module):
             )
         )
 
+    def decay_rates(self) -> Tensor | None:
+        """Rates (channel, state) where `transition(x).A` is exp(step · rate) of `decay_steps`; None where it is not.
+
+        States of decay exactly 0 have no rate and are left out.
+        """
+        return None
+
+    def decay_steps(self, x: Tensor) -> Tensor:
+        """Steps (batch, token, channel) that go with `decay_rates`."""
+        raise NotImplementedError
+
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
         """All that follows the recurrence: gates, skip, norms, projections. y is (batch, token, channel)."""
         raise NotImplementedError

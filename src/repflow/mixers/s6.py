@@ -181,6 +181,14 @@ class S6(Mixer):
             decay = functional.pad(decay, (0, 1))
         return Transition(decay, u.unsqueeze(-1) * B.unsqueeze(2), C.unsqueeze(2), delta.unsqueeze(-1))
 
+    def decay_rates(self) -> Tensor:
+        """A of the states that are scanned."""
+        return self._rates()
+
+    def decay_steps(self, x: Tensor) -> Tensor:
+        """Δ."""
+        return self._select(self._project(x)[0])[0]
+
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
         """Skip, gate, output projection."""
         u, z = self._project(x)

@@ -156,9 +156,14 @@ def test_what_padding_holds_does_not_matter(penalty):
     assert spoilt.grad[:, MASK == 1].isfinite().all()
 
 
-@pytest.mark.parametrize("family", ["s6", "ssd", "rg_lru", "rwkv5"])
-def test_the_decay_bound_is_its_definition_over_the_whole_sequence(family, monkeypatch):
-    model = network(mixers=[family, family]).double()
+POLES = ({}, {"polarize": "both"}, {"polarize": "both", "zero_rate": -1000.0}, {"polarize": "both", "placebo": True})
+
+
+@pytest.mark.parametrize(
+    ("family", "options"), [*(("s6", poles) for poles in POLES), ("ssd", {}), ("rg_lru", {}), ("rwkv5", {})]
+)
+def test_the_decay_bound_is_its_definition_over_the_whole_sequence(family, options, monkeypatch):
+    model = network(mixers=[{"name": family, **options}] * 2).double()
     monkeypatch.setattr("repflow.training.losses.decay.TOKENS", 2)
     known = pass_through(model, MASK)
     limit, costs = 0.4, []
@@ -167,10 +172,15 @@ def test_the_decay_bound_is_its_definition_over_the_whole_sequence(family, monke
         cost = (decay - limit).clamp(min=0) ** 2
         cost = cost.mean(tuple(range(2, cost.ndim))).expand(ROWS, TOKENS)
         costs.append(torch.stack([cost[row, : int(MASK[row].sum())].mean() for row in range(ROWS)]).mean())
-    value = DecayBound(1.0, limit=limit)(known)
-    assert float(value.detach()) == pytest.approx(float(sum(costs).detach()) / 2, rel=1e-9)
-    value.backward()
-    assert any(p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.model.blocks[1].mixer.parameters())
+    value, wanted = DecayBound(1.0, limit=limit)(known), sum(costs) / 2
+    torch.testing.assert_close(value, wanted, rtol=1e-9, atol=0)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    ours, theirs = (
+        torch.autograd.grad(cost, weights, retain_graph=True, materialize_grads=True) for cost in (value, wanted)
+    )
+    assert any(float(slope.abs().sum()) > 0 for slope in theirs)
+    for slope, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(slope, reference, rtol=1e-8, atol=1e-15)
 
 
 def test_shared_heads_give_the_cross_entropy_of_the_models_own_head_at_that_depth():

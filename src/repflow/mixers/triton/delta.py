@@ -3,8 +3,9 @@
 Glossary: beta write strength; fades running sums of log decays.
 
 Gradients are those of the chunked form (`repflow.mixers.scan.delta`), which is matrix products already. Products of
-half-precision inputs are summed in float32. Tested against the sequential reference in Triton's interpreter, and on a
-GPU by benchmarks/delta_gpu.py.
+half-precision inputs are summed in float32. Right against the sequential reference in Triton's interpreter. **Wrong on
+an H200** (benchmarks/delta_gpu.py: bfloat16 outputs 73 % off, then an illegal memory access), so that nothing chooses
+them by itself until the cause is known; see `unproven`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.parts.length import unit_length
-from repflow.mixers.triton.launch import ceil_div, head_strides, obstacle, on_device, power, rowwise
+from repflow.mixers.triton.launch import INTERPRETED, ceil_div, head_strides, obstacle, on_device, power, rowwise
 
 CHUNK = 64
 MAX_KEY, MAX_KEY_WIDE = 256, 128
@@ -54,6 +55,11 @@ class Gates(NamedTuple):
     shift: Tensor
     per: int
     scale: float = 1.0
+
+
+def unproven() -> str | None:
+    """Why nothing may choose these kernels by itself; None in Triton's interpreter, where they are right."""
+    return None if INTERPRETED else "those of the delta rule gave wrong numbers on a GPU"
 
 
 def supported(

@@ -20,7 +20,7 @@ from PIL import Image
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "pictures"
-FENCE = r"(?P<skip>^<!-- no-run[^\n]*-->\n)?^```(?P<language>python|bash|toml)\n(?P<body>.*?)^```$"
+FENCE = r"(?P<skip>^<!-- (?:no-run|study)[^\n]*-->\n)?^```(?P<language>python|bash|toml)\n(?P<body>.*?)^```$"
 BLOCK = re.compile(FENCE, re.MULTILINE | re.DOTALL)
 COLOURS, SCALE, WIDTH = 256, 0.7, 1100
 

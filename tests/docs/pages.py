@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(
-    r"(?:^<!-- (?P<flag>no-run|added|prompts=\d+)(?:: (?P<reason>[^\n]+))? -->\n)?"
+    r"(?:^<!-- (?P<flag>no-run|added|study|prompts=\d+)(?:: (?P<reason>[^\n]+))? -->\n)?"
     r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -16,6 +16,8 @@ LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 SKIPPED = "no-run"
 ADDED = "added"
 """Runs once the steps above it are done: tests/test_contributing.py does them in a copy of the package."""
+STUDY = "study"
+"""Takes GPU minutes: not run, but the modules that it names are there."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        return self.language in ("python", "bash", "toml") and self.flag not in (SKIPPED, ADDED)
+        return self.language in ("python", "bash", "toml") and self.flag not in (SKIPPED, ADDED, STUDY)
 
     @property
     def prompts(self) -> int | None:

@@ -10,6 +10,7 @@
 | comment on the line above a fence | |
 |---|---|
 | <!-- no-run: reason --> | not executed |
+| <!-- study --> | a study of GPU minutes: not executed, its modules and scripts exist |
 | <!-- added --> | executed in a copy of the package with the page's additions (tests/test_contributing.py) |
 | <!-- prompts=N --> | its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
 
@@ -29,7 +30,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, SKIPPED, blocks, name
+from tests.docs.pages import PAGES, ROOT, SKIPPED, STUDY, blocks, name
 
 LANGUAGES = {"python", "bash", "toml", "text", "json"}
 MOST_SKIPPED = 6
@@ -172,6 +173,16 @@ def test_every_fence_is_known_and_few_are_skipped():
     skipped = [block for block in every if block.flag == SKIPPED]
     assert not [str(block) for block in skipped if not block.reason]
     assert len(skipped) <= MOST_SKIPPED, [str(block) for block in skipped]
+
+
+def test_studies_name_modules_that_exist():
+    lines = [
+        line.split() for page in PAGES for b in blocks(page) if b.flag == STUDY for line in b.body.splitlines() if line
+    ]
+    assert {words[0] for words in lines} == {"python"}
+    for _, *words in lines:
+        script = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
+        assert (ROOT / script).is_file(), script
 
 
 def test_most_pages_have_code():

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import repflow
 from repflow.core.errors import InputError, PausedError
-from repflow.studies.laboratory import group
+from repflow.studies.laboratory import group, study
 from repflow.studies.laboratory.cost import estimate
 from repflow.studies.laboratory.curve import read_curves
 from repflow.studies.laboratory.group import groups
@@ -122,6 +122,15 @@ def test_half_trained_models_go_on_after_a_kill(tmp_path, blocks):
 def test_time_that_is_up_is_said(tmp_path):
     with pytest.raises(PausedError, match="stopped after 0 s, as asked, with 0 of 1 groups trained; nothing is lost"):
         STUDY.run(tower(seconds=0.0), out=tmp_path, name="r")
+
+
+def test_time_that_is_up_between_tests_loses_none_of_them(monkeypatch, tmp_path):
+    config = tower(blocks=["s6"], seeds=["0", "1"], seconds=1e6)
+    monkeypatch.setattr(study._Bench, "left", lambda bench: 0.0 if bench.sink.has("cell-0000") else None)
+    with pytest.raises(PausedError, match="with 1 of 2 models of a group tested; nothing is lost"):
+        STUDY.run(config, out=tmp_path, name="r")
+    monkeypatch.undo()
+    assert same(STUDY.run(config, out=tmp_path, name="r"), STUDY.run(config))
 
 
 def test_models_that_do_not_fit_side_by_side_are_trained_in_halves(monkeypatch, tmp_path):

@@ -19,7 +19,13 @@ CONFIG = {
 }
 SCRIPT = """
 import json, os, sys, tempfile
+import numpy, rich.table, typer.main  # once for all: what comes before torch is asked of repflow
+try:
+    from pydantic import TypeAdapter  # typer imports it where it is installed
+except ImportError:
+    pass
 from repflow.cli.main import app
+assert "torch" not in sys.modules
 
 class Watch:
     def find_spec(self, name, path=None, target=None):

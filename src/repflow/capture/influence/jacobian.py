@@ -150,8 +150,8 @@ def _accumulate(
         gradients = torch.autograd.grad(y, sources, start, retain_graph=True, allow_unused=True)
         for source, gradient in enumerate(gradients):
             if gradient is not None:
-                whole = streams is None or source == 0  # the embedding is one stream
-                squares = gradient_norms(gradient if whole else streams.split(gradient).flatten(2)) ** 2
+                several = streams if source else None  # source 0 is the embedding
+                squares = gradient_norms(gradient if several is None else several.split(gradient).flatten(2)) ** 2
                 total[source] += squares
                 second += squares**2 if source == 0 else 0.0
         probes += 1

@@ -49,7 +49,7 @@ def plateau() -> str:
 
 
 def diagnosis() -> str:
-    """The same on a GPU at the study's size: accuracy of two seeds at each rate, and when half of the queries were right."""
+    """On a GPU at the study's size: accuracy of two seeds at each rate, and when half of the queries were right."""
     rows = []
     changes = NUMBERS["diagnosis"]["changes"]
     rates = sorted({model["rate"] for change in changes.values() for model in change["models"]})

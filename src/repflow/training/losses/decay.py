@@ -62,6 +62,7 @@ class DecayBound:
             if rates is not None:
                 steps = frugal(mixer.decay_steps, normed)
                 costs: Tensor = _Excess.apply(steps, rates, self.limit)  # type: ignore[no-untyped-call]
+                assert mixer.state_size is not None  # states of decay 0 have no rate and count
                 return token_mean(costs.sum(2) / mixer.state_size, mask)
 
             def part(slice_: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class _Excess(torch.autograd.Function):
         ctx.save_for_backward(steps, rates)
         ctx.limit = limit
         costs = []
-        for slice_ in steps.split(TOKENS, 1):
+        for slice_ in torch.split(steps, TOKENS, 1):
             excess = (slice_.unsqueeze(-1) * rates).exp_().sub_(limit).clamp_(min=0)
             costs.append(torch.linalg.vector_norm(excess, dim=-1).square())
         return torch.cat(costs, 1)
@@ -100,7 +101,7 @@ class _Excess(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         steps, rates = ctx.saved_tensors
         by_steps, by_rates = [], torch.zeros_like(rates)
-        for slice_, up in zip(steps.split(TOKENS, 1), upstream.split(TOKENS, 1), strict=True):
+        for slice_, up in zip(torch.split(steps, TOKENS, 1), torch.split(upstream, TOKENS, 1), strict=True):
             decay = (slice_.unsqueeze(-1) * rates).exp_()
             slope = (decay - ctx.limit).clamp_(min=0).mul_(decay)  # half the derivative by step · rate
             by_steps.append(2 * up * torch.mul(slope, rates, out=decay).sum(-1))

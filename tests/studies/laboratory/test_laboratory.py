@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from repflow.studies.laboratory.curve import read_curves
 from repflow.studies.laboratory.group import groups
 from repflow.studies.laboratory.size import model_cost, saved_bytes
 from repflow.training import Batch, CrossEntropy
+from tests import warm
 from tests.studies.laboratory.tower import STUDY, classes, same, tower
 
 UNLIKE = [
@@ -109,11 +108,10 @@ STUDY.run(tower(checkpoint=2, blocks=[os.environ["BLOCKS"]], seeds=["0", "1"]), 
 
 @pytest.mark.parametrize("blocks", ["s6", "ssd"])
 def test_half_trained_models_go_on_after_a_kill(tmp_path, blocks):
-    environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path), "BLOCKS": blocks}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED], env=environment, capture_output=True, timeout=3600, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-500:]
+    environment = {**os.environ, "OUT": str(tmp_path), "BLOCKS": blocks}
+    process = warm.Process(warm.script, KILLED, cwd=tmp_path, env=environment)
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said[-500:]
     assert (tmp_path / "r.training" / "group-000" / "checkpoint-000000002.safetensors").exists()
     config = tower(checkpoint=2, blocks=[blocks], seeds=["0", "1"])
     assert same(STUDY.run(config, out=tmp_path, name="r"), STUDY.run(config))

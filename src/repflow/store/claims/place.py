@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from repflow.store.disk import NO_FOLLOW, make_folder, naming_path, read_bytes, refuse_links, write_all
+from repflow.store.disk import NO_FOLLOW, naming_path, read_bytes, refuse_links, write_all
 
 NO_LINKS = frozenset([errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP])
 """What file systems without hard links answer."""
@@ -64,7 +64,7 @@ class FolderPlace:
                 return self._create(target, data)
             except FileNotFoundError:
                 refuse_links(self.root, *self.root.glob("*"))
-                make_folder(target.parent)
+                target.parent.mkdir(parents=True, exist_ok=True)  # not synced: a lost claim is made again
                 return self._create(target, data)
 
     def _create(self, target: Path, data: bytes) -> bool:
@@ -93,7 +93,7 @@ class FolderPlace:
             try:
                 _write_over(path, data)
             except FileNotFoundError:
-                make_folder(path.parent)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 _write_over(path, data)
 
     def read(self, key: str) -> bytes | None:

@@ -106,12 +106,14 @@ class Marks:
         self._known |= set(self._place.names(self._folder))
 
     def has(self, word: str, block: str) -> bool:
-        """Whether a block is marked, as far as was read."""
+        """Whether a block is marked; marks are read again only where this one is not known."""
+        if f"{word}-{block}" not in self._known:
+            self.refresh()
         return f"{word}-{block}" in self._known
 
     def set(self, word: str, block: str) -> None:
         """Mark a block."""
-        if not self.has(word, block):
+        if f"{word}-{block}" not in self._known:
             self._known.add(f"{word}-{block}")
             with suppress(StoreError):
                 self._place.create(f"{self._folder}/{word}-{block}", b"")
@@ -132,7 +134,6 @@ class Round:
     def take_free(self) -> None:
         """Take cells that nobody has claimed, block by block from this worker's own place on."""
         for block in self.blocks:
-            self.marks.refresh()
             if self.marks.has(TAKEN, _name(block)):
                 continue
             for cell in block:
@@ -143,7 +144,6 @@ class Round:
     def take_rest(self) -> None:
         """Take what others have given up or left when they died; wait for what they work on."""
         while self.open:
-            self.marks.refresh()
             for block in self.blocks:
                 here = [cell for cell in block if cell.name in self.open]
                 if here and self.marks.has(OVER, _name(block)):

@@ -104,7 +104,7 @@ def test_sublayers_that_do_not_sum_up_are_refused_only_when_asked_for():
         block.register_forward_hook(lambda module, args, output: output * 1.5)
     model = load(network)
     assert model.n_states == 5
-    with pytest.raises(UnsupportedModelError, match=r"'sublayers' failed.*block 1 .*ask for kind='branch'"):
+    with pytest.raises(UnsupportedModelError, match=r"'sublayers' failed.*block 1 .*read whole blocks"):
         model.stream(torch.zeros(1, 4, dtype=torch.long), kind="branch:mlp", on_state=lambda i, h: None)
 
 

@@ -71,7 +71,7 @@ def _problem(
             return (
                 f"self-check 'sublayers' failed: expected the known sublayers of block {index + 1} "
                 f"({type(reading.blocks[index]).__name__}) to sum to what it adds; got another sum; "
-                "ask for kind='branch'"
+                "read whole blocks (states branch), take out whole blocks (block:K)"
             )
     return None
 

@@ -180,7 +180,7 @@ def settle_kinds(reading: Reading, config: Any, kinds: list[str]) -> list[Findin
     at = ", ".join(str(index + 1) for index in wrong[:8]) + (", ..." if len(wrong) > 8 else "")
     words = f"the kind of block {at} is read from what it keeps of a prompt, which is not what names say"
     reading.sublayer_problem = reading.ablation_problem = (
-        f"self-check 'kinds' failed: {words}; ask for kind='branch', and take out whole blocks (block:K)"
+        f"self-check 'kinds' failed: {words}; read whole blocks (states branch), take out whole blocks (block:K)"
     )
     return [Finding("kinds_observed", wrong[0], words)]
 

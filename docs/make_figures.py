@@ -78,7 +78,10 @@ PICTURES = {
         "repflow probe zoo:gpt-neox zoo:hybrid --label answer --length 256 --samples 300 --seeds 3 --recipes robust",
     ),
     "needle": Picture(
-        "guides/needle.md", "needle-position", "repflow needle zoo:gpt-neox zoo:mamba2 --lengths 256 --samples 16"
+        "guides/needle.md",
+        "needle-position",
+        "repflow needle zoo:gpt-neox zoo:mamba2 --lengths 256 --samples 16",
+        choose=("score=what the needle adds to the log-odds, nats",),
     ),
     "memory": Picture(
         "guides/memory.md",
@@ -119,7 +122,6 @@ PICTURES = {
         blocks=True,
         runs=("runs/order-probe", "runs/without-3", "runs/without-attention"),
     ),
-    "grid": Picture("guides/run-a-grid.md", "figure-2", "repflow run depth.toml", blocks=True, runs=("runs/depth",)),
     "watched": Picture(
         "guides/watch-training.md", "training-map", "repflow report runs/first --out watched.html", blocks=True,
         runs=("runs/first",),

@@ -155,12 +155,22 @@ class Root(Group):
         return super().parse_args(ctx, args)
 
 
+NUMBERS = {
+    "Input should be a valid integer, unable to parse string as an integer": "expected a whole number",
+    "Input should be a valid number, unable to parse string as a number": "expected a number",
+}
+"""What the parser of options says of a word that is no number, and what we say."""
+
+
 def usage_words(error: Any) -> str:
     """What is wrong with what was typed, and where to look."""
     words = str(error.format_message()).strip().rstrip(".")
     words = words[:1].lower() + words[1:].replace(". Did you mean", "; did you mean")
+    for theirs, ours in NUMBERS.items():
+        words = words.replace(theirs, ours)
     context = getattr(error, "ctx", None)
-    return f"{words}; see `{context.command_path if context is not None else 'repflow'} --help`"
+    where = f"`{context.command_path if context is not None else 'repflow'} --help`"
+    return f"{words} See {where}" if words.endswith("?") else f"{words}; see {where}"
 
 
 def epilog(examples: Sequence[str]) -> str:

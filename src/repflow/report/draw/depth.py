@@ -23,6 +23,8 @@ ABOVE = 1.01
 """Foot of the first strip: outside the panel, so that it hides no data."""
 LABELLED = 0.15
 """Share of the depth from which on a piece of the strip is labelled."""
+LETTERS = 46
+"""Letters of a label over the whole depth, on a phone; a longer name of a model is left to the caption."""
 
 
 def depth(run: StoredRun, axis: str, count: int) -> dict[str, list[float]]:
@@ -113,6 +115,7 @@ def strip(
         }
         if axis == "x" and relative[1] - relative[0] >= LABELLED:
             text = f"{model.label}: {kind}" if named and (first, last) == _widest(model.kinds) else kind
+            text = text if len(text) <= LETTERS * (relative[1] - relative[0]) else kind
             shape["label"] = {"text": text, "font": {"size": 10, "color": f"on:{kind}"}}
         shapes.append(shape)
     return shapes
@@ -126,7 +129,8 @@ def _widest(kinds: Sequence[str]) -> tuple[int, int]:
 def strips(models: Sequence[PageModel]) -> dict[str, Any]:
     """Layout of one chart with a strip for every hybrid, the first one lowest; {} without hybrids."""
     mixed = hybrids(models)
-    shapes = [s for place, model in enumerate(mixed) for s in strip(model, place=place, named=len(mixed) > 1)]
+    differ = len({tuple(model.kinds) for model in mixed}) > 1
+    shapes = [s for place, model in enumerate(mixed) for s in strip(model, place=place, named=differ)]
     # above the chart, where they hide no line; the legend stands above them
     return {"shapes": shapes, "legend": {"y": ABOVE + (len(mixed) + 0.5) * STEP}} if shapes else {}
 

@@ -112,8 +112,8 @@ def verdict_line(judged: Sequence[Judged], width: int) -> str:
     """The findings of paper 1 in a sentence."""
     counts = {word: sum(entry.verdict == word for entry in judged) for word in WORDS}
     counted = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    text = f"- Paper 1 (arXiv 2510.06640) reports {len(judged)} findings. On these models: {counted}."
-    return "\n".join(_hanging(text, min(width, WIDTH), 2))
+    text = f"Paper 1 (arXiv 2510.06640) reports {len(judged)} findings. On these models: {counted}."
+    return "\n".join(_hanging(text, min(width, WIDTH), 0))
 
 
 def model_verdict(

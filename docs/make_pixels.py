@@ -26,7 +26,7 @@ PAGE = DOCS / "laboratories" / "pixels.md"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "pixels.json").read_text(encoding="utf-8"))
 PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
 NOTHING = "Not run yet."
-CIFAR, DRAWN = "cifar10", "drawn"
+CIFAR = "cifar10"
 PRINTED = ("mamba", "h3", "rwkv", "transformer")
 BAR = 20.0
 """Million tokens a second, all models side by side."""
@@ -38,9 +38,9 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def whole(images: str) -> list[tuple[Study, Variant]]:
-    """Models of a set that have all their seeds."""
-    study = read_study(NUMBERS, images)
+def whole() -> list[tuple[Study, Variant]]:
+    """Models that have all their seeds."""
+    study = read_study(NUMBERS, CIFAR)
     return [] if study is None else [(study, one) for one in variants(study.result) if len(one.cells) >= SEEDS]
 
 
@@ -48,22 +48,19 @@ def status() -> str:
     """What was run of every phase."""
     names = {"screen": "rates", "seeds": "three seeds", "long": "one pair for 100 epochs", "strong": "strong S4D"}
     rows = []
-    for images in (CIFAR, DRAWN):
-        for phase in (*SHARES, "extension-screen", "extension-seeds"):
-            known = NUMBERS.get(f"{images}-{phase}")
-            if known is None and images == DRAWN:
-                continue
-            words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
-            done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
-            facts = [] if known is None else [f"{known['facts']['steps']:,}", str(known["facts"]["device"])]
-            rows.append([images, words, done, *(facts or ["–", "–"])])
-    return table(["images", "phase", "trained and tested", "steps", "on"], rows)
+    for phase in (*SHARES, "extension-screen", "extension-seeds"):
+        known = NUMBERS.get(f"{CIFAR}-{phase}")
+        words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
+        done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
+        facts = [] if known is None else [f"{known['facts']['steps']:,}", str(known["facts"]["device"])]
+        rows.append([words, done, *(facts or ["–", "–"])])
+    return table(["phase, CIFAR-10", "trained and tested", "steps", "on"], rows)
 
 
 def printed() -> str:
     """Table 1 as printed, and ours below."""
     regions = list(TABLE1["mamba"])
-    own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in whole(CIFAR)}
+    own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in whole()}
     rows = []
     for row in PRINTED:
         rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{TABLE1[row][region]:.3f}" for region in regions)])
@@ -81,9 +78,9 @@ def printed() -> str:
     return table(["model", "", "as they are", *regions], rows)
 
 
-def claims(images: str, chosen: Any) -> str:
+def claims(chosen: Any) -> str:
     """Every claim with its rule, verdict and numbers."""
-    study = read_study(NUMBERS, images)
+    study = read_study(NUMBERS, CIFAR)
     rows = []
     for claim in chosen:
         word, numbers = claim.verdict(study)
@@ -91,9 +88,9 @@ def claims(images: str, chosen: Any) -> str:
     return table(["claim", "shown where", "verdict", "points or correlations"], rows)
 
 
-def costs(images: str) -> str:
+def costs() -> str:
     """Drops at the last and the first tokens by replacement, with the interval of their difference."""
-    models = whole(images)
+    models = whole()
     if not models:
         return NOTHING
     kinds = models[0][0].result.provenance["pixels"]["replacements"]
@@ -111,9 +108,9 @@ def costs(images: str) -> str:
     return table(["model", "accuracy (%)", "tokens", *kinds], rows)
 
 
-def controls(images: str) -> str:
+def controls() -> str:
     """Which asymmetries survive each replacement, over all sizes."""
-    models = whole(images)
+    models = whole()
     if not models:
         return NOTHING
     kinds = models[0][0].result.provenance["pixels"]["replacements"]
@@ -124,9 +121,9 @@ def controls(images: str) -> str:
     return table(["model", *kinds], rows)
 
 
-def attacks(images: str) -> str:
+def attacks() -> str:
     """Success, random pairs and base rates, mean over targets."""
-    models = [(study, one) for study, one in whole(images) if "success" in study.result]
+    models = [(study, one) for study, one in whole() if "success" in study.result]
     if not models:
         return NOTHING
     regions = models[0][0].result.provenance["pixels"]["attack_regions"]
@@ -139,9 +136,9 @@ def attacks(images: str) -> str:
     return table(["model", "without attack (%)", *(f"{region} (%)" for region in regions)], rows)
 
 
-def rates(images: str) -> str:
+def rates() -> str:
     """The sweep of rates."""
-    phases = [NUMBERS[name] for name in (f"{images}-screen", f"{images}-extension-screen") if name in NUMBERS]
+    phases = [NUMBERS[name] for name in (f"{CIFAR}-screen", f"{CIFAR}-extension-screen") if name in NUMBERS]
     rows: dict[tuple[str, str], dict[float, str]] = {}
     for cell in (cell for phase in phases for cell in phase["cells"]):
         value = cell.get("test_accuracy")
@@ -206,18 +203,15 @@ def speed() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "status": status,
     "printed": printed,
-    "paper_claims": partial(claims, CIFAR, PAPER_CLAIMS),
-    "own_claims": partial(claims, CIFAR, OWN_CLAIMS),
-    "costs": partial(costs, CIFAR),
-    "controls": partial(controls, CIFAR),
-    "attacks": partial(attacks, CIFAR),
-    "rates": partial(rates, CIFAR),
+    "paper_claims": partial(claims, PAPER_CLAIMS),
+    "own_claims": partial(claims, OWN_CLAIMS),
+    "costs": costs,
+    "controls": controls,
+    "attacks": attacks,
+    "rates": rates,
     "epochs": epochs,
     "strong": strong,
     "speed": speed,
-    "drawn_costs": partial(costs, DRAWN),
-    "drawn_attacks": partial(attacks, DRAWN),
-    "drawn_claims": partial(claims, DRAWN, (*PAPER_CLAIMS, *OWN_CLAIMS)),
 }
 
 

@@ -2,13 +2,14 @@
 
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS
-from tools.pixels import run
+from tools.pixels import claims, run
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
 WINDOWS = [f"{at}:{at + 32}" for at in range(0, 1024, 32)]
@@ -61,9 +62,14 @@ def _cell(random, row, order, init, seed, more, controls, follows):
     }
 
 
-def words(claims, *args, **options):
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(claims, "rank_correlation", partial(claims.rank_correlation, draws=200))
+
+
+def words(chosen, *args, **options):
     study = read_study(numbers(*args, **options))
-    return {claim.text: claim.verdict(study)[0] for claim in claims}
+    return {claim.text: claim.verdict(study)[0] for claim in chosen}
 
 
 def test_what_is_true_of_simulated_trainings_is_said():
@@ -120,14 +126,14 @@ def test_the_influence_of_windows_survives_the_table():
 
 
 SMALL = ["--images", "drawn:8", "--set", "drawn", "--regions", "windows:16,paper", "--state", "4", "--layers", "1"]
-SMALL += ["--width", "8", "--steps", "3", "--batch", "4", "--train-images", "20", "--test-images", "40"]
-SMALL += ["--rates", "0.01,0.02", "--device", "cpu"]
+SMALL += ["--width", "8", "--steps", "3", "--batch", "4", "--train-images", "20", "--test-images", "20"]
+SMALL += ["--rates", "0.01,0.02", "--device", "cpu", "--least", "0"]
 
 
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(run, "SEEDS", (1, 2))
-    monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("transformer", "reversed", "right")))
+    monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("mamba", "reversed", "right")))
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
@@ -165,14 +171,23 @@ def test_every_row_of_the_study_is_a_model():
     options = run.argparse.Namespace(
         **{"extension": False, "rates": "0.001,0.01", "cell": None, "layers": 3, "width": 32, "state": None},
         **{"images": "drawn", "batch": 64, "seconds": 480.0, "train_images": None, "test_images": 2000},
-        **{"regions": "windows:32,paper", "device": None, "steps": run.STEPS},
+        **{"regions": "windows:32,paper", "device": None, "steps": run.STEPS, "least": 0.2},
     )
+    kinds = {(row, init) for part in run.KINDS.values() for row, _, init in part}
+    known = [_screened(0.001, 0.5, row, init) for row, init in kinds]
     for options.extension in (False, True):
         for phase in run.SHARES:
-            check(run.config_of(phase, options, []))
-    assert run.rate_of(("mamba", "reversed", "right"), [_screened(0.001, 0.5), _screened(0.01, 0.6)], 1.0) == 0.01
-    assert run.rate_of(("h3", "row", "right"), [], 0.001) == 0.001
+            check(run.config_of(phase, options, known))
 
 
-def _screened(rate, accuracy):
-    return {"row": "mamba", "init": "right", "rate": rate, "test_accuracy": accuracy}
+def test_the_best_rate_of_a_screen_that_learned():
+    known = [_screened(0.001, 0.5), _screened(0.01, 0.6), _screened(0.1, None)]
+    assert run.rate_of(("mamba", "reversed", "right"), known) == 0.01
+    with pytest.raises(SystemExit, match=r"no rate of mamba, right initialisation, learned: at most 60.0 %"):
+        run.rate_of(("mamba", "row", "right"), known, 0.7)
+    with pytest.raises(SystemExit, match="none was screened"):
+        run.rate_of(("h3", "row", "right"), known)
+
+
+def _screened(rate, accuracy, row="mamba", init="right"):
+    return {"row": row, "init": init, "rate": rate, "test_accuracy": accuracy}

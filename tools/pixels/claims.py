@@ -130,11 +130,10 @@ class Study:
         lost = self.result["asymmetry"][:, self.place(replacement), list(ends(self.result)).index(self.size(32))]
         mine = np.flatnonzero(np.isfinite(known) & np.isfinite(lost))
         rows = [str({name: self.result.provenance["cells"][place][name] for name in KEYS}) for place in mine]
-        if len(set(rows)) < LEAST_MODELS:
+        if len(set(rows)) < LEAST_MODELS or level > LEVEL:  # draws of a few models give no more than 95 %
             return NOTHING
         ranks = rank_correlation(known[mine], lost[mine], rows)
-        low, high = (ranks.low, ranks.high) if level <= LEVEL else (np.nan, np.nan)  # its draws give 95 % alone
-        return Band(*(np.array(value) for value in (ranks.value, low, high)))
+        return Band(*(np.array(value) for value in (ranks.value, ranks.low, ranks.high)))
 
     def predictor(self, by: str) -> np.ndarray:
         """Logarithm of the half reach, or of the influence of the last window over that of the first (cell,)."""

@@ -9,8 +9,7 @@
 Each phase is one run of `repflow pixels`; run a phase again until it says that it is done. `--extension` has screen and
 seeds for more rows. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is up, so
 that they can be carried to another machine, where `--from FOLDER` unpacks them. `--images` is CIFAR-10 wherever it is;
-`tools/pack_images.py` packs it into parts. With `--set drawn --images drawn:8 --regions windows:4,paper --state 8 ...`
-the same study runs on built-in images; its numbers stand beside the others under that name.
+`tools/pack_images.py` packs it into parts. `--set NAME` keeps the numbers of other images apart, such as drawn ones.
 """
 
 from __future__ import annotations
@@ -63,13 +62,22 @@ FACTS = "facts"
 """Folder beside the runs: what is known of each before it is finished."""
 
 
-def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], usual: float) -> float:
-    """The rate that served a model best; one in another order takes that of its row."""
+def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], least: float = 0.0) -> float:
+    """The rate that served a model best; one in another order takes that of its row.
+
+    Args:
+        kind: the model.
+        screened: models of the screen.
+        least: accuracy below which a screen says nothing: the order of models that have not learned is luck.
+    """
     row, _, init = kind
-    mine = [cell for cell in screened if (cell["row"], cell["init"]) == (row, init)]
-    scores = {cell["rate"]: cell.get("test_accuracy") for cell in mine}
-    known = {rate: value for rate, value in scores.items() if value is not None}
-    return max(known, key=lambda rate: known[rate]) if known else usual
+    mine = [cell for cell in screened if (plain_row(cell["row"]), cell["init"]) == (row, init)]
+    known = {cell["rate"]: cell["test_accuracy"] for cell in mine if cell.get("test_accuracy") is not None}
+    best = max(known, key=lambda rate: known[rate], default=None)
+    if best is None or known[best] < least:
+        got = "none was screened" if best is None else f"at most {100 * known[best]:.1f} % in the screen"
+        raise SystemExit(f"no rate of {row}, {init} initialisation, learned: {got}; screen it with more --steps")
+    return float(best)
 
 
 def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -84,7 +92,7 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
             chosen += [(kind, rate, 0) for rate in rates]
         elif phase != "screen":
             seeds = SEEDS[:1] if phase == "long" else SEEDS
-            chosen += [(kind, rate_of(kind, screened, rates[0]), seed) for seed in seeds]
+            chosen += [(kind, rate_of(kind, screened, options.least), seed) for seed in seeds]
     return [
         str(PixelCell(_sized(row, options), options.layers, options.width, order, init, rate, seed))
         for (row, order, init), rate, seed in chosen
@@ -247,6 +255,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--regions", default="windows:32,paper")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
     parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in RATES))
+    parser.add_argument("--least", type=float, default=0.2, help="accuracy that a screened rate must reach")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--state", type=int, help="states of a channel; default 64")

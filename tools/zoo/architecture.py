@@ -41,7 +41,7 @@ STEPS = 2000
 READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
 """Variants whose flow and probes are read as the demo reads them: its further trainings."""
 PROBE_PROMPTS, LEAST_PROMPTS = 1000, 10
-REMEDY = "take the file away, and make what is missing with `zoo_architecture run`"
+REMEDY = "take the file away, and make what is missing with `python -m tools.zoo.architecture run`"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -218,10 +218,10 @@ def read_cells(folder: Path) -> list[dict[str, Any]]:
     else:
         named_cells = [(file, _read_json(file)) for file in sorted(folder.glob("*.json"))]
     if not named_cells:
-        raise InputError(teach(f"cells in {folder}", "none", "make them with `zoo_architecture run`"))
+        raise InputError(teach(f"cells in {folder}", "none", "make them with `python -m tools.zoo.architecture run`"))
     for file, cell in named_cells:
         if wrong := fault(cell):
-            raise InputError(teach(f"a cell of `zoo_architecture run` in {file}", wrong, REMEDY))
+            raise InputError(teach(f"a cell of `python -m tools.zoo.architecture run` in {file}", wrong, REMEDY))
     cells = [cell for _, cell in named_cells]
     _check_alike([settings(cell) for cell in cells], folder, "put cells of each setting into a folder of their own")
     return cells

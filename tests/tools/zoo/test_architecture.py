@@ -10,7 +10,7 @@ import torch
 
 from repflow.core.errors import InputError
 from repflow.studies import demo
-from tools.zoo import effects as zoo_architecture_table
+from tools.zoo import effects
 from tools.zoo import make as train_zoo
 from tools.zoo import seeds as zoo_seeds
 from tools.zoo.architecture import main, read_cells
@@ -108,7 +108,7 @@ def test_frozen_norms_stay_and_others_move(cells):
 def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "GRID", 2)
     monkeypatch.setattr(zoo_seeds, "LENGTHS", (150, 170))  # the tiny models end before the demo's lengths
-    monkeypatch.setattr(zoo_architecture_table, "PLACE", "kvpr/150")
+    monkeypatch.setattr(effects, "PLACE", "kvpr/150")
     asked = ["run", "--data", str(data), "--to", str(tmp_path / "cells"), "--size", "tiny", "--steps", "2"]
     few = ["--seeds", "1", "--variants", "gpt-neox", "--prompts", "60", "--limit", "2", "--device", "cpu"]
     assert main([*asked, "--batch", "4", *few]) == 0
@@ -118,7 +118,7 @@ def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
     assert interval([max(reading["probes"]["answer/kvpr/150"]["accuracy"])]) in table(read_cells(tmp_path / "cells"))
     (tmp_path / "none").mkdir()
     assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
-    assert "zoo_architecture run" in capsys.readouterr().err
+    assert "tools.zoo.architecture run" in capsys.readouterr().err
     broken = json.loads((tmp_path / "cells" / "gpt-neox_1.json").read_text())
     del broken["reading"]["kind"]
     put(tmp_path / "broken", broken)
@@ -182,7 +182,7 @@ def test_wrong_requests_are_taught(tmp_path, capsys):
     with pytest.raises(InputError, match="unknown variant 'mamba3'"):
         tiny("mamba3")
     assert main(["table", str(tmp_path)]) == 2
-    assert "zoo_architecture run" in capsys.readouterr().err
+    assert "tools.zoo.architecture run" in capsys.readouterr().err
 
 
 def asked(step, cells, tmp_path):
@@ -197,7 +197,7 @@ def test_no_cells_are_told_and_leave_the_file(step, kind, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "out.json").write_text("old")
     assert main(asked(step, tmp_path / kind, tmp_path)) == 2
-    assert f"{kind}; got none; make them with `zoo_architecture run`" in capsys.readouterr().err
+    assert f"{kind}; got none; make them with `python -m tools.zoo.architecture run`" in capsys.readouterr().err
     assert (tmp_path / "out.json").read_text() == "old"
 
 
@@ -245,7 +245,10 @@ def test_cells_that_lack_something_are_named(path, tmp_path, capsys):
     (good / "mamba2_0.json").write_text(without(path))
     for step in ("table", "summary", "seeds"):
         assert main(asked(step, good, tmp_path)) == 2
-        assert f"a cell of `zoo_architecture run` in {good / 'mamba2_0.json'}; got" in capsys.readouterr().err
+        assert (
+            f"a cell of `python -m tools.zoo.architecture run` in {good / 'mamba2_0.json'}; got"
+            in capsys.readouterr().err
+        )
     assert not (tmp_path / "out.json").exists()
 
 
@@ -387,4 +390,7 @@ def test_a_run_goes_on_with_the_data_of_its_cells_alone(data, cells, tmp_path, c
     assert "got data: " in capsys.readouterr().err
     put(tmp_path / "cells", {"variant": "mamba2", "seed": 0})
     assert main([*first, "--to", str(tmp_path / "cells")]) == 2
-    assert f"a cell of `zoo_architecture run` in {tmp_path / 'cells' / 'mamba2_0.json'}" in capsys.readouterr().err
+    assert (
+        f"a cell of `python -m tools.zoo.architecture run` in {tmp_path / 'cells' / 'mamba2_0.json'}"
+        in capsys.readouterr().err
+    )

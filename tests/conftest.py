@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import jaxtyping
+import pytest
 import typer.testing
 
 from tests.typecheck import checked
@@ -38,3 +39,18 @@ def pytest_collection_finish():
 def pytest_unconfigure():
     """At the end modules are taken apart as ever."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One for all tests of a worker: playwright refuses a second beside it."""
+    from tests.report.page.browser import launch, without
+
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        without("no playwright: pip install -e '.[dev]'")
+    with sync_playwright() as playwright:
+        found = launch(playwright)
+        yield found
+        found.close()

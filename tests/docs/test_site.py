@@ -13,7 +13,6 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.test_reference import PACKAGES
-from tests.report.page.browser import launch, without
 
 LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 
@@ -102,22 +101,16 @@ def test_public_names_are_on_the_site(pages, package):
     assert {*module.__all__} - constants - shown == set()
 
 
-def test_search_finds_words_without_a_network_from_a_folder(site):
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        without("no playwright: pip install -e '.[dev]'")
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        tab = browser.new_page()
-        asked, said = [], []
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.on("console", lambda message: said.append(message.text))
-        tab.on("pageerror", lambda error: said.append(str(error)))
-        tab.goto((site / "start.html").as_uri())
-        tab.locator(".md-search__button").click()
-        tab.get_by_placeholder("Search").fill("direction_stability")
-        tab.locator("a", has_text="direction_stability").first.wait_for()
-        browser.close()
+def test_search_finds_words_without_a_network_from_a_folder(site, browser):
+    tab = browser.new_page()
+    asked, said = [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto((site / "start.html").as_uri())
+    tab.locator(".md-search__button").click()
+    tab.get_by_placeholder("Search").fill("direction_stability")
+    tab.locator("a", has_text="direction_stability").first.wait_for()
+    tab.close()
     assert [url for url in asked if not url.startswith("file:")] == []
     assert said == []

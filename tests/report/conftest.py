@@ -1,22 +1,8 @@
-"""One browser for all tests of a worker; example pages written once."""
+"""Example pages written once."""
 
 from __future__ import annotations
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from tests.report.page.browser import launch, without
-
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        without("no playwright: pip install -e '.[dev]'")
-    with sync_playwright() as playwright:
-        found = launch(playwright)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Write the tables of docs/architecture.md from docs/architecture.json, and draw docs/architecture.png.
 
-Run `python docs/make_architecture.py`; nothing is measured here. The JSON file is what
+Run `python -m docs.make_architecture`; nothing is measured here. The JSON file is what
 `python -m tools.zoo.architecture summary CELLS --out docs/architecture.json` keeps of the trained cells.
 """
 

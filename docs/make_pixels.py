@@ -1,6 +1,6 @@
 """Write the measured parts of docs/laboratories/pixels.md from docs/laboratories/pixels.json.
 
-Run `python docs/make_pixels.py`; nothing is trained here. The JSON file holds what `python -m tools.pixels.run table`
+Run `python -m docs.make_pixels`; nothing is trained here. The JSON file holds what `python -m tools.pixels.run table`
 keeps of the phases that are there, finished or not.
 """
 

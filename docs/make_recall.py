@@ -1,6 +1,6 @@
 """Write the measured parts of docs/laboratories/recall.md from docs/laboratories/recall.json.
 
-Run `python docs/make_recall.py`; nothing is trained here. The JSON file holds what `python -m tools.recall.run table`
+Run `python -m docs.make_recall`; nothing is trained here. The JSON file holds what `python -m tools.recall.run table`
 keeps of the phases that are there, the nine models that were screened first, and what was tried on a CPU and a GPU.
 """
 

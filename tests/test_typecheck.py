@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
 from torch import Tensor
 
@@ -35,11 +34,11 @@ class Box:
 
 
 def test_wrong_types_are_refused():
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         Box("wide")
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         total(torch.ones(2, 3), torch.ones(2, 3), [1])
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         list(ones("two"))
     assert Box(3).width == 3
     assert list(ones(2)) == [1, 1]
@@ -47,16 +46,16 @@ def test_wrong_types_are_refused():
 
 def test_axes_of_one_name_have_one_size():
     assert total(torch.ones(2, 3), torch.ones(2, 3)).shape == (2, 3)
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         total(torch.ones(2, 3), torch.ones(2, 4))
 
 
 def test_repflow_runs_under_it():
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         Result([1.0], {})
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         student_interval([1.0, 2.0, 3.0], level="high")
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         linear_cka([1.0], [2.0])
 
 

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -98,6 +99,8 @@ def repflow(*words: str) -> None:
 
 
 def _begin(work: Any, args: Any, cwd: str, env: dict[str, str], folder: str, before: Any) -> None:
+    # Python leaves it ignored where the tests themselves run in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

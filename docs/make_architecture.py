@@ -6,12 +6,12 @@ Run `python -m docs.make_architecture`; nothing is measured here. The JSON file 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from docs.made_parts import PART, filled  # noqa: F401  tests read PART
 from repflow.spec import zoo
 from tools.zoo import effects as tables
 from tools.zoo.architecture import read_cells
@@ -20,8 +20,6 @@ from tools.zoo.variants import VARIANTS
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "architecture.md", DOCS / "architecture.png"
 CELLS = read_cells(DOCS / "architecture.json")
-PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
-"""A made part, on lines of its own or within a sentence."""
 PANELS = {
     "Mamba-2: depth, width, state": ("mamba2", "mamba2-shallow", "mamba2-deep", "mamba2-narrow", "mamba2-small-state"),
     "hybrids": ("hybrid", "hybrid-mirror", "mamba2", "gpt-neox"),
@@ -108,7 +106,7 @@ PARTS = {
 
 def page(text: str) -> str:
     """The page with its measured parts made anew."""
-    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
+    return filled(text, PARTS)
 
 
 def draw(file: Path) -> None:

@@ -7,7 +7,6 @@ keeps of the phases that are there, finished or not.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends
 from repflow.papers.vulnerability import Variant, end_verdict, variants
@@ -24,18 +24,11 @@ from tools.pixels.run import SHARES
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "pixels.json").read_text(encoding="utf-8"))
-PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
 NOTHING = "Not run yet."
 CIFAR = "cifar10"
 PRINTED = ("mamba", "h3", "rwkv", "transformer")
 BAR = 20.0
 """Million tokens a second, all models side by side."""
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A table of the page."""
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def whole() -> list[tuple[Study, Variant]]:
@@ -217,7 +210,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 def page(text: str) -> str:
     """The page with its measured parts replaced."""
-    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
+    return filled(text, PARTS)
 
 
 if __name__ == "__main__":

@@ -7,25 +7,18 @@ keeps of the phases that are there, the nine models that were screened first, an
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from tools.recall.claims import CLAIMS, DEEP, FACTORS, Study, read_study, shown
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "recall.md"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "recall.json").read_text(encoding="utf-8"))
-PART = re.compile(r"(?P<head><!-- made: (?P<name>\w+) -->(?P<line>\n?)).*?(?P<end><!-- end -->)", re.DOTALL)
 NOTHING = "Not run yet."
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A table of the page."""
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def first_screen() -> str:
@@ -131,7 +124,7 @@ PARTS = {
 
 def page(text: str) -> str:
     """The page with its measured parts replaced."""
-    return PART.sub(lambda match: f"{match['head']}{PARTS[match['name']]()}{match['line']}{match['end']}", text)
+    return filled(text, PARTS)
 
 
 if __name__ == "__main__":

@@ -103,8 +103,19 @@ PANELS = {
     "Images": ("images", "order", "orders", "patch", "grey", "train_images", "test_images"),
     "What is replaced": ("regions", "replace", "targets", "draws"),
     "What is trained": (
-        *("rows", "layers", "widths", "shares", "vocabulary", "match_row", "heads", "chunk", "sort_temperature"),
-        *("sort_power", "eigenvalue_shift", "eigenvalue_norm"),
+        *(
+            "rows",
+            "layers",
+            "widths",
+            "shares",
+            "vocabulary",
+            "match_row",
+            "match_layers",
+            "heads",
+            "chunk",
+            "sort_temperature",
+        ),
+        *("sort_power", "eigenvalue_shift", "eigenvalue_norm", "decay_limit", "recall_share", "recall_ids"),
     ),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (
@@ -120,7 +131,7 @@ PANELS = {
         *("rates", "cells", "steps", "seconds", "keep_models"),
         *("test_length", "test_rows", "power", "filler", "batch", "decay", "clip", "warmup", "untied", "together"),
         *("memory", "checkpoint", "last_rate", "second_beta", "dropout", "readings", "reading_tokens"),
-        *("leak_positions", "optimiser"),
+        *("leak_positions", "recall_rows", "optimiser"),
     ),
     "Thresholds": ("early_similarity", "late_similarity", "loss_points", "early_depth", "late_depth"),
     "Many workers": (

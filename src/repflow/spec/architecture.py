@@ -2,9 +2,11 @@
 
     mamba, mamba/32, mamba2, h3, attention, gla ...   a mixer, with a number of states where it has them
     transformer                                       attention with feed-forward layers
-    mamba2.mamba2.attention                           mixers in turn, over and over, layer by layer
+    mamba2.mamba2.attention, 2xmamba2.attention       mixers in turn, over and over, layer by layer
+    10xmamba2..3xattention                            a stretch of layers, then another: 10 and 3 of 13 parts
 
-Behind it stand parts, each added by + or taken away by -:
+A stretch takes of the depth what its mixers are among all, so `mamba2..attention` changes over in the middle and
+`6xmamba2..mamba2.attention` alternates in its last quarter. Behind it stand parts, each added by + or taken away by -:
 
 | part | what |
 |---|---|
@@ -20,6 +22,14 @@ Behind it stand parts, each added by + or taken away by -:
 | +mlp, -mlp | feed-forward layers |
 | -norm, -norm+final | no norms at all; none but the last |
 | -conv | no short convolution |
+| +one, +zero, +poles | states of Mamba or Mamba-2 with decay 1, 0, both (paper 2; `repflow.mixers.polarize`) |
+| +skip@0.9, +learned | λ-skip: h ← λ h + mixer; each block learns its own λ |
+| +neutreno@0.5 | pulls what a block reads back to what the first one read |
+| +frozen | gains of norms stay at 1 |
+| +diversity@0.1, +excess, +smooth, +stable | penalty with its weight while training (`repflow.training.losses`) |
+| +supervision@0.3 | heads at a quarter, half and three quarters of depth are trained too |
+| +contract@1 | decays above a bound cost; in attention alone the growth of tokens in a block |
+| +held | the number behind @ is not a weight but the value that each penalty is held at |
 
 A row such as `mamba+positive+scaled` or `mamba-conv+leaky` is one architecture.
 """
@@ -48,12 +58,22 @@ EIGENVALUES = ("positive", "negative", "mixed", "complex")
 FORMS = {"chunks": "chunks", "prefix": "prefix", "leaky": "whole"}
 CONTROLS = ("identity", "random")
 OPTIONS = {"hard": "hard", "descending": "descending", "gates": "gate", "restore": "restore"}
+PENALTIES = {"diversity": 0.1, "excess": 0.1, "smooth": 0.1, "stable": 0.1, "supervision": 0.3, "contract": 1.0}
+"""Terms beside the loss, and the weight of each that names none."""
+STREAM = {"skip": 0.9, "neutreno": 0.5}
+"""What changes the residual stream, and its λ where none is named."""
+POLES = {"one": "one", "zero": "zero", "poles": "both"}
+POLARIZED = ("s6", "ssd")
+REMEDIES = (*PENALTIES, *STREAM, *POLES, "learned", "held", "frozen")
 ADDED = (
     *(*EIGENVALUES, "shift", "scaled", *FORMS, *CONTROLS, *OPTIONS, "all"),
     *("shared", "mlp", "final"),
+    *REMEDIES,
 )
 TAKEN = ("norm", "conv", "mlp")
-ROW = re.compile(r"(?P<mixers>[a-z0-9_]+(?:/[1-9]\d*)?(?:\.[a-z0-9_]+(?:/[1-9]\d*)?)*)(?P<parts>(?:[+-][a-z]+)*)")
+_MIXER = r"(?:[1-9]\d*x)?[a-z][a-z0-9_]*(?:/[1-9]\d*)?"
+_PART = r"[+-][a-z]+(?:@(?:\d+\.?\d*|\.\d+))?"
+ROW = re.compile(rf"(?P<mixers>{_MIXER}(?:\.\.?{_MIXER})*)(?P<parts>(?:{_PART})*)")
 
 
 @dataclass(frozen=True)
@@ -86,12 +106,16 @@ class Architecture:
         mixers: words of the mixers in turn, each with its number of states or None.
         parts: what it has.
         without: what it lacks.
+        stretches: how many of the mixers each stretch of layers has in turn.
+        strengths: numbers behind its parts, by part.
     """
 
     word: str
     mixers: tuple[tuple[str, int | None], ...]
     parts: frozenset[str]
     without: frozenset[str]
+    stretches: tuple[int, ...] = ()
+    strengths: tuple[tuple[str, float], ...] = ()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -108,6 +132,47 @@ class Architecture:
         """Whether tokens are read in another order, or in chunks as if they were."""
         return bool(self.parts & FORMS.keys())
 
+    def laid(self, layers: int) -> list[tuple[str, int | None]]:
+        """The mixer of every layer.
+
+        >>> [name for name, _ in parse_architecture("2xmamba2..attention").laid(6)]
+        ['mamba2', 'mamba2', 'mamba2', 'mamba2', 'attention', 'attention']
+
+        Raises:
+            InputError: a stretch gets no layer.
+        """
+        placed: list[tuple[str, int | None]] = []
+        first, whole = 0, len(self.mixers)
+        for size in self.stretches or (whole,):
+            turn = self.mixers[first : first + size]
+            first += size
+            end = (2 * layers * first + whole) // (2 * whole)  # to the nearest layer, halves up
+            if end == len(placed):
+                expected = f"layers for every stretch of {self.word}"
+                raise InputError(teach(expected, f"{layers}", f"train at least {whole}, or another order"))
+            placed += [turn[layer % size] for layer in range(end - len(placed))]
+        return placed
+
+    def attention_at(self, layers: int) -> list[int]:
+        """Layers with attention, from 0."""
+        return [at for at, (name, _) in enumerate(self.laid(layers)) if MODELS[name] == "softmax_attention"]
+
+    def strength(self, part: str) -> float | None:
+        """Number behind a part, or its usual one; None where the row lacks the part.
+
+        >>> row = parse_architecture("mamba2+diversity+skip@0.8")
+        >>> row.strength("diversity"), row.strength("skip"), row.strength("neutreno")
+        (0.1, 0.8, None)
+        """
+        if part not in self.parts:
+            return None
+        return dict(self.strengths).get(part, {**PENALTIES, **STREAM}.get(part))
+
+    @property
+    def penalties(self) -> tuple[str, ...]:
+        """Terms beside its loss."""
+        return tuple(name for name in PENALTIES if name in self.parts)
+
     def order(self, numbers: Numbers, *, language: bool = True) -> dict[str, Any] | None:
         """Options of `StackConfig.reorder`; None for tokens as they come."""
         form = next((name for name in FORMS if name in self.parts), None)
@@ -122,11 +187,13 @@ class Architecture:
 
     def frame(self, layers: int, numbers: Numbers = Numbers(), *, language: bool = True) -> dict[str, Any]:  # noqa: B008
         """Options of StackConfig but for width and vocabulary."""
-        entries = [self._mixer(name, state, numbers) for name, state in self.mixers]
-        frame: dict[str, Any] = {"mixers": [entries[layer % len(entries)] for layer in range(layers)]}
-        mlps = [_has_mlp(name, self) for name, _ in self.mixers]
+        placed = self.laid(layers)
+        frame: dict[str, Any] = {"mixers": [self._mixer(name, state, numbers) for name, state in placed]}
+        mlps = [_has_mlp(name, self) for name, _ in placed]
         if any(mlps):
-            frame["mlp"] = ["gelu" if mlps[layer % len(mlps)] else None for layer in range(layers)]
+            frame["mlp"] = ["gelu" if has else None for has in mlps]
+        frame |= {name: self.strength(name) for name in STREAM if name in self.parts}
+        frame |= {"skip_learned": True} if "learned" in self.parts else {}
         if "norm" in self.without:
             frame |= {"norm": "none", "final_norm": "final" in self.parts}
         if "shared" in self.parts:
@@ -146,6 +213,9 @@ class Architecture:
             mixer |= {} if kind is None else {"eigenvalues": kind}
             mixer |= {"eigenvalue_shift": numbers.shift} if "shift" in self.parts else {}
             mixer |= {"eigenvalue_norm": numbers.scale} if "scaled" in self.parts else {}
+        pole = next((option for part, option in POLES.items() if part in self.parts), None)
+        if pole is not None and family in POLARIZED:
+            mixer["polarize"] = pole
         if "conv" in self.without and family in CONVOLUTIONS:
             mixer["conv"] = 0
         return mixer
@@ -166,21 +236,34 @@ def parse_architecture(word: str) -> Architecture:
     """
     match = ROW.fullmatch(word)
     if match is None:
-        expected = "a row such as mamba, mamba/32+positive, mamba2.attention or transformer+chunks"
+        expected = "a row such as mamba, mamba/32+positive, 3xmamba2.attention or transformer+diversity@0.1"
         raise InputError(teach(expected, repr(word), "write parts behind the mixers, each with + or -"))
-    mixers = tuple(_mixer(part) for part in match["mixers"].split("."))
+    turns = [[one for part in turn.split(".") for one in _mixers(part)] for turn in match["mixers"].split("..")]
     added: set[str] = set()
     taken: set[str] = set()
-    for sign, part in re.findall(r"([+-])([a-z]+)", match["parts"]):
+    strengths: dict[str, float] = {}
+    for sign, part, number in re.findall(r"([+-])([a-z]+)(?:@([0-9.]+))?", match["parts"]):
         known, own = (ADDED, added) if sign == "+" else (TAKEN, taken)
         if part not in known:
             raise InputError(teach(f"parts with {sign}: {', '.join(known)}", repr(part), nearest(part, known)))
         if part in own:
             raise InputError(teach("each part once", repr(word), f"leave one {sign}{part} out"))
         own.add(part)
-    row = Architecture(word, mixers, frozenset(added), frozenset(taken))
+        if number and (part not in {**PENALTIES, **STREAM} or sign == "-"):
+            expected = f"@ behind {', '.join({**PENALTIES, **STREAM})}"
+            raise InputError(teach(expected, repr(word), f"leave @{number} out"))
+        strengths |= {part: float(number)} if number else {}
+    mixers, sizes = tuple(one for turn in turns for one in turn), tuple(len(turn) for turn in turns)
+    strong = tuple(sorted(strengths.items()))
+    row = Architecture(word, mixers, frozenset(added), frozenset(taken), sizes, strong)
     _check(row)
     return row
+
+
+def _mixers(word: str) -> list[tuple[str, int | None]]:
+    """A mixer as often as the number in front of it says."""
+    count, mixer = re.fullmatch(r"(?:(\d+)x)?(.+)", word).groups()  # type: ignore[union-attr]
+    return [_mixer(mixer)] * int(count or 1)
 
 
 def _mixer(word: str) -> tuple[str, int | None]:
@@ -208,6 +291,16 @@ def _check(row: Architecture) -> None:
         "prefix or leaky with +gates or +restore": bool(parts & {"gates", "restore"}) and "chunks" in forms,
         "-norm with +final": "final" in parts and "norm" not in row.without,
         "a convolution where -conv takes it away": "conv" in row.without and not families & set(CONVOLUTIONS),
+        "one kind of poles": len(parts & set(POLES)) > 1,
+        "poles in mamba or mamba2": bool(parts & set(POLES)) and not families & set(POLARIZED),
+        "more states than the poles take": any(
+            state is not None and state <= (2 if "poles" in parts else 1) for _, state in mixers
+        )
+        and bool(parts & set(POLES)),
+        "+skip with +learned": "learned" in parts and "skip" not in parts,
+        "a penalty with +held": "held" in parts and not row.penalties,
+        "norms where +frozen keeps their gains": "frozen" in parts and "norm" in row.without,
+        "a value above 0 to hold": "held" in parts and any(row.strength(name) == 0 for name in row.penalties),
         "feed-forward layers where -mlp takes them away": "mlp" in row.without and ("transformer", None) not in mixers,
     }
     wrong = next((expected for expected, broken in problems.items() if broken), None)

@@ -2,10 +2,20 @@
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.optimize import curve_fit
+from scipy.stats import linregress, spearmanr, t
 
 from repflow.core.errors import InputError
-from repflow.studies.laboratory.effect import effects, log_odds, over_seeds, rank_correlation, spearman
+from repflow.studies.laboratory.effect import (
+    contrast,
+    effects,
+    holm,
+    log_odds,
+    over_seeds,
+    pooled_effects,
+    rank_correlation,
+    spearman,
+)
 
 TRUE = {"intercept": -0.5, "state": 0.3, "fixed": 0.0, "pole": 1.2, "deep": -0.4, "pole at depth": 0.8}
 ROWS = {
@@ -98,3 +108,85 @@ def test_the_bootstrap_over_rows_rarely_finds_what_is_not_there():
             found, apart = found + (sure and not count), apart + (sure and count)
     assert found <= 0.15 * draws
     assert apart > 0.3 * draws
+
+
+def test_pooled_effects_are_those_of_scipys_least_squares():
+    """One intercept for each seed, all slopes shared; standard errors from curve_fit's covariance."""
+    rng = np.random.default_rng(3)
+    values, factors, own = simulated(rng, seeds=2)
+    names = list(factors)
+    columns = np.array(
+        [factors[name] for name in names] + [[seed == one for one in own] for seed in (0, 1)], dtype=float
+    )
+
+    def model(x, *parts):
+        return np.array(parts) @ x
+
+    best, covariance = curve_fit(model, columns, values, p0=np.zeros(len(columns)))
+    width = t.ppf(0.975, len(values) - len(columns)) * np.sqrt(np.diag(covariance))
+    fitted = pooled_effects(values, factors, own)
+    for place, name in enumerate(names):
+        assert fitted[name].mean == pytest.approx(best[place], abs=1e-6)
+        assert [fitted[name].low, fitted[name].high] == pytest.approx(
+            [best[place] - width[place], best[place] + width[place]], abs=1e-5
+        )
+
+
+def test_one_factor_and_one_seed_are_a_line():
+    x, y = np.arange(6.0), np.array([0.1, 0.9, 2.3, 2.8, 4.4, 4.6])
+    line, slope = linregress(x, y), pooled_effects(y, {"x": x.tolist()}, [0] * 6)["x"]
+    assert slope.mean == pytest.approx(line.slope)
+    assert slope.high - slope.mean == pytest.approx(t.ppf(0.975, 4) * line.stderr)
+
+
+def test_a_contrast_is_that_of_two_ways_without_interaction():
+    rng = np.random.default_rng(4)
+    kinds = [(depth, window) for depth in (4, 8, 16, 32) for window in (256, 1024)]
+    cells = [(kind, seed) for kind in kinds for seed in (0, 1)]
+    values = rng.standard_normal(len(cells))
+    columns = [[float(cell[0] == kind) for cell in cells] for kind in kinds]
+    table = np.array([*columns, [float(seed) for _, seed in cells]])
+    best, covariance = curve_fit(lambda x, *parts: np.array(parts) @ x, table, values, p0=np.zeros(len(table)))
+    weights = {(32, 256): 1, (16, 256): -1, (32, 1024): -1, (16, 1024): 1}
+    row = np.array([*(weights.get(kind, 0) for kind in kinds), 0.0])
+    half = t.ppf(0.975, 7) * np.sqrt(row @ covariance @ row)
+    ours = contrast(values, [kind for kind, _ in cells], [seed for _, seed in cells], weights)
+    assert ours.mean == pytest.approx(row @ best, abs=1e-6)
+    assert ours.high - ours.mean == pytest.approx(half, abs=1e-5)
+
+
+def test_contrasts_of_two_seeds_cover():
+    rng, draws, inside = np.random.default_rng(5), 1000, 0
+    kinds, seeds = [kind for kind in "abcdefgh" for _ in range(2)], [0, 1] * 8
+    for _ in range(draws):
+        values = rng.standard_normal(16) + np.array(seeds) * rng.standard_normal()
+        one = contrast(values, kinds, seeds, {"a": 1, "b": -1})
+        inside += one.low <= 0 <= one.high
+    assert 0.93 <= inside / draws <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "words"),
+    [
+        ([1.0, 2.0, np.nan, 1.0], {"a": 1, "b": -1}, "3 of 4 kinds and seeds finite"),
+        ([1.0, 2.0, 3.0, 1.0], {"a": 1}, "add up to 0"),
+        ([1.0, 2.0, 3.0, 1.0], {"a": 1, "c": -1}, "known kinds"),
+    ],
+)
+def test_contrasts_that_say_nothing_are_refused(values, weights, words):
+    with pytest.raises(InputError, match=words):
+        contrast(np.array(values), ["a", "a", "b", "b"], [0, 1, 0, 1], weights)
+
+
+def test_holm_bounds_the_chance_of_one_wrong_answer():
+    """By its definition: the smallest level at which the step-down procedure rejects, found by trying levels."""
+    rng = np.random.default_rng(6)
+    errors = (rng.random(5) ** 2).tolist()
+    for value, adjusted in zip(errors, holm(errors), strict=True):
+        rejected = []
+        for level in np.linspace(0, 1, 20_001):
+            ordered = np.sort(errors)
+            kept = int(np.argmax([*(p > level / (5 - place) for place, p in enumerate(ordered)), True]))
+            rejected.append(bool(value in ordered[:kept]))
+        smallest = np.linspace(0, 1, 20_001)[rejected.index(True)] if True in rejected else 1.0
+        assert adjusted == pytest.approx(smallest, abs=1e-4)

@@ -1,6 +1,7 @@
 """What `repflow architecture` may be asked for: which language models, on which text, how long; no torch.
 
-A row is an architecture (`repflow.spec.architecture`): mamba, mamba2.attention, mamba+positive+scaled, mamba+leaky ...
+A row is an architecture (`repflow.spec.architecture`): mamba, 3xmamba2.attention, mamba+positive+scaled, mamba+leaky,
+mamba2+diversity@0.1 ...
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from repflow.spec.request import check_least
 from repflow.studies.engine.parts import Lengths, TextFiles, Tokenizing, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
 from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid, numbers
+from repflow.tasks.recall import RecallSetting
 
 ENGLISH = "english"
+RECALL_PARTS = (0.125, 0.25, 0.5)
+"""Parts of a row that are pairs, as in `repflow recall`."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,21 @@ class Corpus:
 
 
 @dataclass
+class Lookup:
+    """Steps that train and test recall of pairs beside the text (`repflow.tasks.recall`)."""
+
+    recall_share: float = option(
+        0.0, "share of the steps that train recall of pairs, whose ids stand behind the text's"
+    )
+    recall_ids: int = option(1024, "ids of keys and values")
+    recall_rows: int = option(500, "test rows of each number of pairs")
+
+    def recall_settings(self, length: int) -> list[RecallSetting]:
+        """Rows of a window's length, of which an eighth, a quarter and a half is pairs."""
+        return [RecallSetting(length, max(1, round(length * part / 2)), self.recall_ids) for part in RECALL_PARTS]
+
+
+@dataclass
 @defaults(
     {
         "text": "text to train on: file, folder, english (built in) or a prepared folder; may be given several times",
@@ -80,7 +99,7 @@ class Corpus:
         "cells": "these models alone: ROW:LAYERS:WIDTH:LENGTH:RATE:SEED, instead of all combinations",
     },
     rows=listed(
-        "architectures: mamba, mamba2.attention, mamba+positive, transformer+chunks ...", ["mamba", "transformer"]
+        "architectures: mamba, 3xmamba2.attention, mamba+positive, mamba2+diversity@0.1 ...", ["mamba", "transformer"]
     ),
     layers=listed("numbers of blocks, repeated or comma separated", ["4"]),
     widths=listed("widths of the residual stream", ["128"]),
@@ -89,13 +108,15 @@ class Corpus:
     batch=option(32, "windows of a step at the greatest length; shorter ones have more, for as many tokens"),
     warmup=option(0.05, "share of the steps in which the rate rises; then a cosine"),
 )
-class ArchitectureConfig(Corpus, RowNumbers, Stacks, Lengths, TextFiles, Tokenizing, LaboratoryConfig):
+class ArchitectureConfig(Lookup, Corpus, RowNumbers, Stacks, Lengths, TextFiles, Tokenizing, LaboratoryConfig):
     """Which language models to train and how; the fields are the command line's options and the Result's `config`."""
 
     cell: ClassVar[type[Cell]] = ArchitectureCell
     command_words: ClassVar[str] = "architecture"
     separated: ClassVar[tuple[str, ...]] = ("text", "test_texts")
 
+    match_layers: int | None = option(None, "depth whose parameters all depths match by their width; needs --match-row")
+    decay_limit: float = option(0.99, "decay that costs nothing, for rows with +contract")
     last_rate: float = option(0.0, "last learning rate as a share of the greatest")
     second_beta: float = option(0.95, "beta of AdamW's mean square of the gradient")
     dropout: float = option(0.0, "share of channels dropped from what each mixer adds, while training")
@@ -142,11 +163,30 @@ def check(config: ArchitectureConfig) -> list[ArchitectureCell]:
         if cell.layers < 1 or cell.width < 1 or cell.length < 2:
             expected = "layers and width of at least 1, windows of at least 2 tokens"
             raise InputError(teach(expected, str(cell), "correct the cell"))
+        row.laid(cell.layers)
+        if cell.layers < 2 and {"supervision", "smooth"} & row.parts:
+            raise InputError(teach(f"at least 2 layers for {cell.row}", str(cell), "correct the cell"))
         check_row(row, cell.length, config)
     if config.match_row is not None:
         parse_architecture(config.match_row)
+    elif config.match_layers is not None:
+        expected = "--match-row with --match-layers"
+        raise InputError(teach(expected, f"--match-layers {config.match_layers}", "name the row whose size all have"))
+    check_lookup(config, cells)
     check_texts(config)
     return cells
+
+
+def check_lookup(config: ArchitectureConfig, cells: list[ArchitectureCell]) -> None:
+    """Refuse shares, ids and bounds that cannot be."""
+    check_least([("--recall-rows", config.recall_rows, 1), ("--match-layers", config.match_layers or 1, 1)])
+    if not 0 <= config.recall_share < 1:
+        remedy = "0.25 is every fourth step; `repflow recall` trains nothing else"
+        raise InputError(teach("--recall-share from 0 to below 1", f"{config.recall_share}", remedy))
+    if not 0 < config.decay_limit < 1:
+        raise InputError(teach("--decay-limit between 0 and 1", f"{config.decay_limit}", "0.99 halves in 69 tokens"))
+    for cell in cells if config.recall_share else []:
+        config.recall_settings(cell.length)
 
 
 def check_row(row: Architecture, tokens: int, config: RowNumbers) -> None:

@@ -1,7 +1,8 @@
-"""What is read of a language model of a grid: what it pays for texts, its leak, its eigenvalues, its token norms."""
+"""What is read of a language model of a grid: its loss on texts, recall, leak, eigenvalues and token norms."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from repflow.mixers.eigen import spectral_norm
 from repflow.mixers.reorder import Reordered
 from repflow.mixers.s6 import S6
+from repflow.studies.recall.accuracy import count_right
 from repflow.training.text import measure_leak, text_loss
 
 if TYPE_CHECKING:
     from repflow.models.stack.network import StackForCausalLM
+    from repflow.tasks.recall import RecallSetting
     from repflow.training.text import TextData
 
 Arrays = dict[str, np.ndarray]
@@ -49,6 +52,12 @@ def read_leak(network: StackForCausalLM, data: TextData, length: int, positions:
         "whole_loss": np.array(leak.whole_loss.mean),
         "prefix_loss": np.array(leak.prefix_loss.mean),
     }
+
+
+def read_recall(network: StackForCausalLM, kinds: Sequence[RecallSetting], rows: int, data: TextData) -> np.ndarray:
+    """Share of right answers by number of pairs (pairs,), on rows that no model was trained on."""
+    counts = count_right(network, kinds, rows, offset=data.vocabulary)
+    return np.asarray(counts["right"].sum(1) / counts["queries"].sum(1))
 
 
 def read_spectra(network: StackForCausalLM) -> Arrays:

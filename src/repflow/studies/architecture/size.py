@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.architecture import Numbers, parse_architecture
+from repflow.spec.architecture import MODELS, Numbers, parse_architecture
 
 STEP = 8
 """Widths are multiples of this, and of twice the heads where there is attention."""
@@ -41,20 +41,39 @@ def _scores(word: str, layers: int, width: int, numbers: Numbers) -> int:
     order = row.order(numbers)
     if order is None or order.get("order", "sorted") != "sorted":
         return 0
-    families = [row.families[layer % len(row.families)] for layer in range(layers)]
+    families = [MODELS[name] for name, _ in row.laid(layers)]
     sorting = families if order["blocks"] == "all" else families[:1]
     return sum(2 * width if family == "s6" else width for family in sorting)
 
 
-def matched_width(word: str, goal: str, layers: int, width: int, vocabulary: int, numbers: Numbers) -> int:
+def matched_width(
+    word: str,
+    goal: str,
+    layers: int,
+    width: int,
+    vocabulary: int,
+    numbers: Numbers,
+    *,
+    goal_layers: int | None = None,
+) -> int:
     """Width at which a row has about as many parameters as the row `goal` at the given one.
+
+    Args:
+        word: the row.
+        goal: the row to match.
+        layers: blocks of the row.
+        width: of the row to match.
+        vocabulary: token ids.
+        numbers: what rows leave open.
+        goal_layers: blocks of the row to match; as many as the row has, if left out.
 
     Raises:
         InputError: no width comes close.
     """
-    if word == goal:
+    goal_layers = layers if goal_layers is None else goal_layers
+    if (word, layers) == (goal, goal_layers):
         return width
-    target = count_parameters(goal, layers, width, vocabulary, numbers)
+    target = count_parameters(goal, goal_layers, width, vocabulary, numbers)
     step = STEP if "softmax_attention" not in parse_architecture(word).families else max(STEP, 2 * numbers.heads)
     low, high = 1, 2
     while count_parameters(word, layers, step * high, vocabulary, numbers) < target and step * high < MOST:

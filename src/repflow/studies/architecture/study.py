@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from repflow.spec.architecture import parse_architecture
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig, check
+from repflow.studies.architecture.fit import fits, onset_depth
+from repflow.studies.architecture.remedy import freeze_norms, penalties_of
 from repflow.studies.laboratory.study import Laboratory
 
 if TYPE_CHECKING:
     import torch
 
-    from repflow.core.results import Finding
+    from repflow.core.results import Finding, Result
     from repflow.studies.laboratory.study import LaboratoryJob
     from repflow.tasks.prompt import Prompts
-    from repflow.training import BatchSource, OptimiserConfig, Schedule
+    from repflow.training import BatchSource, Loss, OptimiserConfig, Schedule
     from repflow.training.text import TextData
 
 SPLIT_SEED = 0
@@ -30,10 +32,10 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     name = "architecture"
     config = ArchitectureConfig
-    summary = """Train a grid of language models on a text: perplexity with intervals, leaks, eigenvalues, token norms.
+    summary = """Train a grid of language models on a text: perplexity, recall, flow, influence, fits of each factor.
 
-    Every row, depth, width, length, rate and seed is one model. A stopped or killed run resumes when the same command
-    runs again.
+    A row says which blocks in which order, with which remedies. Every row, depth, width, length, rate and seed is one
+    model. A stopped or killed run resumes when the same command runs again.
     """
     tested: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "perplexity": ("text",),
@@ -50,7 +52,13 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         "token_norm": ("state",),
         "start_token_norm": ("state",),
         "own_width": (),
+        "recall": ("pairs",),
+        **dict.fromkeys(("smoothness", "stability", "relative_smoothness", "relative_stability"), ()),
     }
+    flow: ClassVar[Sequence[str]] = (
+        *("token_similarity", "token_similarity_excess"),
+        *("smoothness", "stability", "relative_smoothness", "relative_stability"),
+    )
 
     def check(self, config: ArchitectureConfig) -> None:
         """Refuse wrong options; no torch."""
@@ -76,25 +84,53 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
         if config.match_row is None:
             return cell.width
-        size = (cell.layers, cell.width, text_of(config).vocabulary)
-        return matched_width(cell.row, config.match_row, *size, config.row_numbers())
+        size = (cell.layers, cell.width, self.vocabulary(config))
+        goal = config.match_layers
+        return matched_width(cell.row, config.match_row, *size, config.row_numbers(), goal_layers=goal)
+
+    def vocabulary(self, config: ArchitectureConfig) -> int:
+        """Ids of the text, and those of recall behind them."""
+        return text_of(config).vocabulary + (config.recall_ids if config.recall_share else 0)
 
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
         """A stack of the row with a tied head."""
         from repflow.models.stack.config import StackConfig
         from repflow.models.stack.network import StackForCausalLM
 
-        frame = parse_architecture(cell.row).frame(cell.layers, config.row_numbers())
+        row = parse_architecture(cell.row)
+        frame = row.frame(cell.layers, config.row_numbers())
         frame |= {"dropout": config.dropout} if config.dropout else {}
-        size: dict[str, Any] = {"hidden_size": self.width(cell, config), "vocab_size": text_of(config).vocabulary}
-        return StackForCausalLM(StackConfig(tie_word_embeddings=True, **size, **frame))
+        size: dict[str, Any] = {"hidden_size": self.width(cell, config), "vocab_size": self.vocabulary(config)}
+        network = StackForCausalLM(StackConfig(tie_word_embeddings=True, **size, **frame))
+        if "frozen" in row.parts:
+            freeze_norms(network)
+        return network
+
+    def loss(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Loss:
+        """Cross entropy, with the penalties of the row beside it."""
+        from repflow.training.losses import CrossEntropy, Penalised
+
+        plain = CrossEntropy(accuracy=True)
+        penalties = penalties_of(parse_architecture(cell.row), cell.layers, config.decay_limit)
+        return Penalised(penalties, plain) if penalties else plain
+
+    def shape(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> Hashable | None:
+        """None also where norms are frozen: models side by side train the same weights."""
+        if "frozen" in parse_architecture(cell.row).parts:
+            return None
+        return super().shape(network, cell, config)
 
     def source(self, cell: ArchitectureCell, config: ArchitectureConfig, device: torch.device) -> BatchSource:
-        """Windows of the text, in an order of the seed's own."""
-        from repflow.training.text import TextBatches
+        """Windows of the text, in an order of the seed's own; at a share of the steps fresh rows of recall."""
+        from repflow.training.recall import RecallBatches
+        from repflow.training.text import MixedBatches, TextBatches
 
-        rows = config.rows_of(cell.length)
-        return TextBatches(text_of(config).train, length=cell.length, rows=rows, seed=cell.seed, device=device)
+        rows, text = config.rows_of(cell.length), text_of(config)
+        usual = TextBatches(text.train, length=cell.length, rows=rows, seed=cell.seed, device=device)
+        if not config.recall_share:
+            return usual
+        pairs = RecallBatches(config.recall_settings(cell.length), rows=rows, seed=cell.seed, device=device)
+        return MixedBatches(usual, pairs, share=config.recall_share, offset=text.vocabulary)
 
     def source_key(self, cell: ArchitectureCell, config: ArchitectureConfig) -> tuple[Any, ...]:
         """Models of a seed and a length read the same windows."""
@@ -131,14 +167,40 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     def evaluate(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:
         """Perplexity of every text, the leak of a row that reorders, eigenvalues and norms."""
-        from repflow.studies.architecture.reading import read_leak, read_norms, read_spectra, read_texts
+        from repflow.studies.architecture.reading import read_leak, read_norms, read_recall, read_spectra, read_texts
 
         data = text_of(config)
         arrays = read_texts(network, data, cell.length)
         if config.leak_positions and parse_architecture(cell.row).reordered:
             arrays |= read_leak(network, data, cell.length, config.leak_positions)
+        if config.recall_share:
+            arrays["recall"] = read_recall(network, config.recall_settings(cell.length), config.recall_rows, data)
         arrays["token_norm"] = read_norms(network, data, cell.length)
         return arrays | read_spectra(network)
+
+    def measured(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Sequence[str]:
+        """Without what needs more prompts or more blocks than there are."""
+        few = () if config.flow_samples > 1 else ("token_similarity_excess",)
+        flat = () if cell.layers > 1 else ("smoothness", "relative_smoothness")
+        return [name for name in self.flow if name not in (*few, *flat)]
+
+    def assembled(
+        self, cells: Sequence[Mapping[str, np.ndarray]], config: ArchitectureConfig
+    ) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
+        """Also the depth at which tokens become alike."""
+        arrays, axes = super().assembled(cells, config)
+        if "token_similarity" in arrays:
+            arrays["onset_depth"] = np.array([onset_depth(values) for values in arrays["token_similarity"]])
+            axes["onset_depth"] = ("cell",)
+        return arrays, axes
+
+    def result(
+        self, config: ArchitectureConfig, cells: list[tuple[dict[str, np.ndarray], Mapping[str, Any]]]
+    ) -> Result:
+        """Also what each factor of the grid does."""
+        result = super().result(config, cells)
+        result.provenance[self.name]["fits"] = fits(result)
+        return result
 
     def sizes(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:
         """Width, and what the model was like before training: spectral norms and token norms."""
@@ -172,8 +234,14 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
             "texts": list(data.tests),
             "data": data.facts(),
             "document_tokens": tokens,
+            "pairs": self._pairs(config),
             "leaky": [row for row in rows if parse_architecture(row).leaky],
         }
+
+    def _pairs(self, config: ArchitectureConfig) -> dict[str, list[int]]:
+        """Pairs of the test rows, by length."""
+        lengths = sorted({cell.length for cell in config.grid()}) if config.recall_share else []
+        return {str(length): [kind.pairs for kind in config.recall_settings(length)] for length in lengths}
 
     def findings(self, config: ArchitectureConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
         """Rows that read their future: none of their numbers is that of a model that predicts."""

@@ -4,21 +4,24 @@
 
 A grid has the same cells for every seed, and models of one seed see the same batches. So the model is fitted seed by
 seed, which takes out what the seed brings, and an effect is the mean of its fits with Student's 95 % interval over
-seeds: nothing is taken to be equally noisy in all cells. NumPy only.
+seeds: nothing is taken to be equally noisy in all cells. Two seeds give no such interval: there `pooled_effects` and
+`contrast` take the scatter about the model, or of seeds about each cell, to be the same everywhere. NumPy only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.core.intervals import LEVEL, student_interval
+from repflow.core.intervals import LEVEL, student_interval, student_quantile
 
 INTERCEPT = "intercept"
+ROUNDING = 1e-12
+"""Share of the greatest value below which an effect is rounding."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def over_seeds(values: Sequence[float] | np.ndarray) -> Effect:
     return Effect(float(band.mean), float(band.low), float(band.high), tuple(known.tolist()))
 
 
-def log_odds(share: np.ndarray, count: int) -> np.ndarray:
+def log_odds(share: np.ndarray, count: int | np.ndarray) -> np.ndarray:
     """Ln of right over wrong answers, half an answer added to each, so that none and all are finite.
 
     >>> log_odds(np.array([0.5, 1.0]), 10).round(2).tolist()
@@ -109,7 +112,102 @@ def effects(
         first = rows
         fits.append(np.linalg.lstsq(design, y, rcond=None)[0])
     columns = np.stack(fits)
+    columns[np.abs(columns) < ROUNDING * np.abs(values).max()] = 0  # equal models differ by nothing
     return {name: over_seeds(columns[:, place]) for place, name in enumerate(names)}
+
+
+def pooled_effects(
+    values: np.ndarray, factors: Mapping[str, Sequence[float | int]], seeds: Sequence[int], *, level: float = LEVEL
+) -> dict[str, Effect]:
+    """The same effects, with intervals from the scatter about the fit, one intercept for each seed.
+
+    What the model does not explain counts as noise, and is taken to be alike in all cells; so intervals are there from
+    one seed on, and are NaN where no scatter is left over. The intercept has none.
+
+    >>> factors, seeds = {"x": [0.0, 1.0, 2.0, 3.0]}, [0, 0, 0, 0]
+    >>> slope = pooled_effects(np.array([0.0, 1.1, 1.9, 3.0]), factors, seeds)["x"]
+    >>> round(slope.mean, 3), round(slope.low, 3), round(slope.high, 3)
+    (0.98, 0.797, 1.163)
+    """
+    fitted = effects(values, factors, seeds)
+    table = np.stack([np.asarray(factors[name], dtype=np.float64) for name in factors], 1)
+    places = [np.flatnonzero(np.asarray(seeds) == seed) for seed in dict.fromkeys(seeds)]
+    slopes = np.array([fitted[name].mean for name in factors])
+    y = np.asarray(values, dtype=np.float64)
+    centred = [(y[mine] - y[mine].mean(), table[mine] - table[mine].mean(0)) for mine in places]
+    rest = np.concatenate([own - columns @ slopes for own, columns in centred])
+    freedom = len(y) - len(places) - len(slopes)
+    errors = np.full(len(slopes), np.nan)
+    if freedom > 0:
+        inverse = np.linalg.inv(sum(columns.T @ columns for _, columns in centred))
+        errors = np.sqrt(rest @ rest / freedom * np.diag(inverse))
+    half = float(student_quantile(freedom, level)) * errors if freedom > 0 else errors
+    bounds = {name: (slopes[at] - half[at], slopes[at] + half[at]) for at, name in enumerate(factors)}
+    bounds[INTERCEPT] = (np.nan, np.nan)
+    return {
+        name: replace(effect, low=float(bounds[name][0]), high=float(bounds[name][1]))
+        for name, effect in fitted.items()
+    }
+
+
+def contrast(
+    values: np.ndarray,
+    kinds: Sequence[Any],
+    seeds: Sequence[int],
+    weights: Mapping[Any, float | int],
+    *,
+    level: float = LEVEL,
+) -> Effect:
+    """A weighted sum of means of kinds of cells, such as one kind less another, from two seeds on.
+
+    Every kind has a mean and every seed a shift that is the same for all kinds; the scatter that is left over, of all
+    kinds together, gives the interval with (kinds − 1)(seeds − 1) degrees of freedom.
+
+    Args:
+        values: one per cell (cell,).
+        kinds: of each cell; every kind has every seed once.
+        seeds: of each cell.
+        weights: by kind; they add up to 0.
+        level: of the interval.
+
+    Raises:
+        InputError: a kind lacks a seed, a value is not finite, or the weights do not add up to 0.
+
+    >>> one = contrast(np.array([1.0, 1.2, 2.0, 2.3]), ["a", "a", "b", "b"], [0, 1, 0, 1], {"b": 1, "a": -1})
+    >>> round(one.mean, 3), [round(value, 3) for value in one.by_seed], round(one.low, 2)
+    (1.05, [1.0, 1.1], 0.41)
+    """
+    rows, columns = list(dict.fromkeys(kinds)), list(dict.fromkeys(seeds))
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for kind, seed, value in zip(kinds, seeds, values, strict=True):
+        grid[rows.index(kind), columns.index(seed)] = value
+    if len(values) != grid.size or not np.isfinite(grid).all():
+        got = f"{len(values)} values, {int(np.isfinite(grid).sum())} of {grid.size} kinds and seeds finite"
+        raise InputError(teach("a finite value for every kind and seed, each once", got, "train what is missing"))
+    if abs(sum(weights.values())) > 1e-9 or not set(weights) <= set(rows):
+        raise InputError(teach("weights of known kinds that add up to 0", str(dict(weights)), "correct the weights"))
+    factors = np.array([weights.get(kind, 0.0) for kind in rows])
+    by_seed = factors @ grid
+    rest = grid - grid.mean(1, keepdims=True) - grid.mean(0) + grid.mean()
+    freedom = (len(rows) - 1) * (len(columns) - 1)
+    error = np.sqrt((rest**2).sum() / freedom * (factors**2).sum() / len(columns)) if freedom else np.nan
+    half = float(student_quantile(freedom, level)) * error if freedom else np.nan
+    mean = float(by_seed.mean())
+    return Effect(mean, mean - half, mean + half, tuple(by_seed.tolist()))
+
+
+def holm(errors: Sequence[float]) -> list[float]:
+    """P-values of several questions, so that the chance of one wrong answer among all is bounded (Holm 1979).
+
+    >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    known = np.asarray(errors, dtype=np.float64)
+    order = np.argsort(known)
+    raised = np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
+    adjusted = np.empty_like(known)
+    adjusted[order] = np.minimum(raised, 1)
+    return [float(value) for value in adjusted]
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,10 @@ class Method(ABC, Generic[C]):
         """What flow, influence and memory are read on; None for no reading."""
         return None
 
+    def measured(self, cell: Any, config: C) -> Sequence[str]:
+        """Metrics of the flow that a cell's model is read by."""
+        return self.flow
+
     def tokenizer(self, config: C) -> Any:
         """Of the models, kept beside each; None for token ids without one."""
         return None

@@ -278,7 +278,8 @@ class _Bench:
             arrays |= lab.evaluate(network, cell, config)
             prompts = lab.prompts(cell, config) if config.flow_samples else None
             if prompts is not None:
-                arrays |= look_into(network, prompts, metrics=lab.flow, tokenizer=lab.tokenizer(config))
+                metrics, tokenizer = lab.measured(cell, config), lab.tokenizer(config)
+                arrays |= look_into(network, prompts, metrics=metrics, tokenizer=tokenizer)
             if self.job.models_folder is not None:
                 keep_model(self.job.models_folder, cell, network, lab.tokenizer(config))
         arrays["parameters"] = np.array(sum(part.numel() for part in network.parameters()))

@@ -29,8 +29,17 @@ def distance_edges(length: int) -> list[int]:
 
 
 @torch.no_grad()
-def count_right(network: StackForCausalLM, settings: Sequence[RecallSetting], rows: int) -> dict[str, np.ndarray]:
-    """Right answers and queries (pairs, gap), on fresh rows in float32."""
+def count_right(
+    network: StackForCausalLM, settings: Sequence[RecallSetting], rows: int, *, offset: int = 0
+) -> dict[str, np.ndarray]:
+    """Right answers and queries (pairs, gap), on fresh rows in float32.
+
+    Args:
+        network: in eval mode.
+        settings: kinds of rows, of one length.
+        rows: of each kind.
+        offset: added to all ids, where those of recall stand behind others.
+    """
     device = next(network.parameters()).device
     edges = distance_edges(settings[0].length)
     right, seen = (torch.zeros(len(settings), len(edges) - 1, dtype=torch.float64) for _ in range(2))
@@ -39,9 +48,9 @@ def count_right(network: StackForCausalLM, settings: Sequence[RecallSetting], ro
         for start in range(0, rows, size):
             generator = torch.Generator(device).manual_seed(step_seed(TEST_SEED + place, start))
             drawn = recall_rows(setting, min(size, rows - start), generator)
-            states = network.model(drawn.ids).last_hidden_state
+            states = network.model(drawn.ids + offset).last_hidden_state
             index = drawn.positions[..., None].expand(-1, -1, states.shape[-1])
-            hit = network.lm_head(states.gather(1, index)).argmax(-1) == drawn.targets
+            hit = network.lm_head(states.gather(1, index)).argmax(-1) == drawn.targets + offset
             bins = torch.bucketize(drawn.distances, torch.tensor(edges[1:], device=device), right=True)
             seen[place] += torch.bincount(bins.flatten(), minlength=len(edges) - 1).cpu()
             right[place] += torch.bincount(bins[hit], minlength=len(edges) - 1).cpu()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from repflow.report.data.model import Block, Card, Content, Figure, Table, Text,
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import plain
 from repflow.report.sections.laboratory.curve import Mark, line_trace, marked, trained_words
-from repflow.report.terminal.laboratory.architecture import row_words
+from repflow.report.terminal.laboratory.architecture import fit_rows, row_words
+
+FIT_TITLE = "What each factor does, all others held: linear fits with 95 % intervals"
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -22,7 +25,11 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     trained = marked(runs, "architecture")
     for run, mark in trained:
         lines = best_lines(run.result, row_words, score="perplexity", lowest=True)
-        blocks += [figure for figure in (_way_figure(run, lines, mark), _norm_figure(run, lines, mark)) if figure]
+        figures = (build(run, lines, mark) for build in (_way_figure, _place_figure, _recall_figure, _norm_figure))
+        blocks += [figure for figure in figures if figure]
+        outcomes, rows = fit_rows(run.result)
+        if rows:
+            blocks.append(Table(f"architecture-fits{mark.id}", f"{FIT_TITLE}{mark.title}", ["factor", *outcomes], rows))
         blocks.append(_table(run, mark))
         if run.result.findings:
             said = [finding.message for finding in run.result.findings]
@@ -88,6 +95,68 @@ def _way_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure | N
         f"Perplexity while they train{mark.title}",
         "On the first held-out documents, after equal numbers of steps.",
         "Held-out perplexity by training step, a line per row.",
+        [variant],
+    )
+
+
+def _place_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure | None:
+    """Loss by place in a window: whether a model makes use of what stands further back."""
+    if "loss_by_place" not in run.result:
+        return None
+    traces, rows = [], []
+    for place, line in enumerate(lines):
+        values = line.mean("loss_by_place")
+        values = np.exp(values[: int(np.isfinite(values).sum())])
+        edges = _edges(len(values))
+        means = np.array([values[a:b].mean() for a, b in pairwise(edges)])
+        traces.append(line_trace(line, place, edges[1:], means))
+        rows += [[line.words, *part] for part in zip(edges[1:], plain(means), strict=True)]
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": "place in the window"}, "type": "log"},
+        "yaxis": {"title": {"text": "held-out perplexity"}, "type": "log"},
+    }
+    variant = Variant({}, traces, layout, ["model", "up to place", "perplexity"], rows, basis=_basis(run))
+    return Figure(
+        f"architecture-places{mark.id}",
+        f"Does more context help?{mark.title}",
+        "Perplexity by place in the window, means up to each place from the one before it.",
+        "Held-out perplexity by place in the window, a line per row.",
+        [variant],
+    )
+
+
+def _edges(count: int) -> list[int]:
+    """Bounds of spans that double: 0, 1, 2, 4, ... and the last place.
+
+    >>> _edges(12)
+    [0, 1, 2, 4, 8, 12]
+    """
+    edges = [0, 1]
+    while 2 * edges[-1] < count:
+        edges.append(2 * edges[-1])
+    return [edge for edge in edges if edge < count] + [count]
+
+
+def _recall_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure | None:
+    """Right answers by number of pairs."""
+    if "recall" not in run.result:
+        return None
+    traces, rows = [], []
+    for place, line in enumerate(lines):
+        pairs = run.result.provenance["architecture"]["pairs"][str(line.shared["length"])]
+        values = line.mean("recall")[: len(pairs)]
+        traces.append(line_trace(line, place, pairs, values))
+        rows += [[line.words, *part] for part in zip(pairs, plain(values), strict=True)]
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": "pairs in a row"}, "type": "log"},
+        "yaxis": {"title": {"text": "right answers (share)"}, "range": [0, 1]},
+    }
+    variant = Variant({}, traces, layout, ["model", "pairs", "right answers"], rows, basis=_basis(run))
+    return Figure(
+        f"architecture-recall{mark.id}",
+        f"What do they recall?{mark.title}",
+        "Share of right answers on fresh rows of key-value pairs as long as the models' windows.",
+        "Right answers by number of pairs, a line per row.",
         [variant],
     )
 

@@ -22,7 +22,57 @@ from repflow.report.terminal.laboratory.table import finding_lines, rate_table
 def view(result: Result) -> list[RenderableType]:
     """Rows at their best rates, all rates, findings."""
     rates = rate_table(result, "perplexity", "Mean perplexity over the texts, by learning rate", named=row_words)
-    return [best_table(result), *([] if rates is None else [rates]), *finding_lines(result)]
+    fitted = fit_table(result)
+    tables = [table for table in (rates, fitted) if table is not None]
+    return [best_table(result), *tables, *finding_lines(result)]
+
+
+def fit_rows(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Outcomes that could be fitted, and for each factor its effect on every one of them."""
+    fits = result.provenance["architecture"].get("fits", {})
+    known = {fit["of"]: fit["effects"] for fit in fits.values() if "effects" in fit}
+    names = list(dict.fromkeys(name for effects in known.values() for name in effects))
+    return list(known), [[name, *(_effect(effects.get(name)) for effects in known.values())] for name in names]
+
+
+def _effect(effect: Mapping[str, Any] | None) -> str:
+    if effect is None or effect["mean"] is None:
+        return ABSENT
+    low, high = (np.nan if effect[side] is None else effect[side] for side in ("low", "high"))
+    return f"{effect['mean']:+.3g}{bracketed(low, high, '+.3g')}"
+
+
+def fit_table(result: Result) -> FittedTable | None:
+    """What each factor does; None where nothing varies."""
+    outcomes, rows = fit_rows(result)
+    if not rows:
+        return None
+    columns = ["factor", *outcomes]
+
+    def build(kept: Sequence[str], caption: Text) -> Table:
+        title = "What each factor does, all others held"
+        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=caption, caption_justify="left")
+        for column in kept:
+            table.add_column(column, justify="left" if column == "factor" else "right")
+        for row in rows:
+            cells = dict(zip(columns, row, strict=True))
+            table.add_row(*(cells[column] for column in kept))
+        return table
+
+    return FittedTable(columns, 2, build, FIT_WORDS + _confounded(result), ("factor",))
+
+
+FIT_WORDS = (
+    "linear fits at the best rate of each model; 95 % intervals over seeds from three on, else from the scatter about "
+    "the fit; onset: where similarity is halfway to its greatest, of models whose similarity rises"
+)
+
+
+def _confounded(result: Result) -> str:
+    """Factors that cannot be distinguished from those in the table."""
+    fits = result.provenance["architecture"]["fits"].values()
+    names = list(dict.fromkeys(name for fit in fits for name in fit.get("confounded", [])))
+    return f"; varies with others alone, so that these stand for it too: {', '.join(names)}" if names else ""
 
 
 def row_words(shared: Mapping[str, Any]) -> str:
@@ -52,7 +102,8 @@ def best_table(result: Result) -> FittedTable:
     facts = result.provenance["architecture"]
     lines = best_lines(result, row_words, score="perplexity", lowest=True)
     texts = [name.replace("_", " ") for name in facts["texts"]]
-    columns = ["model", *texts, "leak (nats)", "bits/byte", "rate", "seeds", "parameters", "width", "norm ×"]
+    recall = ["recall (%)"] if "recall" in result else []
+    columns = ["model", *texts, *recall, "leak (nats)", "bits/byte", "rate", "seeds", "parameters", "width", "norm ×"]
 
     def build(kept: Sequence[str], caption: Text) -> Table:
         title = f"Perplexity, each model at its best rate; {facts['cost']}"
@@ -66,7 +117,8 @@ def best_table(result: Result) -> FittedTable:
 
     caption = (
         "intervals: 95 % over seeds from three on, else over documents; leak: loss on the prefix alone less loss on "
-        "the whole window; norm ×: token norm behind the last block over that of the embedding"
+        "the whole window; recall: with an eighth, a quarter and a half of a row in pairs; norm ×: token norm behind "
+        "the last block over that of the embedding"
     )
     return FittedTable(columns, 2 + len(texts), build, caption, ("model",))
 
@@ -79,6 +131,7 @@ def _cells(line: Line, texts: int) -> list[str]:
     return [
         line.words,
         *(perplexity_words(line, text) for text in range(texts)),
+        *([] if "recall" not in line.result else [recall_words(line)]),
         leak,
         f"{float(line.mean('bits_per_byte')[0]):.3f}",
         f"{line.shared['rate']:g}",
@@ -87,6 +140,11 @@ def _cells(line: Line, texts: int) -> list[str]:
         f"{float(line.mean('own_width')):.0f}",
         growth,
     ]
+
+
+def recall_words(line: Line) -> str:
+    """Right answers by number of pairs, fewest first, means over seeds."""
+    return ", ".join(f"{100 * value:.1f}" if np.isfinite(value) else ABSENT for value in line.mean("recall"))
 
 
 def _leak(line: Line) -> str:

@@ -1,0 +1,227 @@
+"""Grids of language models: orders of blocks, remedies, recall beside text, depths of one size, fits of each factor."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+
+from repflow.core.errors import InputError
+from repflow.core.results import Result
+from repflow.spec.architecture import parse_architecture
+from repflow.studies.architecture.config import ArchitectureConfig
+from repflow.studies.architecture.fit import best_cells, factors, fits, independent, onset_depth
+from repflow.studies.architecture.remedy import penalties_of
+from repflow.studies.architecture.study import STUDY, text_of
+from repflow.tasks.recall import recall_rows
+from repflow.training import train
+from repflow.training.batch import step_seed
+from repflow.training.losses import HoldAt
+
+SMALL = {
+    **{"layers": ["2"], "widths": ["16"], "lengths": ["16"], "steps": 4, "batch": 2, "readings": 0, "heads": 2},
+    **{"flow_samples": 2, "recall_share": 0.5, "recall_ids": 32, "recall_rows": 10, "device": "cpu"},
+}
+ROWS = ["mamba2", "mamba2.attention+diversity@0.1", "mamba2+poles"]
+
+
+def small(**changes):
+    return ArchitectureConfig(**{**SMALL, "rows": ROWS, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    config = small(seeds=["0", "1", "2"], keep_models=True)
+    folder = tmp_path_factory.mktemp("runs")
+    return folder, config, STUDY.run(config, out=folder, name="a")
+
+
+def test_every_reading_is_there_with_its_axes(trained):
+    _, _, result = trained
+    assert result.axes["recall"] == ("cell", "pairs")
+    assert result["recall"].shape == (9, 3)
+    for name in ("perplexity", "loss_by_place", "token_similarity", "token_similarity_excess", "half_reach"):
+        assert np.isfinite(result[name]).all(), name
+    for name in ("smoothness", "stability", "relative_smoothness", "relative_stability", "onset_depth"):
+        assert result.axes[name] == ("cell",)
+    assert result.provenance["architecture"]["pairs"] == {"16": [1, 2, 4]}
+
+
+def test_recall_is_that_of_the_kept_model_on_the_ids_behind_the_text(trained):
+    """A plain loop over the same rows: every query's answer from the logits of a whole pass."""
+    import repflow
+
+    folder, config, result = trained
+    behind = text_of(config).vocabulary
+    for place in (0, 4):
+        network = repflow.load(str(folder / "a.models" / str(config.grid()[place]).replace(":", "_"))).network
+        assert network.config.vocab_size == behind + 32
+        for kind, setting in enumerate(config.recall_settings(16)):
+            rows = recall_rows(setting, 10, torch.Generator().manual_seed(step_seed(1_000_003 + kind, 0)))
+            with torch.no_grad():
+                answers = network(rows.ids + behind).logits.argmax(-1)
+            right = [
+                int(answers[row, at]) == int(target) + behind
+                for row in range(10)
+                for at, target in zip(rows.positions[row], rows.targets[row], strict=True)
+            ]
+            assert result["recall"][place, kind] == pytest.approx(np.mean(right))
+
+
+def test_half_of_the_steps_train_recall_and_the_text_goes_on(trained):
+    _, config, _ = trained
+    source = STUDY.source(config.grid()[0], config, torch.device("cpu"))
+    plain = STUDY.source(config.grid()[0], small(recall_share=0.0), torch.device("cpu"))
+    kinds = [source.batch(step).positions is not None for step in range(6)]
+    assert kinds == [False, True] * 3
+    assert torch.equal(source.batch(2).inputs, plain.batch(1).inputs)
+    assert int(source.batch(1).inputs.min()) >= text_of(config).vocabulary
+    assert source.batch(1).inputs.shape == source.batch(0).inputs.shape
+
+
+def test_a_row_trains_with_its_penalty(trained):
+    _, config, _ = trained
+    cell = config.grid()[3]
+    assert "diversity" in cell.row
+    loss = STUDY.loss(cell, config)
+    assert [(type(one).__name__, one.weight) for one in loss.penalties] == [("TokenDiversity", 0.1)]
+    assert STUDY.shape(STUDY.build(cell, config), cell, config) is None
+
+
+KINDS = {
+    "mamba2+contract@2": ("DecayBound", 2.0),
+    "transformer+contract": ("BlockGain", 1.0),
+    "mamba2.attention+contract": ("DecayBound", 1.0),
+    "mamba2+supervision@0.5": ("IntermediateSupervision", 0.5),
+    "mamba2+excess+held": ("ExcessSimilarity", HoldAt(0.1)),
+    "transformer+smooth": ("SmoothnessPenalty", 0.1),
+    "transformer+stable": ("StabilityPenalty", 0.1),
+}
+
+
+@pytest.mark.parametrize("word", KINDS)
+def test_every_penalty_lowers_a_loss_of_its_own(word):
+    config = small(rows=[word], recall_share=0.0)
+    penalty = penalties_of(parse_architecture(word), 2, 0.9)[0]
+    assert (type(penalty).__name__, penalty.weight) == KINDS[word]
+    cell = config.grid()[0]
+    network, batch = STUDY.build(cell, config), STUDY.source(cell, config, torch.device("cpu")).batch(0)
+    value, metrics = STUDY.loss(cell, config)(network, batch)
+    value.backward()
+    name = f"penalty/{penalty.name}"
+    weight = penalty.weight.start if isinstance(penalty.weight, HoldAt) else penalty.weight
+    assert float(value.detach()) == pytest.approx(float(metrics["task_loss"]) + weight * float(metrics[name]), rel=1e-5)
+
+
+def test_frozen_norms_stay_where_they_are_and_all_else_moves():
+    config = small(rows=["transformer+frozen"], recall_share=0.0)
+    cell = config.grid()[0]
+    network = STUDY.build(cell, config)
+    before = {name: value.detach().clone() for name, value in network.named_parameters()}
+    from repflow.studies.laboratory.group import _how
+
+    how = _how(STUDY, [cell], config, torch.device("cpu"), None, True)
+    train(network, STUDY.source(cell, config, torch.device("cpu")), how, loss=STUDY.loss(cell, config))
+    moved = {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
+    norms = {name for name in before if "norm" in name}
+    assert len(norms) == 5
+    assert moved == set(before) - norms
+
+
+def test_depths_have_the_parameters_of_one_depth():
+    config = small(rows=["mamba", "transformer"], layers=["2", "6"], widths=["96"], match_row="mamba", match_layers=4)
+    goal = sum(
+        p.numel()
+        for p in STUDY.build(small(rows=["mamba"], layers=["4"], widths=["96"]).grid()[0], small()).parameters()
+    )
+    for cell in config.grid():
+        count = sum(part.numel() for part in STUDY.build(cell, config).parameters())
+        assert count == pytest.approx(goal, rel=0.1)
+
+
+def test_onset_is_where_similarity_is_halfway():
+    assert onset_depth(np.array([0.1, 0.1, 0.5, np.nan])) == pytest.approx(0.75)
+    assert onset_depth(np.array([0.0, 1.0, 0.2, 0.2, 0.2])) == pytest.approx(0.125)
+    assert np.isnan(onset_depth(np.array([0.2, 0.21, 0.2])))
+
+
+def made(effects, seeds=3, noise=0.0):
+    """A result whose log perplexity is a sum of known effects."""
+    rng, cells, loss = np.random.default_rng(0), [], []
+    for row in ("mamba2", "mamba2+poles", "3xmamba2.attention", "3xmamba2..attention", "attention..3xmamba2"):
+        for layers in (4, 8):
+            for length in (16, 32):
+                for rate in (0.001, 0.01):
+                    for seed in range(seeds):
+                        cells.append(
+                            {"row": row, "layers": layers, "width": 8, "length": length, "rate": rate, "seed": seed}
+                        )
+                        parsed = parse_architecture(row)
+                        at = parsed.attention_at(layers)
+                        value = 1 + effects["depth"] * np.log2(layers) + effects["poles"] * ("poles" in parsed.parts)
+                        value += effects["share"] * len(at) / layers + effects["seed"] * seed + (rate == 0.001)
+                        value += effects["cross"] * (np.log2(layers) - 2.5) * (np.log2(length) - 4.5)
+                        place = (np.mean(at) + 0.5 - layers / 2) / layers / 0.75 if at else 0
+                        loss.append(value + effects["later"] * place + noise * rng.standard_normal())
+    arrays = {"perplexity": np.exp(np.array(loss))[:, None]}
+    return Result(arrays, {"perplexity": ("cell", "text")}, {}, {"cells": cells, "architecture": {"pairs": {}}})
+
+
+TRUE = {"depth": -0.2, "poles": 0.3, "share": 0.5, "later": -0.7, "cross": 0.05, "seed": 0.4}
+
+
+def test_fits_give_back_what_was_put_in_at_the_best_rate():
+    result = made(TRUE)
+    assert {result.provenance["cells"][place]["rate"] for place in best_cells(result)} == {0.01}
+    fit = fits(result)["loss"]
+    means = {name: effect["mean"] for name, effect in fit["effects"].items()}
+    names = {"layers doubled": "depth", "+poles": "poles", "attention in all layers": "share"}
+    names |= {"attention from first to last": "later", "layers and window doubled": "cross"}
+    assert {name: means[name] for name in names} == pytest.approx({name: TRUE[key] for name, key in names.items()})
+    assert means["window doubled"] == pytest.approx(0)
+    assert (fit["models"], fit["seeds"], fit["intervals"]) == (60, 3, "seeds")
+
+
+def test_intervals_come_from_seeds_or_from_the_scatter_as_numpy_has_them():
+    for seeds in (2, 3):
+        result = made(TRUE, seeds, noise=0.1)
+        fit, chosen = fits(result)["loss"], best_cells(result)
+        cells = [result.provenance["cells"][place] for place in chosen]
+        y, columns = np.log(result["perplexity"][chosen, 0]), independent(factors(cells))
+        own = np.array([cell["seed"] for cell in cells])
+        table = np.stack([*columns.values(), *((own == seed).astype(float) for seed in range(seeds))], 1)
+        best, rest, *_ = np.linalg.lstsq(table, y, rcond=None)
+        got = fit["effects"]["layers doubled"]
+        assert got["mean"] == pytest.approx(best[0])
+        if seeds == 2:
+            error = np.sqrt(rest[0] / (len(y) - table.shape[1]) * np.linalg.inv(table.T @ table)[0, 0])
+            assert got["high"] - got["mean"] == pytest.approx(t.ppf(0.975, len(y) - table.shape[1]) * error)
+        else:
+            design = np.stack([np.ones(len(y)), *columns.values()], 1)
+            parts = [np.linalg.lstsq(design[own == seed], y[own == seed], rcond=None)[0][1] for seed in range(3)]
+            assert got["high"] - got["mean"] == pytest.approx(t.ppf(0.975, 2) * np.std(parts, ddof=1) / np.sqrt(3))
+
+
+def test_models_without_a_value_are_left_out_and_counted():
+    result = made(TRUE)
+    result.arrays["onset_depth"] = np.where([cell["layers"] == 8 for cell in result.provenance["cells"]], 0.4, np.nan)
+    fit = fits(result)["onset_depth"]
+    assert (fit["models"], fit["left_out"]) == (30, 10)
+    assert "layers doubled" not in fit["effects"]
+
+
+BAD = {
+    "share": ({"recall_share": 1.0}, "recall_share from 0 to below 1"),
+    "ids": ({"recall_ids": 8}, "a vocabulary with at least 4"),
+    "limit": ({"decay_limit": 1.0}, "decay_limit between 0 and 1"),
+    "match": ({"match_layers": 2}, "match_row with match_layers"),
+    "stretch": ({"rows": ["9xmamba2..attention"]}, "layers for every stretch"),
+    "one layer": ({"rows": ["mamba2+supervision"], "layers": ["1"]}, "at least 2 layers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_requests_are_refused(tmp_path, case):
+    changes, words = BAD[case]
+    with pytest.raises(InputError, match=words):
+        STUDY.run(small(**changes), out=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -61,7 +61,7 @@ OPTIONS = {"hard": "hard", "descending": "descending", "gates": "gate", "restore
 PENALTIES = {"diversity": 0.1, "excess": 0.1, "smooth": 0.1, "stable": 0.1, "supervision": 0.3, "contract": 1.0}
 """Terms beside the loss, and the weight of each that names none."""
 STREAM = {"skip": 0.9, "neutreno": 0.5}
-"""What changes the residual stream, and its λ where none is named."""
+"""What changes the residual stream, and the usual λ."""
 POLES = {"one": "one", "zero": "zero", "poles": "both"}
 POLARIZED = ("s6", "ssd")
 REMEDIES = (*PENALTIES, *STREAM, *POLES, "learned", "held", "frozen")

@@ -17,7 +17,7 @@ class MixedBatches:
         usual: batches of most steps.
         other: batches of the share.
         share: from 0 to below 1.
-        offset: added to the ids of `other`, so that they are no ids of `usual`.
+        offset: added to the ids of `other`, so that they stand behind those of `usual`.
 
     >>> class Constant:
     ...     def __init__(self, value): self.value = value

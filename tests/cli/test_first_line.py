@@ -71,6 +71,7 @@ LINES = {
     "corrupt": ["corrupt", f"corrupt {MODEL}"],
     "attack": ["attack", f"attack {MODEL}"],
     "architecture": ["architecture", "architecture --dry-run", "architecture --json"],
+    "classify": ["classify", "classify --dry-run"],
     "recall": ["recall", "recall --dry-run", "recall --json"],
     "pixels": ["pixels --images drawn:8 --regions paper", "pixels --images drawn:8 --regions paper --dry-run"],
     "memory": [f"memory {MODEL} {OTHER} {SMALL}", "memory"],

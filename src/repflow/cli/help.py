@@ -27,7 +27,7 @@ USUAL = frozenset(
         *("tokenizer", "label", "seeds", "inits", "positions", "needles", "at", "to", "attention", "scale"),
         *("flow_run", "probe_run", "init_b", "rates", "steps", "seconds"),
         *("images", "regions", "replace", "targets", "rows", "layers", "widths", "shares"),
-        *("held_out", "test_texts", "match_row", "match_layers", "recall_share"),
+        *("held_out", "test_texts", "match_row", "match_layers", "recall_share", "labelled", "folds"),
         *("workers", "engine", "retry_failed"),
     }
 )

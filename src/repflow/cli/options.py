@@ -98,7 +98,7 @@ PANELS = {
         ),
         *("positions", "candidates", "needles", "haystack", "skip_told", "instruction", "documents"),
         *("distractors", "chat_template", "match", "match_with", "bos", "calibration"),
-        *("held_out", "held_out_share", "test_texts"),
+        *("held_out", "held_out_share", "test_texts", "labelled", "folds"),
     ),
     "Images": ("images", "order", "orders", "patch", "grey", "train_images", "test_images"),
     "What is replaced": ("regions", "replace", "targets", "draws"),
@@ -115,7 +115,7 @@ PANELS = {
             "chunk",
             "sort_temperature",
         ),
-        *("sort_power", "eigenvalue_shift", "eigenvalue_norm", "decay_limit", "recall_share", "recall_ids"),
+        *("sort_power", "eigenvalue_shift", "eigenvalue_norm", "decay_limit", "recall_share", "recall_ids", "pooling"),
     ),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (

@@ -214,6 +214,18 @@ STUDIES = (
         ),
         trains=True,
     ),
+    StudyRow(
+        "classify",
+        "repflow.studies.classify.study",
+        command="classify",
+        line="train a grid of classifiers of texts",
+        panel=PAPERS,
+        examples=(
+            "repflow classify --labelled reviews.jsonl --rows mamba,mamba+leaky --dry-run    what it costs",
+            "repflow classify --rows mamba,transformer --steps 200    on the built-in sentences, whole or shuffled",
+        ),
+        trains=True,
+    ),
     StudyRow("training", "repflow.studies.training"),
     StudyRow(
         "theory-verify",

@@ -9,6 +9,7 @@
 | any other file | all of it |
 | a folder | the documents of its files, and of those in folders below it, in the order of their names |
 | a folder with one folder for each class, for classifiers | a file, whose label is the folder's name |
+| `english`, for classifiers | a sentence of the built-in text: `whole`, or its words `shuffled` |
 
 Files may end with .gz or .xz. Training and held-out parts are split by document, in an order that the documents' own
 words decide: copies of one stand on the same side.
@@ -22,6 +23,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.tasks.english import paragraphs
@@ -151,11 +154,13 @@ def split_off(documents: Sequence[Document], share: float, seed: int = 0) -> tup
 
 
 def read_labelled(path: str | Path) -> list[Document]:
-    """Documents with a label each: JSON lines with `text` and `label`, or a folder with a folder for each class.
+    """Documents with a label each: JSON lines with `text` and `label`, a folder with a folder per class, or `english`.
 
     Raises:
         InputError: a label is missing, there is one class alone, or a class has one document alone.
     """
+    if str(path) == ENGLISH:
+        return shuffled_sentences()
     place = Path(path).expanduser()
     if place.is_dir():
         classes = sorted(folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith("."))
@@ -176,4 +181,22 @@ def read_labelled(path: str | Path) -> list[Document]:
     if len(counts) < 2 or min(counts.values()) < 2:
         got = ", ".join(f"{count} of {label!r}" for label, count in sorted(counts.items())[:4])
         raise InputError(teach("at least two classes with two texts each", got, "add texts"))
+    return documents
+
+
+def shuffled_sentences() -> list[Document]:
+    """Sentences of the built-in text, every second one with its words in another order: only the order names the class.
+
+    >>> sentences = shuffled_sentences()
+    >>> sentences[0].text, sentences[0].label, sentences[1].label, len(sentences) > 200
+    ('Rivers carry more than water.', 'whole', 'shuffled', True)
+    """
+    sentences = [one for text in paragraphs() for one in re.split(r"(?<=[.!?]) ", text)]
+    documents = []
+    for number, text in enumerate(sentences):
+        words, label = text.split(" "), "whole"
+        if number % 2:
+            order = np.random.default_rng([number, len(sentences)]).permutation(len(words))
+            words, label = [words[at] for at in order], "shuffled"
+        documents.append(Document(" ".join(words), f"{ENGLISH}, sentence {number + 1}", label))
     return documents

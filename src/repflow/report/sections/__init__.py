@@ -66,6 +66,7 @@ SECTIONS = (
         "repflow.report.sections.laboratory.architecture",
         ("architecture",),
     ),
+    Row("classify", "What classifiers of texts learn", "repflow.report.sections.laboratory.classify", ("classify",)),
     Row("cka", "Layers against layers", "cka"),
     Row("scaling", "Smoothness, length and size", "scaling"),
     Row("theory", "Theory: printed, corrected, simulated", "theory", ("theory",)),

@@ -59,7 +59,6 @@ class RowNumbers:
     sort_power: float = option(1.0, "power of SoftSort")
     eigenvalue_shift: float = option(0.7, "what +shift adds to the sizes of eigenvalues")
     eigenvalue_norm: float = option(0.5, "spectral norm of S_C'S_B at the start, for rows with +scaled")
-    match_row: str | None = option(None, "row whose parameters all others match, by their width")
 
     def row_numbers(self) -> Numbers:
         """As rows take them."""
@@ -115,6 +114,7 @@ class ArchitectureConfig(Lookup, Corpus, RowNumbers, Stacks, Lengths, TextFiles,
     command_words: ClassVar[str] = "architecture"
     separated: ClassVar[tuple[str, ...]] = ("text", "test_texts")
 
+    match_row: str | None = option(None, "row whose parameters all others match, by their width")
     match_layers: int | None = option(None, "depth whose parameters all depths match by their width; needs --match-row")
     decay_limit: float = option(0.99, "decay that costs nothing, for rows with +contract")
     last_rate: float = option(0.0, "last learning rate as a share of the greatest")

@@ -37,7 +37,7 @@ def loss_by_position(network: Any, ids: Tensor, *, rows: int = 16) -> np.ndarray
 def right_answers(
     network: Any, inputs: Tensor, labels: Tensor, *, mask: Tensor | None = None, rows: int = 64
 ) -> np.ndarray:
-    """1 where a classifier's first class is the label (row,).
+    """1 where a classifier's first class is the label, NaN where a logit is not finite (row,).
 
     Args:
         network: in eval mode.
@@ -51,5 +51,7 @@ def right_answers(
     for start in range(0, len(inputs), rows):
         at = slice(start, start + rows)
         batch = Batch(inputs[at], mask=None if mask is None else mask[at]).to(device)
-        right.append((read_logits(network, batch).argmax(-1).cpu() == labels[at].cpu()).double())
+        logits = read_logits(network, batch).cpu()
+        right.append((logits.argmax(-1) == labels[at].cpu()).double())
+        right[-1][~logits.isfinite().all(-1)] = torch.nan
     return torch.cat(right).numpy()

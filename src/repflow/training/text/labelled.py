@@ -29,7 +29,7 @@ class LabelledTexts:
     Attributes:
         rows: ids (text, token), labels (text,) as targets, and a mask where a text is shorter than the longest.
         classes: name of each label.
-        folds: number of the fold of each text (text,); copies of a text are in one fold.
+        folds: number of the fold of each text (text,); texts whose rows are the same are in one fold.
         vocabulary: number of token ids.
         tokenizer: opened.
         cut: share of the texts that were longer than a row.
@@ -91,8 +91,8 @@ def labelled_texts(
     table = np.full((len(ids), longest), end, dtype=np.int64)
     mask = np.zeros_like(table)
     for row, own in enumerate(ids):
-        kept = own[:longest]
-        table[row, : len(kept)], mask[row, : len(kept)] = kept, 1
+        size = min(len(own), longest)
+        table[row, :size], mask[row, :size] = own[:size], 1
     labels = np.array([classes.index(str(document.label)) for document in documents])
     rows = Batch(
         torch.from_numpy(table),
@@ -100,18 +100,27 @@ def labelled_texts(
         mask=None if mask.all() else torch.from_numpy(mask),
     )
     cut = float(np.mean([len(own) > longest for own in ids]))
-    return LabelledTexts(rows, classes, _folds(documents, labels, folds, seed), vocabulary, opened, cut)
+    kept = [tuple(own[:longest]) for own in ids]
+    return LabelledTexts(rows, classes, _folds(documents, kept, labels, folds, seed), vocabulary, opened, cut)
 
 
-def _folds(documents: Sequence[Document], labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Fold of each text: within a class in turn, in an order that the texts' words and the seed decide."""
-    known: dict[str, int] = {}
+def _folds(
+    documents: Sequence[Document], kept: Sequence[tuple[int, ...]], labels: np.ndarray, count: int, seed: int
+) -> np.ndarray:
+    """Fold of each text: within a class in turn, in an order that the texts' words and the seed decide.
+
+    Texts that are the same as far as a row keeps them are copies: a model must not be tested on what it has seen.
+    """
+    known: dict[tuple[int, ...], int] = {}
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label).tolist()
-        texts = {documents[at].text: documents[at].share(seed) for at in own}
-        if len(texts) < count:
+        shares: dict[tuple[int, ...], tuple[float, str]] = {}
+        for at in own:
+            shares[kept[at]] = min(shares.get(kept[at], (np.inf, "")), (documents[at].share(seed), documents[at].text))
+        if len(shares) < count:
             expected = f"at least {count} different texts of every class, one for each fold"
-            raise InputError(teach(expected, f"{len(texts)} of {documents[own[0]].label!r}", "choose fewer folds"))
-        for place, text in enumerate(sorted(texts, key=lambda text: (texts[text], text))):
-            known.setdefault(text, place % count)
-    return np.array([known[document.text] for document in documents])
+            got = f"{len(shares)} of {documents[own[0]].label!r} in their first {max(map(len, kept))} tokens"
+            raise InputError(teach(expected, got, "choose fewer folds, or longer rows"))
+        for place, row in enumerate(sorted(shares, key=shares.__getitem__)):
+            known.setdefault(row, place % count)
+    return np.array([known[row] for row in kept])

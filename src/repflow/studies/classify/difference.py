@@ -19,8 +19,8 @@ def compared(
     """Codes and sentences: the smallest effect, then each row at its best rate against the first.
 
     A difference is taken seed by seed, on the same texts, with the interval of Nadeau and Bengio: folds share what
-    they are trained on. It is decided only where that interval leaves out 0 and the difference is one that so many
-    texts could show.
+    they are trained on. It is decided only where that interval leaves out 0 and the difference is one that
+    the texts could show.
 
     Args:
         cells: of the grid.

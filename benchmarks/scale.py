@@ -3,35 +3,40 @@
 python benchmarks/scale.py claims --workers 1000 --cells 10000
 python benchmarks/scale.py cells --cells 40 --workers 2
 
-`claims` runs the real ledger and the real way of a worker through the cells, with cells that do nothing: every
-simulated worker is a thread with a heartbeat of its own, spread over a few processes. `cells` runs the real command on
-small cells. Prints a table and a JSON object.
+`claims` runs the real ledger, the real heartbeat and the real way of a worker through the cells, on a real folder, with
+cells that do nothing. Simulated is that a worker has a process: two processes step 500 workers each in turn, one
+operation after the other, so that a worker that has claimed a cell publishes it only after all others had their turn.
+`cells` runs the real command on small cells. Prints a table and a JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
+import itertools
 import json
 import multiprocessing
 import os
-import resource
+import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from repflow.store.claims.board import Board, Hold, Policy
 from repflow.store.claims.ledger import CLAIMS, Entry, Kind, key_of
-from repflow.store.claims.liveness import new_worker
+from repflow.store.claims.liveness import BEAT_SECONDS, Heartbeat, Watch, new_worker
 from repflow.store.claims.place import FolderPlace
 from repflow.store.claims.protocol import Phase
 from repflow.studies.engine.cell import Cell
-from repflow.studies.engine.cells import POLL_SECONDS, Outcome
-from repflow.studies.scale.worker import Post, Round
+from repflow.studies.engine.cells import Outcome
+from repflow.studies.scale.order import rotated
+from repflow.studies.scale.way import Way, next_move
+from repflow.studies.scale.worker import Post
 
 SESSION, NAME = "benchmark", "study"
 ENV = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -83,85 +88,216 @@ class Nothing:
     sweep = tidy
 
 
-class Bench:
-    """What `Round` needs of a bench, with cells that do nothing."""
+class Counted(FolderPlace):
+    """A folder that counts what is asked of it."""
 
-    def __init__(self, board: Board, times: list[float]) -> None:
-        self.board, self.times = board, times
+    asked = 0
 
-    def claimed(self, cell: Cell) -> bool:
-        """As the real one."""
+    def create(self, key: str, data: bytes) -> bool:
+        """As a folder does."""
+        self.asked += 1
+        return super().create(key, data)
+
+    def write(self, key: str, data: bytes) -> None:
+        """As a folder does."""
+        self.asked += 1
+        super().write(key, data)
+
+    def read(self, key: str) -> bytes | None:
+        """As a folder does."""
+        self.asked += 1
+        return super().read(key)
+
+    def names(self, key: str) -> list[str]:
+        """As a folder does."""
+        self.asked += 1
+        return super().names(key)
+
+
+class Turns(Heartbeat):
+    """A heartbeat that beats when it is its turn, not in a thread."""
+
+    def __enter__(self) -> Heartbeat:
+        self.beat()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._place.delete(self.key)
+
+
+class Simulated:
+    """One worker as if on a machine of its own: the real ledger, heartbeat and way, and cells that do nothing.
+
+    Args:
+        place: where workers meet.
+        folder: of results.
+        post: where it stands.
+        cells: of the study.
+        clock: of its machine.
+        seconds: that a cell takes.
+    """
+
+    def __init__(
+        self,
+        place: FolderPlace,
+        folder: Path,
+        post: Post,
+        cells: list[Cell],
+        clock: Callable[[], float] = time.monotonic,
+        seconds: float = 0.0,
+    ) -> None:
+        worker = replace(new_worker(post.session), machine=f"machine {post.number}", host=f"host{post.number}")
+        self.board = Board(place, Nothing(folder), worker, post.policy)
+        self.board.heartbeat = Turns(place, worker, each=self.board._check_held)
+        self.board.watch = Watch(place, stale=post.policy.stale, clock=clock)
+        blocks = rotated(cells, post.number, post.count)
+        rng = random.Random(post.number)
+        self._moves = Way(blocks, place, worker.session, claimed=self._claimed, rng=rng).moves()
+        self._hold: tuple[Cell, Hold] | None = None
+        self._outcome: Outcome | None = None
+        self._seconds = seconds
+        self.finished: list[str] = []
+        self.holds = False
+
+    def _claimed(self, cell: Cell) -> bool:
         return bool(self.board.place.names(f"{CLAIMS}/{cell.name}"))
 
-    def work(self, cell: Cell, progress: Any) -> Outcome | None:
-        """Claim, do nothing, say that it is done."""
-        taken = self.board.take(cell.name, "digest")
+    def step(self) -> float | None:
+        """Do one thing; returns seconds until the next one, None behind the last."""
+        if self._hold is not None:
+            (cell, hold), self._hold = self._hold, None
+            if hold.finish():
+                self.finished.append(cell.name)
+                self._outcome = Outcome(cell, Path(), "finished", here=True)
+            self.holds = False
+            return 0.0
+        move = next_move(self._moves, self._outcome)
+        self._outcome = None
+        if move is None or isinstance(move, float):
+            return move
+        taken = self.board.take(move.name, "digest")
         if isinstance(taken, Hold):
-            taken.finish()
-            self.times.append(time.monotonic())
-            return Outcome(cell, Path(), "finished", here=True)
-        return Outcome(cell, Path(), "finished") if taken.phase is Phase.FINISHED else None
+            self._hold, self.holds = (move, taken), True
+            return self._seconds
+        self._outcome = Outcome(move, Path(), "finished") if taken.phase is Phase.FINISHED else None
+        return 0.0
 
-    def wait(self, cells: list[str]) -> list[str]:
-        """As the real one."""
-        return self.board.first_to_change(cells, POLL_SECONDS)
-
-
-def _machine(folder: Path, names: list[str], numbers: range, workers: int, out: Any) -> None:
-    """Workers of one process."""
-    cells = [Cell(name, None) for name in names]
-    order: Any = SimpleNamespace(at_work=lambda: cells)
-    times: list[float] = []
-
-    def be_worker(number: int) -> None:
-        place = FolderPlace(folder / ".repflow")
-        with Board(place, Nothing(folder), new_worker(SESSION), Policy()) as board:
-            bench: Any = Bench(board, times)
-            way = Round(bench, order, Post(number, workers, SESSION), None)
-            way.take_free()
-            way.take_rest()
-
-    threads = [threading.Thread(target=be_worker, args=(number,)) for number in numbers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    out.put((times, spent.ru_utime + spent.ru_stime))
+    def beat(self) -> None:
+        """Show that it lives."""
+        if self.board._begun:
+            self.board.heartbeat.beat()
 
 
-def claims(workers: int, cells: int, processes: int) -> dict[str, Any]:
+def simulate(
+    workers: list[Simulated],
+    now: Callable[[], float],
+    sleep: Callable[[float], None],
+    done: Callable[[], None] = lambda: None,
+    lost: Callable[[Simulated], bool] = lambda _: False,
+) -> None:
+    """Step workers in turn, each when its time has come, until none has anything left to do.
+
+    Args:
+        workers: who.
+        now: seconds that have passed.
+        sleep: lets some pass.
+        done: called when a cell was finished.
+        lost: whether a worker dies now, with what it holds.
+    """
+    count, start = itertools.count(), now()
+    steps = [(start, next(count), worker) for worker in workers]
+    spread = BEAT_SECONDS / max(1, len(workers))
+    beats = [(start + number * spread, next(count), worker) for number, worker in enumerate(workers)]
+    gone: set[Simulated] = set()
+    while steps:
+        due, _, worker = steps[0]
+        if beats and beats[0][0] <= max(due, now()):
+            moment, _, other = heapq.heappop(beats)
+            if other not in gone:
+                sleep(max(0.0, moment - now()))
+                other.beat()
+                heapq.heappush(beats, (moment + BEAT_SECONDS, next(count), other))
+            continue
+        heapq.heappop(steps)
+        sleep(max(0.0, due - now()))
+        before = len(worker.finished)
+        pause = worker.step()
+        if len(worker.finished) > before:
+            done()
+        if pause is None or lost(worker):
+            gone.add(worker)
+        else:
+            heapq.heappush(steps, (now() + pause, next(count), worker))
+
+
+def _machines(folder: Path, names: list[str], numbers: range, workers: int, out: Any) -> None:
+    """The workers of one process."""
+    listed = [Cell(name, None) for name in names]
+    place = Counted(folder / ".repflow")
+    posts = [Post(number, workers, SESSION) for number in numbers]
+    crowd = [Simulated(place, folder, post, listed) for post in posts]
+    rows: list[tuple[float, float, int]] = []
+
+    def done() -> None:
+        rows.append((time.monotonic(), time.process_time(), place.asked))
+
+    began = time.process_time()
+    simulate(crowd, time.monotonic, lambda seconds: time.sleep(seconds) if seconds else None, done)
+    out.put((rows, began, time.process_time()))
+
+
+def claims(workers: int, cells: int, processes: int, before: int = 0) -> dict[str, Any]:
     """Claim rate, double work, and what a claim costs at the beginning and at the end."""
     names = [f"cell-{number:05d}" for number in range(cells)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        place = FolderPlace(folder / ".repflow")
+        _finish(place, folder, random.Random(0).sample(names, before))
         queue: Any = multiprocessing.Queue()
         share = workers // processes
         posts = [range(at * share, (at + 1) * share) for at in range(processes)]
-        crew = [multiprocessing.Process(target=_machine, args=(folder, names, own, workers, queue)) for own in posts]
+        crew = [multiprocessing.Process(target=_machines, args=(folder, names, own, workers, queue)) for own in posts]
         began = time.monotonic()
         for process in crew:
             process.start()
         parts = [queue.get() for _ in crew]
-        times = sorted(moment for own, _ in parts for moment in own)
-        spent = sum(seconds for _, seconds in parts)
         for process in crew:
             process.join()
-        place = FolderPlace(folder / ".repflow")
+        ended = time.monotonic()
         double = sum(_double(place, name) for name in names)
-    tenth = max(1, len(times) // 10)
-    middle = times[len(times) // 2 + tenth // 2] - times[len(times) // 2 - tenth // 2]
+    moments = sorted(moment for rows, _, _ in parts for moment, _, _ in rows)
     return {
         "workers": workers,
         "cells": cells,
-        "finished": len(times),
+        "finished_before": before,
+        "finished": len(moments),
         "double": double,
-        "claims_per_second": round(len(times) / (times[-1] - began)),
-        "claims_per_cpu_second": round(len(times) / spent),
-        "ms_per_claim_first_tenth": round(1000 * (times[tenth] - times[0]) / tenth, 3),
-        "ms_per_claim_middle": round(1000 * middle / tenth, 3),
-        "ms_per_claim_last_tenth": round(1000 * (times[-1] - times[-tenth]) / tenth, 3),
+        "claims_per_second": round(len(moments) / (moments[-1] - began)),
+        "seconds_to_the_last_claim": round(moments[-1] - began, 2),
+        "seconds_until_all_have_noticed": round(ended - began, 2),
+        "claims_per_cpu_second": round(len(moments) / sum(rows[-1][1] - start for rows, start, _ in parts)),
+        **_costs([rows for rows, _, _ in parts]),
     }
+
+
+def _costs(parts: list[list[tuple[float, float, int]]]) -> dict[str, Any]:
+    """CPU time and operations of the store per claim: of the first, middle and last tenth of each process's claims."""
+    costs: dict[str, Any] = {}
+    for label, share in (("first", 0.0), ("middle", 0.45), ("last", 0.9)):
+        spans = [(rows[int(share * len(rows))], rows[int((share + 0.1) * len(rows)) - 1]) for rows in parts]
+        count = sum(int((share + 0.1) * len(rows)) - 1 - int(share * len(rows)) for rows in parts)
+        costs[f"cpu_ms_per_claim_{label}_tenth"] = round(1000 * sum(b[1] - a[1] for a, b in spans) / count, 3)
+        costs[f"operations_per_claim_{label}_tenth"] = round(sum(b[2] - a[2] for a, b in spans) / count, 1)
+    return costs
+
+
+def _finish(place: FolderPlace, folder: Path, names: list[str]) -> None:
+    """Cells that an earlier command has finished."""
+    with Board(place, Nothing(folder), new_worker("earlier"), Policy()) as board:
+        for name in names:
+            taken = board.take(name, "digest")
+            assert isinstance(taken, Hold)
+            taken.finish()
 
 
 def _double(place: FolderPlace, name: str) -> int:
@@ -225,9 +361,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--cells", type=int)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--before", type=int, default=0, help="cells that an earlier command has finished")
     args = parser.parse_args()
     if args.what == "claims":
-        rows = claims(args.workers or 1000, args.cells or 10_000, args.processes)
+        rows = claims(args.workers or 1000, args.cells or 10_000, args.processes, args.before)
     else:
         rows = cells(args.cells or 40, args.workers or 2)
     for name, value in rows.items():

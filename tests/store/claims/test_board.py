@@ -56,7 +56,7 @@ def test_a_cell_is_taken_worked_on_and_published(tmp_path):
         assert hold.finish()
         assert value_of(tmp_path) == 1.0
         assert other.take("cell", "c").phase is Phase.FINISHED
-    assert sorted(entry.name for entry in (tmp_path / OWN).iterdir()) == ["claims", "workers"]
+    assert sorted(entry.name for entry in (tmp_path / OWN).iterdir()) == ["claims", "versions", "workers"]
     assert not list((tmp_path / OWN / "workers").iterdir())
     assert [run.name for run in list_runs(tmp_path)] == ["cell"]
 

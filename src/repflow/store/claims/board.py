@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +28,8 @@ from repflow.store.claims.liveness import (
 from repflow.store.claims.place import Place
 from repflow.store.claims.protocol import Phase, State, step, still_held
 
+VERSIONS = "versions"
+"""Folder with a name for every version of repflow that has worked on the study."""
 MOST_TRIES = 5
 """Workers that may be lost in a row over one cell without storing anything new: the next one gives it up."""
 WATCHED = 32
@@ -122,10 +125,13 @@ class Board:
 
     def begin(self) -> None:
         """Show that this worker lives, from its first claim on."""
-        if not self._begun:
+        if self._begun:
+            return
+        with ExitStack() as stack:  # seen before it looks: of two that begin at once, one sees the other
+            stack.enter_context(self.heartbeat)
             self.check_versions()
-            self.heartbeat.__enter__()
-            self._begun = True
+            stack.pop_all()
+        self._begun = True
 
     def __exit__(self, *error: Any) -> None:
         if not self._begun:
@@ -146,6 +152,9 @@ class Board:
         Raises:
             InputError: names the other worker.
         """
+        self.place.write(f"{VERSIONS}/{self.worker.version}", b"")
+        if self.place.names(VERSIONS) == [self.worker.version]:  # a thousand workers need not read each other's files
+            return
         for token in self.place.names(WORKERS):
             other = read_beat(self.place, token)
             if not other or other["version"] == self.worker.version or not self._shows_life(other, wait):
@@ -161,8 +170,9 @@ class Board:
             return False
         before = self.place.read(f"{WORKERS}/{claim.token}")
         while self.watch.silent(claim) < self.policy.stale:
-            if self.place.read(f"{WORKERS}/{claim.token}") != before:
-                return True
+            now = self.place.read(f"{WORKERS}/{claim.token}")
+            if now != before:
+                return now is not None  # one that ends takes its file away
             wait(self.policy.beat)
         return False
 

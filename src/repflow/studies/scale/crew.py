@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
-from repflow.studies.scale.worker import MARKS, Post
+from repflow.studies.scale.way import sweep_marks
+from repflow.studies.scale.worker import Post
 
 POLL_SECONDS = 0.25
 PATIENCE = 15.0
@@ -166,9 +166,7 @@ def _sweep(order: Order, session: str) -> None:
     place, results = order.meeting()
     results.sweep()
     try:
-        for mark in place.names(f"{MARKS}/{session}"):
-            place.delete(f"{MARKS}/{session}/{mark}")
-        shutil.rmtree(order.folder / OWN / MARKS / session, ignore_errors=True)
+        sweep_marks(place, session)
         for token in place.names(WORKERS):
             beat = read_beat(place, token)
             if beat and has_ended(beat["machine"], beat["pid"], beat["born"]):

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from repflow.core.errors import StoreError
 from repflow.store.claims.board import Policy
-from repflow.store.claims.liveness import Worker, new_worker
-from repflow.store.claims.place import Place
+from repflow.store.claims.liveness import new_worker
 from repflow.store.disk import UnwritableError
 from repflow.studies.engine.cells import Bench, Outcome
 from repflow.studies.scale.order import Order, rotated
+from repflow.studies.scale.way import Way, next_move, sweep_marks
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress
     from repflow.studies.engine.cell import Cell
-
-MARKS = "marks"
-TAKEN, OVER = "taken", "over"
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,20 @@ class Tally:
     finished: int = 0
     failed: int = 0
 
+    def count(self, outcome: Outcome | None) -> None:
+        """Add a cell.
+
+        Raises:
+            UnwritableError: its result could not be written.
+        """
+        if outcome is None:
+            return
+        if isinstance(outcome.error, UnwritableError):
+            raise outcome.error
+        if outcome.here:
+            self.finished += outcome.status == "finished"
+            self.failed += outcome.status != "finished"
+
 
 def work(order: Order, post: Post, show: Callable[[Cell], Progress] | None = None) -> Tally:
     """Work on a study until every cell is finished or has failed, here or elsewhere.
@@ -72,11 +83,29 @@ def work(order: Order, post: Post, show: Callable[[Cell], Progress] | None = Non
     """
     settle(order, post)
     bench = Bench(order.cells, order.folder, post.policy, new_worker(post.session), order.store)
+    tally = Tally()
     with bench:
-        round_ = Round(bench, order, post, show)
-        round_.take_free()
-        round_.take_rest()
-        return round_.tally
+        moves, outcome = way_of(order, post, bench).moves(), None
+        while (move := next_move(moves, outcome)) is not None:
+            outcome = None
+            if isinstance(move, float):
+                time.sleep(move)
+            else:
+                outcome = bench.work(move, None if show is None else show(move))
+                tally.count(outcome)
+    if post.session is None:  # of a command there is one who sweeps when all have ended
+        sweep_marks(bench.board.place)
+    return tally
+
+
+def way_of(order: Order, post: Post, bench: Bench) -> Way:
+    """Where a worker begins: those of one command at equal distances, one by itself anywhere."""
+    cells, worker = order.at_work(), bench.board.worker
+    own = post.count > 1
+    number = post.number if own else random.Random(worker.token).randrange(max(1, len(cells)))
+    blocks = rotated(cells, number, post.count if own else max(1, len(cells)))
+    retry = post.policy.retry
+    return Way(blocks, bench.board.place, worker.session, claimed=bench.claimed, retry=retry)
 
 
 def settle(order: Order, post: Post) -> None:
@@ -89,92 +118,3 @@ def settle(order: Order, post: Post) -> None:
         import torch
 
         torch.set_num_threads(post.threads)
-
-
-class Marks:
-    """What workers of one command note about blocks of cells, so that nobody looks at each cell again.
-
-    A mark is a hint and lasts as long as its command.
-    """
-
-    def __init__(self, place: Place, session: str) -> None:
-        self._place, self._folder = place, f"{MARKS}/{session}"
-        self._known: set[str] = set()
-
-    def refresh(self) -> None:
-        """Read all marks."""
-        self._known |= set(self._place.names(self._folder))
-
-    def has(self, word: str, block: str) -> bool:
-        """Whether a block is marked; marks are read again only where this one is not known."""
-        if f"{word}-{block}" not in self._known:
-            self.refresh()
-        return f"{word}-{block}" in self._known
-
-    def set(self, word: str, block: str) -> None:
-        """Mark a block."""
-        if f"{word}-{block}" not in self._known:
-            self._known.add(f"{word}-{block}")
-            with suppress(StoreError):
-                self._place.create(f"{self._folder}/{word}-{block}", b"")
-
-
-class Round:
-    """One worker's way through the cells."""
-
-    def __init__(self, bench: Bench, order: Order, post: Post, show: Callable[[Cell], Progress] | None) -> None:
-        worker: Worker = bench.board.worker
-        cells = order.at_work()
-        number = post.number if post.count > 1 else random.Random(worker.token).randrange(max(1, len(cells)))
-        self.bench, self.show, self.tally = bench, show, Tally()
-        self.marks = Marks(bench.board.place, worker.session)
-        self.blocks = rotated(cells, number, post.count if post.count > 1 else max(1, len(cells)))
-        self.open = {cell.name: cell for block in self.blocks for cell in block}
-
-    def take_free(self) -> None:
-        """Take cells that nobody has claimed, block by block from this worker's own place on."""
-        for block in self.blocks:
-            if self.marks.has(TAKEN, _name(block)):
-                continue
-            for cell in block:
-                if not self.bench.claimed(cell):
-                    self._do(cell)
-            self.marks.set(TAKEN, _name(block))
-
-    def take_rest(self) -> None:
-        """Take what others have given up or left when they died; wait for what they work on."""
-        while self.open:
-            for block in self.blocks:
-                here = [cell for cell in block if cell.name in self.open]
-                if here and self.marks.has(OVER, _name(block)):
-                    self._drop(here)
-                    continue
-                for cell in here:
-                    self._do(cell)
-                if here and not any(cell.name in self.open for cell in block):
-                    self.marks.set(OVER, _name(block))
-            if self.open:
-                self.bench.wait(list(self.open))
-
-    def _drop(self, cells: list[Cell]) -> None:
-        for cell in cells:
-            del self.open[cell.name]
-
-    def _do(self, cell: Cell) -> None:
-        outcome = self.bench.work(cell, None if self.show is None else self.show(cell))
-        if outcome is None:
-            return
-        self._count(outcome)
-        del self.open[cell.name]
-
-    def _count(self, outcome: Outcome) -> None:
-        if isinstance(outcome.error, UnwritableError):
-            raise outcome.error
-        if outcome.here:
-            self.tally.finished += outcome.status == "finished"
-            self.tally.failed += outcome.status != "finished"
-
-
-def _name(block: list[Cell]) -> str:
-    """Of a block: the same for every worker, whichever cell it starts with."""
-    return min(cell.name for cell in block)

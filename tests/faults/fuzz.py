@@ -26,7 +26,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.dont_write_bytecode = True
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gguf  # noqa: E402
@@ -386,6 +385,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="this one alone, with its traceback")
     args = parser.parse_args()
+    sys.dont_write_bytecode = True  # a module that a case imports writes nothing; the process is this program's own
     transformers.logging.set_verbosity(50)
     transformers.logging.disable_progress_bar()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -1,8 +1,8 @@
 """Write docs/papers.md, what survives of three papers: rows of docs/papers.toml, verdicts from what is stored.
 
-Run `python docs/make_papers.py`; it takes seconds. Verdicts come from the trainings beside the built-in models, from
+Run `python -m docs.make_papers`; it takes seconds. Verdicts come from the trainings beside the built-in models, from
 docs/theory.md, docs/random-initialisation.md, docs/architecture.json and docs/papers.json. The last is written by
-`python docs/make_papers.py --run [FOLDER]`, which runs the recipes that papers.toml names, some minutes of one core.
+`python -m docs.make_papers --run [FOLDER]`, which runs the recipes that papers.toml names, some minutes of one core.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from docs.made_parts import filled, table
+
 DOCS = Path(__file__).parent
 PAPERS_PAGE, ROWS, RUNS = DOCS / "papers.md", DOCS / "papers.toml", DOCS / "papers.json"
-PART = re.compile(r"(<!-- made: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 STATUS = {
     "run": "run here",
     "recipe": "can be run",
@@ -139,49 +142,47 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
     return single[kind]() if kind in single else str(row["verdict"])
 
 
-def table(paper: dict[str, Any], sources: dict[str, Any]) -> str:
+def items(paper: dict[str, Any], sources: dict[str, Any]) -> str:
     """The rows of one paper."""
-    lines = ["| item | what it shows | status | command | verdict |", "|---|---|---|---|---|"]
+    lines = []
     for row in paper["rows"]:
         status = STATUS[row["status"]] + (f": {row['lab']}" if row.get("lab") else "")
         command = f"`{row['command']}`" if row.get("command") else ""
-        lines.append(f"| {row['item']} | {row['what']} | {status} | {command} | {verdict(row, sources)} |")
-    return "\n".join(lines)
+        lines.append([row["item"], row["what"], status, command, verdict(row, sources)])
+    return table(["item", "what it shows", "status", "command", "verdict"], lines)
 
 
 def counts() -> str:
     """How many rows have which status."""
-    lines = [
-        "| paper | items | run here | can be run | checked | no claim | not yet run |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for paper in papers():
         numbers = [sum(row["status"] == status for row in paper["rows"]) for status in STATUS]
-        lines.append(f"| {paper['name']} | {len(paper['rows'])} | {' | '.join(map(str, numbers))} |")
-    return "\n".join(lines)
+        lines.append([paper["name"], str(len(paper["rows"])), *map(str, numbers)])
+    return table(["paper", "items", *STATUS.values()], lines)
 
 
 def ours() -> str:
     """The statements of recipes that were run, each with our number."""
-    lines = ["| recipe | the paper | ours | |", "|---|---|---|---|"]
+    lines = []
     word = {True: "holds", False: "does not hold", None: "open"}
     for recipe, entry in json.loads(RUNS.read_text(encoding="utf-8")).items():
         for line in entry["lines"]:
-            cells = [recipe, line["stated"].replace("|", "\\|"), line["ours"].replace("|", "\\|"), word[line["holds"]]]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            said = [line[key].replace("|", "\\|") for key in ("stated", "ours")]
+            lines.append([recipe, *said, word[line["holds"]]])
+    return table(["recipe", "the paper", "ours", ""], lines)
 
 
 def page(text: str) -> str:
-    """The page with its made parts written anew."""
+    """The page with its made parts replaced."""
     sources = {
         "findings": findings(),
         "statements": statements(),
         "runs": json.loads(RUNS.read_text(encoding="utf-8")),
     }
-    made = {f"paper{number}": table(paper, sources) for number, paper in enumerate(papers(), 1)}
-    made |= {"counts": counts(), "ours": ours()}
-    return PART.sub(lambda match: f"{match[1]}{made[match['name']]}\n{match[3]}", text)
+    parts: dict[str, Callable[[], str]] = {"counts": counts, "ours": ours}
+    for number, paper in enumerate(papers(), 1):
+        parts[f"paper{number}"] = partial(items, paper, sources)
+    return filled(text, parts)
 
 
 def run(folder: Path) -> dict[str, Any]:

@@ -1,21 +1,20 @@
 """Write the measured parts of docs/guides/zoo.md from the records beside the built-in models, and draw docs/zoo.png.
 
-Run `python docs/make_zoo.py`; nothing is measured here, so it takes seconds. Needs matplotlib (extra `dev`).
+Run `python -m docs.make_zoo`; nothing is measured here, so it takes seconds. Needs matplotlib (extra `dev`).
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.spec.zoo import SHAPES, available, record
 
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "guides" / "zoo.md", DOCS / "zoo.png"
-PART = re.compile(r"(<!-- made: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NAMES = available()
 COLOURS = ("#9aa5b1", "#56b4e9", "#e69f00", "#1f3b73")
@@ -24,15 +23,13 @@ COLOURS = ("#9aa5b1", "#56b4e9", "#e69f00", "#1f3b73")
 def models() -> str:
     """The six models and what was measured of each on held-out data."""
     sets = list(record(NAMES[0], "evaluation")["retrieval"])
-    rows = ["| model | what | parameters | prose, nats per token | " + " | ".join(sets) + " |"]
-    rows.append("|---|---|---|---|" + "---|" * len(sets))
+    rows = []
     for name in NAMES:
         training, evaluation = record(name), record(name, "evaluation")
         shares = [f"{entry['exact'] / entry['of']:.1%}" for entry in evaluation["retrieval"].values()]
         prose = f"{evaluation['prose']['nats_per_token']:.3f}"
-        cells = [f"`zoo:{name}`", SHAPES[name], f"{training['parameters']:,}", prose, *shares]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+        rows.append([f"`zoo:{name}`", SHAPES[name], f"{training['parameters']:,}", prose, *shares])
+    return table(["model", "what", "parameters", "prose, nats per token", *sets], rows)
 
 
 def training() -> str:
@@ -50,7 +47,7 @@ def training() -> str:
 
 def probes() -> str:
     """Best and last state of the linear probes."""
-    rows = ["| model | prompts × seeds | label | best state | there | last | chance |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for name in NAMES:
         for label, words in (("answer", "first symbol of the value"), ("index", "index of the pair")):
             told = record(name, "probe")
@@ -61,20 +58,20 @@ def probes() -> str:
             best = int(np.argmax(values))
             numbers = [f"{number:.2f}" for number in (values[best], values[-1], entry["chance"])]
             size = f"{told['samples']:,} × {told['seeds']}"
-            rows.append(f"| {' | '.join([name, size, words, f'{best} of {len(values) - 1}', *numbers])} |")
-    return "\n".join(rows)
+            rows.append([name, size, words, f"{best} of {len(values) - 1}", *numbers])
+    return table(["model", "prompts × seeds", "label", "best state", "there", "last", "chance"], rows)
 
 
 def flow() -> str:
     """Similarity between tokens by relative depth, over training."""
     heads = [f"{100 * depth:.0f} %" for depth in DEPTHS]
-    rows = ["| model | prompts | step | " + " | ".join(heads) + " |", "|---|---|---|" + "---|" * len(heads)]
+    rows = []
     for name in NAMES:
         for kind in ("prose", "kvpr"):
             for entry in record(name)["flow"]:
                 cells = [f"{value:.2f}" for value in at_depths(entry[kind]["token_similarity"])]
-                rows.append(f"| {name} | {kind} | {entry['step']:,} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+                rows.append([name, kind, f"{entry['step']:,}", *cells])
+    return table(["model", "prompts", "step", *heads], rows)
 
 
 def at_depths(values: list[float]) -> np.ndarray:
@@ -86,8 +83,8 @@ PARTS = {"models": models, "training": training, "probes": probes, "flow": flow}
 
 
 def page(text: str) -> str:
-    """The page with its measured parts made anew."""
-    return PART.sub(lambda match: f"{match[1]}{PARTS[match['name']]()}\n{match[3]}", text)
+    """The page with its measured parts replaced."""
+    return filled(text, PARTS)
 
 
 def draw(file: Path) -> None:

@@ -157,7 +157,7 @@ def test_zero_vectors_are_told_apart_from_lost_numbers():
     result = measure_prompts(loaded, prompts(LENGTHS), MeasureOptions(batch_size=3))
     assert codes(result) == ["zero_vector"]
     assert result.findings[0].layer == 2
-    assert "at states 2 a token vector is zero in samples 0:" in result.findings[0].message
+    assert "at state 2 a token vector is zero in samples 0:" in result.findings[0].message
     assert np.isnan(result["token_similarity"]).sum() == 1
 
 
@@ -210,4 +210,4 @@ def test_values_that_float32_changes_are_named():
     )
     assert findings[1].message == "stability moves by up to 7.0% when the first batch is rerun in float32"
     assert findings[2].message.endswith("rerun in float32 (at blocks 1-2)")
-    assert findings[3].message.endswith("rerun in float32 (at states 1)")
+    assert findings[3].message.endswith("rerun in float32 (at state 1)")

@@ -57,7 +57,7 @@ def papers():
 def test_what_survives_of_the_papers_is_as_its_sources_have_it(papers):
     text = papers["PAPERS_PAGE"].read_text(encoding="utf-8")
     same = papers["page"](text) == text
-    assert same, "run python docs/make_papers.py"
+    assert same, "run python -m docs.make_papers"
     assert papers["page"](text.replace("**partly holds**: 1 of", "**holds**: 9 of")) == text
 
 

@@ -28,36 +28,36 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import gguf  # noqa: E402
-import numpy as np  # noqa: E402
-import PIL.PngImagePlugin  # noqa: E402, F401  before files are watched
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import gguf
+import numpy as np
+import PIL.PngImagePlugin  # noqa: F401  before files are watched
+import torch
+import transformers
 
-from repflow.core.errors import RepflowError  # noqa: E402
-from repflow.core.results import Result  # noqa: E402
-from repflow.models.load import find_source, read_config, runnable  # noqa: E402
-from repflow.models.tokenizer import gguf_tokenizer, local_tokenizer  # noqa: E402
-from repflow.models.weights.checkpoint import read_weights, stored_weights, weight_files  # noqa: E402
-from repflow.models.weights.initialise import count_weights  # noqa: E402
-from repflow.store import RunFolder, heal, list_runs, load_result, read_record, verify  # noqa: E402
-from repflow.store.canonical import seal  # noqa: E402
-from repflow.store.claims.attempt import OWN, Attempts  # noqa: E402
-from repflow.store.claims.board import Board, Hold, Policy  # noqa: E402
-from repflow.store.claims.ledger import Entry, Kind, attempt_name, key_of  # noqa: E402
-from repflow.store.claims.liveness import Worker  # noqa: E402
-from repflow.store.claims.place import FolderPlace  # noqa: E402
-from repflow.store.disk import digest  # noqa: E402
-from repflow.studies.engine.grid import read_study  # noqa: E402
-from repflow.tasks.own import read_own  # noqa: E402
-from repflow.tasks.pixels import load_images  # noqa: E402
-from repflow.training import Batch, Callback, Moment, RowBatches, TrainingConfig, train  # noqa: E402
-from repflow.training.text import labelled_texts, text_data  # noqa: E402
-from tests.faults.damaged_checkpoints import KINDS, whole_folder  # noqa: E402
-from tests.faults.guard import ForbiddenError, Guard  # noqa: E402
-from tests.faults.mutation import mutate_bytes, mutate_value, to_json  # noqa: E402
-from tests.tasks.pixels.image_files import FORMATS as IMAGES  # noqa: E402
-from tests.tasks.pixels.image_files import PIXELS, archive, png  # noqa: E402
+from repflow.core.errors import RepflowError
+from repflow.core.results import Result
+from repflow.models.load import find_source, read_config, runnable
+from repflow.models.tokenizer import gguf_tokenizer, local_tokenizer
+from repflow.models.weights.checkpoint import read_weights, stored_weights, weight_files
+from repflow.models.weights.initialise import count_weights
+from repflow.store import RunFolder, heal, list_runs, load_result, read_record, verify
+from repflow.store.canonical import seal
+from repflow.store.claims.attempt import OWN, Attempts
+from repflow.store.claims.board import Board, Hold, Policy
+from repflow.store.claims.ledger import Entry, Kind, attempt_name, key_of
+from repflow.store.claims.liveness import Worker
+from repflow.store.claims.place import FolderPlace
+from repflow.store.disk import digest
+from repflow.studies.engine.grid import read_study
+from repflow.tasks.own import read_own
+from repflow.tasks.pixels import load_images
+from repflow.training import Batch, Callback, Moment, RowBatches, TrainingConfig, train
+from repflow.training.text import labelled_texts, text_data
+from tests.faults.damaged_checkpoints import KINDS, whole_folder
+from tests.faults.guard import ForbiddenError, Guard
+from tests.faults.mutation import mutate_bytes, mutate_value, to_json
+from tests.tasks.pixels.image_files import FORMATS as IMAGES
+from tests.tasks.pixels.image_files import PIXELS, archive, png
 
 SECONDS = 10
 MEMORY = 12 << 30

@@ -1,7 +1,6 @@
 """The pixel laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
 
 import json
-import sys
 from functools import partial
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS
+from tests.tools.phases import carried, program
 from tools.pixels import claims, run
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
@@ -134,23 +134,11 @@ SMALL += ["--rates", "0.01,0.02", "--device", "cpu", "--least", "0"]
 def small(monkeypatch):
     monkeypatch.setattr(run, "SEEDS", (1, 2))
     monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("mamba", "reversed", "right")))
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
-        run.main()
-
-    return call
+    return program(run, monkeypatch)
 
 
 def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
-    there, here, parts = tmp_path / "there", tmp_path / "here", tmp_path / "parts"
-    with pytest.raises(SystemExit, match="run drawn-screen first"):
-        small("seeds", *SMALL, "--out", there)
-    small("screen", *SMALL, "--out", there, "--seconds", 0, "--keep", parts)
-    assert "stopped after 0 s, as asked" in capsys.readouterr().out
-    for phase in ("screen", "seeds"):
-        small(phase, *SMALL, "--out", here, *(["--from", parts] if phase == "screen" else []))
-        assert f"drawn-{phase} is done" in capsys.readouterr().out
+    here = carried(small, SMALL, ("screen", "seeds"), "drawn", tmp_path, capsys)
     target = tmp_path / "numbers.json"
     (tmp_path / "speed.json").write_text('{"errors": {}, "rows": [{"row": "mamba"}]}')
     small("table", "--out", here, "--to", target, "--speed", tmp_path / "speed.json")

@@ -1,11 +1,11 @@
 """The recall laboratory's study: claims judged on simulated trainings whose truth is known, phases, parts to carry."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
+from tests.tools.phases import carried, program
 from tools import carry
 from tools.recall import claims, run
 from tools.recall.claims import CLAIMS, FACTORS, SWITCHES, Study, read_study
@@ -80,23 +80,11 @@ def small(monkeypatch):
     monkeypatch.setattr(run, "LAYERS", (1,))
     monkeypatch.setattr(run, "SEEDS", range(1, 3))
     monkeypatch.setitem(run.ROWS, "core", ("right", ("none/4", "both/4")))
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["run", *map(str, words)])
-        run.main()
-
-    return call
+    return program(run, monkeypatch)
 
 
 def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
-    there, here, parts = tmp_path / "there", tmp_path / "here", tmp_path / "parts"
-    with pytest.raises(SystemExit, match="run core-screen first"):
-        small("confirm", *SMALL, "--out", there)
-    small("screen", *SMALL, "--out", there, "--seconds", 0, "--keep", parts)
-    assert "stopped after 0 s, as asked" in capsys.readouterr().out
-    for phase in ("screen", "confirm", "seeds"):
-        small(phase, *SMALL, "--out", here, *(["--from", parts] if phase == "screen" else []))
-        assert f"{phase} is done" in capsys.readouterr().out
+    here = carried(small, SMALL, ("screen", "confirm", "seeds"), "core", tmp_path, capsys)
     small("table", "--out", here, "--to", tmp_path / "numbers.json")
     numbers = json.loads((tmp_path / "numbers.json").read_text())
     assert [len(numbers[f"core-{phase}"]["cells"]) for phase in ("screen", "confirm", "seeds")] == [4, 4, 4]

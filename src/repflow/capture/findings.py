@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from repflow.core.results import Finding, Result, sample_mean
+from repflow.core.spans import spans
 from repflow.metrics.meter import Table, position_bins
 from repflow.metrics.sinks import TOP
 
@@ -61,7 +62,7 @@ def _zero_vectors(table: Table, lengths: Sequence[int]) -> list[Finding]:
         return []
     states, samples = np.flatnonzero(undefined.any(-1)), np.flatnonzero(undefined.any(0)).tolist()
     text = (
-        f"at {_spans(states)} a token vector is zero in samples {_few(samples)}: cosines with it are undefined, so the"
+        f"at {spans(states)} a token vector is zero in samples {_few(samples)}: cosines with it are undefined, so the"
         " similarity is null; a padding token in a prompt has this effect"
     )
     return [Finding("zero_vector", int(states[0]), text)]
@@ -79,7 +80,7 @@ def _idle_blocks(table: Table, lengths: Sequence[int]) -> list[Finding]:
     idle = np.flatnonzero((same | ~real).all((1, 2)))
     if not len(idle):
         return []
-    whose = f"all {len(cosines)} blocks change" if len(idle) == len(cosines) else f"{_spans(idle + 1, 'blocks')} change"
+    whose = f"all {len(cosines)} blocks change" if len(idle) == len(cosines) else f"{spans(idle + 1, 'block')} change"
     whose = f"block {idle[0] + 1} changes" if len(idle) == 1 else whose
     text = (
         f"{whose} nothing: the state after equals the state before, for every token; was this trained, or switched off?"
@@ -119,7 +120,7 @@ def _sinks(table: Table, lengths: Sequence[int], width: int) -> list[Finding]:
             first = int(over[0])
             places = np.unique(table[where][1][first, :, 0]).astype(int).tolist()
             text = (
-                f"at {_spans(over)} over half {what} (up to {np.nanmax(share[over]):.0%}); at state {first} the largest"
+                f"at {spans(over)} over half {what} (up to {np.nanmax(share[over]):.0%}); at state {first} the largest"
                 f" is {where.removeprefix('top_').removesuffix('s')} {_few(places)}; {advice}"
             )
             findings.append(Finding(code, first, text))
@@ -146,7 +147,7 @@ def precision(result: Result) -> list[Finding]:
         over = np.flatnonzero((change > PRECISION_LIMIT).any(tuple(range(1, change.ndim))))
         if len(over):
             axis = (*result.axes[name], "")[0]
-            where = {"state": _spans(over), "layer": _spans(over + 1, "blocks")}.get(axis)
+            where = {"state": spans(over), "layer": spans(over + 1, "block")}.get(axis)
             text = (
                 f"{name.removeprefix('float32_change/')} moves by up to {np.nanmax(change):.1%} when {_rerun(result)}"
                 f" in float32{f' (at {where})' if where else ''}"
@@ -162,16 +163,6 @@ def _rerun(result: Result) -> str:
         return "the first batch is rerun"
     beginnings = f"the first {max(tokens)} tokens of {len(tokens)} prompt{'s' if len(tokens) > 1 else ''}"
     return f"{beginnings} {'are' if max(tokens) > 1 else 'is'} rerun"
-
-
-def _spans(states: np.ndarray, noun: str = "states") -> str:
-    """Name runs of consecutive states, or blocks.
-
-    >>> _spans(np.array([1, 2, 3, 7]))
-    'states 1-3, 7'
-    """
-    runs = np.split(states, np.flatnonzero(np.diff(states) > 1) + 1)
-    return f"{noun} " + ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
 
 
 def _few(places: list[int]) -> str:

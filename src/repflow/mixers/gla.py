@@ -27,7 +27,42 @@ CLOSED = -88.0
 """Log decay of a closed gate, e^−88 = 6e-39: larger ones would cost the differences of their sums their digits."""
 
 
-class GLA(Mixer):
+class GatedMatrix(Mixer):
+    """A matrix state with a decay per key and token, whatever makes queries, keys, values and decays.
+
+    Attributes:
+        heads: Heads.
+        state: Keys per head.
+        value: Values per head.
+    """
+
+    heads: int
+    state: int
+    value: int
+
+    @property
+    def state_size(self) -> int:
+        """Values × keys of every head."""
+        return self.heads * self.value * self.state
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens, chunk by chunk."""
+        self.check_input(x)
+        if self.reference_wanted("chunked", "one decay per key and token"):
+            return self.by_recurrence(x)
+        return self.readout(gated_scan(*self.project(x)).flatten(2), x)
+
+    def transition(self, x: Tensor) -> Transition:
+        """A = decay, b = key, c = query / √state, delta = value."""
+        queries, keys, values, log_decay = self.project(x)
+        return matrix_transition(queries, keys, values, log_decay.exp())
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scaled queries, keys, values and log decays (batch, token, head, dim)."""
+        raise NotImplementedError
+
+
+class GLA(GatedMatrix):
     """Gated linear attention.
 
         α_t = sigmoid(W₂ W₁ x_t + b)^(1 / temperature)
@@ -87,23 +122,6 @@ class GLA(Mixer):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight, gain=GAIN)
 
-    @property
-    def state_size(self) -> int:
-        """Values × keys of every head."""
-        return self.heads * self.value * self.state
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens, chunk by chunk."""
-        self.check_input(x)
-        if self.reference_wanted("chunked", "one decay per key and token"):
-            return self.by_recurrence(x)
-        return self.readout(gated_scan(*self._project(x)).flatten(2), x)
-
-    def transition(self, x: Tensor) -> Transition:
-        """A = α, b = k, c = q / √state, delta = v."""
-        queries, keys, values, log_decay = self._project(x)
-        return matrix_transition(queries, keys, values, log_decay.exp())
-
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
         """Norm, gate, project."""
         out = split_heads(y.to(x.dtype), self.heads)
@@ -114,7 +132,7 @@ class GLA(Mixer):
             out = out * functional.silu(self.g_proj(x))
         return self.o_proj(out)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys, values and log decays (batch, token, head, dim)."""
         parts = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
         filters = (self.q_conv1d, self.k_conv1d, self.v_conv1d)

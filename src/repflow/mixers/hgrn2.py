@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.core.errors import InputError, teach
-from repflow.mixers.base import Mixer
-from repflow.mixers.gla import gated_scan
+from repflow.mixers.gla import GatedMatrix
 from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.head_norm import HeadRMSNorm
-from repflow.mixers.parts.matrix_state import matrix_transition, split_heads
-from repflow.mixers.transition import Transition
+from repflow.mixers.parts.matrix_state import split_heads
 
 
-class HGRN2(Mixer):
+class HGRN2(GatedMatrix):
     """Gated linear attention with keys 1 − α.
 
         α_t = lower + (1 − lower) sigmoid(W_f x_t)        q_t = silu(W_q x_t)        v_t = W_i x_t
@@ -57,29 +55,12 @@ class HGRN2(Mixer):
         self.g_norm = HeadRMSNorm(width) if norm else None
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    @property
-    def state_size(self) -> int:
-        """Values × keys of every head."""
-        return self.width * self.state
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens, chunk by chunk."""
-        self.check_input(x)
-        if self.reference_wanted("chunked", "one decay per key and token"):
-            return self.by_recurrence(x)
-        return self.readout(gated_scan(*self._project(x)).flatten(2), x)
-
-    def transition(self, x: Tensor) -> Transition:
-        """A = α, b = 1 − α, c = q / √state, delta = v."""
-        queries, keys, values, log_decay = self._project(x)
-        return matrix_transition(queries, keys, values, log_decay.exp())
-
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
         """Norm, project."""
         out = y.to(x.dtype)
         return self.o_proj(out if self.g_norm is None else self.g_norm(out))
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys, values and log decays (batch, token, head, dim)."""
         gate = self.f_proj(x)
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))

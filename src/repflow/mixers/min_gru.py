@@ -24,8 +24,53 @@ def positive(x: Tensor) -> Tensor:
     return torch.where(x >= 0, x + 0.5, torch.sigmoid(x))
 
 
-class MinGRU(Mixer):
-    """A weighted mean of candidates, one number per channel.
+class GatedMean(Mixer):
+    """A weighted mean of candidates, one number per channel: what minGRU and minLSTM are, whatever their gates.
+
+    Attributes:
+        inner: Channels of the state.
+    """
+
+    projection: ClassVar[str]
+    """Name of the layer that makes candidates and gates."""
+    gates: ClassVar[int]
+
+    def __init__(
+        self, width: int, *, expand: int | float = 1, positive: bool = True, project: bool = True
+    ) -> None:  # fmt: skip
+        super().__init__(width)
+        self.inner, self.positive = int(width * expand), positive
+        at_least(1, expand=self.inner)
+        self.add_module(self.projection, nn.Linear(width, (1 + self.gates) * self.inner, bias=False))
+        whole = project or self.inner != width
+        self.to_out = nn.Linear(self.inner, width, bias=False) if whole else nn.Identity()
+
+    @property
+    def state_size(self) -> int:
+        """A number per channel."""
+        return self.inner
+
+    def transition(self, x: Tensor) -> Transition:
+        """A = what is kept of the mean, b = the candidate, c = 1, delta = what is taken of the candidate."""
+        candidate, *gates = getattr(self, self.projection)(x).chunk(1 + self.gates, dim=-1)
+        candidate = positive(candidate) if self.positive else candidate
+        one = torch.ones_like(candidate[:1, :1, :1, None])
+        balance = self.balance(*gates)
+        keep, take = torch.sigmoid(balance)[..., None], torch.sigmoid(-balance)[..., None]
+        return Transition(keep, candidate[..., None], one, take)
+
+    def balance(self, *gates: Tensor) -> Tensor:
+        """Logit of what is kept: A = sigmoid(balance)."""
+        raise NotImplementedError
+
+    def readout(self, y: Tensor, x: Tensor) -> Tensor:
+        """Project."""
+        output: Tensor = self.to_out(y.to(x.dtype))
+        return output
+
+
+class MinGRU(GatedMean):
+    """A weighted mean of candidates under one gate.
 
         z_t = sigmoid(W_z x_t)        u_t = g(W_h x_t)        h_t = (1 − z_t) h_{t−1} + z_t u_t        to_out(h)
 
@@ -41,30 +86,9 @@ class MinGRU(Mixer):
     """
 
     family: ClassVar[str] = "min_gru"
+    projection: ClassVar[str] = "to_hidden_and_gate"
+    gates: ClassVar[int] = 1
 
-    def __init__(
-        self, width: int, *, expand: int | float = 1, positive: bool = True, project: bool = True
-    ) -> None:  # fmt: skip
-        super().__init__(width)
-        self.inner, self.positive = int(width * expand), positive
-        at_least(1, expand=self.inner)
-        self.to_hidden_and_gate = nn.Linear(width, 2 * self.inner, bias=False)
-        whole = project or self.inner != width
-        self.to_out = nn.Linear(self.inner, width, bias=False) if whole else nn.Identity()
-
-    @property
-    def state_size(self) -> int:
-        """A number per channel."""
-        return self.inner
-
-    def transition(self, x: Tensor) -> Transition:
-        """A = 1 − z, b = u, c = 1, delta = z."""
-        candidate, gate = self.to_hidden_and_gate(x).chunk(2, dim=-1)
-        candidate = positive(candidate) if self.positive else candidate
-        one = torch.ones_like(candidate[:1, :1, :1, None])
-        return Transition(torch.sigmoid(-gate)[..., None], candidate[..., None], one, torch.sigmoid(gate)[..., None])
-
-    def readout(self, y: Tensor, x: Tensor) -> Tensor:
-        """Project."""
-        output: Tensor = self.to_out(y.to(x.dtype))
-        return output
+    def balance(self, *gates: Tensor) -> Tensor:
+        """A = 1 − z = sigmoid of the negative gate."""
+        return -gates[0]

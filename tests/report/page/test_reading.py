@@ -116,8 +116,8 @@ def test_a_file_in_place_of_a_run_is_called_one(tmp_path):
     keep(tmp_path, "run", measured("gpt"))
     (tmp_path / "notes.txt").write_text("x")
     told = build_page([tmp_path / "run", tmp_path / "notes.txt", tmp_path / "gone"]).warnings
-    assert told[0].startswith("notes.txt is a file, not the folder of a run")
-    assert told[1].startswith("gone is missing")
+    assert told[0] == f"{tmp_path / 'notes.txt'} is a file, not the folder of a run"
+    assert told[1] == f"{tmp_path / 'gone'} is missing: no folder has this name"
 
 
 def line(**more):

@@ -9,8 +9,8 @@ import pytest
 from repflow.core.errors import InputError
 from repflow.core.readout import Counts, Number, ReadOut
 from repflow.core.results import Band
+from repflow.core.spans import spans
 from repflow.studies.diagnose.evidence import FlowEvidence, Interval, ProbeEvidence, held_out, share_interval
-from repflow.studies.diagnose.readout import spans
 from repflow.studies.diagnose.statement import Thresholds
 from repflow.studies.diagnose.study import judge
 

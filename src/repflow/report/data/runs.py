@@ -153,10 +153,8 @@ def _expand(path: Path, warnings: list[str]) -> Iterator[_Entry]:
     """Run folders at or below a path; what is not a run is a warning."""
     name = path.name or path.resolve().name
     if not path.is_dir():
-        reason = (
-            "is a file, not the folder of a run" if path.exists() else "is missing: there is no folder of this name"
-        )
-        warnings.append(f"{name} {reason}: {path}")
+        reason = "is a file, not the folder of a run" if path.exists() else "is missing: no folder has this name"
+        warnings.append(f"{path} {reason}")
     elif is_study(path):
         yield from _cells(path, name)
         warnings += _failed(path, name)

@@ -8,6 +8,7 @@ import numpy as np
 
 from repflow.core.readout import Number
 from repflow.core.results import Band
+from repflow.core.spans import spans
 from repflow.studies.diagnose.evidence import FlowEvidence, Interval, ProbeEvidence, depth
 from repflow.studies.diagnose.statement import Statement, Thresholds, verdict
 
@@ -223,19 +224,3 @@ def _accuracy_by_kind(probe: ProbeEvidence, blocks: dict[str, list[int]], kinds:
 
 def _interval(band: Band, index: int) -> Interval:
     return Interval(float(band.mean[index]), float(band.low[index]), float(band.high[index]))
-
-
-def spans(numbers: Sequence[int], noun: str = "state") -> str:
-    """Numbers as ranges with their noun.
-
-    >>> spans([1, 2, 3, 7]), spans([4], "block")
-    ('states 1-3, 7', 'block 4')
-    """
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    return f"{noun}{'s' if len(numbers) != 1 else ''} {text}"

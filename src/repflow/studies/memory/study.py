@@ -142,7 +142,7 @@ def _result(
 
 def _findings(result: Result, model: Model) -> list[Finding]:
     from repflow.core.results import Finding
-    from repflow.studies.diagnose.readout import spans
+    from repflow.core.spans import spans
 
     findings: list[Finding] = []
     readable = {entry["layer"] for entry in result.provenance["transitions"] if entry["kind"]}

@@ -50,7 +50,6 @@ _INFLUENCE, _NEEDLE = "repflow.studies.reproduce.influence", "repflow.studies.re
 _MEMORY, _DYNAMICS = "repflow.studies.reproduce.memory", "repflow.studies.reproduce.dynamics"
 _PIXELS = "repflow.studies.reproduce.pixels"
 _POLES, _TRAINED = "repflow.studies.reproduce.polarization", ("tiny", "lab", "paper")
-_DEPTH = "models of many depths and context lengths trained alike, the planned study of depth"
 _TOKENS = "training with constrained eigenvalues and reordered tokens, the planned token laboratory"
 _COURSE = (
     "token norms of a trained Mamba drawn as the figure has them, part of the planned token laboratory; today "
@@ -95,7 +94,7 @@ RECIPES = (
     ),
     RecipeRow("dynamics-fig6", 3, "Two dimensions: the conjecture of appendix C", _DYNAMICS, scales=()),
     RecipeRow("recency-fig3", 2, "success of attacks by pasted pixels, one target class", _PIXELS, _TRAINED),
-    RecipeRow("recency-fig4", 2, "which depth is best, by context length", needs=_DEPTH),
+    RecipeRow("recency-fig4", 2, "which depth is best, by context length", "repflow.studies.reproduce.depth", _TRAINED),
     RecipeRow("recency-fig10", 2, "success of attacks by pasted pixels, mean over target classes", _PIXELS, _TRAINED),
     RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", _PIXELS, _TRAINED),
     RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", _PIXELS, _TRAINED),

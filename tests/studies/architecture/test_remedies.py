@@ -12,6 +12,7 @@ from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.architecture.fit import best_cells, factors, fits, independent, onset_depth
 from repflow.studies.architecture.remedy import penalties_of
 from repflow.studies.architecture.study import STUDY, text_of
+from repflow.studies.laboratory.group import groups
 from repflow.tasks.recall import recall_rows
 from repflow.training import train
 from repflow.training.batch import step_seed
@@ -76,6 +77,15 @@ def test_half_of_the_steps_train_recall_and_the_text_goes_on(trained):
     assert torch.equal(source.batch(2).inputs, plain.batch(1).inputs)
     assert int(source.batch(1).inputs.min()) >= text_of(config).vocabulary
     assert source.batch(1).inputs.shape == source.batch(0).inputs.shape
+
+
+def test_mambas_train_side_by_side_with_those_of_their_window(tmp_path):
+    config = small(rows=["mamba"], lengths=["8", "16"], seeds=["0", "1"], flow_samples=0)
+    assert groups(STUDY, config) == [[0, 1], [2, 3]]
+    result = STUDY.run(config)
+    assert [cell["beside"] for cell in result.provenance["cells"]] == [2] * 4
+    alone = STUDY.run(small(rows=["mamba"], lengths=["8", "16"], seeds=["1"], flow_samples=0))
+    assert result["perplexity"][[1, 3]] == pytest.approx(alone["perplexity"], rel=1e-5)
 
 
 def test_a_row_trains_with_its_penalty(trained):

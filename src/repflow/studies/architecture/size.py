@@ -23,6 +23,9 @@ def count_parameters(word: str, layers: int, width: int, vocabulary: int, number
     from repflow.models.stack.network import StackForCausalLM
 
     row = parse_architecture(word)
+    if layers > 2 and len(row.mixers) == 1 and not row.reordered and "shared" not in row.parts:
+        one, two = (count_parameters(word, few, width, vocabulary, numbers) for few in (1, 2))
+        return one + (layers - 1) * (two - one)  # equal blocks
     frame = row.frame(layers, numbers)
     for mixer in frame["mixers"]:
         mixer.pop("eigenvalue_norm", None)  # a scale, which weights without values cannot have

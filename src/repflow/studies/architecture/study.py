@@ -12,17 +12,20 @@ from repflow.spec.architecture import parse_architecture
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig, check
 from repflow.studies.architecture.fit import fits, onset_depth
 from repflow.studies.architecture.remedy import freeze_norms, penalties_of
-from repflow.studies.laboratory.study import Laboratory
+from repflow.studies.laboratory.study import TRAINING, Laboratory
 
 if TYPE_CHECKING:
     import torch
 
     from repflow.core.results import Finding, Result
+    from repflow.studies.engine.size import Size
     from repflow.studies.laboratory.study import LaboratoryJob
     from repflow.tasks.prompt import Prompts
     from repflow.training import BatchSource, Loss, OptimiserConfig, Schedule
     from repflow.training.text import TextData
 
+LARGE = 30_000_000
+"""Parameters from which arithmetic, not launches, bounds a training."""
 SPLIT_SEED = 0
 """Of what is held out: all models of all seeds learn from the same documents."""
 
@@ -92,6 +95,33 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         """Ids of the text, and those of recall behind them."""
         return text_of(config).vocabulary + (config.recall_ids if config.recall_share else 0)
 
+    def size(self, config: ArchitectureConfig) -> Size:
+        """Of the largest model, counted without its weights."""
+        from repflow.studies.engine.size import Size
+
+        kinds = {cell.variant: cell for cell in config.grid()}.values()
+        return max(
+            (Size(self.count(cell, config), cell.layers, self.width(cell, config)) for cell in kinds), key=_count
+        )
+
+    def count(self, cell: ArchitectureCell, config: ArchitectureConfig) -> int:
+        """Parameters of a cell's model."""
+        from repflow.studies.architecture.size import count_parameters
+
+        width, numbers = self.width(cell, config), config.row_numbers()
+        return count_parameters(cell.row, cell.layers, width, self.vocabulary(config), numbers)
+
+    def flops(self, config: ArchitectureConfig, size: Size) -> float:
+        """Forward and backward passes of every model at its own size."""
+        each = (self.count(cell, config) * self.step_tokens(cell, config) for cell in config.grid())
+        return float(TRAINING * config.steps * sum(each))
+
+    def pass_seconds(self, config: ArchitectureConfig, size: Size, rate: float) -> float:
+        """By the rates of small models; large ones by their operations, and are not built for it."""
+        if (size.parameters or 0) < LARGE:
+            return super().pass_seconds(config, size, rate)
+        return self.flops(config, size) / rate
+
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
         """A stack of the row with a tied head."""
         from repflow.models.stack.config import StackConfig
@@ -115,10 +145,9 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         return Penalised(penalties, plain) if penalties else plain
 
     def shape(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> Hashable | None:
-        """None also where norms are frozen: models side by side train the same weights."""
-        if "frozen" in parse_architecture(cell.row).parts:
-            return None
-        return super().shape(network, cell, config)
+        """Windows are of one length too; None also for frozen norms: models side by side train the same weights."""
+        own = None if "frozen" in parse_architecture(cell.row).parts else super().shape(network, cell, config)
+        return None if own is None else (cell.length, own)
 
     def source(self, cell: ArchitectureCell, config: ArchitectureConfig, device: torch.device) -> BatchSource:
         """Windows of the text, in an order of the seed's own; at a share of the steps fresh rows of recall."""
@@ -250,6 +279,10 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
         rows = dict.fromkeys(cell.row for cell in config.grid() if parse_architecture(cell.row).leaky)
         return [Finding(LEAKY, None, f"{row} {LEAK_WORDS}") for row in rows]
+
+
+def _count(size: Size) -> int:
+    return size.parameters or 0
 
 
 LEAK_WORDS = (

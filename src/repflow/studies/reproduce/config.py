@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repflow.studies.engine.parts import Batches, Leaks, Machine, Scans, Seed, Templates, defaults, listed, option
+from repflow.studies.engine.parts import (
+    Batches,
+    Leaks,
+    Machine,
+    Scans,
+    Seed,
+    Templates,
+    TextFiles,
+    defaults,
+    listed,
+    option,
+)
 
 KINDS = ("residual", "branch", "hf-tuple")
 """Kinds of state that the printed values are compared with; paper 1 does not say which it used."""
@@ -16,11 +27,12 @@ KINDS = ("residual", "branch", "hf-tuple")
         "format": "template of kvpr: paper (as printed in appendix B), or liu2024 (valid JSON)",
         "allow_leak": "probe although a sentinel reads the label without the model",
         "seed": "seed of prompts, splits and random weights",
+        "text": "text of recipes that train language models: file or folder, repeated; default the built-in one",
         "tokenizer": "tokenizer for all models, where they have none",
     },
     format="paper",
 )
-class ReproduceConfig(Batches, Scans, Machine, Seed, Leaks, Templates):
+class ReproduceConfig(TextFiles, Batches, Scans, Machine, Seed, Leaks, Templates):
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
     recipe: str = option(

@@ -75,7 +75,7 @@ class DepthFigure(StatementRecipe):
         for key, size in SIZES[config.scale].items():
             chosen = {**GRIDS[config.scale], **size}
             chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
-            more = {"text": list(config.text), "tokenizer": config.tokenizer, "device": config.device}
+            more: dict[str, Any] = {"text": list(config.text), "tokenizer": config.tokenizer, "device": config.device}
             asked = ArchitectureConfig(rows=["mamba"], match_row="mamba", readings=0, **chosen, **more)
             yield ReproduceCell(cell_name("depth", asked), asked, key=key)
 
@@ -128,7 +128,7 @@ class Losses:
                 label = (size, int(cell["layers"]), int(cell["length"]))
                 value = float(np.log(result["perplexity"][place, 0]))
                 entries.append((value, label, int(cell["seed"]), int(result["parameters"][place])))
-        return cls(*zip(*entries, strict=True))  # type: ignore[arg-type]
+        return cls(*zip(*entries, strict=True))
 
     def kinds(self) -> list[tuple[int, int, int]]:
         """Size, depth and context, in order."""

@@ -11,9 +11,10 @@ import typer
 
 from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE, make_config, with_options
-from repflow.cli.scale import be_worker, check_engine, spread
+from repflow.cli.scale import be_worker, check_engine, plan_of, spread, warm_up
 from repflow.cli.spread import is_command, run_command
 from repflow.cli.study import RUNS, json_object
+from repflow.core.trust import Trust
 from repflow.store.disk import check_place
 from repflow.studies.scale.config import ScaleConfig
 
@@ -46,8 +47,7 @@ def command(
     folder: each cell is run once. With -- COMMAND the work of another command is spread: its runs, the models that it
     trains, with --split its prompts.
     """
-    from repflow.studies.engine.cost import estimate
-    from repflow.studies.engine.grid import parse_part, read_study
+    from repflow.studies.engine.grid import parse_part, read_table
     from repflow.studies.scale.config import check_scale
     from repflow.studies.scale.order import Order, divided
 
@@ -56,33 +56,34 @@ def command(
     check_scale(scale)
     check_engine(scale)
     if is_command(words):
+        warm_up(scale)
         own = {"--dry-run": dry_run, "--part": part != "1/1", "--out": out != RUNS, "--json": as_json}
         own |= {"--allow-code": allow_code, "--trust-remote-code": trust_remote_code}
         raise typer.Exit(run_command(words, scale, [name for name, typed in own.items() if typed]))
     study = Path(words[0])
     check_place(out)
-    with quiet():
-        grid = read_study(study, allow_code=allow_code, trust_remote_code=trust_remote_code)
-        cells = grid.part(part)
+    trust = Trust(allow_code, trust_remote_code)
+    read_table(study, trust)
+    forked = not dry_run and warm_up(scale)
     note(f"{study.name}: looking at models and cost")
     with quiet():
-        cost = estimate(cells)
+        planned = plan_of(study, part, trust, apart=forked)
+    cost, cells = planned.cost, planned.cells
     if dry_run and as_json:
         print(json.dumps(cost.to_json(), allow_nan=False), flush=True)
     else:
         _print_cost(cost, as_json or scale.worker)
     if dry_run:
         return
-    order = Order(out / grid.name, tuple(divided(cell, scale.split) for cell in cells), store=scale.store)
+    order = Order(out / planned.name, tuple(divided(cell, scale.split) for cell in cells), store=scale.store)
     if scale.worker:
         be_worker(order, scale)
         return
-    if scale.many and cells:
-        spread(order, scale)
-    raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json))
+    fresh = spread(order, scale) if scale.many and cells else frozenset()
+    raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json, fresh=fresh))
 
 
-def _run(order: Order, *, retry: bool, as_json: bool) -> int:
+def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> int:
     from repflow.report.terminal.grid import grid_table, summary
     from repflow.studies.engine.cells import run_cells
     from repflow.studies.engine.table import study_for
@@ -92,7 +93,12 @@ def _run(order: Order, *, retry: bool, as_json: bool) -> int:
     cells = order.cells
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
     outcomes = run_cells(
-        cells, order.folder, progress=lambda cell: ProgressLine(numbers[cell.name]), retry=retry, store=order.store
+        cells,
+        order.folder,
+        progress=lambda cell: ProgressLine(numbers[cell.name]),
+        retry=retry,
+        store=order.store,
+        fresh=fresh,
     )
     while True:
         with quiet():

@@ -16,6 +16,8 @@ import typer
 from repflow.cli.console import DONE, LINE_SECONDS, ProgressLine, clock, note, quiet
 
 if TYPE_CHECKING:
+    from repflow.core.trust import Trust
+    from repflow.studies.engine.cost import Plan
     from repflow.studies.engine.study import BaseStudy
     from repflow.studies.scale.config import ScaleConfig
     from repflow.studies.scale.crew import Standing
@@ -38,6 +40,32 @@ def check_engine(scale: ScaleConfig) -> None:
         from repflow.store.claims.bucket import check_store
 
         check_store(scale.store)
+
+
+def warm_up(scale: ScaleConfig) -> bool:
+    """Begin to import what local workers need, unless this process has it; returns whether they will be forked."""
+    if not scale.many or scale.engine != "local":
+        return False
+    from repflow.studies.scale.gpu import visible_gpus
+    from repflow.studies.scale.local import warm
+    from repflow.studies.scale.posts import thread_share
+
+    if visible_gpus():
+        return False
+    warm(thread_share(scale.threads, scale.workers or 1))
+    return True
+
+
+def plan_of(study: Path, part: str, trust: Trust, *, apart: bool) -> Plan:
+    """Cells and cost; apart, in a process that has imported torch, so that this one need not before workers start."""
+    from repflow.studies.engine.cost import plan
+
+    if not apart or "torch" in sys.modules:
+        return plan(study, part, trust)
+    from repflow.studies.scale import local
+
+    planned: Plan = local.apart(plan, study, part, trust)
+    return planned
 
 
 SPREAD: ContextVar[ScaleConfig | None] = ContextVar("SPREAD", default=None)
@@ -75,17 +103,20 @@ def take_part(study: BaseStudy[Any], requests: Mapping[str, Any], out: Path) -> 
         raise typer.Exit(DONE)
 
 
-def spread(order: Order, scale: ScaleConfig) -> None:
-    """Have workers do every cell of an order; afterwards each is finished or has failed."""
+def spread(order: Order, scale: ScaleConfig) -> frozenset[str]:
+    """Have workers do every cell of an order, so that each is finished or has failed; returns what was finished now."""
     from repflow.studies.scale.crew import run_crew
 
+    fresh: set[str] = set()
     for stage in order.stages():
         engine, posts = engine_for(stage, scale)
         note(f"{counted(stage)} in {stage.folder}: starting {len(posts)} workers ({scale.engine})")
         with CrewTable(len(stage.cells)) as table:
             standing = run_crew(stage, engine, posts, show=table.show, say=note)
+        fresh |= standing.fresh
         for name, reason in sorted(standing.reasons().items()):
             note(f"{name}: {reason}")
+    return frozenset(fresh)
 
 
 def counted(order: Order) -> str:

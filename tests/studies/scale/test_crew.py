@@ -15,17 +15,19 @@ from typer.testing import CliRunner
 
 from repflow.cli.main import app
 from repflow.core.errors import InputError, RepflowError
+from repflow.core.trust import Trust
 from repflow.store.claims.attempt import OWN
 from repflow.store.claims.board import Policy
 from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, born
 from repflow.store.claims.place import FolderPlace
 from repflow.studies.engine.cell import Cell
+from repflow.studies.engine.cost import plan
 from repflow.studies.scale import posts as posting
 from repflow.studies.scale.config import ScaleConfig, check_scale
 from repflow.studies.scale.crew import MOST_LOSSES, Standing, run_crew
 from repflow.studies.scale.engine import Ended, Engine
-from repflow.studies.scale.local import LocalEngine
+from repflow.studies.scale.local import LocalEngine, apart
 from repflow.studies.scale.order import BLOCK, Order, rotated
 from repflow.studies.scale.posts import local_posts, thread_share
 from repflow.studies.scale.worker import Post, work
@@ -88,32 +90,48 @@ def test_an_interrupt_ends_all_workers_and_gives_their_cells_back(order, same):
 
 
 LOST = """
-import os, signal
+import os, signal, sys
 from pathlib import Path
 os.chdir({shop!r})
-from repflow.studies.engine.grid import read_study
+from repflow.core.trust import Trust
+from repflow.studies.engine.cost import plan
+from repflow.studies.scale.local import apart, warm
 from repflow.studies.scale.order import Order
 from tests.studies.scale.test_crew import at_work, crew
 
 def show(standing):
     if at_work(standing):
-        print(*at_work(standing), flush=True)
+        print("torch" in sys.modules, *at_work(standing), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-crew(Order(Path({folder!r}), read_study("study.toml").cells), 2, show)
+warm(1)
+crew(Order(Path({folder!r}), apart(plan, Path("study.toml"), "1/1", Trust()).cells), 2, show)
 """
 
 
-def test_workers_end_when_their_command_is_killed(order, shop):
+def test_workers_end_when_their_command_is_killed_which_has_not_imported_torch(order, shop):
     code = LOST.format(shop=str(shop), folder=str(order.folder))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    pids = [int(word) for word in done.stdout.split()]
+    imported, *pids = done.stdout.split()
+    assert imported == "False"
     assert pids
-    while any(born(pid) for pid in pids):
+    while any(born(int(pid)) for pid in pids):
         pass  # they notice by themselves
     place = FolderPlace(order.folder / OWN)
     assert all(last_entry(place, name).kind is not Kind.CLAIM for name in place.names(CLAIMS))
+
+
+def test_what_is_asked_of_a_process_apart_comes_back_or_is_raised(shop, monkeypatch):
+    monkeypatch.chdir(shop)
+    here = plan(Path("study.toml"), "2/4", Trust())
+    assert apart(plan, Path("study.toml"), "2/4", Trust()) == here
+    with pytest.raises(InputError, match=r"cannot read nothing\.toml"):
+        apart(plan, Path("nothing.toml"), "1/1", Trust())
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        apart(divmod, 1, 0)
+    with pytest.raises(RepflowError, match="was lost"):
+        apart(os._exit, 3)
 
 
 def test_a_full_disk_is_one_error_and_what_is_stored_stays(order, same, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +68,7 @@ def run_cells(
     progress: Callable[[Cell], Progress] | None = None,
     retry: bool = True,
     store: str | None = None,
+    fresh: Collection[str] = (),
 ) -> Iterator[Outcome]:
     """Run cells one after the other; a finished one is read from its run without loading its model.
 
@@ -81,6 +82,8 @@ def run_cells(
         progress: gives the callback for a cell.
         retry: try cells again that failed under an earlier call: the model may have been downloaded since.
         store: object store where workers meet, instead of the folder.
+        fresh: names of cells that the calling command has just had finished: whether their models are still the same is
+            not asked.
 
     Yields:
         An outcome for each cell, in their order.
@@ -92,7 +95,7 @@ def run_cells(
         while waiting:
             for number in waiting:
                 cell = cells[number]
-                outcome = bench.run(cell, None if progress is None else progress(cell))
+                outcome = bench.run(cell, None if progress is None else progress(cell), fresh=cell.name in fresh)
                 if outcome is not None:
                     done[number] = outcome
                 while ready in done:
@@ -134,11 +137,11 @@ class Bench:
     def __exit__(self, *error: Any) -> None:
         self.board.__exit__(*error)
 
-    def run(self, cell: Cell, progress: Progress | None) -> Outcome | None:
-        """Run a cell or read it where it is finished; None where another worker has it."""
+    def run(self, cell: Cell, progress: Progress | None, *, fresh: bool = False) -> Outcome | None:
+        """Run a cell or read it where it is finished, just now if `fresh`; None where another worker has it."""
         outcome = self.work(cell, progress)
         if outcome is not None and outcome.status == "finished" and outcome.result is None:
-            return self._read(cell, progress)
+            return self._read(cell, progress, fresh=fresh)
         return outcome
 
     def claimed(self, cell: Cell) -> bool:
@@ -208,7 +211,7 @@ class Bench:
             study.join(out, cell.name, shares)
         return work_on(cell.config, self._holder, out, cell.name, progress)
 
-    def _read(self, cell: Cell, progress: Progress | None) -> Outcome:
+    def _read(self, cell: Cell, progress: Progress | None, *, fresh: bool) -> Outcome:
         """The result of a finished cell; one whose bytes were changed since is computed again, at its place."""
         path = self._places[cell.name]
 
@@ -217,7 +220,7 @@ class Bench:
             stored = stored_result(path)
             if stored is None:
                 return work_on(cell.config, self._holder, self.folder, cell.name, progress)
-            if hasattr(cell.config, "model"):  # some studies make their models themselves
+            if hasattr(cell.config, "model") and not fresh:  # some studies make their models themselves
                 check_reused(path, cell.config.model, cell.config.trust_remote_code)
             return stored
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from repflow.core.trust import Trust
 from repflow.studies.engine.cell import Cell
+from repflow.studies.engine.grid import read_study
 from repflow.studies.engine.table import study_for
 
 
@@ -35,6 +38,32 @@ class Cost:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self) | {"unknown": list(self.unknown)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study before it runs.
+
+    Attributes:
+        name: folder of the study in the folder of runs.
+        cells: of the part that was asked for.
+        cost: of these.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    cost: Cost
+
+
+def plan(file: Path, part: str, trust: Trust) -> Plan:
+    """Read a STUDY.toml and add up what a part of it costs; models' configurations are read, which imports torch.
+
+    Raises:
+        InputError: see `repflow.studies.engine.grid.read_study`.
+    """
+    study = read_study(file, allow_code=trust.code, trust_remote_code=trust.remote_code)
+    cells = study.part(part)
+    return Plan(study.name, cells, estimate(cells))
 
 
 def estimate(cells: Sequence[Cell]) -> Cost:

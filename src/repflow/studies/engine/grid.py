@@ -90,6 +90,16 @@ def read_study(path: str | Path, *, allow_code: bool = False, trust_remote_code:
         InputError: it cannot be read, or a key, type or value in it is wrong, or it names code that is not allowed; the
             message names it.
     """
+    table = read_table(path, Trust(allow_code, trust_remote_code))
+    return expand(table, default_name=Path(path).stem)
+
+
+def read_table(path: str | Path, trust: Trust) -> Mapping[str, Any]:
+    """The table [study] of a STUDY.toml; its keys and their types are right. Looks at no model.
+
+    Raises:
+        InputError: as `read_study`.
+    """
     file = Path(path)
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
@@ -101,19 +111,18 @@ def read_study(path: str | Path, *, allow_code: bool = False, trust_remote_code:
         stray = sorted(data.keys() - {"study"})
         got = f"{stray[0]!r}, {nearest(stray[0], ['study'])}" if stray else "none"
         raise InputError(teach(f"one table [study] in {file}", got, "put every key under [study]"))
-    check_trust(data["study"], Trust(allow_code, trust_remote_code), str(file))
-    return expand(data["study"], default_name=file.stem)
+    check_trust(data["study"], trust, str(file))
+    _checked(data["study"])
+    return dict(data["study"])
 
 
 def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
     """Check the table [study] and make its cells."""
     from repflow.store import check_name, safe_name
 
-    _check_kind(data)
+    data = _checked(data)
     study = study_named(data["kind"])
     axes = axes_of(study.config)
-    data = _with_lengths(data, axes)
-    _check_keys(data, study, axes)
     # a length that is not given is left to the task
     lists = {name: _axis(data, key, study.config) for key, name in axes.items() if key in data or name != "length"}
     options = {key: value for key, value in data.items() if key not in axes and key not in ("kind", "name")}
@@ -130,6 +139,16 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
         cells.append(Cell(cell_name(config), config))
     name = data.get("name", safe_name(default_name))
     return Study(check_name(name, "study name"), tuple(cells))
+
+
+def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with lengths as numbers; its keys are known and of the right types."""
+    _check_kind(data)
+    study = study_named(data["kind"])
+    axes = axes_of(study.config)
+    data = _with_lengths(data, axes)
+    _check_keys(data, study, axes)
+    return data
 
 
 def axes_of(config: type) -> dict[str, str]:

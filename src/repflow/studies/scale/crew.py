@@ -55,11 +55,17 @@ class Standing:
         self.finished |= {cell.name for cell in self.order.cells if results.placed(cell.name)}
         self.refresh()
         self.before = sum(self._weights[name] for name in self.over)
+        self._earlier = frozenset(self.finished)
 
     @property
     def over(self) -> set[str]:
         """Cells on which nobody will work any more."""
         return self.finished | self.failed
+
+    @property
+    def fresh(self) -> set[str]:
+        """Cells that were finished since this command began."""
+        return self.finished - self._earlier
 
     @property
     def complete(self) -> bool:

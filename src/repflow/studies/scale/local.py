@@ -14,12 +14,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from repflow.core.errors import RepflowError, command_line
 from repflow.store.disk import make_folder
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order
@@ -97,6 +99,51 @@ def _context(*, gpus: bool) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["repflow.studies.scale.ready"])
     return context
+
+
+def warm(threads: int | None) -> None:
+    """Have the process that workers are forked from import what they need, while this one goes on."""
+    _context(gpus=False)
+    if sys.platform.startswith("linux"):
+        with _threads(threads), _main_left_out():
+            forkserver.ensure_running()
+
+
+def apart(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a process of its own, forked from one that has imported torch; this one need not.
+
+    Raises:
+        RepflowError: what the function raised, or that its process was lost.
+    """
+    context = _context(gpus=False)
+    ours, theirs = context.Pipe(duplex=False)
+    with _main_left_out():
+        process = context.Process(target=_answer, args=(function, args, Path.cwd(), theirs), name="repflow apart")
+        process.start()
+    theirs.close()
+    try:
+        answer, error = ours.recv()
+    except EOFError:
+        raise RepflowError("a process that looked at the models was lost: it was killed, or is out of memory") from None
+    finally:
+        ours.close()
+        process.join()
+    if error is not None:
+        raise error
+    return answer
+
+
+def _answer(function: Callable[..., Any], args: tuple[Any, ...], base: Path, said: Connection) -> None:
+    _end_with_parent()
+    _print_to(Path(os.devnull))
+    os.chdir(base)
+    with command_line():
+        try:
+            said.send((function(*args), None))
+        except RepflowError as error:
+            said.send((None, error))
+        except Exception as error:  # noqa: BLE001  raised in the process that asked
+            said.send((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 CHUNK = 64
-TILES = ((32, 4, 2), (32, 4, 1), (64, 4, 1), (32, 8, 1), (16, 4, 1))
+TILES = ((64, 4, 2), (32, 4, 2), (16, 4, 2))
 """Values of a program, warps, stages."""
 
 
@@ -29,9 +29,10 @@ def error(got, wanted) -> float:
     return float((got.double() - wanted.double()).norm() / wanted.double().norm())
 
 
-def inputs(dtype, device, smoke):
-    """Queries, keys, values, strengths, log decays and a first state."""
-    batch, tokens, heads, key_heads, size = (1, 70, 2, 1, 16) if smoke else (2, 330, 4, 2, 128)
+def inputs(dtype, device, smoke, decay="head", size=128, heads=4):
+    """Queries, keys, values, strengths, log decays (of heads, of keys or none) and a first state."""
+    batch, tokens, heads, size = (1, 70, 2, 16) if smoke else (2, 330, heads, size)
+    key_heads = heads // 2
     draws = torch.Generator().manual_seed(0)
 
     def draw(*shape):
@@ -39,9 +40,11 @@ def inputs(dtype, device, smoke):
 
     q, k = (torch.nn.functional.normalize(draw(batch, tokens, key_heads, size), dim=-1) for _ in range(2))
     v, beta = draw(batch, tokens, heads, size), draw(batch, tokens, heads).sigmoid()
-    gate, first = -torch.nn.functional.softplus(draw(batch, tokens, heads) - 3), draw(batch, heads, size, size)
+    shape = {"head": (heads,), "key": (heads, size), "none": None}[decay]
+    gate = None if shape is None else -torch.nn.functional.softplus(draw(batch, tokens, *shape) - 3).to(device)
+    first = draw(batch, heads, size, size)
     q, k, v, beta = (part.to(device=device, dtype=dtype) for part in (q, k, v, beta))
-    return q, k, v, beta, gate.to(device), first.to(device)
+    return q, k, v, beta, gate, first.to(device)
 
 
 def exact_pairs(q, k, beta, gate):
@@ -66,12 +69,13 @@ def run(piece, dtype, smoke):
     from repflow.mixers.triton import delta
 
     device = "cpu" if smoke else "cuda"
-    q, k, v, beta, gate, first = inputs(dtype, device, smoke)
-    sums, seen, inverse = exact_pairs(q, k, beta, gate)
-    wide = [part.double() for part in (q, k, v, beta)]
-    wanted, last = delta_scan(
-        *wide, log_decay=gate.double(), initial=first.double(), return_final=True, path="reference"
-    )
+    kind, *words = piece.split(":")
+    options = {"decay": words[0], "size": int(words[1]), "heads": int(words[2])} if kind in ("whole", "nan") else {}
+    q, k, v, beta, gate, first = inputs(dtype, device, smoke, **options)
+    wide = [None if part is None else part.double() for part in (q, k, v, beta, gate)]
+    wanted, last = delta_scan(*wide[:4], log_decay=wide[4], initial=first.double(), return_final=True, path="reference")
+    if not options:
+        sums, seen, inverse = exact_pairs(q, k, beta, gate)
     with torch.no_grad():
         if piece == "pairs":
             made = delta._head_chunks(q, k, v, delta._plain_gates(beta, gate), decay=True, layer=False)
@@ -82,17 +86,17 @@ def run(piece, dtype, smoke):
                 "inverse": error(made.inverse.where(lower, 0), inverse),
                 "spoiled": int(made.spoiled.abs().sum()),
             }
-        if piece.startswith("states"):
-            kind = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+        if kind == "states":
+            product = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
             hi = sums.float()
             lo = (sums - hi.double()).float()
             flags = torch.zeros(v.shape[0], v.shape[2], dtype=torch.int32, device=device)
-            exact = delta.Chunks(inverse.to(kind).contiguous(), seen.to(kind).contiguous(), hi.contiguous(),
+            exact = delta.Chunks(inverse.to(product).contiguous(), seen.to(product).contiguous(), hi.contiguous(),
                                  lo.contiguous(), hi.contiguous(), flags, 1)  # fmt: skip
-            tiles = delta.Tiles(*(int(word) for word in piece.split(":")[1].split(",")))
+            tiles = delta.Tiles(*(int(word) for word in words[0].split(",")))
             y, final = delta._states(q, k, v, exact, first.mT.contiguous(), tiles)
             return {"y": error(y, wanted), "state": error(final.mT, last), "spoiled": int(flags.abs().sum())}
-        if piece == "nan":
+        if kind == "nan":
             clean = delta_scan(q, k, v, beta, log_decay=gate, path="triton")
             v[0, 40, 0, 0] = float("nan")
             got = delta_scan(q, k, v, beta, log_decay=gate, path="triton")
@@ -115,7 +119,9 @@ def main():
     if options.piece:
         print(json.dumps(run(options.piece, getattr(torch, options.dtype), options.smoke)))
         return
-    pieces = ["pairs", *(f"states:{','.join(map(str, tiles))}" for tiles in TILES), "whole", "nan"]
+    pieces = ["pairs", *(f"states:{','.join(map(str, tiles))}" for tiles in TILES)]
+    pieces += [f"whole:{decay}:{size}:4" for decay in ("head", "none", "key") for size in (128, 64, 16)]
+    pieces += ["whole:head:128:64", "nan:head:128:4", "nan:key:128:4"]
     cases = [
         (piece, dtype) for dtype in (["float32"] if options.smoke else ["bfloat16", "float32"]) for piece in pieces
     ]

@@ -32,8 +32,8 @@ class TrainingConfig:
         device: cpu or cuda; None takes the GPU where there is one.
         precision: of products: auto is bfloat16 on a GPU and float32 on a CPU; weights are kept as they are.
         graph: on a GPU, record the step of each shape as a CUDA graph and replay it; where that fails, go on without.
-        deterministic: have torch use deterministic algorithms alone: on a GPU too a resumed training ends with the
-            same bits.
+        deterministic: have torch use deterministic algorithms alone, and no graphs, whose kernels may be others: on a
+            GPU too a resumed training ends with the same bits.
         evaluate: steps between evaluations, or the steps themselves (0 is before training); 0 for the end alone.
         log_every: steps between lines of the log, each the mean over them.
         checkpoint_every: steps between checkpoints, where there is a folder.

@@ -75,7 +75,9 @@ class Stepper:
         if half:
             require_dtype(torch.bfloat16, self.device)
         self._half = half
-        if self.recorder is None and self.config.graph and self.device.type == "cuda":
+        # a recorded step may choose other kernels than a launched one (attention in bfloat16 does), and a resumed
+        # training launches a few steps that the uninterrupted one replayed: their bits would differ
+        if self.recorder is None and self.config.graph and not self.config.deterministic and self.device.type == "cuda":
             self.recorder = CudaRecorder()
 
     @property

@@ -254,5 +254,7 @@ def _states(
         "FIRST": first is not None, "num_warps": 8 if chunks.decay == 2 else tiles.warps, "num_stages": tiles.stages,
     }  # fmt: skip
     kernels.state_kernel[grid](*shared, last, y, chunks.spoiled, *sizes, *strides, **flags)
-    kernels.repair_kernel[grid](*shared, y, chunks.spoiled, *sizes, *strides, **{**flags, "num_stages": 1})
+    # two warps multiply without the descriptors that ptxas gets wrong here (see above); it seldom does anything
+    flags |= {"BLOCK": 16, "num_warps": 2, "num_stages": 1}
+    kernels.repair_kernel[grid[0], ceil_div(size, 16)](*shared, y, chunks.spoiled, *sizes, *strides, **flags)
     return y, last

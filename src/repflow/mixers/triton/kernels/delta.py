@@ -4,7 +4,7 @@ Glossary: chunks have Q = 64 tokens, in four blocks of 16; k keys, q queries, v 
 sum of log decays within a chunk: hi + lo, two float32 parts, where a head has one decay; `fades` (batch, chunk, head,
 Q, KEY) in float32 where every key has one; `lower` beta k kᵀ, `seen` q kᵀ, faded from the key's token to the row's;
 `inverse` (I + L)⁻¹, L what of `lower` is below the diagonal, with beta on its columns. These three are (batch, chunk,
-head, Q, Q); blocks above the diagonal are neither written nor read. h state (key, value). Per-token numbers of a head
+head, Q, Q), the last two 0 above the diagonal. h state (key, value). Per-token numbers of a head
 are (batch, chunk, head, Q). DECAY is 0 without decay, 1 for one of a head, 2 for one of a key. Tokens beyond the end
 write nothing.
 
@@ -179,6 +179,9 @@ def key_pair_kernel(
         cell = row * Q * Q + i[:, None] * Q + j[None, :]
         tl.store(lower + cell, known * b[:, None])
         tl.store(seen + cell, asked.to(seen.dtype.element_ty))
+        if of_row > of_key:
+            above = row * Q * Q + j[:, None] * Q + i[None, :]
+            tl.store(seen + above, tl.zeros((16, 16), seen.dtype.element_ty))
 
 
 @triton.jit
@@ -207,6 +210,10 @@ def _put(target, kept, i: tl.constexpr, j: tl.constexpr, r, block, Q: tl.constex
         value = tl.where((r[:, None] == r[None, :]) & (b != b)[None, :], float("nan"), value)
         value = tl.where(r[:, None] >= r[None, :], value, 0.0)
     tl.store(target + (i * 16 + r)[:, None] * Q + (j * 16 + r)[None, :], value.to(target.dtype.element_ty))
+    if i > j:
+        # what lies above the diagonal is read without a mask
+        nothing = tl.zeros((16, 16), target.dtype.element_ty)
+        tl.store(target + (j * 16 + r)[:, None] * Q + (i * 16 + r)[None, :], nothing)
 
 
 @triton.jit
@@ -264,7 +271,6 @@ def _run(
     p = column * BLOCK + tl.arange(0, BLOCK)
     cell = n[:, None] * VALUE + p[None, :]
     both = (n < KEY)[:, None] & (p < VALUE)[None, :]
-    until = i[:, None] >= i[None, :]
     q += sample * q_batch + (head // share) * q_head
     k += sample * k_batch + (head // share) * k_head
     v += sample * v_batch + head * v_head
@@ -281,8 +287,8 @@ def _run(
         rows = _tile(q, at, n, q_token, tokens, KEY)
         values = tl.load(v + at[:, None] * v_token + p[None, :], mask=here, other=0.0)
         square = row * Q * Q + i[:, None] * Q + i[None, :]
-        solve = tl.load(inverse + square, mask=until, other=0.0)
-        weights = tl.load(seen + square, mask=until, other=0.0)
+        solve = tl.load(inverse + square)
+        weights = tl.load(seen + square)
         if CLEAN:
             bad = tl.sum(tl.where(finite(keys), 0.0, 1.0), 1) + tl.sum(tl.where(finite(solve), 0.0, 1.0), 1)
             bad = tl.where(finite(values), 0.0, 1.0) + bad[:, None]
@@ -300,10 +306,8 @@ def _run(
             start = tl.exp(c)
             wide = keys.to(tl.float32)
             known = tl.dot((wide * start).to(KIND), held, input_precision=PRECISION)
-            out = tl.dot((rows.to(tl.float32) * start).to(KIND), held, input_precision=PRECISION)
         else:
             known = tl.dot(keys.to(KIND), held, input_precision=PRECISION)
-            out = tl.dot(rows.to(KIND), held, input_precision=PRECISION)
         if DECAY == 1:
             c_hi = tl.load(hi + row * Q + i)
             c_lo = tl.load(lo + row * Q + i)
@@ -311,8 +315,13 @@ def _run(
             end_lo = tl.load(lo + row * Q + Q - 1)
             from_start = tl.exp(c_hi + c_lo)[:, None]
             known = known * from_start
-            out = out * from_start
         u = tl.dot(solve.to(KIND), (values.to(tl.float32) - known).to(KIND), input_precision=PRECISION)
+        if DECAY == 2:
+            out = tl.dot((rows.to(tl.float32) * start).to(KIND), held, input_precision=PRECISION)
+        else:
+            out = tl.dot(rows.to(KIND), held, input_precision=PRECISION)
+        if DECAY == 1:
+            out = out * from_start
         out = tl.dot(weights.to(KIND), u.to(KIND), out, input_precision=PRECISION)
         if DECAY == 2:
             written = (wide * tl.exp(end[None, :] - c)).to(KIND)

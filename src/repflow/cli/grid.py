@@ -48,6 +48,7 @@ def command(
     trains, with --split its prompts.
     """
     from repflow.studies.engine.grid import parse_part, read_table
+    from repflow.studies.engine.opening import config_bytes
     from repflow.studies.scale.config import check_scale
     from repflow.studies.scale.order import Order, divided
 
@@ -63,7 +64,7 @@ def command(
     study = Path(words[0])
     check_place(out)
     trust = Trust(allow_code, trust_remote_code)
-    read_table(study, trust)
+    before = {model: config_bytes(model) for model in read_table(study, trust)["models"]}
     forked = not dry_run and warm_up(scale)
     note(f"{study.name}: looking at models and cost")
     with quiet():
@@ -79,7 +80,9 @@ def command(
     if scale.worker:
         be_worker(order, scale)
         return
-    fresh = spread(order, scale) if scale.many and cells else frozenset()
+    names = spread(order, scale) if scale.many and cells else frozenset()
+    same = {model for model, content in before.items() if config_bytes(model) == content}
+    fresh = frozenset(cell.name for cell in cells if cell.name in names and cell.config.model in same)
     raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json, fresh=fresh))
 
 

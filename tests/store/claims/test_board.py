@@ -360,6 +360,7 @@ def test_what_a_dead_worker_of_another_version_left_is_no_reason_to_stop(tmp_pat
     killed_worker(tmp_path)
     (beat,) = (tmp_path / OWN / "workers").iterdir()
     beat.write_text(json.dumps(json.loads(beat.read_text()) | {"version": "0.0.9"}))
+    (tmp_path / OWN / "versions" / "0.0.9").touch()
     with board(tmp_path) as mine:
         assert isinstance(mine.take("b", "c"), Hold)
     far = Worker(**ELSEWHERE, version="0.0.9")
@@ -368,6 +369,23 @@ def test_what_a_dead_worker_of_another_version_left_is_no_reason_to_stop(tmp_pat
     with board(tmp_path, replace(QUICK, stale=0.0)) as mine:
         mine.check_versions(waits.append)
         assert isinstance(mine.take("c", "c"), Hold)
+
+
+def test_of_two_versions_that_begin_at_once_one_refuses(tmp_path, monkeypatch):
+    """Each shows itself before it looks: here the other begins between the two."""
+    mine, other = board(tmp_path), board(tmp_path, version="0.0.9")
+    check, begun = mine.check_versions, []
+
+    def after_the_other(*_):
+        begun.append(other.take("a", "c"))
+        check()
+
+    monkeypatch.setattr(mine, "check_versions", after_the_other)
+    with other, mine, pytest.raises(InputError, match=r"one version of repflow, such as .* on "):
+        mine.take("b", "c")
+    assert isinstance(begun[0], Hold)
+    assert last_entry(mine.place, "b") is None
+    assert not list((tmp_path / OWN / "workers").iterdir())  # who refuses is no longer seen
 
 
 def test_another_config_of_the_same_name_is_refused_while_it_is_worked_on(tmp_path):

@@ -355,3 +355,25 @@ def test_lists_of_a_study_that_are_its_own_options_stay_lists(place):
     assert cell.config.lengths == ["64", "128"]
     with pytest.raises(InputError, match="unknown key 'tasks'"):
         expand({"kind": "needle", "models": ["a"], "tasks": ["text"]}, default_name="s")
+
+
+def test_a_model_that_was_edited_while_workers_ran_is_noticed(place, monkeypatch):
+    """Its finished cells are refused by the key that differs, as in any later command; see `config_bytes`."""
+    from repflow.cli import grid as command
+
+    folder = place / "own"
+    shutil.copytree(place / "a", folder)
+    write(place, models=["own"])
+
+    def finished(order, scale):
+        """Stands for workers: the cell is finished, then the model is edited."""
+        outcomes = list(grid_run.run_cells(order.cells, order.folder))
+        text = (folder / "config.json").read_text()
+        assert '"layer_norm_epsilon": 1e-05' in text
+        (folder / "config.json").write_text(text.replace('"layer_norm_epsilon": 1e-05', '"layer_norm_epsilon": 0.01'))
+        return frozenset(outcome.cell.name for outcome in outcomes)
+
+    monkeypatch.setattr(command, "spread", finished)
+    done = run("study.toml", "--workers", "1")
+    assert done.exit_code == 1
+    assert "layer_norm_epsilon" in done.stderr

@@ -23,6 +23,7 @@ from repflow.store.claims.liveness import WORKERS, born
 from repflow.store.claims.place import FolderPlace
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cost import plan
+from repflow.studies.engine.grid import read_study
 from repflow.studies.scale import posts as posting
 from repflow.studies.scale.config import ScaleConfig, check_scale
 from repflow.studies.scale.crew import MOST_LOSSES, Standing, run_crew
@@ -49,17 +50,27 @@ def at_work(standing):
     return [beat["pid"] for beat in standing.workers.values() if beat.get("cell")]
 
 
-def test_workers_are_killed_and_every_result_is_there_once(order, same):
+def test_workers_are_killed_and_every_result_is_there_once(order, same, shop):
+    """Meanwhile the study's file is edited: workers do what was asked, and the new request has cells of its own."""
     killed, lines = [], []
+    file = shop / "study.toml"
+    asked = file.read_text()
 
     def kill(standing):
+        file.write_text(asked.replace("samples = 2", "samples = 3"))
         alive = [pid for pid in at_work(standing) if pid not in killed]
         if len(standing.finished) > len(killed) and alive and len(killed) < 3:
             os.kill(alive[0], signal.SIGKILL)
             killed.append(alive[0])
 
-    standing = crew(order, 3, kill, lines)
+    try:
+        standing = crew(order, 3, kill, lines)
+        edited = read_study("study.toml").cells
+    finally:
+        file.write_text(asked)
+    assert not {cell.name for cell in edited} & {cell.name for cell in order.cells}
     assert standing.complete
+    assert standing.fresh == {cell.name for cell in order.cells}
     assert not standing.failed
     assert len(killed) == 3
     facts = same(len(killed))
@@ -95,6 +106,7 @@ from pathlib import Path
 os.chdir({shop!r})
 from repflow.core.trust import Trust
 from repflow.studies.engine.cost import plan
+from repflow.studies.engine.grid import read_study
 from repflow.studies.scale.local import apart, warm
 from repflow.studies.scale.order import Order
 from tests.studies.scale.test_crew import at_work, crew

@@ -82,8 +82,8 @@ def run_cells(
         progress: gives the callback for a cell.
         retry: try cells again that failed under an earlier call: the model may have been downloaded since.
         store: object store where workers meet, instead of the folder.
-        fresh: names of cells that the calling command has just had finished: whether their models are still the same is
-            not asked.
+        fresh: names of cells that the calling command has just had finished, while the configurations of their models
+            did not change: it is not asked again.
 
     Yields:
         An outcome for each cell, in their order.

@@ -178,6 +178,16 @@ def local_config(spec: str, trust_remote_code: bool = False) -> dict[str, Any] |
     return config_identity(read_config(source, trust_remote_code)) if source.form in ("folder", "config") else None
 
 
+def config_bytes(spec: str) -> bytes | None:
+    """The file with the configuration of a local model as it is now; None for other specs. Needs no torch."""
+    form, colon, rest = spec.partition(":")
+    file = Path(rest) if colon and form == "config" else Path(spec) / "config.json"
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
 def check_reused(path: Path, spec: str, trust_remote_code: bool = False) -> None:
     """Refuse to read a finished run of a local model whose configuration was changed since, its weights unread.
 

@@ -156,7 +156,7 @@ def shapes(bench):
         hidden_size=2048, linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128,
         linear_value_head_dim=128, linear_conv_kernel_dim=4, num_hidden_layers=4,
     )  # fmt: skip
-    # equally many parameters need 84 heads, and an `expand` that transformers 5.17 does not take: the layer reads it here
+    # equally many parameters need 84 heads, and an `expand` that transformers 5.17 refuses: the layer reads it here
     mamba = Mamba2Config(hidden_size=2048, num_heads=64, head_dim=64, expand=2, state_size=128, n_groups=1)
     mamba.__dict__.update(num_heads=84, expand=2.625)
     return delta, mamba

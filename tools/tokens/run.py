@@ -1,0 +1,330 @@
+"""The study of the token laboratory (docs/laboratories/tokens.md): do signs matter, and is sorting more than a leak?
+
+    python -m tools.tokens.run prepare --corpus FOLDER                    texts as token ids, in runs/tokens-text
+    python -m tools.tokens.run screen  --part scenarios [--seconds 480]   rates, one seed, a third of the steps
+    python -m tools.tokens.run seeds   --part scenarios [--seconds 480]   three new seeds at the best rate
+    python -m tools.tokens.run table                                      docs/laboratories/tokens.json from these
+
+Parts: `scenarios` and `mamba`, `attention` (orders of tokens) are the core; `shift`, `norms`, `h3` and `ablations` the
+extension. Each phase of a part is one run of `repflow architecture`; run it again until it says that it is done.
+`--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is up, so that they can be carried
+to another machine, where `--from FOLDER` unpacks them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.core.errors import PausedError
+from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
+from repflow.studies.architecture.study import STUDY
+from tools.carry import pack, unpack
+
+SORTED = ("", "+leaky", "+chunks", "+chunks+identity", "+chunks+random")
+"""Orders of tokens: as they come, the paper's, the causal one, and its two controls."""
+RATES, SEEDS, STEPS = (0.002, 0.005, 0.01), (1, 2, 3), 2000
+TOKENIZER, LAYERS, WIDTH, LENGTH, BATCH = "zoo:mamba2", 4, 128, 256, 64
+
+
+@dataclass(frozen=True)
+class PartOfStudy:
+    """Rows that are trained in one run.
+
+    Attributes:
+        rows: architectures.
+        rates: that are screened.
+        match: row whose parameters the others match.
+    """
+
+    rows: tuple[str, ...]
+    rates: tuple[float, ...] = RATES
+    match: str | None = None
+
+
+PARTS = {
+    "scenarios": PartOfStudy(
+        ("mamba+scaled", "mamba+positive+scaled", "mamba+mixed+scaled", "mamba+negative+scaled"),
+    ),
+    "mamba": PartOfStudy(tuple(f"mamba{order}" for order in SORTED)),
+    "attention": PartOfStudy(tuple(f"transformer{order}" for order in SORTED)),
+    "shift": PartOfStudy(
+        (
+            *("mamba+positive+shift", "mamba+mixed", "mamba+negative+shift"),
+            *("mamba+positive", "mamba+negative", "mamba+complex+scaled"),
+        )
+    ),
+    "norms": PartOfStudy(
+        (
+            *("mamba+mixed-norm", "mamba+positive-norm", "mamba+negative-norm", "mamba-norm"),
+            *("mamba+mixed", "mamba+positive", "mamba+negative"),
+        ),
+        (0.0005, 0.001, 0.002, 0.005),
+    ),
+    "h3": PartOfStudy(tuple(f"h3{order}" for order in SORTED)),
+    "ablations": PartOfStudy(
+        tuple(f"mamba{part}{order}" for part in ("+shared", "-norm", "-conv") for order in SORTED),
+        (0.001, 0.002, 0.005),
+        match="mamba",
+    ),
+}
+CORE = ("scenarios", "mamba", "attention")
+NUMBERS = (
+    *("parameters", "own_width", "diverged_at", "loss_drop", "leak", "leak_low", "leak_high", "whole_loss"),
+    "prefix_loss",
+)
+LISTS = ("perplexity", "perplexity_low", "perplexity_high", "token_norm", "start_token_norm", "start_norm")
+FACTS = "facts"
+"""Folder beside the runs: what is known of each before it is finished."""
+
+
+def screened_row(row: str) -> str:
+    """The row whose rate a row takes: a control differs from what it controls in its order alone.
+
+    >>> screened_row("mamba+chunks+random"), screened_row("mamba+leaky")
+    ('mamba+chunks', 'mamba+leaky')
+    """
+    return row.replace("+identity", "").replace("+random", "")
+
+
+def score(cell: Mapping[str, Any]) -> float:
+    """Perplexity on held-out text; infinite for a model that diverged."""
+    values = cell.get("perplexity") or [None]
+    return float("inf") if values[0] is None else float(values[0])
+
+
+def rate_of(row: str, screened: Sequence[Mapping[str, Any]]) -> float:
+    """The rate that served a row best."""
+    known = {cell["rate"]: score(cell) for cell in screened if cell["row"] == screened_row(row)}
+    best = min(known, key=lambda rate: known[rate], default=None)
+    if best is None or not np.isfinite(known[best]):
+        raise SystemExit(f"no rate of {screened_row(row)} was trained to the end: screen it with lower --rates")
+    return float(best)
+
+
+def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Models of a phase."""
+    part = PARTS[options.part]
+    rates = [float(rate) for rate in options.rates.split(",")] if options.rates else part.rates
+    chosen: list[tuple[str, float, int]] = []
+    if phase == "screen":
+        chosen = [(row, rate, 0) for row in dict.fromkeys(map(screened_row, part.rows)) for rate in rates]
+    else:
+        chosen = [(row, rate_of(row, screened), seed) for row in part.rows for seed in SEEDS[: options.seeds]]
+    size = (options.layers, options.width, options.length)
+    return [str(ArchitectureCell(row, *size, rate, seed)) for row, rate, seed in chosen]
+
+
+def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> ArchitectureConfig:
+    """The request of a phase."""
+    few = phase == "screen"
+    more: dict[str, Any] = {"readings": 0, "leak_positions": 0} if few else {"leak_positions": options.positions}
+    steps = max(1, options.steps // 3) if few else options.steps
+    return ArchitectureConfig(
+        cells=cells_of(phase, options, screened),
+        text=[str(options.data)],
+        steps=steps,
+        batch=options.batch,
+        chunk=options.chunk,
+        warmup=0.1,
+        flow_samples=0,
+        match_row=PARTS[options.part].match,
+        seconds=options.seconds,
+        device=options.device,
+        **more,
+    )
+
+
+def tested(out: Path, name: str) -> list[dict[str, Any]]:
+    """Models of a run that are trained and tested, whether or not all are."""
+    from safetensors.numpy import load_file
+
+    from repflow.store import load_result, read_record
+
+    if not (out / name / "run.json").exists():
+        return []
+    words, cells = read_record(out / name).config["cells"], []
+    for shard in sorted((out / name / "shards").glob("cell-*.safetensors")):
+        cells.append(described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)))
+    if (out / name / "result.json").exists():
+        facts = load_result(out / name).provenance["cells"]
+        for cell, own in zip(cells, facts, strict=True):
+            cell |= {key: own[key] for key in ("seconds", "tokens", "graph", "command") if key in own}
+    return cells
+
+
+def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Numbers of one model, rounded."""
+    cell: dict[str, Any] = ArchitectureCell.parse(word).values() | {"cell": word}
+    cell |= {name: _plain(arrays[name]) for name in (*NUMBERS, *LISTS) if name in arrays}
+    if "eigenvalues_real" in arrays:
+        real = arrays["eigenvalues_real"]
+        cell["positive_share"] = _plain(np.nanmean(np.where(np.isnan(real), np.nan, real > 0)))
+        cell["spectral_norm"] = _plain(arrays["spectral_norm"])
+    if "watched/perplexity" in arrays:
+        cell["on_the_way"] = _plain(arrays["watched/perplexity"][:, 1])
+        cell["read_at"] = arrays["watched/perplexity"][:, 0].astype(int).tolist()
+    return cell
+
+
+def _plain(values: np.ndarray | float) -> Any:
+    """Plain numbers of six digits, None for NaN."""
+    if np.ndim(values):
+        return [_plain(value) for value in np.asarray(values)]
+    return float(f"{float(values):.6g}") if np.isfinite(values) else None
+
+
+def run_name(phase: str, part: str) -> str:
+    """Of a phase's run."""
+    return f"{part}-{phase}"
+
+
+def table(out: Path) -> dict[str, Any]:
+    """Numbers of all phases, also of those that are not finished."""
+    numbers: dict[str, Any] = {}
+    for file in sorted((out / FACTS).glob("*.json")):
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        done = (out / file.stem / "result.json").exists()
+        numbers[file.stem] = {
+            "finished": done,
+            "models": facts.pop("models"),
+            "facts": facts,
+            "cells": tested(out, file.stem),
+        }
+    return numbers
+
+
+def note(out: Path, name: str, config: ArchitectureConfig) -> None:
+    """Keep what is known of a run beside it: texts and settings."""
+    import torch
+
+    known = STUDY.facts(config)
+    facts: dict[str, Any] = {"models": len(config.grid()), "texts": known["texts"]}
+    facts["data"] = {part: {key: own[key] for key in ("documents", "tokens")} for part, own in known["data"].items()}
+    facts |= {key: getattr(config, key) for key in ("steps", "batch", "decay", "chunk", "match_row", "eigenvalue_norm")}
+    facts |= {"rates": sorted({cell.rate for cell in config.grid()})}
+    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    folder = out / FACTS
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def train(options: argparse.Namespace) -> None:
+    """One phase of a part, as far as the time allows."""
+    name, screen = run_name(options.phase, options.part), run_name("screen", options.part)
+    if options.phase == "seeds" and not (options.out / screen / "result.json").exists():
+        raise SystemExit(f"run {screen} first")
+    config = config_of(options.phase, options, tested(options.out, screen))
+    try:
+        note(options.out, name, config)
+        STUDY.run(config, out=options.out, name=name, progress=Shown())
+        print(f"{name} is done")
+    except PausedError as error:
+        print(error)
+    finally:
+        for cell in tested(options.out, name):
+            seconds = f"{cell['seconds']:.1f} s" if "seconds" in cell else ""
+            print(cell["cell"], cell.get("perplexity"), "leak", cell.get("leak"), seconds)
+        if options.keep is not None:
+            print(pack(options.out, options.keep))
+
+
+class Shown:
+    """Prints what is being done."""
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Models that are done."""
+        print(f"{done} of {total} models", flush=True)
+
+    def phase(self, text: str, done: int, total: int | None) -> None:
+        """What begins."""
+        print(text, flush=True)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """The development corpus and WikiText-2 as token ids; articles of WikiText-2 are documents."""
+    from repflow.training.text import text_data
+
+    corpus, scratch = options.corpus / "corpus", options.out / "texts"
+    scratch.mkdir(parents=True, exist_ok=True)
+    wiki = (options.corpus / "wikitext2" / "test.txt").read_text(encoding="utf-8")
+    articles = [part for part in re.split(r"(?m)^(?= = [^=\n]+ = $)", wiki) if part.strip()]
+    (scratch / "wikitext2.txt").write_text("\n<|endoftext|>\n".join(articles), encoding="utf-8")
+    for name in ("train", "valid"):
+        (scratch / f"{name}.txt").write_bytes(lzma.decompress((corpus / f"{name}.txt.xz").read_bytes()))
+    if options.documents:
+        parts = (scratch / "train.txt").read_text(encoding="utf-8").split("<|endoftext|>")[: options.documents]
+        (scratch / "train.txt").write_text("<|endoftext|>".join(parts), encoding="utf-8")
+    data = text_data(
+        scratch / "train.txt",
+        held_out=scratch / "valid.txt",
+        others={"wikitext2": scratch / "wikitext2.txt"},
+        tokenizer=TOKENIZER,
+    )
+    data.save(options.data)
+    size = sum(file.stat().st_size for file in options.data.rglob("*")) / 2**20
+    print(f"wrote {options.data}: {size:.1f} MiB", json.dumps(data.facts()))
+
+
+def write(numbers: Mapping[str, Any], target: Path) -> None:
+    """One model a line."""
+    lines = []
+    for name, phase in sorted(numbers.items()):
+        head = {key: value for key, value in phase.items() if key != "cells"}
+        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
+        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def parsed() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=("prepare", "screen", "seeds", "table"))
+    parser.add_argument("--part", choices=PARTS, default=CORE[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/tokens"))
+    parser.add_argument("--data", type=Path, default=Path("runs/tokens-text"))
+    parser.add_argument("--corpus", type=Path, help="folder with corpus and wikitext2, for prepare")
+    parser.add_argument("--documents", type=int, help="first documents of the corpus alone, for a try")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
+    parser.add_argument("--rates", help="in place of the part's")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--length", type=int, default=LENGTH)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--chunk", type=int, default=16)
+    parser.add_argument("--positions", type=int, default=2000)
+    parser.add_argument("--device")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--to", type=Path, default=Path("docs/laboratories/tokens.json"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prepare texts, run a phase, or gather all of them."""
+    options = parsed()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.source is not None:
+        unpack(options.source, options.out)
+    if options.phase == "prepare":
+        prepare(options)
+    elif options.phase == "table":
+        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
+        write(before | table(options.out), options.to)
+        print(f"wrote {options.to}")
+    else:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ MADE = {
     "make_architecture": "architecture.md",
     "make_recall": "laboratories/recall.md",
     "make_pixels": "laboratories/pixels.md",
+    "make_tokens": "laboratories/tokens.md",
 }
 
 

@@ -151,9 +151,9 @@ def tested(out: Path, name: str) -> list[dict[str, Any]]:
 
     if not (out / name / "run.json").exists():
         return []
-    words, cells = read_record(out / name).config["cells"], []
-    for shard in sorted((out / name / "shards").glob("cell-*.safetensors")):
-        cells.append(described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)))
+    words = read_record(out / name).config["cells"]
+    shards = sorted((out / name / "shards").glob("cell-*.safetensors"))
+    cells = [described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)) for shard in shards]
     if (out / name / "result.json").exists():
         facts = load_result(out / name).provenance["cells"]
         for cell, own in zip(cells, facts, strict=True):

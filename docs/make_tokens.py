@@ -1,0 +1,212 @@
+"""Write the measured parts of docs/laboratories/tokens.md from docs/laboratories/tokens.json.
+
+Run `python -m docs.make_tokens`; nothing is trained here. The JSON file holds what `python -m tools.tokens.run table`
+keeps of the phases that are there, finished or not.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
+from repflow.core.intervals import bracketed, student_interval
+from repflow.dynamics.rates import REGIMES, fit_rates
+from repflow.papers.tokens import IDENTITY, LEAKY, NAMES, TABLE6, TABLE10, RowValues
+from tools.tokens.claims import CLAIMS, Study, course, read_study
+from tools.tokens.run import PARTS as STUDIED
+from tools.tokens.run import SEEDS, score, screened_row
+
+DOCS = Path(__file__).parent
+PAGE = DOCS / "laboratories" / "tokens.md"
+NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "tokens.json").read_text(encoding="utf-8"))
+NOTHING = "Not run yet."
+WORDS = {
+    "scenarios": "eigenvalues at equal scale",
+    "mamba": "orders of tokens, Mamba",
+    "attention": "orders of tokens, Transformer",
+    "shift": "eigenvalues as the public code scales them, complex ones",
+    "norms": "eigenvalues without and with norms",
+    "h3": "orders of tokens, H3",
+    "ablations": "ablations at matched parameters",
+}
+
+
+def phase(name: str) -> dict[str, Any] | None:
+    """A phase that was begun."""
+    known: dict[str, Any] | None = NUMBERS.get(name)
+    return known
+
+
+def status() -> str:
+    """What was run of every part."""
+    rows = []
+    for part in STUDIED:
+        for name, words in (("screen", "rates"), ("seeds", f"{len(SEEDS)} seeds")):
+            known = phase(f"{part}-{name}")
+            if known is None:
+                rows.append([WORDS[part], words, NOTHING, "–", "–"])
+                continue
+            facts = known["facts"]
+            done = f"{len(known['cells'])} of {known['models']} models"
+            rows.append([WORDS[part], words, done, f"{facts['steps']:,}", str(facts["device"])])
+    return table(["part", "phase", "trained and tested", "steps", "on"], rows)
+
+
+def claims(core: bool) -> str:
+    """Every claim with its control, verdict and numbers."""
+    study = read_study(NUMBERS)
+    rows = []
+    for claim in CLAIMS:
+        if claim.core == core:
+            word, numbers = claim.verdict(study)
+            rows.append([claim.text, claim.control, f"**{word}**", numbers])
+    return table(["claim", "decided by", "verdict", "numbers"], rows)
+
+
+def perplexity() -> str:
+    """Held-out text and WikiText-2, every row at its best rate; leaky rows are named."""
+    study = read_study(NUMBERS)
+    if study is None:
+        return NOTHING
+    loss, wiki = study.loss, study.of("perplexity", 1, log=True)
+    rows = []
+    for row in loss.values:
+        mine = [cell for cell in study.cells if cell["row"] == row]
+        reads = "its future" if "+leaky" in row else "its past"
+        numbers = [loss.perplexity(row), wiki.perplexity(row), f"{mine[0]['rate']:g}", str(len(mine))]
+        rows.append([row, reads, *numbers, f"{mine[0]['parameters']:,.0f}", *printed(row)])
+    heads = ["row", "a token reads", "held-out perplexity", "WikiText-2", "rate", "seeds", "parameters"]
+    return table([*heads, "printed, WikiText-103"], rows)
+
+
+def printed(row: str) -> list[str]:
+    """What the paper has for it, at another size and on another text."""
+    known = {**TABLE10, **TABLE6}
+    if row in known:
+        return [f"{known[row][0]:.2f}"]
+    if row.removesuffix(LEAKY) in known:
+        return [f"{known[row.removesuffix(LEAKY)][1]:.2f}"]
+    return ["–"]
+
+
+def gains() -> str:
+    """What the paper prints of sorting in language models."""
+    rows = [
+        [NAMES[row], f"{plain:.2f}", f"{ordered:.2f}", f"{plain - ordered:.2f}"]
+        for row, (plain, ordered) in {**TABLE6, **TABLE10}.items()
+    ]
+    return table(["model", "perplexity as they come", "sorted", "gain"], rows)
+
+
+def leak() -> str:
+    """What sorting gains, and what of it is left when the model is fed the prefix alone."""
+    study = read_study(NUMBERS)
+    if study is None:
+        return NOTHING
+    whole, prefix = study.of("whole_loss"), study.of("prefix_loss")
+    rows = []
+    for model, name in NAMES.items():
+        sorts, keeps = f"{model}{LEAKY}", f"{model}{IDENTITY}"
+        if sorts in whole.values and keeps in whole.values:
+            gain, left = whole.less(sorts, keeps), prefix.less(sorts, keeps, whole)
+            rows.append([name, gain.nats(), left.nats(), RowValues(prefix.values).less(sorts, sorts, whole).nats()])
+    heads = ["model", "whole sequence less tokens as they come", "prefix alone less tokens as they come", "leak"]
+    return table(heads, rows) if rows else NOTHING
+
+
+def rates() -> str:
+    """The sweep of rates: perplexity of one seed after a third of the steps; the best at an end of it is marked."""
+    rows = []
+    every = sorted({cell["rate"] for part in STUDIED for cell in (phase(f"{part}-screen") or {"cells": []})["cells"]})
+    for part in STUDIED:
+        known = phase(f"{part}-screen")
+        for row in dict.fromkeys(cell["row"] for cell in known["cells"]) if known else ():
+            by = {cell["rate"]: score(cell) for cell in known["cells"] if cell["row"] == screened_row(row)}
+            best = min(by, key=lambda rate: by[rate])
+            edge = " (an end of the sweep)" if best in (min(by), max(by)) else ""
+            shown = {rate: "diverged" if not np.isfinite(value) else f"{value:.1f}" for rate, value in by.items()}
+            rows.append([WORDS[part], row, *(shown.get(rate, "") for rate in every), f"{best:g}{edge}"])
+    return table(["part", "row", *(f"rate {rate:g}" for rate in every), "best"], rows) if rows else NOTHING
+
+
+def training() -> str:
+    """Perplexity on the way, mean of losses over seeds."""
+    study = read_study(NUMBERS)
+    known = [] if study is None else [cell for cell in study.cells if cell.get("on_the_way")]
+    if not known:
+        return NOTHING
+    steps = known[0]["read_at"]
+    rows = []
+    for row in dict.fromkeys(cell["row"] for cell in known):
+        mine = [cell["on_the_way"] for cell in known if cell["row"] == row and cell["read_at"] == steps]
+        whole = np.array([[np.nan if value is None else value for value in values] for values in mine])
+        rows.append([row, *(f"{value:.1f}" for value in np.exp(np.log(whole).mean(0)))])
+    return table(["row", *(f"step {step:,}" for step in steps)], rows)
+
+
+def norms() -> str:
+    """Mean token norm behind every block over that of the embedding, with the nearest of the theory's rates."""
+    study = read_study(NUMBERS)
+    chosen = [row for row in STUDIED["norms"].rows if study is not None and course(study, row) is not None]
+    if study is None or not chosen:
+        return NOTHING
+    rows = []
+    for row in chosen:
+        values = course(study, row)
+        assert values is not None
+        fit = fit_rates(values)
+        errors = ", ".join(f"{name} {error:.2f}" for name, error in zip(REGIMES, fit.errors, strict=True))
+        rows.append([row, ", ".join(f"{value / values[0]:.3g}" for value in values), fit.followed or "none", errors])
+    return table(["row", "norm over that of the embedding", "rate that it follows", "errors in ln norm"], rows)
+
+
+def cost() -> str:
+    """Seconds a million tokens by row, of models trained alone (the paper's Table 8 has 308 and 322 s an epoch)."""
+    study = read_study(NUMBERS)
+    timed = [] if study is None else [cell for cell in study.cells if cell.get("seconds") and cell.get("tokens")]
+    rows = []
+    for row in dict.fromkeys(cell["row"] for cell in timed):
+        mine = [1e6 * cell["seconds"] / cell["tokens"] for cell in timed if cell["row"] == row]
+        band = student_interval(mine)
+        shown = f"{float(band.mean):.2f}{bracketed(float(band.low), float(band.high), '.2f')}"
+        graph = "yes" if next(cell for cell in timed if cell["row"] == row).get("graph") else "no"
+        rows.append([row, shown, graph, str(len(mine))])
+    return table(["row", "s a million tokens", "CUDA graph", "seeds"], rows) if rows else NOTHING
+
+
+def commands() -> str:
+    """A printed command for every cell of the core."""
+    study: Study | None = read_study(NUMBERS)
+    known = [] if study is None else [cell for cell in study.cells if cell.get("command")]
+    if not known:
+        return NOTHING
+    return table(["cell", "command"], [[f"`{cell['cell']}`", f"`{cell['command']}`"] for cell in known])
+
+
+PARTS = {
+    "status": status,
+    "core_claims": lambda: claims(True),
+    "more_claims": lambda: claims(False),
+    "perplexity": perplexity,
+    "gains": gains,
+    "leak": leak,
+    "rates": rates,
+    "training": training,
+    "norms": norms,
+    "cost": cost,
+    "commands": commands,
+}
+
+
+def page(text: str) -> str:
+    """The page with its measured parts replaced."""
+    return filled(text, PARTS)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE}")

@@ -1,0 +1,110 @@
+"""The token laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
+
+import json
+
+import numpy as np
+import pytest
+
+from repflow.studies.architecture.config import check
+from repflow.training.text import text_data
+from tests.tools.phases import carried, program
+from tools.tokens import run
+from tools.tokens.claims import CLAIMS, read_study
+
+GAINS = {
+    **{"mamba+positive+scaled": -0.03, "mamba+mixed+scaled": -0.02, "mamba+scaled": 0.0, "+leaky": -0.2},
+    **{"+chunks": -0.05, "+chunks+random": 0.02, "shift": 0.1},
+}
+
+
+def numbers(*, seeds=3, turned=False, leak=0.4, noise=0.001):
+    """Trainings of every part with losses that are known; norms shrink with negative eigenvalues, grow with others."""
+    random, phases = np.random.default_rng(0), {}
+    for part, own in run.PARTS.items():
+        cells = []
+        for row in own.rows:
+            for seed in range(seeds):
+                sign = -1 if turned else 1
+                gain = sign * sum(value for key, value in GAINS.items() if row == key or row.endswith(key))
+                if "shift" in row:
+                    gain += sign * (-0.2 if "positive" in row else 0.2)
+                loss = 4 + 0.3 * seed + gain + noise * random.standard_normal()
+                shrinks = "negative" in row and "-norm" in row
+                course = (1 + np.arange(5)) ** (-0.5 if shrinks != turned else 0.5)
+                cell = {"row": row, "seed": seed, "rate": 0.005, "perplexity": [float(np.exp(loss))] * 2}
+                cell |= {"token_norm": course.tolist(), "whole_loss": loss, "parameters": 10.0}
+                cell["prefix_loss"] = loss + (leak if "leaky" in row else 0)
+                cells.append(cell)
+        phases[f"{part}-seeds"] = {"finished": True, "models": len(cells), "facts": {}, "cells": cells}
+    return phases
+
+
+def words(**options):
+    study = read_study(numbers(**options))
+    return {claim.text: claim.verdict(study)[0] for claim in CLAIMS}
+
+
+def test_what_is_true_of_simulated_trainings_is_said():
+    said = words()
+    assert said.pop("Fed the prefix alone, a model that sorts whole sequences gains nothing.") == "holds"
+    assert set(said.values()) == {"holds"}, said
+
+
+def test_what_is_false_is_refused():
+    said = words(turned=True, leak=-2.0)
+    assert set(said.values()) == {"does not hold"}, said
+    assert said["Removing negative eigenvalues improves a Mamba."] == "does not hold"
+
+
+def test_two_seeds_and_noise_leave_it_open():
+    assert set(words(seeds=2).values()) == {"open"}
+    noisy = words(noise=5.0)
+    assert noisy["Causal sorting helps Mamba."] == "open"
+    assert {claim.verdict(None) for claim in CLAIMS} == {("open", "not run")}
+    only = {"mamba-seeds": numbers()["mamba-seeds"]}
+    said = {claim.text: claim.verdict(read_study(only)) for claim in CLAIMS}
+    assert said["Causal sorting helps Mamba."][0] == "holds"
+    assert said["Causal sorting helps a Transformer."] == ("open", "not run")
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    text_data("english", share=0.2).save(tmp_path / "text")
+    rows = ("mamba/4", "mamba/4+leaky", "mamba/4+chunks", "mamba/4+chunks+random")
+    monkeypatch.setitem(run.PARTS, "mamba", run.PartOfStudy(rows, (0.01, 0.02)))
+    options = ["--part", "mamba", "--data", tmp_path / "text", "--steps", 3, "--layers", 1, "--width", 8]
+    options += ["--length", 16, "--batch", 2, "--chunk", 4, "--positions", 5, "--seeds", 1, "--device", "cpu"]
+    return program(run, monkeypatch), options
+
+
+def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
+    call, options = small
+    folder = tmp_path / "study"
+    folder.mkdir()
+    here = carried(call, options, ("screen", "seeds"), "mamba", folder, capsys)
+    target = tmp_path / "numbers.json"
+    call("table", "--out", here, "--to", target)
+    stored = json.loads(target.read_text())
+    assert [stored[f"mamba-{phase}"]["models"] for phase in ("screen", "seeds")] == [6, 4]
+    leaky = stored["mamba-seeds"]["cells"][1]
+    assert leaky["row"] == "mamba/4+leaky"
+    assert leaky["prefix_loss"] - leaky["whole_loss"] == pytest.approx(leaky["leak"], abs=1e-4)
+    assert leaky["command"].startswith("repflow architecture --cells mamba/4+leaky:1:8:16:")
+    assert len(leaky["on_the_way"]) == len(leaky["read_at"]) > 1
+    assert {claim.verdict(read_study(stored))[0] for claim in CLAIMS} == {"open"}
+
+
+@pytest.mark.parametrize("part", run.PARTS)
+def test_every_row_of_the_study_is_a_model(part, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run", "screen", "--part", part, "--data", "english"])
+    options = run.parsed()
+    known = [{"row": row, "rate": 0.002, "perplexity": [9.0]} for row in run.PARTS[part].rows]
+    for phase in ("screen", "seeds"):
+        check(run.config_of(phase, options, known))
+
+
+def test_the_best_rate_and_that_of_a_control():
+    known = [{"row": "mamba+chunks", "rate": rate, "perplexity": [value]} for rate, value in ((0.1, None), (0.2, 7.0))]
+    assert run.rate_of("mamba+chunks+identity", known) == 0.2
+    with pytest.raises(SystemExit, match=r"no rate of mamba\+leaky"):
+        run.rate_of("mamba+leaky", known)

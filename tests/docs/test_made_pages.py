@@ -13,6 +13,8 @@ MADE = {
     "make_recall": "laboratories/recall.md",
     "make_pixels": "laboratories/pixels.md",
     "make_tokens": "laboratories/tokens.md",
+    "make_depth": "laboratories/depth.md",
+    "make_remedies": "laboratories/remedies.md",
 }
 
 

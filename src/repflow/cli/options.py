@@ -111,6 +111,7 @@ PANELS = {
             "vocabulary",
             "match_row",
             "match_layers",
+            "head_dim",
             "heads",
             "chunk",
             "sort_temperature",

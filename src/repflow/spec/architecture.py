@@ -87,6 +87,7 @@ class Numbers:
         power: of SoftSort.
         shift: what `+shift` adds.
         scale: spectral norm of `+scaled`.
+        head_dim: channels of a head of Mamba-2; None for its own.
     """
 
     heads: int = 4
@@ -95,6 +96,7 @@ class Numbers:
     power: float = 1.0
     shift: float = 0.7
     scale: float = 0.5
+    head_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Architecture:
             mixer["state"] = STATE if state is None else state
         if family == "softmax_attention":
             mixer["heads"] = numbers.heads
+        if family == "ssd" and numbers.head_dim is not None:
+            mixer["head_dim"] = numbers.head_dim
         if family == "s6":
             kind = next((kind for kind in EIGENVALUES if kind in self.parts), None)
             mixer |= {} if kind is None else {"eigenvalues": kind}

@@ -148,6 +148,17 @@ def test_depths_have_the_parameters_of_one_depth():
         assert count == pytest.approx(goal, rel=0.1)
 
 
+@pytest.mark.parametrize("row", ["mamba2", "3xmamba2.attention"])
+def test_mamba2_is_matched_by_widths_that_it_can_have(row):
+    config = small(rows=[row], layers=["4"], widths=["96"], match_row="mamba", head_dim=16)
+    plain = small(rows=["mamba"], layers=["4"], widths=["96"])
+    count, goal = STUDY.count(config.grid()[0], config), STUDY.count(plain.grid()[0], plain)
+    assert count == pytest.approx(goal, rel=0.1)
+    network = STUDY.build(config.grid()[0], config)
+    assert sum(part.numel() for part in network.parameters()) == count
+    assert network.model.blocks[0].mixer.head_dim == 16
+
+
 def test_onset_is_where_similarity_is_halfway():
     assert onset_depth(np.array([0.1, 0.1, 0.5, np.nan])) == pytest.approx(0.75)
     assert onset_depth(np.array([0.0, 1.0, 0.2, 0.2, 0.2])) == pytest.approx(0.125)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
-from scipy.stats import linregress, spearmanr, t
+from scipy.stats import linregress, spearmanr, t, ttest_1samp
 
 from repflow.core.errors import InputError
 from repflow.studies.laboratory.effect import (
@@ -153,6 +153,13 @@ def test_a_contrast_is_that_of_two_ways_without_interaction():
     ours = contrast(values, [kind for kind, _ in cells], [seed for _, seed in cells], weights)
     assert ours.mean == pytest.approx(row @ best, abs=1e-6)
     assert ours.high - ours.mean == pytest.approx(half, abs=1e-5)
+    assert ours.p_value == pytest.approx(2 * t.sf(abs(ours.mean) / (half / t.ppf(0.975, 7)), 7), abs=1e-6)
+
+
+def test_the_chance_of_a_mean_over_seeds_is_scipys():
+    values = [0.2, 0.5, 0.9, 0.4]
+    assert over_seeds(values).p_value == pytest.approx(ttest_1samp(values, 0).pvalue)
+    assert np.isnan(over_seeds([1.0, 2.0]).p_value)
 
 
 def test_contrasts_of_two_seeds_cover():

@@ -19,8 +19,8 @@ from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_gr
 from repflow.tasks.recall import RecallSetting
 
 ENGLISH = "english"
-RECALL_PARTS = (0.125, 0.25, 0.5)
-"""Parts of a row that are pairs, as in `repflow recall`."""
+RECALL_PARTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Parts of a row that are pairs: those of `repflow recall`, and easier ones, which are learned first."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class RowNumbers:
     """What the words of rows leave open."""
 
     heads: int = option(4, "heads of attention")
+    head_dim: int | None = option(
+        None, "channels of a head of Mamba-2; default 64, so that its width is 32, 64, 96 ..."
+    )
     chunk: int = option(16, "tokens of a chunk, for rows with +chunks")
     sort_temperature: float = option(1.0, "temperature of SoftSort, for rows that sort")
     sort_power: float = option(1.0, "power of SoftSort")
@@ -63,7 +66,9 @@ class RowNumbers:
     def row_numbers(self) -> Numbers:
         """As rows take them."""
         sort = (self.chunk, self.sort_temperature, self.sort_power)
-        return Numbers(self.heads, *sort, shift=self.eigenvalue_shift, scale=self.eigenvalue_norm)
+        return Numbers(
+            self.heads, *sort, shift=self.eigenvalue_shift, scale=self.eigenvalue_norm, head_dim=self.head_dim
+        )
 
 
 @dataclass
@@ -86,8 +91,9 @@ class Lookup:
     recall_rows: int = option(500, "test rows of each number of pairs")
 
     def recall_settings(self, length: int) -> list[RecallSetting]:
-        """Rows of a window's length, of which an eighth, a quarter and a half is pairs."""
-        return [RecallSetting(length, max(1, round(length * part / 2)), self.recall_ids) for part in RECALL_PARTS]
+        """Rows of a window's length, of which a 32nd, 16th, eighth, quarter and half is pairs."""
+        pairs = sorted({max(1, round(length * part / 2)) for part in RECALL_PARTS})
+        return [RecallSetting(length, count, self.recall_ids) for count in pairs]
 
 
 @dataclass
@@ -152,6 +158,7 @@ def check(config: ArchitectureConfig) -> list[ArchitectureCell]:
         ("--chunk", config.chunk, 1),
     ]
     check_least([*least, ("--leak-positions", config.leak_positions, 0), ("--heads", config.heads, 1)])
+    check_least([("--head-dim", 1 if config.head_dim is None else config.head_dim, 1)])
     for name, low, high in (("dropout", 0, 1), ("last_rate", 0, 1.000001), ("second_beta", 0, 1)):
         value = getattr(config, name)
         if not low <= value < high:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.architecture import MODELS, Numbers, parse_architecture
 
 STEP = 8
 """Widths are multiples of this, and of twice the heads where there is attention."""
+SSD_HEAD = 64
+"""Channels of a head of Mamba-2, whose inner width is twice the stream's."""
 MOST = 1 << 15
 VALUELESS = ("s6", "ssd", "softmax_attention")
 """Families whose constructors look at no value of a weight."""
@@ -17,25 +23,39 @@ VALUELESS = ("s6", "ssd", "softmax_attention")
 @functools.cache
 def count_parameters(word: str, layers: int, width: int, vocabulary: int, numbers: Numbers) -> int:
     """Parameters of a row's language model with a tied head; where its mixers allow it, weights take no memory."""
+    row = parse_architecture(word)
+    frame = row.frame(layers, numbers)
+    for mixer in frame["mixers"]:
+        mixer.pop("eigenvalue_norm", None)  # a scale, which weights without values cannot have
+    frame.pop("reorder", None)
+    mixers, mlps = frame.pop("mixers"), frame.pop("mlp", [None] * layers)
+    blocks = [json.dumps(block, sort_keys=True) for block in zip(mixers, mlps, strict=True)]
+    shape, rest = (width, vocabulary), json.dumps(frame, sort_keys=True)
+    if "shared" in row.parts:
+        return _count(tuple(blocks), *shape, rest) + _scores(word, layers, width, numbers)
+    # blocks add up: of each kind what a second one adds to a first
+    own = {block: _count((block,), *shape, rest) for block in set(blocks)}
+    added = {block: _count((block, block), *shape, rest) - own[block] for block in own}
+    total = own[blocks[0]] - added[blocks[0]] + sum(added[block] for block in blocks)
+    return total + _scores(word, layers, width, numbers)
+
+
+@functools.cache
+def _count(blocks: tuple[str, ...], width: int, vocabulary: int, frame: str) -> int:
+    """Parameters of a stack of these blocks: mixer and feed-forward layer of each."""
     import torch
 
     from repflow.models.stack.config import StackConfig
     from repflow.models.stack.network import StackForCausalLM
 
-    row = parse_architecture(word)
-    if layers > 2 and len(row.mixers) == 1 and not row.reordered and "shared" not in row.parts:
-        one, two = (count_parameters(word, few, width, vocabulary, numbers) for few in (1, 2))
-        return one + (layers - 1) * (two - one)  # equal blocks
-    frame = row.frame(layers, numbers)
-    for mixer in frame["mixers"]:
-        mixer.pop("eigenvalue_norm", None)  # a scale, which weights without values cannot have
-    frame.pop("reorder", None)
-    config = StackConfig(hidden_size=width, vocab_size=vocabulary, tie_word_embeddings=True, **frame)
-    place = "meta" if set(row.families) <= set(VALUELESS) else "cpu"
+    mixers, mlps = zip(*(json.loads(block) for block in blocks), strict=True)
+    size: dict[str, Any] = {"hidden_size": width, "vocab_size": vocabulary, "tie_word_embeddings": True}
+    config = StackConfig(list(mixers), mlp=list(mlps), **size, **json.loads(frame))
+    place = "meta" if {mixer["name"] for mixer in mixers} <= set(VALUELESS) else "cpu"
     with torch.random.fork_rng(devices=[]), torch.device(place):
         network = StackForCausalLM(config)
         network.tie_weights()
-    return sum(part.numel() for part in network.parameters()) + _scores(word, layers, width, numbers)
+    return sum(part.numel() for part in network.parameters())
 
 
 def _scores(word: str, layers: int, width: int, numbers: Numbers) -> int:
@@ -47,6 +67,17 @@ def _scores(word: str, layers: int, width: int, numbers: Numbers) -> int:
     families = [MODELS[name] for name, _ in row.laid(layers)]
     sorting = families if order["blocks"] == "all" else families[:1]
     return sum(2 * width if family == "s6" else width for family in sorting)
+
+
+def width_step(families: Sequence[str], numbers: Numbers) -> int:
+    """What widths of these mixers are multiples of.
+
+    >>> width_step(["s6"], Numbers()), width_step(["ssd"], Numbers()), width_step(["ssd"], Numbers(head_dim=16))
+    (8, 32, 8)
+    """
+    heads = [2 * numbers.heads] if "softmax_attention" in families else []
+    channels = [(numbers.head_dim or SSD_HEAD) // 2] if "ssd" in families else []
+    return math.lcm(STEP, *(max(1, size) for size in heads + channels))
 
 
 def matched_width(
@@ -77,7 +108,7 @@ def matched_width(
     if (word, layers) == (goal, goal_layers):
         return width
     target = count_parameters(goal, goal_layers, width, vocabulary, numbers)
-    step = STEP if "softmax_attention" not in parse_architecture(word).families else max(STEP, 2 * numbers.heads)
+    step = width_step(parse_architecture(word).families, numbers)
     low, high = 1, 2
     while count_parameters(word, layers, step * high, vocabulary, numbers) < target and step * high < MOST:
         low, high = high, 2 * high

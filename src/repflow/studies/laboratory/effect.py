@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.core.intervals import LEVEL, student_interval, student_quantile
+from repflow.core.intervals import LEAST_VALUES, LEVEL, student_interval, student_quantile
 
 INTERCEPT = "intercept"
 ROUNDING = 1e-12
@@ -33,12 +33,29 @@ class Effect:
         low: bound of the 95 % interval; NaN below three seeds.
         high: likewise.
         by_seed: fit of each seed.
+        error: standard error of the mean.
+        freedom: degrees of freedom of the error.
     """
 
     mean: float
     low: float
     high: float
     by_seed: tuple[float, ...]
+    error: float = float("nan")
+    freedom: float = float("nan")
+
+    @property
+    def p_value(self) -> float:
+        """Chance of a mean as far from 0 where there is no effect; NaN without an error.
+
+        >>> round(Effect(1.0, 0.1, 1.9, (), error=0.4, freedom=8).p_value, 4)
+        0.0369
+        """
+        from scipy.special import stdtr
+
+        if self.error == 0:
+            return float(self.mean == 0)
+        return float(2 * stdtr(self.freedom, -abs(self.mean) / self.error))
 
     @property
     def sign(self) -> bool | None:
@@ -60,7 +77,10 @@ def over_seeds(values: Sequence[float] | np.ndarray) -> Effect:
     """
     known = np.asarray(values, dtype=np.float64)
     band = student_interval(known)
-    return Effect(float(band.mean), float(band.low), float(band.high), tuple(known.tolist()))
+    several = len(known) >= LEAST_VALUES
+    error = float(known.std(ddof=1) / np.sqrt(len(known))) if several else float("nan")
+    bounds = (float(band.mean), float(band.low), float(band.high))
+    return Effect(*bounds, tuple(known.tolist()), error, float(len(known) - 1) if several else float("nan"))
 
 
 def log_odds(share: np.ndarray, count: int | np.ndarray) -> np.ndarray:
@@ -191,9 +211,9 @@ def contrast(
     rest = grid - grid.mean(1, keepdims=True) - grid.mean(0) + grid.mean()
     freedom = (len(rows) - 1) * (len(columns) - 1)
     error = np.sqrt((rest**2).sum() / freedom * (factors**2).sum() / len(columns)) if freedom else np.nan
-    half = float(student_quantile(freedom, level)) * error if freedom else np.nan
+    half = float(student_quantile(freedom, level) * error) if freedom else np.nan
     mean = float(by_seed.mean())
-    return Effect(mean, mean - half, mean + half, tuple(by_seed.tolist()))
+    return Effect(mean, mean - half, mean + half, tuple(by_seed.tolist()), float(error), float(freedom or np.nan))
 
 
 def holm(errors: Sequence[float]) -> list[float]:

@@ -1,0 +1,236 @@
+"""Studies of depth, remedies and hybrids: claims judged on simulated trainings whose truth is known; phases; parts."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.tools.phases import carried, program
+from tools.depth import depths, plan, remedies, run
+from tools.depth.claim import Study, read_study
+from tools.depth.plan import CONTEXTS, DEPTHS, HYBRIDS, PLANS, REMEDIES, Plan, Settings, best_rate, chosen_row, picked
+
+
+def model(row, layers, length, seed, *, loss, recall, similarity=0.3, reach=20.0, rate=0.003):
+    shape = {"row": row, "layers": layers, "width": 144, "length": length, "rate": rate, "seed": seed}
+    recalled = {"recall": [recall + 0.1, recall, recall - 0.1], "loss": loss, "last_loss": loss + 1 - recall}
+    inside = {"similarity": [0.1] * layers + [similarity], "half_reach": reach, "validation_loss": loss}
+    return {**shape, **recalled, **inside}
+
+
+def deep(worse=0.1, tolerated=0.2, follows=1.0, seeds=2, noise=0.003, row="mamba"):
+    """Loss rises with depth at the short context and falls at the long one; recall goes the other way."""
+    rng, cells = np.random.default_rng(0), []
+    for seed in range(seeds):
+        luck = 0.05 * rng.standard_normal()
+        for layers in DEPTHS:
+            for length in CONTEXTS:
+                bend = (worse - tolerated * (length == CONTEXTS[1])) * (np.log2(layers) - 2) / 3
+                loss = 2 + luck + bend + noise * rng.standard_normal()
+                recall = 0.5 - bend + luck + noise * rng.standard_normal()
+                similar = 0.4 + follows * bend + 0.01 * rng.standard_normal()
+                reach = float(np.exp(3 - 3 * follows * bend + 0.02 * rng.standard_normal()))
+                cells.append(
+                    model(row, layers, length, seed, loss=loss, recall=recall, similarity=similar, reach=reach)
+                )
+    return Study(cells)
+
+
+def words(claims, study):
+    return [claim.verdict(study)[0] for claim in claims]
+
+
+CORE = [claim for claim in depths.CLAIMS if claim.study == depths.CORE]
+
+
+def test_what_is_true_of_simulated_depths_is_said():
+    assert words(CORE, deep()) == ["holds"] * 9
+    assert words(CORE, deep(worse=-0.1, tolerated=-0.2, follows=-1.0)) == ["does not hold"] * 9
+
+
+def test_noise_decides_nothing_and_no_data_is_open():
+    said = words(CORE, deep(worse=0.0, tolerated=0.0, noise=0.05))
+    assert said.count("open") >= 8
+    assert {claim.verdict(None) for claim in depths.CLAIMS} == {("open", "not run")}
+    missing = Study(deep().cells[1:])
+    assert {claim.verdict(missing)[0] for claim in CORE[:5]} == {"open"}
+
+
+def test_a_third_seed_counts_once_its_run_is_finished():
+    two, three = deep(seeds=2), deep(seeds=3)
+    third = [cell for cell in three.cells if cell["seed"] == 2]
+    numbers = {"depth-seeds": {"finished": True, "cells": two.cells}}
+    assert len(read_study(numbers, depths.CORE).cells) == 16
+    numbers["depth-third-seeds"] = {"finished": False, "cells": third[:3]}
+    assert len(read_study(numbers, depths.CORE).cells) == 16
+    numbers["depth-third-seeds"] = {"finished": True, "cells": third}
+    assert len(read_study(numbers, depths.CORE).cells) == 24
+    assert read_study({}, depths.CORE) is None
+
+
+def treated(effect, noise=0.004, seeds=3):
+    """Remedies on both bases; `effect` gives gain of recall, loss and similarity by remedy."""
+    rng, cells = np.random.default_rng(1), []
+    for base in plan.BASES:
+        for name in (None, *REMEDIES):
+            if (base, name) == ("transformer", "poles"):
+                continue
+            gain, cost, similar = effect.get(name, (0.0, 0.0, 0.0))
+            row = base if name is None else base + REMEDIES[name][1]
+            for seed in range(seeds):
+                loss = 2 + 0.1 * seed + cost + noise * rng.standard_normal()
+                recall = 0.5 + 0.05 * seed + gain + noise * rng.standard_normal()
+                similarity = 0.4 + similar + noise * rng.standard_normal()
+                cells.append(model(row, 12, 256, seed, loss=loss, recall=recall, similarity=similarity))
+    return Study(cells)
+
+
+def test_remedies_are_judged_by_what_they_do():
+    study = treated({"diversity": (0.2, 0.0, -0.1), "supervision": (-0.1, 0.1, 0.1), "poles": (0.1, -0.05, 0.0)})
+    said = {claim.text: claim.verdict(study)[0] for claim in remedies.PRIMARY}
+    for who in ("Mamba-2", "the Transformer"):
+        assert said[f"A diversity loss raises recall of {who}."] == "holds"
+        assert said[f"A diversity loss costs {who} at most 2 % of perplexity."] == "holds"
+        assert said[f"Intermediate supervision raises recall of {who}."] == "does not hold"
+        assert said[f"Intermediate supervision costs {who} at most 2 % of perplexity."] == "does not hold"
+    assert said["Polarization raises recall of Mamba-2."] == "holds"
+    assert not any("Polarization" in text and "Transformer" in text for text in said)
+    secondary = [claim.verdict(study)[0] for claim in remedies.SECONDARY]
+    assert secondary[:2] == ["holds", "does not hold"]
+
+
+def test_remedies_that_do_nothing_raise_recall_in_few_draws():
+    """At 5 % over the remedies of a base, though four are asked."""
+    rng, false = np.random.default_rng(2), 0
+    for _ in range(200):
+        rows = ["mamba2", *(f"mamba2{words[0]}" for words in REMEDIES.values())]
+        draws = 0.5 + 0.05 * rng.standard_normal((len(rows), 3))
+        cells = [
+            model(row, 12, 256, seed, loss=2.0, recall=value)
+            for row, values in zip(rows, draws.tolist(), strict=True)
+            for seed, value in enumerate(values)
+        ]
+        changes = remedies.gains(Study(cells), "mamba2", "recall", REMEDIES)
+        false += min(remedies.adjusted(changes).values()) < 0.05
+    assert false / 200 <= 0.09
+
+
+def hybrids(place=0.1, share=0.3, noise=0.01):
+    rng, cells = np.random.default_rng(3), []
+    at = {"first": -0.5, "spread": 0.0, "last": 0.5}
+    for (ratio, where), row in HYBRIDS.items():
+        value = place * at[where] + share * int(ratio.split()[0]) / 12 + noise * rng.standard_normal()
+        cells.append(model(row, 12, 256, 0, loss=2 - value, recall=0.4 + value))
+    return Study(cells)
+
+
+def test_hybrids_are_judged_by_place_and_share():
+    assert words(remedies.HYBRID_CLAIMS[:4], hybrids()) == ["holds"] * 4
+    assert words(remedies.HYBRID_CLAIMS[:4], hybrids(place=-0.1, share=-0.3)) == ["does not hold"] * 4
+    assert words(remedies.HYBRID_CLAIMS[:4], hybrids(place=0.0, share=0.0, noise=0.1)).count("open") >= 3
+    assert words(remedies.HYBRID_CLAIMS[:1], Study(hybrids().cells[:5])) == ["open"]
+
+
+def test_the_order_of_hybrids_is_asked_of_new_seeds():
+    chosen = picked(hybrids(noise=0.001).cells)
+    assert [row for row, _ in chosen] == ["6xmamba2..6xattention", chosen[1][0], "attention..11xmamba2"]
+    cells = [
+        model(row, 12, 256, seed, loss=2.0, recall=0.9 - 0.2 * place + 0.003 * seed * place)
+        for place, (row, _) in enumerate(chosen)
+        for seed in (1, 2, 3)
+    ]
+    assert words(remedies.HYBRID_CLAIMS[4:], Study(cells)) == ["holds"]
+    turned = [{**cell, "recall": [1 - value for value in cell["recall"]]} for cell in cells]
+    assert words(remedies.HYBRID_CLAIMS[4:], Study(turned)) == ["does not hold"]
+
+
+def test_rates_and_strengths_are_chosen_by_the_rules():
+    known = [model("mamba2", 12, 256, 0, loss=2.0, recall=0.5, rate=0.003)]
+    known += [model("mamba2", 12, 256, 0, loss=2.5, recall=0.5, rate=0.01)]
+    assert best_rate(known, "mamba2", 12) == 0.003
+    losses = {"+diversity@0.03": 2.0, "+diversity@0.1": 2.015, "+diversity@0.3": 2.03}
+    known += [model(f"mamba2{word}", 12, 256, 0, loss=loss, recall=0.5) for word, loss in losses.items()]
+    assert chosen_row(known, "mamba2", REMEDIES["diversity"]) == "mamba2+diversity@0.1"
+    dear = [{**cell, "validation_loss": 3.0} if "+" in cell["row"] else cell for cell in known]
+    assert chosen_row(dear, "mamba2", REMEDIES["diversity"]) == "mamba2+diversity@0.03"
+    known[0]["last_loss"] = None
+    assert best_rate(known, "mamba2", 12) == 0.01
+    with pytest.raises(SystemExit, match="no screened rate of mamba with 12 layers"):
+        best_rate(known, "mamba", 12)
+
+
+def test_every_model_of_every_phase_is_one_of_one_size():
+    """Widths are found for all rows: those of a study differ by less than a fifth in their parameters."""
+    from repflow.spec.architecture import Numbers, parse_architecture
+    from repflow.studies.architecture.size import count_parameters, matched_width
+
+    numbers = Numbers(head_dim=16)
+    for one in PLANS.values():
+        row, depth = one.settings.match
+        rows = {"depth": [one.part if one.part in ("mamba2", "transformer") else "mamba"]}
+        rows |= (
+            {"remedies": [b + w for b in plan.BASES for r in one._applied(b) for w in one._remedy(r)]}
+            if (one.study == "remedies")
+            else {"hybrids": list(HYBRIDS.values())}
+        )
+        sizes = []
+        for word in rows[one.study]:
+            parse_architecture(word)
+            for layers in one.settings.layers:
+                width = matched_width(word, row, layers, one.settings.width, 1281, numbers, goal_layers=depth)
+                sizes.append(count_parameters(word, layers, width, 1281, numbers))
+        assert max(sizes) < 1.2 * min(sizes), one
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Every study with models that train in moments, on the built-in text."""
+    tiny = Settings(layers=(2, 4), width=80, windows=(16,), rates=(0.01,), match=("mamba", 2))
+    flat = replace(tiny, layers=(2,), width=88, match=("mamba2", 2))
+    plans = {"depth": Plan("depth", "core", ("screen", "seeds"), tiny)}
+    plans |= {"remedies": Plan("remedies", "core", ("rates", "screen", "seeds"), replace(flat, seeds=(1,)))}
+    monkeypatch.setattr(run, "PLANS", plans)
+    text = tmp_path / "text"
+    few = tmp_path / "few.txt"
+    few.write_text(
+        "\n<|endoftext|>\n".join(["Ships carry grain.", "A third of it is lost.", "So they say.", "They do."])
+    )
+    prepared = ("prepare", "--corpus", "english", "--held-out", few, "--text", text)
+    options = ("--text", text, "--steps", 3, "--batch-tokens", 32, "--recall-ids", 32, "--recall-rows", 4)
+    return prepared, (*options, "--flow-samples", 2, "--heads", 2, "--device", "cpu")
+
+
+def test_phases_stop_are_carried_and_go_on(small, monkeypatch, tmp_path, capsys):
+    call = program(run, monkeypatch)
+    prepared, options = small
+    call(*prepared)
+    here = carried(call, options, ("screen", "seeds"), "depth", tmp_path, capsys)
+    call("seeds", *options, "--out", here, "--dry-run")
+    assert "4 models" in capsys.readouterr().out
+    target = tmp_path / "numbers.json"
+    call("table", "--out", here, "--to", target)
+    numbers = json.loads(target.read_text())
+    assert {name: (phase["finished"], len(phase["cells"])) for name, phase in numbers.items()} == {
+        "depth-screen": (True, 2),
+        "depth-seeds": (True, 4),
+    }
+    cell = numbers["depth-seeds"]["cells"][0]
+    assert len(cell["recall"]) == 3  # 1, 2 and 4 pairs in 16 tokens
+    assert len(cell["similarity"]) == 3
+    assert cell["validation_loss"] != cell["loss"]
+    assert numbers["depth-seeds"]["command"].startswith("repflow architecture --cells CELL ")
+
+
+def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, tmp_path, capsys):
+    call = program(run, monkeypatch)
+    prepared, options = small
+    monkeypatch.setattr(plan, "REMEDIES", {"diversity": ("+diversity@0.1",), "poles": ("+poles",)})
+    call(*prepared)
+    for phase in ("rates", "screen", "seeds"):
+        call(phase, "--study", "remedies", *options, "--out", tmp_path / "runs")
+    assert "remedies-seeds is done" in capsys.readouterr().out
+    rows = [cell["row"] for cell in run.tested(tmp_path / "runs", "remedies-seeds")]
+    assert rows == ["mamba2", "mamba2+diversity@0.1", "mamba2+poles", "transformer", "transformer+diversity@0.1"]
+    with pytest.raises(SystemExit, match="has the phases screen, seeds, not rates"):
+        call("rates", "--study", "depth", *options)

@@ -1,0 +1,144 @@
+"""What the studies of depth, remedies and hybrids claim, fixed before the data, and how their numbers decide.
+
+Loss is that of the test text in nats; recall is the share of right answers, mean over all numbers of pairs. A
+difference of two kinds of models is judged by the scatter of seeds about each kind, the same for all kinds of a study
+(`repflow.studies.laboratory.effect.contrast`), at 95 %. A part is open where its models are not all trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from repflow.core.errors import InputError
+from repflow.core.intervals import bracketed
+from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, Part, decide
+from repflow.studies.laboratory.effect import Effect, RankCorrelation, contrast, rank_correlation
+
+NOT_RUN = "not run"
+Answer = tuple[str, bool | None]
+"""A part in words with its numbers, and whether it is shown."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Trained models of a last phase.
+
+    Attributes:
+        cells: as `tools.depth.run table` writes them.
+    """
+
+    cells: Sequence[Mapping[str, Any]]
+
+    def kinds(self) -> list[tuple[str, int, int]]:
+        """Row, depth and window of each model."""
+        return [(str(cell["row"]), int(cell["layers"]), int(cell["length"])) for cell in self.cells]
+
+    def seeds(self) -> list[int]:
+        """Of each model."""
+        return [int(cell["seed"]) for cell in self.cells]
+
+    def of(self, name: str) -> np.ndarray:
+        """A number of each model: loss, recall (mean over pairs), similarity (last block), reach (ln half reach)."""
+        return np.array([_number(cell, name) for cell in self.cells])
+
+    def some(self, test: Callable[[Mapping[str, Any]], bool]) -> Study:
+        """Models that pass a test."""
+        return Study([cell for cell in self.cells if test(cell)])
+
+    def less(self, name: str, weights: Mapping[tuple[str, int, int], float]) -> Effect | None:
+        """A weighted sum over kinds; None where some of the models are missing or diverged."""
+        try:
+            return contrast(self.of(name), self.kinds(), self.seeds(), weights)
+        except InputError:
+            return None
+
+    def ranks(self, x: str, y: str, within: Callable[[Mapping[str, Any]], Any]) -> RankCorrelation | None:
+        """Rank correlation of two numbers over kinds, each about its mean in a group; kinds are drawn again."""
+        groups = [within(cell) for cell in self.cells]
+        columns = []
+        for name in (x, y):
+            values = self.of(name)
+            means = {key: np.mean([v for v, own in zip(values, groups, strict=True) if own == key]) for key in groups}
+            columns.append(values - np.array([means[key] for key in groups]))
+        if not np.isfinite(columns).all() or len(set(self.kinds())) < LEAST_KINDS:
+            return None
+        return rank_correlation(columns[0], columns[1], self.kinds(), draws=DRAWS)
+
+
+DRAWS = 1000
+LEAST_KINDS = 5
+"""Kinds of models that a rank correlation needs."""
+
+
+def _number(cell: Mapping[str, Any], name: str) -> float:
+    if name == "recall":
+        return float("nan") if cell.get("recall") is None else float(np.mean(cell["recall"]))
+    if name == "similarity":
+        values = cell.get("similarity")
+        return float("nan") if values is None else float(values[int(cell["layers"])])
+    key = "half_reach" if name == "reach" else name
+    value = float("nan") if cell.get(key) is None else float(cell[key])
+    return float(np.log(value)) if name == "reach" else value
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence and the parts that decide it.
+
+    Attributes:
+        text: the sentence.
+        rule: when each part is shown.
+        parts: what the numbers say of it.
+        study: whose models it is asked of: depth, remedies or hybrids, with the part of the study behind a hyphen.
+    """
+
+    text: str
+    rule: str
+    parts: Callable[[Study], list[Answer]]
+    study: str
+
+    def verdict(self, study: Study | None) -> tuple[str, str]:
+        """One of the four words, and the numbers behind it."""
+        if study is None or not study.cells:
+            return OPEN, NOT_RUN
+        parts = self.parts(study)
+        verdict = decide([Part(text, holds) for text, holds in parts])
+        words = {True: HOLDS, False: DOES_NOT, None: OPEN}
+        return verdict.word, "; ".join(f"{text} ({words[holds]})" for text, holds in parts)
+
+
+def shown(effect: Effect | None, scale: float = 1.0, digits: int = 3) -> str:
+    """An effect with its interval."""
+    if effect is None:
+        return NOT_RUN
+    form = f"+.{digits}f"
+    return f"{scale * effect.mean:{form}}{bracketed(effect.low, effect.high, form, scale=scale)}"
+
+
+def above(effect: Effect | None) -> bool | None:
+    """Shown to be more than 0, or less."""
+    return None if effect is None else effect.sign
+
+
+def below(effect: Effect | None) -> bool | None:
+    """Shown to be less than 0, or more."""
+    side = above(effect)
+    return None if side is None else not side
+
+
+def read_study(numbers: Mapping[str, Any], name: str) -> Study | None:
+    """Tested models of a phase, and of finished ones that add to it; None where there are none.
+
+    Args:
+        numbers: as `tools.depth.run table` writes them.
+        name: phases with a plus between them, such as `depth-seeds+depth-third-seeds`.
+    """
+    first, *more = name.split("+")
+    own = numbers.get(first)
+    added = [numbers[part] for part in more if numbers.get(part, {}).get("finished")]
+    cells = [] if own is None else [cell for phase in (own, *added) for cell in phase["cells"]]
+    return Study(cells) if cells else None

@@ -1,0 +1,114 @@
+"""Claims of the depth study: is deeper worse at a short context, does a long one tolerate it, what goes with it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from repflow.studies.laboratory.effect import Effect
+from tools.depth.claim import NOT_RUN, Answer, Claim, Study, above, below, shown
+from tools.depth.plan import CONTEXTS, DEPTHS
+
+FIRST, LAST, MIDDLE = DEPTHS[0], DEPTHS[-1], DEPTHS[2]
+SHORT, LONG = CONTEXTS
+CORE = "depth-seeds+depth-third-seeds"
+OTHERS = {"mamba2": "depth-mamba2-seeds", "transformer": "depth-transformer-seeds"}
+NAMES = {"mamba": "Mamba", "mamba2": "Mamba-2", "transformer": "Transformer"}
+SCALES = {"loss": (1.0, 3, " nats"), "recall": (100.0, 1, " points")}
+Judge = Callable[[Effect | None], bool | None]
+
+
+def _words(effect: Effect | None, name: str) -> str:
+    scale, digits, unit = SCALES[name]
+    return NOT_RUN if effect is None else shown(effect, scale, digits) + unit
+
+
+def _pair(study: Study, *, name: str, row: str, deep: int, shallow: int, context: int, judge: Judge) -> list[Answer]:
+    effect = study.less(name, {(row, deep, context): 1.0, (row, shallow, context): -1.0})
+    return [(f"{deep} less {shallow} layers, {context:,} tokens {_words(effect, name)}", judge(effect))]
+
+
+def _crossed(study: Study, *, name: str, row: str, judge: Judge) -> list[Answer]:
+    weights = {(row, LAST, LONG): 1.0, (row, FIRST, LONG): -1.0, (row, LAST, SHORT): -1.0, (row, FIRST, SHORT): 1.0}
+    effect = study.less(name, weights)
+    return [(f"({LAST} less {FIRST} layers) at {LONG:,} less at {SHORT} tokens {_words(effect, name)}", judge(effect))]
+
+
+def _accounts(study: Study, *, by: str, name: str, sign: int) -> list[Answer]:
+    ranks = study.ranks(by, name, lambda cell: cell["length"])
+    if ranks is None:
+        return [(NOT_RUN, None)]
+    side = True if ranks.low > 0 else False if ranks.high < 0 else None
+    text = f"rank correlation {ranks.value:+.2f} [{ranks.low:+.2f}, {ranks.high:+.2f}] over {ranks.rows} kinds"
+    return [(text, side if side is None or sign > 0 else not side)]
+
+
+def _claims(row: str, study: str) -> list[Claim]:
+    """The same five of every row."""
+    who, both = NAMES[row], {"row": row}
+    worse: dict[str, Any] = {"deep": LAST, "shallow": FIRST, "context": SHORT, **both}
+    helps: dict[str, Any] = {"deep": MIDDLE, "shallow": FIRST, "context": LONG, **both}
+    return [
+        Claim(
+            f"{who}: deeper is worse at the short context, by loss.",
+            f"{LAST} layers have a higher loss than {FIRST} at {SHORT} tokens",
+            partial(_pair, name="loss", judge=above, **worse),
+            study,
+        ),
+        Claim(
+            f"{who}: deeper is worse at the short context, by recall.",
+            f"{LAST} layers recall less than {FIRST} at {SHORT} tokens, mean over pairs",
+            partial(_pair, name="recall", judge=below, **worse),
+            study,
+        ),
+        Claim(
+            f"{who}: depth helps at the long context.",
+            f"{MIDDLE} layers have a lower loss than {FIRST} at {LONG:,} tokens",
+            partial(_pair, name="loss", judge=below, **helps),
+            study,
+        ),
+        Claim(
+            f"{who}: the long context tolerates depth better, by loss.",
+            f"what {LAST} layers cost over {FIRST} is less at {LONG:,} than at {SHORT} tokens",
+            partial(_crossed, name="loss", judge=below, **both),
+            study,
+        ),
+        Claim(
+            f"{who}: the long context tolerates depth better, by recall.",
+            f"what {LAST} layers recall over {FIRST} is more at {LONG:,} than at {SHORT} tokens",
+            partial(_crossed, name="recall", judge=above, **both),
+            study,
+        ),
+    ]
+
+
+CLAIMS = (
+    *_claims("mamba", CORE),
+    Claim(
+        "Depths whose last block has more similar tokens have a higher loss.",
+        "rank correlation over depths, each context about its mean, is above 0; kinds drawn again",
+        partial(_accounts, by="similarity", name="loss", sign=1),
+        CORE,
+    ),
+    Claim(
+        "Depths whose last block has more similar tokens recall less.",
+        "rank correlation with recall is below 0",
+        partial(_accounts, by="similarity", name="recall", sign=-1),
+        CORE,
+    ),
+    Claim(
+        "Depths whose influence reaches less far have a higher loss.",
+        "rank correlation of the half reach and loss is below 0",
+        partial(_accounts, by="reach", name="loss", sign=-1),
+        CORE,
+    ),
+    Claim(
+        "Depths whose influence reaches less far recall less.",
+        "rank correlation of the half reach and recall is above 0",
+        partial(_accounts, by="reach", name="recall", sign=1),
+        CORE,
+    ),
+    *_claims("mamba2", OTHERS["mamba2"]),
+    *_claims("transformer", OTHERS["transformer"]),
+)

@@ -1,0 +1,231 @@
+"""Depth, remedies and hybrids (docs/laboratories/depth.md and remedies.md), in parts that can be carried.
+
+    python -m tools.depth.run prepare --corpus TRAIN --held-out TEXT --text runs/depth-text     where the texts are
+    python -m tools.depth.run screen --study depth    --out runs/depth [--seconds 540]    two rates of every depth
+    python -m tools.depth.run seeds  --study depth    --out runs/depth [--seconds 540]    two new seeds
+    python -m tools.depth.run rates  --study remedies --out runs/depth [--seconds 540]    rates of both bases
+    python -m tools.depth.run screen --study remedies --out runs/depth [--seconds 540]    strengths, one seed
+    python -m tools.depth.run seeds  --study remedies --out runs/depth [--seconds 540]    three new seeds
+    python -m tools.depth.run screen --study hybrids  --out runs/depth [--seconds 540]    4 ratios x 3 places
+    python -m tools.depth.run seeds  --study hybrids  --out runs/depth [--seconds 540]    best, middle and worst
+    python -m tools.depth.run table  --out runs/depth                    docs/laboratories/depth.json from these
+
+Extensions have the same phases: `--study depth-third` (seeds alone), `depth-mamba2`, `depth-transformer`,
+`remedies-more`. Each phase is one run of `repflow architecture`; run it again until it says that it is done.
+`--dry-run` says what it costs. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is
+up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repflow.core.errors import PausedError
+from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
+from repflow.studies.architecture.fit import onset_depth
+from repflow.studies.architecture.study import STUDY
+from tools.carry import pack, unpack
+from tools.depth.plan import PLANS, Plan
+
+PHASES = ("rates", "screen", "seeds")
+STEPS, BATCH_TOKENS, SCREENED = 5000, 8192, 3
+"""Steps of the last phase, tokens of a step, and by what the steps of all others are divided."""
+NUMBERS = ("half_reach", "kappa", "smoothness", "stability", "parameters", "own_width", "diverged_at", "loss_drop")
+SETTINGS = ("steps", "batch", "decay", "clip", "warmup", "recall_share", "recall_ids", "recall_rows", "match_row")
+
+
+def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> ArchitectureConfig:
+    """The request of a phase."""
+    earlier = {name: tested(options.out, name) for name in plan.needs(phase)}
+    missing = [name for name in earlier if not (options.out / name / "result.json").exists()]
+    if missing:
+        raise SystemExit(f"run {missing[0]} first")
+    settings = plan.settings
+    steps = options.steps if phase == "seeds" else max(1, options.steps // SCREENED)
+    more: dict[str, Any] = {"text": [str(options.text)], "seconds": options.seconds, "device": options.device}
+    more |= {"recall_share": 0.5, "recall_ids": options.recall_ids, "recall_rows": options.recall_rows}
+    more |= {"match_row": settings.match[0], "match_layers": settings.match[1], "head_dim": options.head_dim}
+    more |= {"readings": 0, "warmup": 0.1, "checkpoint": 1000, "heads": options.heads, "together": 16}
+    more |= {"flow_samples": 0 if phase != "seeds" else options.flow_samples}
+    batch = max(1, options.batch_tokens // max(settings.windows))
+    return ArchitectureConfig(cells=plan.cells(phase, earlier), steps=steps, batch=batch, **more)
+
+
+def tested(out: Path, name: str) -> list[dict[str, Any]]:
+    """Models of a run that are trained and tested, whether or not all are."""
+    from safetensors.numpy import load_file
+
+    from repflow.store import read_record
+
+    if not (out / name / "run.json").exists():
+        return []
+    words = read_record(out / name).config["cells"]
+    shards = sorted((out / name / "shards").glob("cell-*.safetensors"))
+    return [described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)) for shard in shards]
+
+
+def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Numbers of one model, rounded: the test text is the first, that for validation the second."""
+    cell: dict[str, Any] = {"cell": word, **ArchitectureCell.parse(word).values()}
+    cell["last_loss"] = _plain(arrays["loss"][-1])
+    if "perplexity" in arrays:
+        losses = np.log(arrays["perplexity"])
+        cell |= {"loss": _plain(losses[0]), "validation_loss": _plain(losses[-1]), "recall": _plain(arrays["recall"])}
+        places = arrays["loss_by_place"]
+        spans = [part for part in np.array_split(places, 8) if len(part)]
+        cell["loss_by_place"] = [_plain(part.mean()) for part in spans]
+    if "token_similarity" in arrays:
+        cell["similarity"] = _plain(arrays["token_similarity"])
+        cell["onset"] = _plain(np.array(onset_depth(arrays["token_similarity"])))
+    return cell | {name: _plain(arrays[name]) for name in NUMBERS if name in arrays}
+
+
+def _plain(values: Any) -> Any:
+    """Plain numbers of five digits, None for NaN."""
+    if np.ndim(values):
+        return [_plain(value) for value in values]
+    return float(f"{float(values):.5g}") if np.isfinite(values) else None
+
+
+def table(out: Path) -> dict[str, Any]:
+    """Numbers of all phases that have begun, a command for every model."""
+    numbers: dict[str, Any] = {}
+    for plan in PLANS.values():
+        for phase in plan.phases:
+            name = plan.name(phase)
+            facts = out / f"{name}.facts" / "facts.json"
+            if facts.exists():
+                known = json.loads(facts.read_text(encoding="utf-8"))
+                done = (out / name / "result.json").exists()
+                numbers[name] = {"finished": done, **known, "cells": tested(out, name)}
+    return numbers
+
+
+def note(out: Path, name: str, config: ArchitectureConfig) -> None:
+    """Keep what is known of a run beside it, in a folder, so that it is carried."""
+    import torch
+
+    from repflow.version import __version__
+
+    facts: dict[str, Any] = {"models": len(config.grid()), "repflow": __version__, **STUDY.facts(config)["data"]}
+    facts |= {key: getattr(config, key) for key in SETTINGS}
+    facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    facts["command"] = config.command(config.grid()[0]).replace(str(config.grid()[0]), "CELL")
+    folder = out / f"{name}.facts"
+    folder.mkdir(exist_ok=True)
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def train(options: argparse.Namespace) -> None:
+    """One phase, as far as the time allows."""
+    plan = PLANS[options.study]
+    if options.phase not in plan.phases:
+        raise SystemExit(f"{options.study} has the phases {', '.join(plan.phases)}, not {options.phase}")
+    name, config = plan.name(options.phase), config_of(plan, options.phase, options)
+    if options.dry_run:
+        from repflow.studies.laboratory.cost import cost_words, estimate
+
+        print(f"{name}: {cost_words(STUDY, config)}", *estimate(STUDY, config).lines(options.seconds), sep="\n")
+        return
+    try:
+        note(options.out, name, config)
+        STUDY.run(config, out=options.out, name=name, progress=Shown())
+        print(f"{name} is done")
+    except PausedError as error:
+        print(error)
+    finally:
+        for cell in tested(options.out, name):
+            recall = None if cell.get("recall") is None else np.round(cell["recall"], 3).tolist()
+            print(cell["cell"], "loss", cell.get("loss"), "validation", cell.get("validation_loss"), "recall", recall)
+        if options.keep is not None:
+            print(pack(options.out, options.keep))
+
+
+class Shown:
+    """Prints what is being done."""
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Models that are done."""
+        print(f"{done} of {total} models", flush=True)
+
+    def phase(self, text: str, done: int, total: int | None) -> None:
+        """What begins."""
+        print(text, flush=True)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Token ids of the texts in a folder: to train, to test, and to choose strengths on."""
+    from repflow.tasks.documents import read_documents
+    from repflow.training.text import encode_documents, text_data
+    from repflow.training.text.tokens import TextData
+
+    data = text_data(options.corpus, held_out=options.held_out)
+    documents = read_documents(options.held_out)
+    halves = [encode_documents(documents[side::2], data.tokenizer) for side in (0, 1)]
+    train_part = data.train.some(options.most_tokens)
+    whole = TextData(train_part, halves[0], {"validation": halves[1]}, data.tokenizer, data.source)
+    whole.save(options.text)
+    print({name: (len(part), len(part.ids)) for name, part in whole.parts().items()})
+
+
+def write(numbers: Mapping[str, Any], target: Path) -> None:
+    """One model a line."""
+    lines = []
+    for name, phase in sorted(numbers.items()):
+        head = {key: value for key, value in phase.items() if key != "cells"}
+        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
+        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def parsed() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=("prepare", *PHASES, "table"))
+    parser.add_argument("--study", choices=list(PLANS), default="depth")
+    parser.add_argument("--out", type=Path, default=Path("runs/depth"))
+    parser.add_argument("--text", type=Path, default=Path("runs/depth-text"), help="folder that prepare wrote")
+    parser.add_argument("--corpus", type=Path, help="text to train on, for prepare")
+    parser.add_argument("--held-out", type=Path, help="text whose documents test and validate by turns, for prepare")
+    parser.add_argument("--most-tokens", type=int, help="of the text to train on, for prepare")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of the phase seeds; others have 1/{SCREENED}")
+    parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
+    parser.add_argument("--recall-ids", type=int, default=1024)
+    parser.add_argument("--recall-rows", type=int, default=500)
+    parser.add_argument("--flow-samples", type=int, default=16)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--head-dim", type=int, default=16)
+    parser.add_argument("--device")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--to", type=Path, default=Path("docs/laboratories/depth.json"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run a phase, or gather all of them."""
+    options = parsed()
+    if options.phase == "prepare":
+        prepare(options)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.source is not None:
+        unpack(options.source, options.out)
+    if options.phase == "table":
+        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
+        write(before | table(options.out), options.to)
+        print(f"wrote {options.to}")
+    else:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()

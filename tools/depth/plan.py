@@ -190,7 +190,7 @@ def remedy_rows(base: str, strengths: Sequence[str]) -> list[str]:
 
 
 def chosen_row(known: Cells, base: str, strengths: Sequence[str]) -> str:
-    """The strongest form whose validation perplexity is at most 2 % above the base's; the weakest where none is.
+    """The strongest form whose validation perplexity is at most 2 % above the base's, or else the weakest.
 
     The base is that of the phase `rates` at its better rate, of the same seed and number of steps.
     """

@@ -16,6 +16,7 @@ from repflow import metrics as m
 from repflow.metrics import fused, reduce
 from repflow.metrics.flow import FlowMeter
 from repflow.metrics.reduce import DepthSums
+from tests.interpreter import patch_once
 from tests.metrics.inputs import feed, pad, sample_states, values
 
 WIDTHS = (5, 48, 96, 130)
@@ -332,4 +333,5 @@ def outcomes():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    patch_once()
     json.dump(outcomes(), sys.stdout)

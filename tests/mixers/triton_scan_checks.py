@@ -27,6 +27,7 @@ from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.memory import Memory
+from tests.interpreter import patch_once
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)
@@ -780,6 +781,7 @@ def check_adamw_of_replicas():
 
 
 def main():
+    patch_once()
     outcome = {}
     for name, check in list(globals().items()):
         if name.startswith("check_"):

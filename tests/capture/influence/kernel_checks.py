@@ -17,6 +17,7 @@ import repflow
 from repflow.capture.influence.jacobian import FINAL, fast_layers, influence_squares
 from repflow.mixers.triton import ssd as triton_ssd
 from repflow.models.transformers_own import config_class
+from tests.interpreter import patch_once
 
 triton_ssd.TRAINING = triton_ssd.TILES = triton_ssd.Tiles(chunk=16, rows=16)
 IDS = torch.tensor([[5, 3, 8, 1]])
@@ -66,6 +67,7 @@ def check_mamba2():
 
 
 def main():
+    patch_once()
     errors = {}
     for name, check in list(globals().items()):
         if name.startswith("check_m"):

@@ -19,6 +19,7 @@ from repflow.mixers.triton import ssd as triton_ssd
 from repflow.models.fastpath import layers as fastpath_layers
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.recurrence.quantities import ssm_quantities
+from tests.interpreter import patch_once
 from tests.models.recurrence.scan_models import lively
 from tests.models.tiny_configs import tiny_model
 
@@ -210,6 +211,7 @@ def check_wrong_delta_layer_is_found_at_load():
 
 
 def main():
+    patch_once()
     outcome = {}
     for name, check in list(globals().items()):
         if name.startswith("check_"):

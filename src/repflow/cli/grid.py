@@ -135,7 +135,7 @@ def _json(outcome: Outcome) -> dict[str, Any]:
     empty: dict[str, Any] = {"metrics": None, "findings": [], "provenance": None}
     return head | {
         "run": None,
-        "model": config.model,
+        "model": getattr(config, "model", None),
         "task": getattr(config, "task", None),
         **empty,
         "config": asdict(config),

@@ -25,7 +25,7 @@ class StudyRow:
         marks: keys by which a stored config without a name is recognised.
         facts: keys of a result's provenance that do so too, for configs of earlier versions.
         command: words of the command line that run it.
-        grid: whether `repflow run` takes it: it asks one thing of one model.
+        no_grid: why `repflow run` makes no cells of it, and what to do instead; "" for a kind of cells.
         also: further names under `study` in stored configs, for results that are shown in another way.
         line: of the list of commands; "" for the first line of its summary.
         panel: where that line stands.
@@ -38,7 +38,7 @@ class StudyRow:
     module: str
     marks: tuple[str, ...] = ()
     command: str = ""
-    grid: bool = False
+    no_grid: str = ""
     also: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     line: str = ""
@@ -54,7 +54,6 @@ STUDIES = (
         "repflow.studies.measure",
         ("metrics", "keep_samples"),
         "measure",
-        grid=True,
         line="what layers do to prompts: similarity, norms, CKA",
         examples=(
             "repflow measure zoo:gpt-neox zoo:mamba2 --task kvpr --length 256    built-in models side by side",
@@ -66,7 +65,6 @@ STUDIES = (
         "repflow.studies.probe.study",
         ("recipes", "controls"),
         "probe",
-        grid=True,
         facts=("probe",),
         line="where the answer can be read, and where it is lost",
         examples=(
@@ -78,7 +76,6 @@ STUDIES = (
         "recency",
         "repflow.studies.recency.study",
         command="recency",
-        grid=True,
         line="how far back a token reaches",
         examples=(
             "repflow recency zoo:mamba2 --task kvpr --length 256 --twin default    a model and its random twin",
@@ -89,7 +86,6 @@ STUDIES = (
         "twins",
         "repflow.studies.twins.study",
         command="twins",
-        grid=True,
         line="trained or random weights: is it the architecture?",
         examples=("repflow twins zoo:gpt-neox --inits default,xavier --lengths 128,512 --seeds 3",),
         at="repflow.cli.twins:command",
@@ -110,7 +106,6 @@ STUDIES = (
         "repflow.studies.diagnose.study",
         ("flow_samples",),
         "diagnose",
-        grid=True,
         facts=("statements",),
         line="flow and probes together: what is lost, and where",
         examples=(
@@ -123,7 +118,6 @@ STUDIES = (
         "needle",
         "repflow.studies.needle.study",
         command="needle",
-        grid=True,
         line="is a planted statement found, and where?",
         examples=(
             "repflow needle zoo:gpt-neox zoo:mamba2 --lengths 256,512    where each finds what was planted",
@@ -134,7 +128,6 @@ STUDIES = (
         "memory",
         "repflow.studies.memory.study",
         command="memory",
-        grid=True,
         line="gates and decays of state-space layers",
         examples=(
             "repflow memory zoo:mamba zoo:mamba2 zoo:gpt-neox --task kvpr --length 256"
@@ -146,7 +139,6 @@ STUDIES = (
         "corrupt",
         "repflow.studies.corrupt.study",
         command="corrupt",
-        grid=True,
         line="replace parts of what a model reads: what hangs on them?",
         examples=(
             "repflow corrupt models/classifier --images cifar-10/ --regions windows:32,992:1024 --replace normal,same",
@@ -157,7 +149,6 @@ STUDIES = (
         "attack",
         "repflow.studies.corrupt.attack",
         command="attack",
-        grid=True,
         line="can pasted pixels steer a classifier's answer?",
         examples=("repflow attack models/classifier --images cifar-10/ --targets horse --samples 1000",),
     ),
@@ -167,6 +158,7 @@ STUDIES = (
         ("recipe",),
         "reproduce",
         also=("recency-figure", "dynamics-figure", "reproduce-table"),
+        no_grid="a recipe is a grid of runs itself; spread them with `repflow run -- reproduce RECIPE`",
         line="figures and tables of three papers, beside ours",
         panel=PAPERS,
         examples=(
@@ -226,7 +218,11 @@ STUDIES = (
         ),
         trains=True,
     ),
-    StudyRow("training", "repflow.studies.training"),
+    StudyRow(
+        "training",
+        "repflow.studies.training",
+        no_grid="a history comes from a training loop; call repflow.training.FlowMeter in yours",
+    ),
     StudyRow(
         "theory-verify",
         "repflow.studies.theory.verify",
@@ -237,7 +233,6 @@ STUDIES = (
         "theory-apply",
         "repflow.studies.theory.apply",
         command="theory apply",
-        grid=True,
         examples=("repflow theory apply zoo:mamba --length 64    what paper 1 predicts, and what is measured",),
     ),
     StudyRow(
@@ -253,7 +248,6 @@ STUDIES = (
         "dynamics-apply",
         "repflow.studies.dynamics.apply",
         command="dynamics apply",
-        grid=True,
         examples=("repflow dynamics apply zoo:mamba    its layers beside paper 3",),
     ),
 )

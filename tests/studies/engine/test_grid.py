@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import signal
 import time
@@ -14,10 +15,11 @@ from typer.testing import CliRunner
 
 from repflow.cli.main import app
 from repflow.core.errors import InputError
+from repflow.core.studies import STUDIES
 from repflow.models import load
 from repflow.store import load_result
 from repflow.studies.engine import cells as grid_run
-from repflow.studies.engine.grid import cell_name, expand, parse_part, read_study
+from repflow.studies.engine.grid import KINDS, cell_name, expand, parse_part, read_study
 from repflow.studies.engine.size import model_size
 from repflow.studies.engine.table import study_for
 from repflow.studies.measure import MeasureConfig, measure
@@ -348,6 +350,47 @@ def test_every_study_makes_a_grid(place, kind):
     again = [json.loads(line) for line in run("study.toml", "--json").stdout.splitlines()]
     assert [entry["status"] for entry in again] == ["finished"] * several
     assert all(entry["metrics"] for entry in again)
+
+
+WITHOUT_MODELS = {
+    "compare": {"model_a": "a", "model_b": ["a", "b"], "lengths": [12], "samples": 2, "tasks": ["random"]},
+    "theory-verify": {"seeds": [0, 1], "samples": 1000, "quick": True},
+    "dynamics-simulate": {"x0": "0.5,1.5", "mu": "1", "s_delta": "1", "a": [0.5, 1.0], "points": 5},
+    "recall": {"rows": ["none/4"], "layers": [1], "rates": [0.01], "seeds": [0], "steps": [1, 2], "batch": 2}
+    | {"lengths": [16], "vocabulary": 32, "test_rows": 2, "test_length": 16, "flow_samples": 2},
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_MODELS)
+def test_a_study_without_models_has_a_cell_for_each_entry_of_its_lists(place, kind):
+    write(place, **{"kind": kind, "models": None, "lengths": None, "samples": None} | WITHOUT_MODELS[kind])
+    assert json.loads(run("study.toml", "--dry-run", "--json").stdout)["cells"] == 2
+    done = run("study.toml")
+    assert "2 cells: 2 finished" in done.stderr, done.stderr
+    again = [json.loads(line) for line in run("study.toml", "--json").stdout.splitlines()]
+    assert [entry["status"] for entry in again] == ["finished"] * 2
+    assert len({entry["cell"] for entry in again}) == 2
+    assert all(entry["metrics"] for entry in again)
+
+
+def test_every_study_is_a_kind_or_says_why_not(place):
+    for row in STUDIES:
+        assert (row.name in KINDS) != bool(row.no_grid)
+        if row.no_grid:
+            with pytest.raises(InputError, match=re.escape(f"got '{row.name}'; {row.no_grid}")):
+                expand({"kind": row.name}, default_name="s")
+    assert [row.name for row in STUDIES if row.no_grid] == ["reproduce", "training"]
+
+
+def test_lists_of_a_study_without_models_are_checked_entry_by_entry(place):
+    for changes, message in (
+        ({"until": ["x"]}, "until of type float .*see `repflow dynamics simulate --help`"),
+        ({"until": []}, "until of type float"),
+        ({"a": [1.0, 1.0]}, "'1' twice"),
+        ({"b": 1}, "unknown key 'b'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            expand({"kind": "dynamics-simulate", **changes}, default_name="s")
 
 
 def test_lists_of_a_study_that_are_its_own_options_stay_lists(place):

@@ -44,17 +44,17 @@ def summary(result: Result) -> dict[str, float]:
 
 def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> FittedTable:
     """Table over cells: their configs, and their `summary` or None. What all cells share stands below it."""
-    axes = [axis for axis in AXES if axis in rows[0][0]]
+    axes = [axis for axis in AXES if axis in rows[0][0]] if "model" in rows[0][0] else _varied(rows) or ["study"]
     shared = {axis: str(rows[0][0][axis]) for axis in axes if len({str(config[axis]) for config, _ in rows}) == 1}
-    varied = [axis for axis in axes if axis == "model" or axis not in shared]
+    varied = [axis for axis in axes if axis == "model" or axis not in shared] or axes
     columns, note = _columns(rows)
     parts = [note] if note else []
     parts += [f"{ABSENT}: could not be run"] if any(v is None for _, v in rows) else []
-    same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis != "model")
+    same = ", ".join(f"{axis} {value}" for axis, value in shared.items() if axis not in ("model", *varied))
     note = "; ".join([*parts, *([f"all cells: {same}"] if same else [])])
 
     def build(names: Sequence[str], caption: Text) -> Table:
-        table = Table(box=box.SIMPLE, caption_justify="left")
+        table = Table(box=box.SIMPLE, caption_justify="left", min_width=None if columns else 60)  # the note on a line
         for name in names:
             left = name in AXES and name not in ("length", "seed")
             table.add_column(name, justify="left" if left else "right", no_wrap=name != "model", overflow="fold")
@@ -64,6 +64,11 @@ def grid_table(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | Non
         return table
 
     return FittedTable([*varied, *columns], len(varied), build, note, folds=("model",))
+
+
+def _varied(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> list[str]:
+    """Options in which cells differ."""
+    return [key for key in rows[0][0] if len({str(config[key]) for config, _ in rows}) > 1]
 
 
 def _columns(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, float] | None]]) -> tuple[list[str], str]:
@@ -90,7 +95,7 @@ def _flow_note(grids: set[int | None]) -> str:
 
 
 def _grid_cell(name: str, config: Mapping[str, Any], values: Mapping[str, float] | None) -> Text:
-    if name in AXES:
+    if name in config:
         return Text(str(config[name]))
     return Text(ABSENT if values is None else _shown(name, values.get(name, float("nan"))))
 

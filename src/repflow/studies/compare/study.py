@@ -31,6 +31,7 @@ from repflow.studies.engine.study import BaseStudy, Call, Study
 if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
+    from repflow.studies.engine.size import Size
 
 __all__ = ["CompareConfig", "check_request", "compare", "run", "run_name"]
 
@@ -50,6 +51,18 @@ class Compare(BaseStudy[CompareConfig]):
         """Compare two models (`models` labelled `a` and `b`, `given` paired prompts), or the checkpoints of one."""
         kind: Study[CompareConfig, Any] = Steps() if call.models is None and not config.model_b else Pair()
         return kind.conduct(config, call)
+
+    def size(self, config: CompareConfig) -> Size | None:
+        """Both models together: every prompt passes through each. Not known of the checkpoints of one."""
+        from repflow.studies.engine.size import model_size
+
+        second = config.model_a if config.model_b == TWIN else config.model_b
+        sizes = [
+            second and model_size(model, trust_remote_code=config.trust_remote_code)
+            for model in (config.model_a, second)
+        ]
+        known = [size for size in sizes if size and size.parameters is not None]
+        return known[0]._replace(parameters=sum(size.parameters or 0 for size in known)) if len(known) == 2 else None
 
     def names(self, config: CompareConfig) -> Names:
         """Models, task and length."""

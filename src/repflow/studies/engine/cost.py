@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repflow.core.trust import Trust
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.grid import read_study
 from repflow.studies.engine.table import study_for
+
+if TYPE_CHECKING:
+    from repflow.studies.engine.study import BaseStudy
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Cost:
         cells: number of them.
         prompts: prompts over all cells.
         tokens: tokens over all cells, at most.
-        parameters: per model, None where they are not known without downloading.
+        parameters: per model, or cell that has none of its own; None where they are not known without downloading.
         flops: of all cells whose model's parameters are known.
         disk_bytes: of all cells whose model's size is known.
         unknown: models that are missing in `flops` and `disk_bytes`.
@@ -69,10 +72,18 @@ def plan(file: Path, part: str, trust: Trust) -> Plan:
 def estimate(cells: Sequence[Cell]) -> Cost:
     """Add up the cells."""
     requests = [(study_for(cell.config), cell.config) for cell in cells]
-    sizes = {config.model: study.size(config) for config, study in {c.model: (c, s) for s, c in requests}.values()}
-    parameters = {model: None if size is None else size.parameters for model, size in sizes.items()}
+    subjects = {_subject(study, config): (study, config) for study, config in requests}
+    sizes = {subject: study.size(config) for subject, (study, config) in subjects.items()}
+    models = {subject for subject, (_, config) in subjects.items() if hasattr(config, "model")}  # others may need none
+    parameters = {
+        subject: None if size is None else size.parameters
+        for subject, size in sizes.items()
+        if size is not None or subject in models
+    }
     reads = [study.reads(config) for study, config in requests]
-    known = [(study, config, size) for study, config in requests if (size := sizes[config.model]) is not None]
+    known = [
+        (study, config, size) for study, config in requests if (size := sizes[_subject(study, config)]) is not None
+    ]
     return Cost(
         cells=len(cells),
         prompts=sum(prompts for prompts, _ in reads),
@@ -82,3 +93,8 @@ def estimate(cells: Sequence[Cell]) -> Cost:
         disk_bytes=sum(study.disk_bytes(config, size) for study, config, size in known),
         unknown=tuple(model for model, count in parameters.items() if count is None),
     )
+
+
+def _subject(study: BaseStudy[Any], config: Any) -> str:
+    """What a cell reads: its model, or itself where it has none or makes its models."""
+    return str(config.model) if hasattr(config, "model") else study.run_name(config)

@@ -10,8 +10,15 @@
     text = ["corpus.txt"]     # any other option of `repflow measure`, the same for all cells
     samples = 16
 
-`kind` is the name of any study that asks one thing of one model (`repflow.core.studies`); its options are those of its
-command. An axis is a list only where the study has no option of that name: to `repflow probe`, `seeds` is a number.
+`kind` is the name of a study (`repflow.core.studies`); its options are those of its command. An axis is a list only
+where the study has no option of that name: to `repflow probe`, `seeds` is a number. To a study without `models`
+(a comparison, a laboratory, a simulation) every option that takes one value may be a list, with a cell for each entry:
+
+    [study]
+    kind = "compare"
+    model_a = "zoo:gpt-neox"
+    model_b = ["zoo:mamba", "zoo:mamba2"]
+
 Paths are relative to the working directory, as on the command line. Each cell is a run of its own in the study's folder
 and resumes like one. Code that a study names runs only if the call that reads it allows it.
 """
@@ -23,13 +30,13 @@ import itertools
 import json
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from repflow.core.errors import InputError, nearest, teach
-from repflow.core.studies import STUDIES
+from repflow.core.studies import STUDIES, row_named
 from repflow.core.trust import Trust, check_trust
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.loading import identity
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
 
 AXES = {"models": "model", "inits": "init", "seeds": "seed", "tasks": "task", "lengths": "length"}
 """List in the study → field of a cell's config; the order keeps cells that share a model together."""
-KINDS = tuple(row.name for row in STUDIES if row.grid)
+KINDS = tuple(row.name for row in STUDIES if not row.no_grid)
 """Studies that a grid can be made of."""
 NAME_LENGTH = 120
 HASH_DIGITS = 10
@@ -122,6 +129,14 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
 
     data = _checked(data)
     study = study_named(data["kind"])
+    configs = _of_models(data, study) if "models" in data else _of_options(data, study)
+    cells = tuple(Cell(cell_name(config), config) for config in configs)
+    name = data.get("name", safe_name(default_name))
+    return Study(check_name(name, "study name"), cells)
+
+
+def _of_models(data: Mapping[str, Any], study: BaseStudy[Any]) -> Iterator[Any]:
+    """Configs over models, tasks, lengths, inits and seeds."""
     axes = axes_of(study.config)
     # a length that is not given is left to the task
     lists = {name: _axis(data, key, study.config) for key, name in axes.items() if key in data or name != "length"}
@@ -130,15 +145,23 @@ def expand(data: Mapping[str, Any], *, default_name: str) -> Study:
     if several and "grid" in {entry.name for entry in fields(study.config)} and options.get("grid") is None:
         first = study.config(**options, **{name: values[0] for name, values in lists.items()})
         options["grid"] = study.together(only_fitting(first), lists["model"])[0].grid  # the same for all cells
-    cells = []
     for values in itertools.product(*lists.values()):
         config = only_fitting(study.config(**options, **dict(zip(lists, values, strict=True))))
         if several:
             config = study.together(config, lists["model"])[0]
         _check_cell(config)
-        cells.append(Cell(cell_name(config), config))
-    name = data.get("name", safe_name(default_name))
-    return Study(check_name(name, "study name"), tuple(cells))
+        yield config
+
+
+def _of_options(data: Mapping[str, Any], study: BaseStudy[Any]) -> Iterator[Any]:
+    """Configs over every option that takes one value and is a list."""
+    hints, axes = get_type_hints(study.config), axes_of(study.config)
+    options = {axes.get(key, key): value for key, value in data.items() if key not in ("kind", "name")}
+    lists = {key: _entries(key, value) for key, value in options.items() if not _fits(value, hints[key])}
+    for values in itertools.product(*lists.values()):
+        config = only_fitting(study.config(**options | dict(zip(lists, values, strict=True))))
+        study.check_request(config)
+        yield config
 
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,8 +170,18 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
     study = study_named(data["kind"])
     axes = axes_of(study.config)
     data = _with_lengths(data, axes)
+    if "models" not in axes:
+        hints = get_type_hints(study.config)
+        data = {key: _words(value) if hints.get(key) in (str, list[str]) else value for key, value in data.items()}
     _check_keys(data, study, axes)
     return data
+
+
+def _words(value: Any) -> Any:
+    """Numbers as they stand on a command line, for options that take words: `layers = [2, 4]`."""
+    if isinstance(value, list):
+        return [_words(entry) for entry in value]
+    return f"{value:g}" if type(value) in (int, float) else value
 
 
 def axes_of(config: type) -> dict[str, str]:
@@ -162,7 +195,8 @@ def cell_name(config: Any) -> str:
     text = json.dumps(identity(config), sort_keys=True)
     tag = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
     named = study_for(config).cell_word(config)
-    return f"{named[:NAME_LENGTH].rstrip('-. ')}-seed{config.seed}-{tag}"
+    seed = f"-seed{config.seed}" if hasattr(config, "seed") else ""
+    return f"{named[:NAME_LENGTH].rstrip('-. ')}{seed}-{tag}"
 
 
 def _with_lengths(data: Mapping[str, Any], axes: Mapping[str, str]) -> dict[str, Any]:
@@ -178,6 +212,9 @@ def _with_lengths(data: Mapping[str, Any], axes: Mapping[str, str]) -> dict[str,
 
 def _check_kind(data: Mapping[str, Any]) -> None:
     expected = f"kind = one of {', '.join(KINDS)} in [study]"
+    reason = next((row.no_grid for row in STUDIES if row.name == data.get("kind")), "")
+    if reason:
+        raise InputError(teach(expected, repr(data["kind"]), reason))
     if "kind" in data and data["kind"] not in list(KINDS):  # a list has no hash
         raise InputError(teach(expected, repr(data["kind"]), nearest(str(data["kind"]), KINDS)))
     if "kind" not in data:
@@ -193,12 +230,14 @@ def _check_keys(data: Mapping[str, Any], study: BaseStudy[Any], axes: Mapping[st
     known = {"kind", "name", *axes, *options}
     if unknown := sorted(data.keys() - known):
         raise InputError(f"unknown key {unknown[0]!r} in [study]; {nearest(unknown[0], known)}")
-    if "models" not in data:
+    if "models" in axes and "models" not in data:
         raise InputError(teach("models = [...] in [study]", "none", "name at least one model"))
     hints = get_type_hints(config)
     for key, value in data.items():
         kind: Any = types.GenericAlias(list, hints[axes[key]]) if key in axes else hints.get(key, str)
-        _check_type(key, value, kind, str(data["kind"]))
+        several = "models" not in axes and isinstance(value, list) and key in hints  # an axis, entry by entry
+        for entry in [value] if not several or _fits(value, kind) or not value else value:
+            _check_type(key, entry, kind, row_named(study.name).command)
 
 
 def _check_type(key: str, value: Any, hint: Any, command: str) -> None:
@@ -217,11 +256,13 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _axis(data: Mapping[str, Any], key: str, kind: type) -> list[Any]:
-    default = getattr(kind(), AXES[key])
-    values = data.get(key, [default])
+    return _entries(key, data.get(key, [getattr(kind(), AXES[key])]))
+
+
+def _entries(key: str, values: list[Any]) -> list[Any]:
     if not values:
         raise InputError(teach(f"at least one entry in {key}", "an empty list", "name one, or leave the key out"))
-    if len(set(values)) < len(values):
+    if any(values.count(value) > 1 for value in values):
         twice = next(value for value in values if values.count(value) > 1)
         raise InputError(teach(f"different entries in {key}", f"{twice!r} twice", "name each once"))
     return list(values)

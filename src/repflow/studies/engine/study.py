@@ -209,6 +209,8 @@ class BaseStudy(ABC, Generic[C]):
     def reads(self, config: C) -> tuple[int, int]:
         """Prompts and tokens that pass through a model, at most; for the cost of a grid."""
         request: Any = config
+        if not hasattr(request, "length"):
+            return 0, 0  # no prompts
         prompts = request.samples * (1 if getattr(request, "twin", None) is None else 2)
         return prompts, prompts * request.length
 
@@ -217,6 +219,8 @@ class BaseStudy(ABC, Generic[C]):
         from repflow.studies.engine.size import model_size
 
         request: Any = config
+        if not hasattr(request, "model"):
+            return None
         return model_size(request.model, trust_remote_code=request.trust_remote_code)
 
     def flops(self, config: C, size: Size) -> float:

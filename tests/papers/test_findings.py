@@ -482,6 +482,26 @@ def test_model_size_needs_two_sizes_of_one_architecture():
     assert found([transformer(1), ssm(1), similar], "F 3.4.3").judgement.asked == 0
 
 
+def test_another_size_is_asked_about_size_alone():
+    probes = {f"index/{PLACE}": probe(0.5, 0.3, 0.2, 0.26)}
+    models = [transformer(1), ssm(1)]
+    small = ssm(1, model="mamba2-narrow", parameters=1_500_000, probes=probes, size_of="mamba2")
+    small = trained(small, layer_cosine=[-1.0] * 16)
+    before, now = judge(models), judge([*models, small])
+    for one, other in zip(before[:-1], now[:-1], strict=True):
+        assert [clause.found for clause in one.clauses] == [clause.found for clause in other.clauses]
+    assert (before[-1].judgement.asked, now[-1].judgement.asked) == (0, 1)
+    assert "mamba2 over mamba2-narrow" in now[-1].ours
+
+
+def test_other_sizes_come_with_their_model_and_are_kept_as_such():
+    own = replace(ssm(1), data="d", seed=1, steps=9)
+    small = replace(own, model="mamba2-narrow", parameters=1_500_000, size_of="mamba2")
+    assert merge([own], [small, replace(small, size_of="gpt-neox"), replace(small, data="e")]) == [own, small]
+    assert Reading.from_json(small.to_json()).size_of == "mamba2"
+    assert "size_of" not in own.to_json()
+
+
 def test_nothing_at_all_is_open():
     for readings in ([], [replace(transformer(), family="hybrid")], [transformer(trained={}, probes={}, random={})]):
         assert {entry.verdict for entry in judge(readings)} == {"open"}

@@ -2,7 +2,7 @@
 
     python -m tools.zoo.architecture run --data DATA --to CELLS [--seconds 500]     # resumes
     python -m tools.zoo.architecture table CELLS
-    python -m tools.zoo.architecture seeds CELLS --out seeds.json                   # for the demo
+    python -m tools.zoo.architecture seeds CELLS --out seeds.json [--add]           # for the demo
     python -m tools.zoo.architecture summary CELLS --out architecture.json          # for the docs
 
 `run` trains every variant with every seed (`tools.zoo.variants`), all on the same batches of the same seed,
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 SEEDS = 3
 STEPS = 2000
-READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror")
+SIZED = ("gpt-neox-narrow", "mamba2-narrow")
+"""Other sizes of the zoo's models, probed alike, so that a finding about size can be asked."""
+READ = ("gpt-neox", "mamba2", "hybrid", "hybrid-mirror", *SIZED)
 """Variants whose flow and probes are read as the demo reads them: its further trainings."""
 PROBE_PROMPTS, LEAST_PROMPTS = 1000, 10
 REMEDY = "take the file away, and make what is missing with `python -m tools.zoo.architecture run`"
@@ -67,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     seeds = steps.add_parser("seeds", help="write the readings of the cells as further trainings of the demo")
     seeds.add_argument("cells", help="folder of the cells")
     seeds.add_argument("--out", required=True, help="file to write")
+    seeds.add_argument("--add", action="store_true", help="keep the other readings of that file")
     summary = steps.add_parser("summary", help="write what the tables need into one file")
     summary.add_argument("cells", help="folder of the cells")
     summary.add_argument("--out", required=True, help="file to write")
@@ -80,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.step == "run":
             run_cells(options)
         elif options.step == "seeds":
-            print(f"{write_seeds(Path(options.cells), Path(options.out))} readings in {options.out}")
+            print(f"{write_seeds(Path(options.cells), Path(options.out), add=options.add)} readings in {options.out}")
         elif options.step == "summary":
             print(f"{write_summary(Path(options.cells), Path(options.out))} cells in {options.out}")
         else:
@@ -157,9 +160,9 @@ def _read(network: Any, record: dict[str, Any], options: argparse.Namespace) -> 
         return measure_training(folder, samples=options.prompts, device=options.device).to_json()
 
 
-def write_seeds(cells: Path, out: Path) -> int:
-    """Put the readings of the cells into a file of readings; returns how many."""
-    from tools.zoo.seeds import write_readings
+def write_seeds(cells: Path, out: Path, *, add: bool = False) -> int:
+    """Put the readings of the cells into a file of readings, beside those it has where asked for; returns how many."""
+    from tools.zoo.seeds import stored_readings, write_readings
 
     with_reading = [cell for cell in read_cells(cells) if "reading" in cell]
     if cells.is_file() or any("prompts" not in cell for cell in with_reading):
@@ -170,7 +173,10 @@ def write_seeds(cells: Path, out: Path) -> int:
         raise InputError(teach(f"cells with readings in {cells}", "none", remedy))
     readings = [_reading(cell, cells) for cell in with_reading]
     _make_place(cells, out)
-    write_readings(out, readings, samples=with_reading[0]["prompts"])
+    samples = with_reading[0]["prompts"]
+    known = stored_readings(out, samples) if add else {}
+    known |= {(reading.model, reading.training): reading for reading in readings}
+    write_readings(out, list(known.values()), samples=samples)
     return len(with_reading)
 
 
@@ -179,7 +185,8 @@ def _reading(cell: dict[str, Any], folder: Path) -> Reading:
     from repflow.papers.reading import Reading, training_of
 
     try:
-        return replace(Reading.from_json(cell["reading"]), **training_of(cell["record"])._asdict())
+        base = VARIANTS[cell["variant"]].base if cell["variant"] in SIZED else ""
+        return replace(Reading.from_json(cell["reading"]), **training_of(cell["record"])._asdict(), size_of=base)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         got = f"what cannot be read ({type(error).__name__}: {error})"
         name = f"{cell['variant']} with seed {cell['seed']}"

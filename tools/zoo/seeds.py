@@ -43,8 +43,8 @@ def measure_seeds(
         device: cpu or cuda; None takes the GPU where there is one.
         say: receives what was measured.
     """
-    path, settings = Path(out), _settings(samples)
-    known = _stored(path, settings)
+    path = Path(out)
+    known = stored_readings(path, samples)
     for folder in folders:
         reading = measure_training(folder, samples=samples, device=device)
         known[reading.model, reading.training] = reading
@@ -100,8 +100,9 @@ def _settings(samples: int) -> dict[str, Any]:
     return {"format": SEEDS_FORMAT, "task": TASK, "lengths": list(LENGTHS), "probe_samples": samples}
 
 
-def _stored(path: Path, settings: dict[str, Any]) -> dict[tuple[str, Training], Reading]:
+def stored_readings(path: Path, samples: int) -> dict[tuple[str, Training], Reading]:
     """Readings that the file holds already, if they were made in the same way."""
+    settings = _settings(samples)
     if not path.is_file():
         return {}
     try:

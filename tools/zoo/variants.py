@@ -4,7 +4,7 @@
 |---|---|
 | gpt-neox, mamba2, hybrid, hybrid-mirror | nothing |
 | mamba2-shallow, mamba2-deep | half and twice the blocks |
-| mamba2-narrow | half the width |
+| mamba2-narrow, gpt-neox-narrow | half the width, of a Transformer's MLP too: other sizes for the demo |
 | mamba2-small-state | a quarter of the state |
 | gpt-neox-frozen-norms | weights and biases of the norms stay as they start |
 | gpt-neox-window | attention to the last 64 tokens alone |
@@ -50,6 +50,7 @@ VARIANTS = {
     "mamba2-deep": Variant("mamba2", "twice the blocks", {"blocks": 2.0}),
     "mamba2-narrow": Variant("mamba2", "half the width", {"width": 0.5}),
     "mamba2-small-state": Variant("mamba2", "a quarter of the state", {"state": 0.25}),
+    "gpt-neox-narrow": Variant("gpt-neox", "half the width", {"width": 0.5, "inner": 0.5}),
 }
 """By name, in the order in which they are trained."""
 

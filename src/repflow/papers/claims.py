@@ -90,6 +90,7 @@ class Group:
         readings: Transformers and state-space models.
         states: `STREAM` or `BRANCH`.
         everyone: models of all trainings, by which a label is chosen that is the same in all; none: these alone.
+        sizes: other sizes of these models, which are asked about sizes alone.
     """
 
     training: Training
@@ -97,6 +98,7 @@ class Group:
     readings: tuple[Reading, ...]
     states: str = STREAM
     everyone: tuple[Reading, ...] = ()
+    sizes: tuple[Reading, ...] = ()
 
     def flows(self, reading: Reading) -> Mapping[str, Flow]:
         """Flows of a model's trained weights, of the states that are judged."""

@@ -278,13 +278,19 @@ def judge(readings: Sequence[Reading], *, place: str | None = None) -> list[Judg
         place: "task/length" that curves are read at; by default one that all models have, of the paper's tasks where
             possible and the longest.
     """
-    judged = [reading for reading in readings if reading.family in (TBM, SSM)]
+    known = [reading for reading in readings if reading.family in (TBM, SSM)]
+    judged = [reading for reading in known if not reading.size_of]
     chosen = common_place(judged) if place is None else place
     trainings = list(dict.fromkeys(reading.training for reading in judged))
 
     def groups(states: str) -> list[Group]:
-        members = ((training, [r for r in judged if r.training == training]) for training in trainings)
-        return [Group(training, chosen, tuple(readings), states, tuple(judged)) for training, readings in members]
+        groups = []
+        for training in trainings:
+            mine, sizes = (
+                [r for r in known if r.training == training and bool(r.size_of) is is_size] for is_size in (False, True)
+            )
+            groups.append(Group(training, chosen, tuple(mine), states, tuple(judged), tuple(sizes)))
+        return groups
 
     streams = [_judged(finding, groups(STREAM), chosen) for finding in FINDINGS]
     if not any(chosen in reading.branch for reading in judged if reading.family == SSM):

@@ -207,7 +207,7 @@ def model_size(group: Group) -> list[Clause]:
     """F 3.4.3, on two sizes of one architecture."""
     missing = "all models are of one size: it takes two of one architecture, probed alike"
     pairs = []
-    ordered = sorted(group.readings, key=lambda reading: reading.parameters)
+    ordered = sorted([*group.readings, *group.sizes], key=lambda reading: reading.parameters)
     for small, large in itertools.combinations(ordered, 2):
         if small.kind != large.kind or large.parameters < SIZES * small.parameters:
             continue

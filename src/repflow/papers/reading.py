@@ -163,6 +163,8 @@ class Reading:
         random_branch: "scheme/task/length" → the same of random weights.
         steps: of its training, None where they are not known.
         data: digest of what it was trained on.
+        size_of: built-in model of which it is another size, which is asked about sizes and about nothing else; "" for
+            all others.
     """
 
     model: str
@@ -178,6 +180,7 @@ class Reading:
     random_branch: dict[str, Flow] = field(default_factory=dict)
     steps: int | None = None
     data: str = ""
+    size_of: str = ""
 
     @property
     def training(self) -> Training:
@@ -189,10 +192,14 @@ class Reading:
         known = self.seed is not None and self.data != ""
         return known and all(getattr(self, name) == getattr(other, name) for name in SAME)
 
+    def sized(self, other: Reading) -> bool:
+        """Whether another reading is of another size of this built-in model, trained on the same data."""
+        return self.seed is not None and self.data != "" and (other.size_of, other.data) == (self.model, self.data)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not finite becomes null."""
         content: dict[str, Any] = _plain(asdict(self))
-        return content
+        return {name: value for name, value in content.items() if name != "size_of" or value}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reading:
@@ -352,11 +359,12 @@ def known_readings() -> list[Reading]:
 
 
 def merge(own: Sequence[Reading], known: Sequence[Reading]) -> list[Reading]:
-    """Own readings, with what else is known of the same models: other lengths and labels, other trainings.
+    """Own readings, with what else is known of the same models: other lengths and labels, other trainings, other sizes.
 
     Own values win. A model that was not measured here, or whose training is not known, gets nothing.
     """
-    stored = {(other.model, other.training): other for other in known if any(reading.again(other) for reading in own)}
+    kept = [other for other in known if any(reading.again(other) or reading.sized(other) for reading in own)]
+    stored = {(other.model, other.training): other for other in kept}
     merged = []
     for reading in own:
         other = stored.pop((reading.model, reading.training), None)

@@ -52,6 +52,7 @@ def test_sizes_change_as_the_names_say():
     assert tiny("mamba2-shallow").config.num_hidden_layers * 2 == base.num_hidden_layers
     assert tiny("mamba2-deep").config.num_hidden_layers == 2 * base.num_hidden_layers
     assert tiny("mamba2-narrow").config.hidden_size * 2 == base.hidden_size
+    assert tiny("gpt-neox-narrow").config.hidden_size * 2 == tiny("gpt-neox").config.hidden_size
     assert tiny("mamba2-small-state").config.state_size * 4 == base.state_size
     assert tiny("mamba2-small-state").config.hidden_size == base.hidden_size
     assert {name: variant.base for name, variant in VARIANTS.items()}["gpt-neox-window"] == "gpt-neox"
@@ -116,6 +117,11 @@ def test_readings_become_seeds_of_the_demo(data, tmp_path, capsys, monkeypatch):
     (reading,) = json.loads((tmp_path / "seeds.json").read_text())["readings"]
     assert (reading["model"], reading["seed"], reading["family"]) == ("gpt-neox", 1, "TBM")
     assert interval([max(reading["probes"]["answer/kvpr/150"]["accuracy"])]) in table(read_cells(tmp_path / "cells"))
+    narrow = json.loads((tmp_path / "cells" / "gpt-neox_1.json").read_text())
+    put(tmp_path / "sizes", narrow | {"variant": "gpt-neox-narrow", "reading": reading | {"model": "gpt-neox-narrow"}})
+    assert main(["seeds", str(tmp_path / "sizes"), "--out", str(tmp_path / "seeds.json"), "--add"]) == 0
+    both = json.loads((tmp_path / "seeds.json").read_text())["readings"]
+    assert [(one["model"], one.get("size_of")) for one in both] == [("gpt-neox", None), ("gpt-neox-narrow", "gpt-neox")]
     (tmp_path / "none").mkdir()
     assert main(["seeds", str(tmp_path / "none"), "--out", str(tmp_path / "other.json")]) == 2
     assert "tools.zoo.architecture run" in capsys.readouterr().err
@@ -257,7 +263,10 @@ def test_a_summary_has_no_readings_to_give(tmp_path, capsys):
     assert "architecture.json, a summary, which keeps none; name the folder" in capsys.readouterr().err
     bare = put(tmp_path / "cells", cell("mamba2", 1, [0.1, 0.2, 0.3]))
     assert main(asked("seeds", bare, tmp_path)) == 2
-    assert "got none; run gpt-neox, mamba2, hybrid, hybrid-mirror with --prompts above 0" in capsys.readouterr().err
+    assert (
+        "got none; run gpt-neox, mamba2, hybrid, hybrid-mirror, gpt-neox-narrow, mamba2-narrow with"
+        in capsys.readouterr().err
+    )
     assert len(read_cells(ROOT / "docs" / "architecture.json")) == 30
 
 

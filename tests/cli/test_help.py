@@ -9,6 +9,7 @@ import sys
 import pytest
 import typer
 
+from repflow.cli.commands import ENTRIES
 from repflow.core.studies import STUDIES
 
 HEAVY = ("torch", "transformers", "plotly", "pandas", "matplotlib")
@@ -88,6 +89,25 @@ print("\\n" + json.dumps([loaded("--help"), loaded("measure", "--help")]))
     listed, measure = run(code)
     assert listed == [[], []]
     assert measure == [[], ["engine", "measure"]]
+
+
+def test_no_help_imports_numpy():
+    """Every study's module imports it at its start; the entry point defers that until something uses it."""
+    code = f"""
+import json, sys
+from repflow.__main__ import main
+
+loaded = {{}}
+for words in {[entry.name for entry in ENTRIES]!r}:
+    sys.argv = ["repflow", words, "--help"]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, stop.code
+    loaded[words] = [name for name in ("numpy", "numpy._core") if name in sys.modules]
+print("\\n" + json.dumps(loaded))
+"""
+    assert not {words: names for words, names in run(code).items() if names}
 
 
 def test_a_measurement_loads_nothing_that_it_does_not_use():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from repflow.cli.commands import Repflow
 from repflow.cli.console import prepare_streams, show_timings
+from repflow.cli.deferred import deferred
 from repflow.version import __version__
 
 app = typer.Typer(
@@ -41,4 +44,5 @@ def _root(
 def main() -> None:
     """Entry point."""
     prepare_streams()
-    app()
+    with deferred("numpy") if "--help" in sys.argv else nullcontext():  # studies import it at their start
+        app()

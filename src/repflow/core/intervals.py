@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,7 +49,7 @@ __all__ = [
     "welch_interval",
 ]
 
-Values = np.ndarray | np.number | Sequence[Any] | float | int
+Values: TypeAlias = "np.ndarray | np.number | Sequence[Any] | float | int"
 
 LEVEL = 0.95
 LEAST_VALUES = 3

@@ -45,7 +45,7 @@ class Finding:
 
 
 @dataclass(repr=False)
-class Result(Mapping[str, np.ndarray]):
+class Result(Mapping[str, "np.ndarray"]):
     """What a study found: a mapping from metric name to array, with axes, configuration and provenance beside it.
 
     A name may carry a prefix: `final_norm/NAME` is the metric of the final norm's output, `norm>10/NAME` the metric

@@ -167,7 +167,7 @@ def norms() -> str:
 def cost() -> str:
     """Seconds a million tokens by row, of models trained alone (the paper's Table 8 has 308 and 322 s an epoch)."""
     study = read_study(NUMBERS)
-    timed = [] if study is None else [cell for cell in study.cells if cell.get("seconds") and cell.get("tokens")]
+    timed = [] if study is None else [cell for cell in study.cells if cell.get("seconds") and cell.get("beside") == 1]
     rows = []
     for row in dict.fromkeys(cell["row"] for cell in timed):
         mine = [1e6 * cell["seconds"] / cell["tokens"] for cell in timed if cell["row"] == row]

@@ -157,7 +157,7 @@ def tested(out: Path, name: str) -> list[dict[str, Any]]:
     if (out / name / "result.json").exists():
         facts = load_result(out / name).provenance["cells"]
         for cell, own in zip(cells, facts, strict=True):
-            cell |= {key: own[key] for key in ("seconds", "tokens", "graph", "command") if key in own}
+            cell |= {key: own[key] for key in ("seconds", "tokens", "graph", "beside", "command") if key in own}
     return cells
 
 

@@ -50,11 +50,8 @@ _INFLUENCE, _NEEDLE = "repflow.studies.reproduce.influence", "repflow.studies.re
 _MEMORY, _DYNAMICS = "repflow.studies.reproduce.memory", "repflow.studies.reproduce.dynamics"
 _PIXELS = "repflow.studies.reproduce.pixels"
 _POLES, _TRAINED = "repflow.studies.reproduce.polarization", ("tiny", "lab", "paper")
-_TOKENS = "training with constrained eigenvalues and reordered tokens, the planned token laboratory"
-_COURSE = (
-    "token norms of a trained Mamba drawn as the figure has them, part of the planned token laboratory; today "
-    "`repflow dynamics apply` measures them for one model"
-)
+_TRAINED3 = "repflow.studies.reproduce.tokens"
+_TOKENS = "classifiers of images with reordered tokens, a planned part of the pixel laboratory"
 
 RECIPES = (
     RecipeRow("flow-fig1", 1, "cosine of each token between neighbouring layers", _FLOW),
@@ -98,16 +95,18 @@ RECIPES = (
     RecipeRow("recency-fig10", 2, "success of attacks by pasted pixels, mean over target classes", _PIXELS, _TRAINED),
     RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", _PIXELS, _TRAINED),
     RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", _PIXELS, _TRAINED),
-    RecipeRow("dynamics-fig1", 3, "perplexity during training, by signs of the eigenvalues", needs=_TOKENS),
+    RecipeRow("dynamics-fig1", 3, "perplexity during training, by signs of the eigenvalues", _TRAINED3, _TRAINED),
     RecipeRow("dynamics-fig2", 3, "accuracy on images during training, with reordered tokens", needs=_TOKENS),
-    RecipeRow("dynamics-table2", 3, "perplexity by signs of the eigenvalues", needs=_TOKENS),
+    RecipeRow("dynamics-table2", 3, "perplexity by signs of the eigenvalues", _TRAINED3, _TRAINED),
     RecipeRow("dynamics-table3", 3, "accuracy on images with reordered tokens", needs=_TOKENS),
-    RecipeRow("dynamics-table6", 3, "perplexity of further models with reordered tokens", needs=_TOKENS),
-    RecipeRow("dynamics-table7", 3, "accuracy on texts with reordered tokens", needs=_TOKENS),
-    RecipeRow("dynamics-table9", 3, "perplexity by signs of the eigenvalues, over three seeds", needs=_TOKENS),
-    RecipeRow("dynamics-table10", 3, "perplexity without parts of the block, with reordered tokens", needs=_TOKENS),
-    RecipeRow("dynamics-fig7", 3, "token norms through depth, without LayerNorm", needs=_COURSE),
-    RecipeRow("dynamics-fig8", 3, "token norms through depth, with LayerNorm", needs=_COURSE),
+    RecipeRow("dynamics-table6", 3, "perplexity of further models with reordered tokens", _TRAINED3, _TRAINED),
+    RecipeRow("dynamics-table7", 3, "accuracy on texts with reordered tokens", _TRAINED3, _TRAINED),
+    RecipeRow("dynamics-table9", 3, "perplexity by signs of the eigenvalues, over three seeds", _TRAINED3, _TRAINED),
+    RecipeRow(
+        "dynamics-table10", 3, "perplexity without parts of the block, with reordered tokens", _TRAINED3, _TRAINED
+    ),
+    RecipeRow("dynamics-fig7", 3, "token norms through depth, without LayerNorm", _TRAINED3, _TRAINED),
+    RecipeRow("dynamics-fig8", 3, "token norms through depth, with LayerNorm", _TRAINED3, _TRAINED),
 )
 """In the order of the papers; those that are not reproduced yet come last."""
 NAMES = tuple(row.name for row in RECIPES if row.module)

@@ -122,6 +122,12 @@ def test_a_classifier_without_finite_logits_is_neither_right_nor_wrong(trained):
     assert np.isnan(right_answers(network, test.inputs, test.targets, mask=test.mask)).all()
 
 
+def test_a_size_is_that_of_the_built_model(reviews):
+    config = ClassifyConfig(**{**SMALL, "layers": ["5"]}, labelled=str(reviews))
+    sizes = [sum(part.numel() for part in STUDY.build(cell, config).parameters()) for cell in config.grid()]
+    assert STUDY.size(config).parameters == max(sizes)
+
+
 BAD = {
     "nowhere": ({"labelled": "nowhere.jsonl"}, "does not exist"),
     "pooling": ({"pooling": "max"}, "mean or last"),

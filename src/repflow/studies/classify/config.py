@@ -43,6 +43,15 @@ class ClassifyCell(Cell):
 
 
 @dataclass
+class LabelledSource:
+    """Where texts with labels are."""
+
+    labelled: str = option(
+        ENGLISH, "texts with labels: FILE.jsonl (text, label), a folder with a folder per class, or english (built in)"
+    )
+
+
+@dataclass
 @defaults(
     {
         "length": "tokens of a text, at most: its first ones",
@@ -59,15 +68,12 @@ class ClassifyCell(Cell):
     warmup=option(0.05, "share of the steps in which the rate rises; then a cosine"),
     flow_samples=option(0, "texts for flow, influence and memory of causal models; 0 for none"),
 )
-class ClassifyConfig(RowNumbers, Stacks, Length, Tokenizing, LaboratoryConfig):
+class ClassifyConfig(LabelledSource, RowNumbers, Stacks, Length, Tokenizing, LaboratoryConfig):
     """Which classifiers to train and how; the fields are the command line's options and the Result's `config`."""
 
     cell: ClassVar[type[Cell]] = ClassifyCell
     command_words: ClassVar[str] = "classify"
 
-    labelled: str = option(
-        ENGLISH, "texts with labels: FILE.jsonl (text, label), a folder with a folder per class, or english (built in)"
-    )
     folds: int = option(5, "parts of the texts, each the test of one seed in turn")
     pooling: str = option("mean", "what the class is read from: mean of the tokens, or last")
 

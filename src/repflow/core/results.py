@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,11 @@ __all__ = [
     "unique_axes",
 ]
 
+if TYPE_CHECKING:
+    _Arrays = Mapping[str, np.ndarray]
+else:
+    _Arrays = Mapping  # naming the type of its values would import numpy for every `--help`
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -45,7 +50,7 @@ class Finding:
 
 
 @dataclass(repr=False)
-class Result(Mapping[str, "np.ndarray"]):
+class Result(_Arrays):
     """What a study found: a mapping from metric name to array, with axes, configuration and provenance beside it.
 
     A name may carry a prefix: `final_norm/NAME` is the metric of the final norm's output, `norm>10/NAME` the metric

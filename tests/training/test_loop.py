@@ -188,10 +188,12 @@ def test_a_cuda_graph_gives_the_plain_steps():
     ends = []
     for graph in (False, True):
         model = network()
-        run = train(model, source(), config(device="cuda", graph=graph, deterministic=True))
+        run = train(model, source(), config(device="cuda", graph=graph, precision="float32"))
         assert run.graph is graph
         ends.append(weights(model))
-    assert_equal_bits(*ends)
+    # sums of gradients by atomic additions are in any order; AdamW's first steps are as large for small gradients
+    torch.testing.assert_close(*ends, atol=2e-4, rtol=1e-3)
+    assert not train(network(), source(), config(device="cuda", graph=True, deterministic=True)).graph
 
 
 # ---------------------------------------------------------------- callbacks and the log

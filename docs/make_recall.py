@@ -111,6 +111,38 @@ def rates() -> str:
     return table(["row", "layers", *(f"rate {rate:g}" for rate in heads)], lines)
 
 
+def confirmed() -> str:
+    """The best two rates of each row with all steps."""
+    phase = NUMBERS.get("core-confirm")
+    if phase is None or phase.get("unfinished"):
+        return NOTHING
+    rows = [
+        [cell["row"], str(cell["layers"]), f"{cell['rate']:g}", *(f"{100 * value:.1f}" for value in cell["accuracy"])]
+        for cell in phase["cells"]
+    ]
+    return table(["row", "layers", "rate", "16 pairs (%)", "32 pairs (%)", "64 pairs (%)"], rows)
+
+
+def so_far() -> str:
+    """Every seed with the most pairs, and how many seeds have half of 16 pairs right."""
+    phase = NUMBERS.get("core-seeds")
+    if phase is None:
+        return NOTHING
+    rows: dict[tuple[str, str, str], list[list[float]]] = {}
+    for cell in phase["cells"]:
+        row, layers, _, _, rate, _ = cell["cell"].split(":")
+        rows.setdefault((row, layers, rate), []).append(cell["accuracy"])
+    lines = [
+        [
+            *key,
+            ", ".join(f"{100 * accuracy[-1]:.0f}" for accuracy in seeds),
+            f"{sum(accuracy[0] > 0.5 for accuracy in seeds)} of {len(seeds)}",
+        ]
+        for key, seeds in rows.items()
+    ]
+    return table(["row", "layers", "rate", "64 pairs, each seed (%)", "seeds with half of 16 pairs right"], lines)
+
+
 PARTS = {
     "first_screen": first_screen,
     "plateau": plateau,
@@ -119,6 +151,8 @@ PARTS = {
     "accuracy": accuracy,
     "effects": effects,
     "rates": rates,
+    "confirmed": confirmed,
+    "so_far": so_far,
 }
 
 

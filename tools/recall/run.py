@@ -31,7 +31,7 @@ ROWS = {
     "single": ("right", ("one/16", "zero/16", "one+/16", "zero+/16", "none/17")),
 }
 """Initialisation and rows of the core, and of each extension."""
-LAYERS, RATES, STEPS, SEEDS = (2, 4), (0.005, 0.01, 0.02), 21_000, range(1, 6)
+LAYERS, RATES, STEPS, SEEDS = (2, 4), (0.005, 0.01, 0.02), 12_000, range(1, 6)
 PHASES = {"screen": (), "confirm": ("screen",), "seeds": ("confirm",)}
 """Phases, and those whose results each of them needs."""
 SHOWN = ("accuracy", "half_step", "loss_drop", "diverged_at", "half_reach", "kappa", "parameters", "state_bytes")

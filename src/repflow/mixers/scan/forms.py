@@ -223,7 +223,7 @@ def choose_delta(
     >>> choose_delta(one, one, one, one[..., 0], None)
     Choice(path='chunked', reason='tensors on the cpu')
     """
-    return _choose(path, v, lambda: _delta_obstacle(q, k, v, beta, log_decay, asked=path == "triton"))
+    return _choose(path, v, lambda: _delta_obstacle(q, k, v, beta, log_decay))
 
 
 def _choose(path: Path, x: Tensor, triton_obstacle: Callable[[], str | None]) -> Choice:
@@ -266,15 +266,13 @@ def _triton_obstacle(kind: str, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, 
     return supported_ssd(x, delta, A, B, C)
 
 
-def _delta_obstacle(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None, *, asked: bool
-) -> str | None:
+def _delta_obstacle(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None) -> str | None:
     """Why the Triton kernels of the delta rule should not run on these tensors; None if they may."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    from repflow.mixers.triton.delta import supported, unproven
+    from repflow.mixers.triton.delta import supported
 
-    return supported(q, k, v, beta, log_decay) or (None if asked else unproven())
+    return supported(q, k, v, beta, log_decay)
 
 
 def _check_s6(

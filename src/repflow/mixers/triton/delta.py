@@ -3,10 +3,10 @@
 Glossary: beta write strength; fades running sums of log decays.
 
 Gradients are those of the chunked form (`repflow.mixers.scan.delta`), which is matrix products already. Products of
-half-precision inputs are summed in float32. Right against the sequential reference
-in Triton's interpreter and, by benchmarks/delta_pieces_gpu.py, on an H200: 3e-3 in bfloat16, 4e-7 in float32.
+half-precision inputs are summed in float32. Right against the sequential reference in Triton's interpreter and, by
+benchmarks/delta_pieces_gpu.py, on an H200: 3e-3 in bfloat16, 4e-7 in float32.
 
-How the state kernel is cut is no matter of speed alone. Triton 3.6's ptxas (12.8) may build the descriptor of a matrix
+How the state kernel is cut decides more than its speed. Triton 3.6's ptxas (12.8) may build the descriptor of a matrix
 in shared memory from a register that by then holds an address of global memory, where two products of one loop share a
 buffer: wrong numbers, then an illegal access. Rows that are read whole, the order of the products and two stages keep
 the buffers apart; the repair uses two warps, whose products have no descriptors. After any change here run

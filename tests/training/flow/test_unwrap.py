@@ -132,7 +132,8 @@ def work(rank, folder):
     distributed.destroy_process_group()
 
 if __name__ == "__main__":
-    processes.spawn(work, (sys.argv[1],), nprocs=2)
+    # forked: each would spend seconds on imports that this one has made
+    processes.start_processes(work, (sys.argv[1],), nprocs=2, start_method="fork")
 """
 
 

@@ -85,12 +85,14 @@ def place(tmp_path):
 
 
 DRIFT = ["drift", "config:tiny.json", "--init", "default", "--length", "24"]
-SCRIPT = """
-import io, json, sys, traceback
+SERVER = """
+import io, json, os, sys, traceback
 from contextlib import redirect_stderr, redirect_stdout
+import repflow.capture.run, repflow.report.terminal.measure, repflow.studies
 from repflow.cli.main import app
-said = []
-for asked in json.load(sys.stdin):
+
+
+def answer(asked):
     out, err, code = io.StringIO(), io.StringIO(), 0
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -100,23 +102,43 @@ for asked in json.load(sys.stdin):
         except Exception:
             traceback.print_exc()
             code = 3
-    said.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(said))
+    return [code, out.getvalue(), err.getvalue()]
+
+
+for line in sys.stdin:
+    folder, asked = json.loads(line)
+    if os.fork() == 0:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        print(json.dumps([answer(one) for one in asked]), flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        print(json.dumps(None), flush=True)
 """
 
 
-def commands(tree, place, *lines):
-    """Exit code, stdout and stderr of each command line (a list) and each piece of Python, in one process."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, place))), "COLUMNS": "110"}
-    asked = json.dumps([line if isinstance(line, str) else list(map(str, line)) for line in lines])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=asked, cwd=place, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def commands(tree):
+    """Exit code, stdout and stderr of each command line (a list) and each piece of Python, in one process.
+
+    The process is forked from one that has imported the copy of the package.
+    """
+    env = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "110"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", SERVER], env=env, **pipes) as server:
+
+        def run(folder, *lines):
+            asked = [line if isinstance(line, str) else list(map(str, line)) for line in lines]
+            print(json.dumps([str(folder), asked]), file=server.stdin, flush=True)
+            said = json.loads(server.stdout.readline())
+            assert said is not None, "the process has ended before its answer"
+            return said
+
+        yield run
+        server.stdin.close()
 
 
-def test_families_mixers_and_tasks_pass_their_checks(tree, modules):
+def test_families_mixers_and_tasks_pass_their_checks(commands, modules):
     asked, expected = [], []
     for title in ("A model family", "A mixer", "A task"):
         for language, code, printed in checks(title):
@@ -124,7 +146,7 @@ def test_families_mixers_and_tasks_pass_their_checks(tree, modules):
             asked += lines
             expected += [printed] * len(lines)
     assert sum(printed is not None for printed in expected) == 3
-    said = commands(tree, modules, *asked, ["measure", "--help"])
+    said = commands(modules, *asked, ["measure", "--help"])
     for line, printed, (code, out, err) in zip(asked, expected, said, strict=False):
         assert code == 0, f"{line}: {err}"
         assert printed is None or out == printed
@@ -145,10 +167,10 @@ def test_a_family_without_its_row_is_named_by_the_check(modules, tree, monkeypat
         check_model(HarpForCausalLM(HarpConfig()))
 
 
-def test_a_laboratory_trains_resumes_and_keeps_its_models(tree, tmp_path):
+def test_a_laboratory_trains_resumes_and_keeps_its_models(commands, tmp_path):
     lines = [line.split()[1:] for _, code, _ in checks("A laboratory") for line in code.splitlines()]
     again = [*lines[1], "--json"]
-    said = commands(tree, tmp_path, *lines, again, ["report", "runs", "--out", "page.html"], ["parity", "--bits", "x"])
+    said = commands(tmp_path, *lines, again, ["report", "runs", "--out", "page.html"], ["parity", "--bits", "x"])
     codes = [code for code, _, _ in said]
     assert codes == [0] * 5 + [2], said[codes.index(next(c for c in codes if c))]
     assert said[0][1].split() == ["s6:0.002:0", "softmax_attention:0.002:0"]
@@ -162,10 +184,9 @@ def test_a_laboratory_trains_resumes_and_keeps_its_models(tree, tmp_path):
     assert "Whether small models learn to count modulo 2." in (tmp_path / "page.html").read_text()
 
 
-def test_it_has_everything_that_a_study_has(tree, place):
+def test_it_has_everything_that_a_study_has(commands, place):
     named = [*DRIFT, "--samples", "3", "--name", "one"]
     said = commands(
-        tree,
         place,
         ["drift", "--help-all"],
         named,
@@ -199,29 +220,29 @@ def test_it_has_everything_that_a_study_has(tree, place):
 
 
 KILLED = """
-import os, signal, sys, time
+import os, signal, sys
 from pathlib import Path
 from repflow.cli.main import app
 shards = Path("runs/killed/shards")
+
+
+def kill(event, _):
+    if event == "open" and shards.is_dir() and len(os.listdir(shards)) >= 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 pid = os.fork()
 if pid == 0:
-    app(sys.argv[1:] + ["killed"])
-while os.waitpid(pid, os.WNOHANG) == (0, 0) and len(list(shards.glob("*"))) < 3:
-    time.sleep(0.01)
-os.kill(pid, signal.SIGKILL)
-os.waitpid(pid, 0)
-assert len(list(shards.glob("*"))) >= 3 and not Path("runs/killed/result.json").exists()
-for name in ("killed", "whole"):
-    try:
-        app(sys.argv[1:] + [name])
-    except SystemExit as done:
-        assert not done.code, name
+    sys.addaudithook(kill)
+    app({words} + ["--name", "killed"])
+assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+assert len(os.listdir(shards)) >= 3 and not Path("runs/killed/result.json").exists()
 """
 
 
-def test_it_resumes_after_a_kill(tree, place):
-    env = {**os.environ, "PYTHONPATH": str(tree)}
-    line = [sys.executable, "-c", KILLED, *DRIFT, "--samples", "400", "--name"]
-    done = subprocess.run(line, cwd=place, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_it_resumes_after_a_kill(commands, place):
+    words = [*DRIFT, "--samples", "12"]
+    again = [[*words, "--name", name] for name in ("killed", "whole")]
+    for code, _, err in commands(place, KILLED.format(words=words), *again):
+        assert code == 0, err[-3000:]
     assert (place / "runs/killed/result.json").read_bytes() == (place / "runs/whole/result.json").read_bytes()

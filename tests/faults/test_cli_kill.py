@@ -21,7 +21,7 @@ from tests import warm
 
 FULL = os.environ.get("REPFLOW_FAULTS") == "full"
 KILLS = 100 if FULL else 2
-KILLS_PER_RUN = 4
+KILLS_PER_RUN = min(4, KILLS)
 BATCHES = 24
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 MODEL = {"model_type": "gpt_neox", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 6}

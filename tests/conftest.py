@@ -30,10 +30,26 @@ jaxtyping.jaxtyped = checked
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
-def pytest_collection_finish():
+_imported = 0
+
+
+def _keep_modules():
     """Imported modules stay: no later collection of garbage, and studies ask for many, has to walk through them."""
-    gc.collect()
-    gc.freeze()
+    global _imported
+    if len(sys.modules) != _imported:
+        _imported = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_collection_finish():
+    """What tests import at their top is most of it."""
+    _keep_modules()
+
+
+def pytest_runtest_logfinish():
+    """Models, charts and tables are imported by the first test that needs them."""
+    _keep_modules()
 
 
 def pytest_unconfigure():

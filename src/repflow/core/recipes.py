@@ -51,7 +51,7 @@ _MEMORY, _DYNAMICS = "repflow.studies.reproduce.memory", "repflow.studies.reprod
 _PIXELS = "repflow.studies.reproduce.pixels"
 _POLES, _TRAINED = "repflow.studies.reproduce.polarization", ("tiny", "lab", "paper")
 _TRAINED3 = "repflow.studies.reproduce.tokens"
-_TOKENS = "classifiers of images with reordered tokens, a planned part of the pixel laboratory"
+_IMAGES3 = "repflow.studies.reproduce.images"
 
 RECIPES = (
     RecipeRow("flow-fig1", 1, "cosine of each token between neighbouring layers", _FLOW),
@@ -96,9 +96,9 @@ RECIPES = (
     RecipeRow("recency-table1", 2, "accuracy with noise on the first or the last pixels", _PIXELS, _TRAINED),
     RecipeRow("recency-table3", 2, "accuracy with noise on further shares of the pixels", _PIXELS, _TRAINED),
     RecipeRow("dynamics-fig1", 3, "perplexity during training, by signs of the eigenvalues", _TRAINED3, _TRAINED),
-    RecipeRow("dynamics-fig2", 3, "accuracy on images during training, with reordered tokens", needs=_TOKENS),
+    RecipeRow("dynamics-fig2", 3, "accuracy on images during training, with reordered tokens", _IMAGES3, _TRAINED),
     RecipeRow("dynamics-table2", 3, "perplexity by signs of the eigenvalues", _TRAINED3, _TRAINED),
-    RecipeRow("dynamics-table3", 3, "accuracy on images with reordered tokens", needs=_TOKENS),
+    RecipeRow("dynamics-table3", 3, "accuracy on images with reordered tokens", _IMAGES3, _TRAINED),
     RecipeRow("dynamics-table6", 3, "perplexity of further models with reordered tokens", _TRAINED3, _TRAINED),
     RecipeRow("dynamics-table7", 3, "accuracy on texts with reordered tokens", _TRAINED3, _TRAINED),
     RecipeRow("dynamics-table9", 3, "perplexity by signs of the eigenvalues, over three seeds", _TRAINED3, _TRAINED),

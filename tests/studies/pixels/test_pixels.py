@@ -44,6 +44,8 @@ def test_what_a_run_has(whole):
     assert result["accuracy"].shape == (3, 2, 10)
     assert facts["regions"][-2:] == ["0:4", "60:64"]
     assert facts["ends"] == [8, 4]
+    assert facts["watched"] == [0, 1, 2, 3, 4]
+    assert result["test_accuracy_on_the_way"][:, -1] == pytest.approx(result["clean_accuracy"])
     assert facts["attack_regions"] == ["0:16", "48:64", "0:30", "34:64"]
     assert result["success"].shape == (3, 2, 4)
     assert result["influence"].shape == (3, 64)
@@ -86,12 +88,31 @@ def test_the_asymmetry_is_that_of_the_accuracies(whole):
         ("transformer", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024, "dropout": 0.1}),
         ("s4d+mean+dropout", {"dropout": 0.1, "embedding_dropout": 0.0}),
         ("rwkv", {"mixers": {"name": "rwkv4", "inner": 64}}),
+        ("mamba+mean+leaky+random", {"reorder": {"form": "whole", "blocks": "first", "order": "random"}}),
     ],
 )
 def test_frames(word, said):
     frame = parse_row(word).frame(3, 32, 1024)
     assert {key: frame[key] for key in said} == said
     assert ("mlp" in frame) == ("mlp" in said)
+
+
+@pytest.mark.parametrize("model", ["mamba/4", "mamba2/4", "h3/4", "rwkv", "s4d/4", "transformer"])
+def test_rows_that_reorder_tokens(model):
+    """In their own order nothing changes; a fixed order is that of tokens by hand, gates and outputs left in place."""
+
+    def built(parts):
+        cell = PixelCell(f"{model}+mean{parts}", 1, 8, "row", "right", 0.01, 0)
+        return STUDY.build(cell, config()).eval()
+
+    plain, tokens, stream = built(""), torch.rand(2, 64, 3), torch.randn(2, 64, 8)
+    logits = plain(tokens).logits
+    assert torch.allclose(built("+leaky+identity")(tokens).logits, logits, atol=1e-5)
+    assert not torch.allclose(built("+leaky")(tokens).logits, logits, atol=1e-5)
+    mixer, places = plain.model.blocks[0].mixer, np.random.default_rng(0).random(64).argsort()
+    inside, gate = mixer.enter(stream)
+    wanted = mixer.leave(mixer.core(inside[:, places]), gate)
+    assert torch.allclose(built("+leaky+random").model.blocks[0].mixer(stream), wanted, atol=1e-5)
 
 
 def test_the_published_initialisation_zeroes_biases_and_nothing_else():
@@ -127,6 +148,11 @@ def test_rates_of_the_strong_recipe():
         ("--rows mamba+mean+middle", "one place for the class"),
         ("--rows mamba+bath", "parts of a row"),
         ("--rows transformer/16", "without a number of states"),
+        ("--rows mamba+leaky", "a class token would be sorted along"),
+        ("--rows mamba+mean+both+leaky", "a sort has one direction"),
+        ("--rows mamba+mean+random", "add +leaky"),
+        ("--rows mamba+mean+leaky+random+identity", "one order"),
+        ("--rows mamba+mean+leaky+random+hard", "leave identity and random out"),
         ("--orders spiral", "--order row"),
         ("--inits wrong", "--inits right or published"),
         ("--optimiser weak", "--optimiser published, strong"),

@@ -36,6 +36,8 @@ def recipe_tables(rows: Sequence[RecipeRow]) -> list[RenderableType]:
     ready, planned = ([row for row in rows if bool(row.module) is there] for there in (True, False))
     tables: list[RenderableType] = []
     for title, mine, last in (("", ready, "scales"), ("not reproduced yet", planned, "needs")):
+        if not mine:
+            continue
         last_text = ""
         table = Table("recipe", "paper", "shows", last, box=box.SIMPLE, title=title or None, title_justify="left")
         for row in mine:

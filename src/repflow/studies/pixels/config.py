@@ -9,6 +9,11 @@ A row names a model and its frame:
     mamba+positions+mlp     with what the transformer has by itself
     transformer-positions   without it
     s4d+mean+dropout        dropout .1 behind every layer in place of that behind the embedding
+    mamba+mean+leaky        tokens sorted by importance in front of the first mixer, as in paper 3; +leaky+random and
+                            +leaky+identity are its controls, +hard, +descending, +gates, +restore, +all its forms
+
+`leaky` is the word that `repflow architecture` has for whole sequences sorted. Nothing leaks here: a class is of the
+whole image. A class token would be sorted along and land anywhere, so these rows read the mean over tokens.
 
 The frames are those of paper 2's code: three layers of width 32, a class token, RMS norms for mamba and mamba2 and
 LayerNorm for all others, embedding dropout .1; the transformer has learned positions, MLPs of its own width and dropout
@@ -22,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.spec.architecture import CONTROLS, OPTIONS, Numbers, parse_architecture
 from repflow.spec.corruption import PIXELS, check_regions, check_replacements
 from repflow.studies.corrupt.config import Replacing, Targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
@@ -30,7 +36,9 @@ from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_gr
 from repflow.tasks.pixels.layout import ORDERS, PixelLayout
 
 MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
-PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout")
+ORDERING = ("leaky", *CONTROLS, *OPTIONS, "all")
+"""Parts that change the order of tokens."""
+PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", *ORDERING)
 PLACES = {"first": "start", "middle": "middle"}
 INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
@@ -78,7 +86,14 @@ class Row:
             "dropout": DROPOUT if self.model == "transformer" or "dropout" in self.parts else 0.0,
         }
         frame |= {"max_position_embeddings": tokens} if "positions" in self.parts else {}
+        order = self.order()
+        frame |= {} if order is None else {"reorder": order}
         return frame | ({"mlp": "gelu", "mlp_size": width} if "mlp" in self.parts else {})
+
+    def order(self) -> dict[str, Any] | None:
+        """Options of `StackConfig.reorder`; None for tokens as they come."""
+        words = "".join(f"+{part}" for part in ORDERING if part in self.parts)
+        return parse_architecture(f"mamba{words}").order(Numbers(), language=False)
 
 
 def parse_row(word: str) -> Row:
@@ -107,7 +122,27 @@ def parse_row(word: str) -> Row:
     if "first" in parts and "both" not in parts:
         remedy = f"write {word}+both: from left to right the first token sees nothing but itself"
         raise InputError(teach("a class token in front of a model that mixes both ways", repr(word), remedy))
+    _check_order(word, parts)
     return Row(word, model, int(match["state"] or STATE), frozenset(parts))
+
+
+def _check_order(word: str, parts: set[str]) -> None:
+    """Refuse orders of tokens that a classifier of images cannot have."""
+    if not parts & set(ORDERING):
+        return
+    problems = {
+        "a form of sorting with +leaky": ("leaky" not in parts, "add +leaky: whole images are sorted"),
+        "one order": (len(parts & set(CONTROLS)) > 1, f"choose {' or '.join(CONTROLS)}"),
+        "a sort with +hard or +descending": (
+            bool(parts & {"hard", "descending"} and parts & set(CONTROLS)),
+            f"leave {' and '.join(CONTROLS)} out",
+        ),
+        "sorted tokens whose mean is read": ("mean" not in parts, "add +mean: a class token would be sorted along"),
+        "sorted tokens that are mixed one way": ("both" in parts, "leave +both out: a sort has one direction"),
+    }
+    for expected, (broken, remedy) in problems.items():
+        if broken:
+            raise InputError(teach(expected, repr(word), remedy))
 
 
 @dataclass(frozen=True)

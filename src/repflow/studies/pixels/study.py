@@ -29,6 +29,8 @@ DATA_SEED = 0
 LEVELS = 256
 CIFAR_TRAIN = 50_000
 """Training images of CIFAR-10, which need not be there for a cost to be known."""
+READINGS = 10
+"""Times that accuracy is read while a model trains."""
 
 
 class Pixels(Laboratory[PixelsConfig]):
@@ -143,6 +145,19 @@ class Pixels(Laboratory[PixelsConfig]):
         epoch = max(1, image_kind(config).train // config.batch)
         return Schedule("cosine", warmup=round(config.warmup * config.steps), stage=min(epoch, config.steps))
 
+    def watched(self, config: PixelsConfig) -> Sequence[int]:
+        """Steps at equal distances, the first and the last among them."""
+        return sorted({round(at) for at in np.linspace(0, config.steps, READINGS + 1).tolist()})
+
+    def watch(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, float]:
+        """Accuracy on the test images whose parts are replaced in the end."""
+        from repflow.studies.corrupt.classifier import Subject
+
+        test = pixel_data(config.images, config.train_images).test
+        images = test.first(min(config.test_images, len(test)))
+        subject = Subject.of(_classifier(network, cell), images, config.layout(cell.token_order))
+        return {"test_accuracy": float((subject.predictions() == images.labels).mean())}
+
     def evaluate(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, np.ndarray]:
         """Accuracy as images are, with every region replaced, influence of every token, and attacks."""
         from repflow.studies.corrupt.classifier import Subject
@@ -163,11 +178,11 @@ class Pixels(Laboratory[PixelsConfig]):
         return arrays | _attacked(subject, config, data)
 
     def prompts(self, cell: PixelCell, config: PixelsConfig) -> Prompts | None:
-        """Test images in grey, whose brightness is the token's id; None for models that mix both ways."""
+        """Test images in grey, whose brightness is the token's id; None where models mix both ways or sort."""
         from repflow.tasks.pixels.prompts import image_prompts
 
         parts = parse_row(cell.row).parts
-        if "both" in parts or (config.patch or 1) > 1:
+        if parts & {"both", "leaky"} or (config.patch or 1) > 1:
             return None
         images = pixel_data(config.images, config.train_images).test
         place = None if "mean" in parts else "middle" if "middle" in parts else "end"

@@ -64,7 +64,7 @@ def command(
     study = Path(words[0])
     check_place(out)
     trust = Trust(allow_code, trust_remote_code)
-    before = {model: config_bytes(model) for model in read_table(study, trust)["models"]}
+    before = {model: config_bytes(model) for model in read_table(study, trust).get("models", [])}
     forked = not dry_run and warm_up(scale)
     note(f"{study.name}: looking at models and cost")
     with quiet():

@@ -154,7 +154,7 @@ def _matrix_recurrence(module: Any, x: Tensor) -> Recurrence:
     if module.family == "mlstm":
         return MlstmRecurrence(module.parts(x))
     if module.family in ("gla", "hgrn2"):
-        q, k, v, log_decay = module._project(x)
+        q, k, v, log_decay = module.project(x)
         return MatrixRecurrence(q, k, v, log_decay.exp())
     q, k, v = module._project(x)
     return MatrixRecurrence(q, k, v, module._decay(x)[None, None, :, None] if module.family == "retention" else None)

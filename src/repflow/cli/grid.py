@@ -82,7 +82,7 @@ def command(
         return
     names = spread(order, scale) if scale.many and cells else frozenset()
     same = {model for model, content in before.items() if config_bytes(model) == content}
-    fresh = frozenset(cell.name for cell in cells if cell.name in names and cell.config.model in same)
+    fresh = frozenset(cell.name for cell in cells if cell.name in names and getattr(cell.config, "model", None) in same)
     raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json, fresh=fresh))
 
 

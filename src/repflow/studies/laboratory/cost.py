@@ -85,8 +85,12 @@ def estimate(lab: Method[Any], config: LaboratoryConfig) -> GridCost:
     from repflow.studies.laboratory.group import groups
 
     cells = config.grid()
-    costs = {cell.variant: model_cost(lab, cell, config) for cell in {cell.variant: cell for cell in cells}.values()}
-    parts = [[cells[place] for place in group] for group in groups(lab, config)]
+    costs, keys = {}, {}
+    for variant, cell in {cell.variant: cell for cell in cells}.items():  # each built once
+        network = lab.build(cell, config)
+        keys[variant] = lab.shape(network, cell, config)
+        costs[variant] = model_cost(lab, cell, config, network)
+    parts = [[cells[place] for place in group] for group in groups(lab, config, [keys[cell.variant] for cell in cells])]
     gpu = cpu = 0.0
     for part in parts:
         work = config.steps * sum(costs[cell.variant].work for cell in part)

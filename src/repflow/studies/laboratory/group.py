@@ -32,13 +32,21 @@ def shape_keys(lab: Method[Any], config: LaboratoryConfig) -> list[Hashable | No
     return [known[cell.variant] for cell in config.grid()]
 
 
-def groups(lab: Method[Any], config: LaboratoryConfig) -> list[list[int]]:
-    """Numbers of the cells that are trained together: equal shapes, up to `together` of them."""
+def groups(
+    lab: Method[Any], config: LaboratoryConfig, keys: Sequence[Hashable | None] | None = None
+) -> list[list[int]]:
+    """Numbers of the cells that are trained together: equal shapes, up to `together` of them.
+
+    Args:
+        lab: the laboratory.
+        config: what was asked for.
+        keys: `shape_keys` where they are known already.
+    """
     together: list[list[int]] = []
     begun: dict[Hashable, list[int]] = {}
     most: dict[Hashable, int] = {}
     cells = config.grid()
-    for number, key in enumerate(shape_keys(lab, config)):
+    for number, key in enumerate(shape_keys(lab, config) if keys is None else keys):
         if key is None:
             together.append([number])
             continue

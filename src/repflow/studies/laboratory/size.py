@@ -36,9 +36,9 @@ class ModelCost:
         return COPIES * FLOAT * self.parameters + HEADROOM * self.activations
 
 
-def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig) -> ModelCost:
-    """Cost of one model, counted on one row of its longest batch."""
-    network = lab.build(cell, config)
+def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: Any = None) -> ModelCost:
+    """Cost of one model, counted on one row of its longest batch; `network` is the model where it is built already."""
+    network = lab.build(cell, config) if network is None else network
     parameters = sum(part.numel() for part in network.parameters())
     layers, width = int(network.config.num_hidden_layers), int(network.config.hidden_size)
     row = lab.longest_row(cell, config)

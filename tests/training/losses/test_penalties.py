@@ -135,7 +135,7 @@ def test_the_gain_is_its_definition():
     ids=lambda penalty: f"{penalty.name}-{getattr(penalty, 'form', '')}",
 )
 def test_gradients_are_those_of_finite_differences(penalty):
-    hidden = HIDDEN.clone().requires_grad_()
+    hidden = HIDDEN[..., :2].clone().requires_grad_()  # each number is changed by itself
     assert torch.autograd.gradcheck(lambda h: penalty(seen(h)), (hidden,), atol=1e-7, rtol=1e-5)
     value = penalty(seen(hidden))
     value.backward()

@@ -1,6 +1,5 @@
 """Two thousand damaged files of every format are read or refused; and the watch over them can fail."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from repflow.core.errors import InputError
 from repflow.studies.engine.grid import read_study
+from tests import warm
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 
@@ -98,19 +98,15 @@ FAULTS = {
 }
 
 
-def test_a_failing_case_names_the_command_that_repeats_it():
+def test_a_failing_case_names_the_command_that_repeats_it(tmp_path):
     """Readers with a fault are put in, one after the other; the hang is one of computing, so no clock is asked."""
     code = "import sys\nfrom tests.faults import fuzz\nfuzz.SECONDS = 1\n"
     code += "sys.argv = ['fuzz', '--seed', '3', '--cases', '1']\n"
     for fault in FAULTS:
         code += f"def broken(files, folder, rng):\n    {fault}\n"
         code += "fuzz.FORMATS['config'] = broken\nprint('CODE', fuzz.main())\n"
-    environment = {**os.environ, "PYTHONPATH": f"{FUZZ.parent}:{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=3600, env=environment
-    )
-    *outputs, rest = done.stdout.split("CODE 1\n")
-    assert (len(outputs), rest) == (3, ""), done.stderr
+    *outputs, rest = "\n".join([*warm.printed(code, cwd=tmp_path), ""]).split("CODE 1\n")
+    assert (len(outputs), rest) == (3, "")
     for said, output in zip(FAULTS.values(), outputs, strict=True):
         assert said in output
         assert "again: python -m tests.faults.fuzz --seed 3 --case 0" in output

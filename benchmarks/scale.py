@@ -1,11 +1,13 @@
 """Workers: what claims cost, and what a cell costs beyond its own work.
 
 python benchmarks/scale.py claims --workers 1000 --cells 10000
+python benchmarks/scale.py counts --workers 100 --cells 10000 --before 9000
 python benchmarks/scale.py cells --cells 40 --workers 2
 
 `claims` runs the real ledger, the real heartbeat and the real way of a worker through the cells, on a real folder, with
 cells that do nothing. Simulated is that a worker has a process: two processes step 500 workers each in turn, one
 operation after the other, so that a worker that has claimed a cell publishes it only after all others had their turn.
+`counts` does the same in one process with a clock of its own and cells of 1 to 2 s: questions to the store, no times.
 `cells` runs the real command on small cells. Prints a table and a JSON object.
 """
 
@@ -35,7 +37,7 @@ from repflow.store.claims.protocol import Phase
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cells import Outcome
 from repflow.studies.scale.order import rotated
-from repflow.studies.scale.way import Way, next_move
+from repflow.studies.scale.way import Marks, Way, block_name, next_move
 from repflow.studies.scale.worker import Post
 
 SESSION, NAME = "benchmark", "study"
@@ -55,10 +57,11 @@ class Nothing:
     """Results of cells that do nothing: an empty file each."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.looks = folder, 0
 
     def placed(self, cell: str) -> bool:
         """Whether the file is there."""
+        self.looks += 1
         return (self.folder / cell).exists()
 
     def begin(self, cell: str, claim: Entry, before: Entry | None) -> Path:
@@ -113,6 +116,11 @@ class Counted(FolderPlace):
         self.asked += 1
         return super().names(key)
 
+    def delete(self, key: str) -> None:
+        """As a folder does."""
+        self.asked += 1
+        super().delete(key)
+
 
 class Turns(Heartbeat):
     """A heartbeat that beats when it is its turn, not in a thread."""
@@ -147,20 +155,18 @@ class Simulated:
         seconds: float = 0.0,
     ) -> None:
         worker = replace(new_worker(post.session), machine=f"machine {post.number}", host=f"host{post.number}")
-        self.board = Board(place, Nothing(folder), worker, post.policy)
+        self.results = Nothing(folder)
+        self.board = Board(place, self.results, worker, post.policy)
         self.board.heartbeat = Turns(place, worker, each=self.board._check_held)
         self.board.watch = Watch(place, stale=post.policy.stale, clock=clock)
         blocks = rotated(cells, post.number, post.count)
         rng = random.Random(post.number)
-        self._moves = Way(blocks, place, worker.session, claimed=self._claimed, rng=rng).moves()
+        self._moves = Way(blocks, place, worker.session, rng=rng).moves()
         self._hold: tuple[Cell, Hold] | None = None
         self._outcome: Outcome | None = None
         self._seconds = seconds
         self.finished: list[str] = []
         self.holds = False
-
-    def _claimed(self, cell: Cell) -> bool:
-        return bool(self.board.place.names(f"{CLAIMS}/{cell.name}"))
 
     def step(self) -> float | None:
         """Do one thing; returns seconds until the next one, None behind the last."""
@@ -252,7 +258,7 @@ def claims(workers: int, cells: int, processes: int, before: int = 0) -> dict[st
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         place = FolderPlace(folder / ".repflow")
-        _finish(place, folder, random.Random(0).sample(names, before))
+        finish(place, folder, names, before)
         queue: Any = multiprocessing.Queue()
         share = workers // processes
         posts = [range(at * share, (at + 1) * share) for at in range(processes)]
@@ -280,6 +286,31 @@ def claims(workers: int, cells: int, processes: int, before: int = 0) -> dict[st
     }
 
 
+def counts(workers: int, cells: int, before: int) -> dict[str, Any]:
+    """Questions to the store per claim, tenth by tenth, those with which workers begin included."""
+    names, now, asked, rng = [f"cell-{number:05d}" for number in range(cells)], [0.0], [0], random.Random(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        place = Counted(folder / ".repflow")
+        finish(place, folder, names, before)
+        place.asked, listed = 0, [Cell(name, None) for name in names]
+        posts = [Post(number, workers, SESSION) for number in range(workers)]
+        crowd = [Simulated(place, folder, post, listed, lambda: now[0], 1 + rng.random()) for post in posts]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds
+
+        simulate(crowd, lambda: now[0], sleep, lambda: asked.append(place.asked))
+        after = round((place.asked - asked[-1]) / workers, 1)
+        double = sum(_double(place, name) for name in names)
+    ends = [(len(asked) - 1) * tenth // 10 for tenth in range(11)]
+    tenths = [round((asked[end] - asked[at]) / (end - at), 1) for at, end in itertools.pairwise(ends)]
+    looks = sum(worker.results.looks for worker in crowd)
+    facts = {"workers": workers, "cells": cells, "finished_before": before, "double": double}
+    facts["results_looked_at"] = looks
+    return {**facts, "operations_per_claim_by_tenth": tenths, "operations_per_worker_after_the_last": after}
+
+
 def _costs(parts: list[list[tuple[float, float, int]]]) -> dict[str, Any]:
     """CPU time and operations of the store per claim: of the first, middle and last tenth of each process's claims."""
     costs: dict[str, Any] = {}
@@ -291,10 +322,13 @@ def _costs(parts: list[list[tuple[float, float, int]]]) -> dict[str, Any]:
     return costs
 
 
-def _finish(place: FolderPlace, folder: Path, names: list[str]) -> None:
-    """Cells that an earlier command has finished."""
+def finish(place: FolderPlace, folder: Path, names: list[str], count: int) -> None:
+    """As an earlier command leaves a study of which it has finished some cells, here and there."""
+    marks, blocks = Marks(place, "earlier"), rotated([Cell(name, None) for name in names], 0, 1)
+    block_of = {cell.name: block_name(block) for block in blocks for cell in block}
     with Board(place, Nothing(folder), new_worker("earlier"), Policy()) as board:
-        for name in names:
+        for name in random.Random(0).sample(names, count):
+            marks.go_to(block_of[name], name)
             taken = board.take(name, "digest")
             assert isinstance(taken, Hold)
             taken.finish()
@@ -360,7 +394,7 @@ def _imports() -> float:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("claims", "cells"))
+    parser.add_argument("what", choices=("claims", "counts", "cells"))
     parser.add_argument("--workers", type=int)
     parser.add_argument("--cells", type=int)
     parser.add_argument("--processes", type=int, default=2)
@@ -368,6 +402,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "claims":
         rows = claims(args.workers or 1000, args.cells or 10_000, args.processes, args.before)
+    elif args.what == "counts":
+        rows = counts(args.workers or 100, args.cells or 10_000, args.before)
     else:
         rows = cells(args.cells or 40, args.workers or 2)
     for name, value in rows.items():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
 from repflow.store.claims.attempt import is_whole
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
-from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.liveness import Worker
 from repflow.store.claims.protocol import Phase
 from repflow.store.disk import UnwritableError
@@ -143,10 +142,6 @@ class Bench:
         if outcome is not None and outcome.status == "finished" and outcome.result is None:
             return self._read(cell, progress, fresh=fresh)
         return outcome
-
-    def claimed(self, cell: Cell) -> bool:
-        """Whether anyone has claimed a cell, ever; a cheap look."""
-        return bool(self.board.place.names(f"{CLAIMS}/{cell.name}"))
 
     def work(self, cell: Cell, progress: Progress | None) -> Outcome | None:
         """Run a cell unless it is finished; a finished one is not read. None where another worker has it."""

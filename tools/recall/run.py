@@ -13,17 +13,15 @@ where `--from FOLDER` unpacks them. `--extension published` and `--extension sin
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import PausedError
 from repflow.core.results import Result
 from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
-from tools.carry import pack, unpack
+from tools.phases import phase_or_table, run_phase
 
 ROWS = {
     "core": ("right", ("none/16", "none/18", "both/16", "both+/16", "placebo/16")),
@@ -152,30 +150,13 @@ def train(options: argparse.Namespace) -> None:
     if len(earlier) < len(needed):
         raise SystemExit(f"run {needed[0]} first")
     config = config_of(options.phase, earlier, options)
-    try:
-        result = STUDY.run(config, out=options.out, name=run_name(options.phase, rows), progress=Shown())
-        print(f"{options.phase} is done")
-        for place, cell in enumerate(result.provenance["cells"]):
-            print(cell["cell"], np.round(100 * result["accuracy"][place], 1).tolist())
-    except PausedError as error:
-        print(error)
-    finally:
-        for cell in unfinished(options.out, run_name(options.phase, rows)):
+    name = run_name(options.phase, rows)
+
+    def show() -> None:
+        for cell in unfinished(options.out, name):
             print(cell)
-        if options.keep is not None:
-            print(pack(options.out, options.keep))
 
-
-class Shown:
-    """Prints what is being done."""
-
-    def __call__(self, done: int, total: int, tokens: int) -> None:
-        """Models that are done."""
-        print(f"{done} of {total} models", flush=True)
-
-    def phase(self, text: str, done: int, total: int | None) -> None:
-        """What begins."""
-        print(text, flush=True)
+    run_phase(STUDY, config, name, options, show)
 
 
 def main() -> None:
@@ -198,15 +179,7 @@ def main() -> None:
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/recall.json"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.source is not None:
-        unpack(options.source, options.out)
-    if options.phase == "table":
-        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
-        options.to.write_text(json.dumps(before | table(options.out), indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {options.to}")
-    else:
-        train(options)
+    phase_or_table(options, train, table)
 
 
 if __name__ == "__main__":

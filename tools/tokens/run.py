@@ -17,17 +17,16 @@ import argparse
 import json
 import lzma
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import PausedError
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.study import STUDY
-from tools.carry import pack, unpack
+from tools.phases import phase_or_table, run_phase
 
 SORTED = ("", "+leaky", "+chunks", "+chunks+identity", "+chunks+random")
 """Orders of tokens: as they come, the paper's, the causal one, and its two controls."""
@@ -223,30 +222,14 @@ def train(options: argparse.Namespace) -> None:
     if options.phase == "seeds" and not (options.out / screen / "result.json").exists():
         raise SystemExit(f"run {screen} first")
     config = config_of(options.phase, options, tested(options.out, screen))
-    try:
-        note(options.out, name, config)
-        STUDY.run(config, out=options.out, name=name, progress=Shown())
-        print(f"{name} is done")
-    except PausedError as error:
-        print(error)
-    finally:
+
+    def show() -> None:
         for cell in tested(options.out, name):
             seconds = f"{cell['seconds']:.1f} s" if "seconds" in cell else ""
             print(cell["cell"], cell.get("perplexity"), "leak", cell.get("leak"), seconds)
-        if options.keep is not None:
-            print(pack(options.out, options.keep))
 
-
-class Shown:
-    """Prints what is being done."""
-
-    def __call__(self, done: int, total: int, tokens: int) -> None:
-        """Models that are done."""
-        print(f"{done} of {total} models", flush=True)
-
-    def phase(self, text: str, done: int, total: int | None) -> None:
-        """What begins."""
-        print(text, flush=True)
+    note(options.out, name, config)
+    run_phase(STUDY, config, name, options, show)
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -272,16 +255,6 @@ def prepare(options: argparse.Namespace) -> None:
     data.save(options.data)
     size = sum(file.stat().st_size for file in options.data.rglob("*")) / 2**20
     print(f"wrote {options.data}: {size:.1f} MiB", json.dumps(data.facts()))
-
-
-def write(numbers: Mapping[str, Any], target: Path) -> None:
-    """One model a line."""
-    lines = []
-    for name, phase in sorted(numbers.items()):
-        head = {key: value for key, value in phase.items() if key != "cells"}
-        cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase.get("cells", []))
-        lines.append(f'"{name}": {json.dumps(head)[:-1]}, "cells": [\n{cells}]}}')
-    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def parsed() -> argparse.Namespace:
@@ -313,17 +286,10 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Prepare texts, run a phase, or gather all of them."""
     options = parsed()
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.source is not None:
-        unpack(options.source, options.out)
     if options.phase == "prepare":
         prepare(options)
-    elif options.phase == "table":
-        before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
-        write(before | table(options.out), options.to)
-        print(f"wrote {options.to}")
     else:
-        train(options)
+        phase_or_table(options, train, table)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.core.intervals import bracketed, student_interval
+from repflow.core.intervals import LEVEL, bracketed, student_interval
 
 TABLE2 = {"negative": 17.26, "mixed": 16.84, "positive": 16.71}
 TABLE9 = {"negative": (17.28, 0.02), "mixed": (16.82, 0.02), "positive": (16.66, 0.05)}
@@ -97,23 +97,27 @@ class RowValues:
                 own[int(seed)] = float(value)
         return cls(table)
 
-    def less(self, row: str, other: str, base: RowValues | None = None) -> Difference:
+    def less(self, row: str, other: str, base: RowValues | None = None, *, tests: int = 1) -> Difference:
         """One row less another on the seeds that both have.
 
         Args:
             row: its values are taken here.
             other: the row to subtract.
             base: where those of the other row are, if not here.
+            tests: of which this is one, each at an equal part of the level.
 
         >>> rows = RowValues({"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 2.0, 1: 2.1, 2: 2.2}})
         >>> round(rows.less("a", "b").mean, 3), rows.less("a", "b").below, rows.less("a", "c").below
         (-1.0, True, None)
+        >>> near = RowValues({"a": {0: 1.0, 1: 1.1, 2: 1.3}, "b": {0: 1.4, 1: 1.6, 2: 1.6}})
+        >>> near.less("a", "b").below, near.less("a", "b", tests=10).below
+        (True, None)
         """
         mine, theirs = self.values.get(row, {}), (self if base is None else base).values.get(other, {})
         seeds = sorted(mine.keys() & theirs.keys())
         if not seeds:
             return Difference(np.nan, np.nan, np.nan, 0)
-        band = student_interval([mine[seed] - theirs[seed] for seed in seeds])
+        band = student_interval([mine[seed] - theirs[seed] for seed in seeds], level=1 - (1 - LEVEL) / tests)
         return Difference(float(band.mean), float(band.low), float(band.high), len(seeds))
 
     def perplexity(self, row: str) -> str:

@@ -218,7 +218,7 @@ def _tiles(v: Tensor, tiles: Tiles | None) -> Tiles:
     batch, _, heads, size = v.shape
     tiles = tiles or Tiles()
     if v.dtype != torch.bfloat16:
-        tiles = Tiles(values=32, warps=8, stages=1)  # of 16 values ptxas makes wrong numbers
+        tiles = Tiles(values=32, warps=8, stages=1)  # wider heads cut into 16 values came out wrong on a GPU
     values = min(tiles.values, power(size, 16))
     while values > 32 and batch * heads * ceil_div(size, values) < FILL:
         values //= 2

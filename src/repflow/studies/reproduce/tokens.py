@@ -208,12 +208,13 @@ def _throughout() -> Iterator[Statement]:
 
 
 def _lower_throughout(result: Result, row: str, other: str) -> Reading:
-    """At every reading behind the first, which is before training."""
+    """At every reading behind the first, which is before training; each has its part of the level."""
     steps = result.provenance["architecture"]["watched"]
+    tests = sum(step > 0 for step in steps)
     sides, parts = [], []
     for place, step in enumerate(steps):
         if step:
-            apart = values_of(result, "perplexity_on_the_way", place).less(row, other)
+            apart = values_of(result, "perplexity_on_the_way", place).less(row, other, tests=tests)
             sides.append(apart.below)
             parts.append(f"step {step:,} {apart.words()}")
     return Reading("; ".join(parts), False if False in sides else True if sides and all(sides) else None)

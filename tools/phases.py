@@ -1,0 +1,83 @@
+"""What the studies in carried parts share: one phase trained as far as the time allows, and the file of its numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from repflow.core.errors import PausedError
+from repflow.studies.laboratory.config import LaboratoryConfig
+from repflow.studies.laboratory.study import Laboratory
+from tools.carry import pack, unpack
+
+
+class Shown:
+    """Prints what is being done."""
+
+    def __call__(self, done: int, total: int, tokens: int) -> None:
+        """Models that are done."""
+        print(f"{done} of {total} models", flush=True)
+
+    def phase(self, text: str, done: int, total: int | None) -> None:
+        """What begins."""
+        print(text, flush=True)
+
+
+def run_phase(
+    study: Laboratory[Any],
+    config: LaboratoryConfig,
+    name: str,
+    options: argparse.Namespace,
+    show: Callable[[], None],
+) -> None:
+    """Train, then show what is tested and pack it with `--keep`, also where the time was up or training failed.
+
+    Args:
+        study: laboratory that trains.
+        config: models of the phase.
+        name: of its run.
+        options: of the command line: out, keep.
+        show: prints the models that are tested.
+    """
+    try:
+        study.run(config, out=options.out, name=name, progress=Shown())
+        print(f"{name} is done")
+    except PausedError as error:
+        print(error)
+    finally:
+        show()
+        if options.keep is not None:
+            print(pack(options.out, options.keep))
+
+
+def phase_or_table(
+    options: argparse.Namespace,
+    train: Callable[[argparse.Namespace], None],
+    table: Callable[[Path], Mapping[str, Any]],
+) -> None:
+    """Unpack what `--from` names, then train a phase, or add the numbers of all of them to the file `--to`."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.source is not None:
+        unpack(options.source, options.out)
+    if options.phase != "table":
+        train(options)
+        return
+    before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
+    write_numbers({**before, **table(options.out)}, options.to)
+    print(f"wrote {options.to}")
+
+
+def write_numbers(numbers: Mapping[str, Any], target: Path) -> None:
+    """One model a line; what is not a phase stands as it is."""
+    lines = []
+    for name, phase in sorted(numbers.items()):
+        if isinstance(phase, dict) and "cells" in phase:
+            head = json.dumps({key: value for key, value in phase.items() if key != "cells"})[1:-1]
+            cells = ",\n".join(f"  {json.dumps(cell)}" for cell in phase["cells"])
+            lines.append(f'"{name}": {{{head}{", " if head else ""}"cells": [\n{cells}]}}')
+        else:
+            lines.append(f'"{name}": {json.dumps(phase)}')
+    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -55,7 +55,7 @@ def measured(**options):
     config = CorruptConfig(
         samples=COUNT, replace=["normal", "same", "other", "mean", "target:2"], regions=["0:4", "12:16"], **options
     )
-    return study.image_result(config, own, Memory(), None)
+    return study.STUDY.compute(study.CorruptJob(config, {}, None, 10, subject=own), Memory(), None)
 
 
 class Memory:
@@ -105,7 +105,7 @@ def test_a_model_that_reads_the_last_token_alone(monkeypatch):
 def test_attacks_through_the_last_token_alone(monkeypatch):
     monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
     config = AttackConfig(samples=COUNT, regions=["0:4", "12:16"], targets=["1", "3"], draws=2)
-    result = attack.attack_result(config, subject(), Memory(), None)
+    result = attack.STUDY.compute(study.CorruptJob(config, {}, None, 4, subject=subject()), Memory(), None)
     assert result["success"].tolist() == [[0, 1], [0, 1]]
     assert result["base_rate"].tolist() == [0, 0]
     assert result["random_pair"].tolist() == [[0, 0], [0, 0]]  # of images of other classes none names the target

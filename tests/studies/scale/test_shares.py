@@ -4,16 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from repflow.cli.main import app
 from repflow.core.errors import InputError
+from repflow.models import StackConfig, StackForSequenceClassification
 from repflow.store import RunFolder, load_result
 from repflow.store.claims.attempt import OWN
 from repflow.store.claims.board import Policy
 from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.place import FolderPlace
 from repflow.store.merge import merge_runs
+from repflow.studies.architecture.config import ArchitectureConfig
+from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.spot import SHARES, spot_of
 from repflow.studies.engine.table import study_for
@@ -33,9 +37,41 @@ def measure(**more):
 
 
 def probe():
-    return ProbeConfig(
-        model="zoo:gpt-neox", task="kvpr", length=160, samples=30, batch_size=4, seeds=2, epochs=5, twin="default"
-    )
+    """With answers and the lens, which follow when the states are together."""
+    return ProbeConfig(model="zoo:gpt-neox", task="kvpr", length=150, samples=20, batch_size=4, seeds=1, epochs=2)
+
+
+def big_probe():
+    """One of 20,000 prompts, as docs/benchmarks.md has it, with 400 of them; its random twin is read by shares too."""
+    small = {"length": 16, "samples": 400, "batch_size": 64, "epochs": 5}
+    return ProbeConfig(model="a", task="recall", seeds=3, twin="default", **small)
+
+
+def corrupt(**more):
+    options = {"task": "random", "regions": ["windows:4", "last:2"], "replace": ["random", "other"]}
+    return CorruptConfig(**{"model": "a", "length": 13, "samples": 5, **options, **more})
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A classifier of small images."""
+    config = StackConfig(
+        mixers=[{"name": "s6", "state": 4}], hidden_size=8, vocab_size=257, input_channels=1, input_range=[0, 1],
+        num_labels=10, class_token="end", pixel_layout={"order": "row", "grey": True},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    StackForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
+    return {"model": str(tmp_path / "classifier"), "images": "drawn:8", "samples": 12, "regions": ["last:8", "0:8"]}
+
+
+def architecture():
+    small = {"layers": ["1"], "widths": ["16"], "lengths": ["8"], "steps": 2, "batch": 2, "readings": 1}
+    more = {"reading_tokens": 40, "leak_positions": 4, "held_out_share": 0.1, "flow_samples": 0}
+    return ArchitectureConfig(rows=["mamba", "transformer"], keep_models=True, **small, **more)
+
+
+def recall():
+    return tiny(rows=["none/4", "ssd/4"], keep_models=True, flow_samples=0)
 
 
 def serial(config, out):
@@ -57,14 +93,32 @@ def same_bytes(one, other):
         assert (one / NAME / name).read_bytes() == (other / NAME / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("request_of", [measure, probe], ids=["measure", "probe"])
-def test_shares_of_prompts_make_the_same_bytes(shop, tmp_path, monkeypatch, request_of):
+@pytest.mark.parametrize("request_of", [measure, probe, big_probe, corrupt])
+def test_shares_of_a_run_make_the_same_bytes(shop, tmp_path, monkeypatch, request_of):
+    """Of prompts, and of what is replaced in them."""
     monkeypatch.chdir(shop)
-    serial(request_of(), tmp_path / "serial")
-    order = divided(request_of(), tmp_path / "shared")
-    assert [len(stage.cells) for stage in order.stages()] == [3, 1]
-    tallies = by_workers(order)
-    assert [tally.finished for tally in tallies] == [3, 1]
+    make_the_same_bytes(request_of(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(CorruptConfig, {"replace": ["normal"], "influence": 2}), (AttackConfig, {"targets": ["dots"]})],
+)
+def test_shares_of_replaced_pixels_make_the_same_bytes(tmp_path, images, kind, options):
+    make_the_same_bytes(kind(**images, **options), tmp_path, split=2)
+
+
+def make_the_same_bytes(config, tmp_path, split=3):
+    serial(config, tmp_path / "serial")
+    order = divided(config, tmp_path / "shared", split)
+    assert [len(stage.cells) for stage in order.stages()] == [split, 1]
+    shares, whole = order.stages()
+    first = work(shares, POST)
+    folders = [spot_of(order.folder, share).target / "shards" for share in order.cells[0].shares()]
+    names = [path.name for folder in folders for path in folder.iterdir()]
+    assert len(names) == len(set(names)) >= split  # nothing is computed twice
+    second = work(whole, POST)
+    assert [(tally.finished, tally.failed) for tally in (first, second)] == [(split, 0), (1, 0)]
     same_bytes(tmp_path / "serial", tmp_path / "shared")
     assert not (tmp_path / "shared" / OWN / SHARES).exists()
     assert [len(stage.cells) for stage in order.stages()] == [1]  # nothing is done again
@@ -126,8 +180,9 @@ def test_shares_of_two_requests_are_not_mixed(tmp_path):
         merge_runs([], tmp_path, "whole")
 
 
-def test_groups_of_a_laboratory_are_trained_by_different_workers(tmp_path):
-    config = tiny(rows=["none/4", "ssd/4"], keep_models=True, flow_samples=0)
+@pytest.mark.parametrize("request_of", [recall, architecture])
+def test_groups_of_a_laboratory_are_trained_by_different_workers(tmp_path, request_of):
+    config = request_of()
     serial(config, tmp_path / "serial")
     order = divided(config, tmp_path / "shared", split=1)
     assert [len(stage.cells) for stage in order.stages()] == [2, 1]

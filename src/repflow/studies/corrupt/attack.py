@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,8 @@ from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import PAPER, RANDOM_PAIR, TARGET, Region, parse_regions, scaled_region
 from repflow.studies.corrupt.config import AttackConfig, check, names
-from repflow.studies.corrupt.study import CorruptJob, ImageStudy
+from repflow.studies.corrupt.piece import Piece
+from repflow.studies.corrupt.study import CLEAN, CorruptJob, ImageStudy
 from repflow.studies.corrupt.summary import region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
@@ -58,9 +61,20 @@ class Attack(ImageStudy):
         config = replace(config, task="pixels")
         return CorruptJob(config, {}, None, len(regions) * len(targets), subject=subject)
 
-    def compute(self, job: CorruptJob, sink: Sink, progress: Progress | None) -> Result:
+    def pieces(self, job: CorruptJob) -> Sequence[Piece]:
         """Target after target, region after region."""
-        return attack_result(job.config, job.subject, sink, progress)
+        config, subject = job.config, job.subject
+        tokens = len(subject.images.labels) * subject.tokens
+        pieces = [Piece(CLEAN, lambda: {"named": subject.predictions()}, tokens)]
+        for target in _targets(config, subject):
+            for region in _regions(config, subject):
+                read = partial(_hits, config, subject, target, region)
+                pieces.append(Piece(_shard(target, region), read, 2 * config.draws * tokens))
+        return pieces
+
+    def assembled(self, job: CorruptJob, sink: Sink) -> Result:
+        """By target and region."""
+        return attack_result(job.config, job.subject, sink)
 
     def passes(self, config: AttackConfig, tokens: int) -> int:
         """Regions times targets, ten by default, each by the target's pixels and by others."""
@@ -92,23 +106,18 @@ def _targets(config: AttackConfig, subject: Subject) -> list[int]:
     return targets
 
 
-def attack_result(config: AttackConfig, subject: Subject, sink: Sink, progress: Progress | None) -> Result:
+def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
     """Success rates by target and region, with base rates and random pairs."""
     from repflow.core.results import Result
 
     regions, targets, labels = _regions(config, subject), _targets(config, subject), subject.images.labels
-    if not sink.has("clean"):
-        sink.keep("clean", {"named": subject.predictions()}, {"samples": []})
-    clean = sink.load("clean")["named"]
+    clean = sink.load(CLEAN)["named"]
     hits: dict[str, Any] = {kind: np.empty((len(targets), len(regions), len(labels))) for kind in (TARGET, RANDOM_PAIR)}
     for place, target in enumerate(targets):
         for number, region in enumerate(regions):
-            own = _hits(config, subject, sink, target, region)
+            own = sink.load(_shard(target, region))
             for kind, part in hits.items():
                 part[place, number] = own[kind].mean(0)
-            if progress is not None:
-                done = place * len(regions) + number + 1
-                progress(done, len(targets) * len(regions), 2 * done * config.draws * len(labels) * subject.tokens)
     base = (clean == np.array(targets)[:, None]).astype(np.float64)
     others = labels != np.array(targets)[:, None]
     arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
@@ -116,17 +125,18 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink, progress: 
     return Result(arrays, axes, {}, _facts(config, subject, clean))
 
 
-def _hits(config: AttackConfig, subject: Subject, sink: Sink, target: int, region: Region) -> dict[str, np.ndarray]:
+def _shard(target: int, region: Region) -> str:
+    return f"target-{target}-{region.start}-{region.end}"
+
+
+def _hits(config: AttackConfig, subject: Subject, target: int, region: Region) -> dict[str, np.ndarray]:
     """Whether the target is named (draw, image), where it lends the pixels and where another class does."""
-    shard = f"target-{target}-{region.start}-{region.end}"
-    if not sink.has(shard):
-        arrays = {}
-        for kind in (TARGET, RANDOM_PAIR):
-            draws = range(config.draws)
-            named = [subject.replaced(region, kind, seed=config.seed, draw=draw, target=target) for draw in draws]
-            arrays[kind] = (np.stack(named) == target).astype(np.uint8)
-        sink.keep(shard, arrays, {"samples": []})
-    return sink.load(shard)
+    arrays = {}
+    for kind in (TARGET, RANDOM_PAIR):
+        draws = range(config.draws)
+        named = [subject.replaced(region, kind, seed=config.seed, draw=draw, target=target) for draw in draws]
+        arrays[kind] = (np.stack(named) == target).astype(np.uint8)
+    return arrays
 
 
 def _arrays(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,10 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
 from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names
+from repflow.studies.corrupt.piece import Piece, keep_pieces
 from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names
-from repflow.studies.engine.phase import tell
 from repflow.studies.engine.study import ONE, Job, Study
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.studies.corrupt.classifier import Subject
+    from repflow.studies.engine.cell import Share
+    from repflow.studies.engine.sink import RunSink
 
+CLEAN, INFLUENCE = "clean", "influence"
 EXAMPLES = 2
 """Images that are kept before and after."""
 
@@ -78,17 +83,43 @@ class ImageStudy(Study[Any, CorruptJob]):
         """Of the classifier, which is none of the engine's models."""
         return {} if job.subject is None else {ONE: job.subject.classifier.identity()}
 
+    def compute(self, job: CorruptJob, sink: Sink, progress: Progress | None) -> Result:
+        """Piece after piece, each kept as soon as it is read."""
+        keep_pieces(self.pieces(job), sink, job.total, progress)
+        return self.assembled(job, sink)
+
+    def shares(self, config: Corrupted, split: int) -> int:
+        """Regions and their replacements can be divided at will."""
+        return max(1, min(split, self.passes(config, _tokens(config))))
+
+    def share(self, job: CorruptJob, sink: RunSink, share: Share, progress: Progress | None) -> None:
+        """Read the pieces of a share."""
+        keep_pieces(self.pieces(job), sink, job.total, progress, share)
+
+    def pieces(self, job: CorruptJob) -> Sequence[Piece]:
+        """What is to be read."""
+        raise NotImplementedError
+
+    def assembled(self, job: CorruptJob, sink: Sink) -> Result:
+        """The result of all pieces."""
+        raise NotImplementedError
+
     def reads(self, config: Corrupted) -> tuple[int, int]:
         """Images or prompts with every region replaced, and their tokens, roughly."""
-        side = config.images.partition(":")[2] if config.images.startswith("drawn:") else ""
-        pixels = (int(side) if side.isdecimal() else 32) ** 2 // (config.patch or 1) ** 2
-        tokens = pixels if config.task in (AUTO, "pixels") else config.length
+        tokens = _tokens(config)
         passes = config.draws * self.passes(config, tokens) + 1
         return config.samples * passes, config.samples * passes * tokens
 
     def passes(self, config: Any, tokens: int) -> int:
         """Times that all images or prompts are read with something replaced."""
         raise NotImplementedError
+
+
+def _tokens(config: Corrupted) -> int:
+    """Of an image or a prompt, as far as the request says."""
+    side = config.images.partition(":")[2] if config.images.startswith("drawn:") else ""
+    pixels = (int(side) if side.isdecimal() else 32) ** 2 // (config.patch or 1) ** 2
+    return pixels if config.task in (AUTO, "pixels") else config.length
 
 
 class Corrupt(ImageStudy):
@@ -135,13 +166,21 @@ class Corrupt(ImageStudy):
         parse_regions(config.regions, prompts.lengths[0])
         return CorruptJob(config, models, prompts, len(prompts), answers=answers)
 
-    def compute(self, job: CorruptJob, sink: Sink, progress: Progress | None) -> Result:
-        """Region after region, each kept as soon as it is read."""
+    def pieces(self, job: CorruptJob) -> Sequence[Piece]:
+        """Every replacement of every region."""
+        if job.subject is None:
+            from repflow.studies.corrupt.text import text_pieces
+
+            return text_pieces(job.config, job.model, job.prompts, job.answers)
+        return image_pieces(job.config, job.subject)
+
+    def assembled(self, job: CorruptJob, sink: Sink) -> Result:
+        """By replacement and region."""
         if job.subject is None:
             from repflow.studies.corrupt.text import text_result
 
-            return text_result(job.config, job.model, job.prompts, job.answers, sink, progress)
-        return image_result(job.config, job.subject, sink, progress)
+            return text_result(job.config, job.prompts, sink)
+        return image_result(job.config, job.subject, sink)
 
     def passes(self, config: CorruptConfig, tokens: int) -> int:
         """Regions times replacements."""
@@ -153,27 +192,35 @@ class Corrupt(ImageStudy):
         return names(config, self.name)
 
 
-def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: Progress | None) -> Result:
+def image_pieces(config: CorruptConfig, subject: Subject) -> list[Piece]:
+    """Classes that are named: of images as they are, and with each region replaced; then influence."""
+    tokens = len(subject.images.labels) * subject.tokens
+    pieces = [Piece(CLEAN, lambda: {"named": subject.predictions()}, tokens)]
+    pieces += [
+        Piece(_shard(kind, region), partial(_drawn, config, subject, region, kind), config.draws * tokens)
+        for kind in config.replace
+        for region in parse_regions(config.regions, subject.tokens)
+    ]
+    if config.influence:
+        pieces.append(Piece(INFLUENCE, lambda: {INFLUENCE: subject.influence(config.influence)}, 0))
+    return pieces
+
+
+def _shard(kind: str, region: Region) -> str:
+    return f"{kind.replace(':', '-')}-{region.start}-{region.end}"
+
+
+def _drawn(config: CorruptConfig, subject: Subject, region: Region, kind: str) -> dict[str, np.ndarray]:
+    return {"named": subject.drawn(region, kind, seed=config.seed, draws=config.draws)}
+
+
+def image_result(config: CorruptConfig, subject: Subject, sink: Sink) -> Result:
     """Accuracy and drops by replacement and region."""
     from repflow.core.results import Result
 
     regions, labels = parse_regions(config.regions, subject.tokens), subject.images.labels
-    total = len(config.replace) * len(regions)
-    tell(progress, "images as they are")
-    if not sink.has("clean"):
-        sink.keep("clean", {"named": subject.predictions()}, {"samples": []})
-    clean = sink.load("clean")["named"]
-    named = np.empty((len(config.replace), len(regions), config.draws, len(labels)), dtype=np.int64)
-    for place, kind in enumerate(config.replace):
-        for number, region in enumerate(regions):
-            shard = f"{kind.replace(':', '-')}-{region.start}-{region.end}"
-            if not sink.has(shard):
-                own = subject.drawn(region, kind, seed=config.seed, draws=config.draws)
-                sink.keep(shard, {"named": own}, {"samples": []})
-            named[place, number] = sink.load(shard)["named"]
-            if progress is not None:
-                done = place * len(regions) + number + 1
-                progress(done, total, done * config.draws * len(labels) * subject.tokens)
+    clean = sink.load(CLEAN)["named"]
+    named = np.array([[sink.load(_shard(kind, region))["named"] for region in regions] for kind in config.replace])
     right = (named == labels).mean(2)
     arrays, axes = accuracy_arrays((clean == labels).astype(np.float64), right, chance_of(labels))
     classes = len(subject.images.classes)
@@ -182,9 +229,7 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink, progress: 
     arrays["predicted_clean"], axes["predicted_clean"] = shares(clean, classes), ("class",)
     arrays["examples"], axes["examples"] = _examples(config, subject, regions)
     if config.influence:
-        if not sink.has("influence"):
-            sink.keep("influence", {"influence": subject.influence(config.influence)}, {"samples": []})
-        arrays["influence"], axes["influence"] = geometric_mean(sink.load("influence")["influence"]), ("token",)
+        arrays[INFLUENCE], axes[INFLUENCE] = geometric_mean(sink.load(INFLUENCE)[INFLUENCE]), ("token",)
     return Result(arrays, axes, {}, _facts(config, subject, regions, clean == labels))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +24,17 @@ from repflow.interventions.corruption import fill_ids
 from repflow.metrics.meter import on_device
 from repflow.spec.corruption import Region, parse_regions
 from repflow.studies.corrupt.config import CorruptConfig
+from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.summary import region_facts
 from repflow.studies.engine.prompts import make_prompts, padding_ids, prompt_facts
 from repflow.tasks import Encoder, Prompts
 from repflow.tasks.prompt import Prompt
 
 if TYPE_CHECKING:
-    from repflow.capture.run import Progress, Sink
+    from repflow.capture.run import Sink
     from repflow.models import Model
 
+CLEAN = "clean"
 TOKENS = 1 << 14
 AXES = ("replacement", "region", "sample")
 
@@ -86,36 +89,37 @@ def _nothing(*_: Any) -> None:
     """States on the way are not needed."""
 
 
-def text_result(
-    config: CorruptConfig,
-    model: Model,
-    prompts: Prompts,
-    answers: Sequence[int],
-    sink: Sink,
-    progress: Progress | None,
-) -> Result:
-    """Log-odds before, and their change by replacement, region and prompt."""
+def text_pieces(config: CorruptConfig, model: Model, prompts: Prompts, answers: Sequence[int]) -> list[Piece]:
+    """Log-odds of prompts as they are, and with each region replaced."""
     ids = np.array([prompt.ids for prompt in prompts])
     vocabulary = np.setdiff1d(np.arange(model.vocab_size), padding_ids(model))
-    if not sink.has("clean"):
-        sink.keep("clean", {"log_odds": log_odds(model, ids, answers)}, {"samples": list(range(len(ids)))})
-    clean = sink.load("clean")["log_odds"]
+
+    def replaced(region: Region, kind: str) -> dict[str, np.ndarray]:
+        draws = range(config.draws)
+        odds = [_replaced(model, ids, answers, region, kind, vocabulary, config.seed, draw) for draw in draws]
+        return {"log_odds": np.mean(odds, 0)}
+
+    places = tuple(range(len(ids)))
+    pieces = [Piece(CLEAN, lambda: {"log_odds": log_odds(model, ids, answers)}, ids.size, places)]
+    pieces += [
+        Piece(_shard(kind, region), partial(replaced, region, kind), config.draws * ids.size)
+        for kind in config.replace
+        for region in parse_regions(config.regions, ids.shape[1])
+    ]
+    return pieces
+
+
+def _shard(kind: str, region: Region) -> str:
+    return f"{kind}-{region.start}-{region.end}"
+
+
+def text_result(config: CorruptConfig, prompts: Prompts, sink: Sink) -> Result:
+    """Log-odds before, and their change by replacement, region and prompt."""
+    ids = np.array([prompt.ids for prompt in prompts])
     regions = parse_regions(config.regions, ids.shape[1])
-    change = np.empty((len(config.replace), len(regions), len(ids)))
-    for place, kind in enumerate(config.replace):
-        for number, region in enumerate(regions):
-            shard = f"{kind}-{region.start}-{region.end}"
-            if not sink.has(shard):
-                odds = [
-                    _replaced(model, ids, answers, region, kind, vocabulary, config.seed, d)
-                    for d in range(config.draws)
-                ]
-                sink.keep(shard, {"log_odds": np.mean(odds, 0)}, {"samples": []})
-            change[place, number] = sink.load(shard)["log_odds"] - clean
-            if progress is not None:
-                done = (place * len(regions) + number + 1) * len(ids) // (len(config.replace) * len(regions))
-                progress(done, len(ids), done * ids.shape[1])
-    arrays = {"log_odds_change": change, "clean_log_odds": clean}
+    clean = sink.load(CLEAN)["log_odds"]
+    odds = [[sink.load(_shard(kind, region))["log_odds"] for region in regions] for kind in config.replace]
+    arrays = {"log_odds_change": np.array(odds) - clean, "clean_log_odds": clean}
     axes: dict[str, Any] = {"log_odds_change": AXES, "clean_log_odds": ("sample",)}
     band = student_interval(clean)
     about = {"tokens": ids.shape[1], "prompts": len(ids), "answer": _answer_words(prompts)}

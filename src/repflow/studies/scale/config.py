@@ -17,7 +17,7 @@ class ScaleConfig:
 
     workers: int | None = option(None, "processes that share the cells; with GPUs by default one per GPU")
     per_gpu: int = option(1, "workers on each GPU")
-    split: int = option(1, "shares into which the prompts of each measure or probe are divided")
+    split: int = option(1, "shares into which prompts of each measure or probe, replacements of corrupt are divided")
     threads: int | None = option(None, "CPU threads of each worker; default: all divided by the workers")
     engine: str = option("local", "who starts workers: local (processes here), ray, slurm")
     address: str | None = option(None, "Ray cluster to join, such as HOST:6379; default: one started here")

@@ -15,10 +15,10 @@ import numpy as np
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
 from repflow.dynamics.rates import REGIMES, fit_rates
-from repflow.papers.tokens import IDENTITY, LEAKY, NAMES, TABLE6, TABLE10, RowValues
-from tools.tokens.claims import CLAIMS, Study, course, read_study
+from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
+from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
 from tools.tokens.run import PARTS as STUDIED
-from tools.tokens.run import SEEDS, score, screened_row
+from tools.tokens.run import score, screened_row
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "tokens.md"
@@ -45,7 +45,7 @@ def status() -> str:
     """What was run of every part."""
     rows = []
     for part in STUDIED:
-        for name, words in (("screen", "rates"), ("seeds", f"{len(SEEDS)} seeds")):
+        for name, words in (("screen", "rates"), ("seeds", "seeds")):
             known = phase(f"{part}-{name}")
             if known is None:
                 rows.append([WORDS[part], words, NOTHING, "–", "–"])
@@ -54,6 +54,73 @@ def status() -> str:
             done = f"{len(known['cells'])} of {known['models']} models"
             rows.append([WORDS[part], words, done, f"{facts['steps']:,}", str(facts["device"])])
     return table(["part", "phase", "trained and tested", "steps", "on"], rows)
+
+
+def sizes() -> str:
+    """Sizes of what was trained."""
+    kinds = {}
+    for name, known in NUMBERS.items():
+        for cell in known["cells"]:
+            kinds[cell["layers"], cell["width"], cell["length"], known["facts"]["batch"]] = name
+    if not kinds:
+        return "4 layers of width 128, windows of 256 tokens, 64 of them a step"
+    words = [
+        f"{layers} layers of width {width}, windows of {length} tokens, {batch} of them a step"
+        for layers, width, length, batch in kinds
+    ]
+    return "; ".join(words)
+
+
+def answers() -> str:
+    """The questions of the page, answered by the numbers that are there."""
+    study = read_study(NUMBERS)
+    signs, leaks, helps, regimes = [NOT_RUN], [NOT_RUN], [NOT_RUN], [NOT_RUN]
+    if study is not None:
+        loss, whole, prefix = study.loss, study.of("whole_loss"), study.of("prefix_loss")
+        pairs = (("positive", "mixed"), ("mixed", "negative"), ("positive", "negative"))
+        signs = [f"{a} against {b} {told(loss.less(*(f'mamba+{kind}+scaled' for kind in (a, b))))}" for a, b in pairs]
+        models = {model: name for model, name in NAMES.items() if f"{model}{LEAKY}" in whole.values}
+        leaks = [f"{name}: {leaked(whole, prefix, f'{m}{LEAKY}', f'{m}{IDENTITY}')}" for m, name in models.items()]
+        helps = [
+            f"{name}: against tokens as they come {told(loss.less(f'{m}{CAUSAL}', m))}, against a fixed random order "
+            f"{told(loss.less(f'{m}{CAUSAL}', f'{m}{RANDOM}'))}"
+            for m, name in NAMES.items()
+            if f"{m}{CAUSAL}" in loss.values
+        ]
+        regimes = [
+            f"{row} {fit_rates(values).followed or 'none of them'}"
+            for row in STUDIED["norms"].rows
+            if "-norm" in row and (values := course(study, row)) is not None
+        ]
+    asked = {
+        "Does the sign matter at equal scale?": signs,
+        "How much of the gain of sorting is leak?": leaks,
+        "Does causal sorting help at all?": helps,
+        "Which of the three rates do trained models without norms follow, block by block?": regimes,
+    }
+    return "\n".join(f"- **{question}** {'; '.join(words) or NOT_RUN}." for question, words in asked.items())
+
+
+def told(apart: Difference) -> str:
+    """A difference, and what its interval shows; where it shows none, how large it could still be."""
+    if apart.seeds < 3:
+        return f"{apart.words()} (open)"
+    if apart.below is None:
+        most = 100 * float(np.expm1(max(abs(apart.low), abs(apart.high))))
+        return f"{apart.words()} (open; a difference of {most:.1f} % would fit)"
+    return f"{apart.words()} ({'lower' if apart.below else 'higher'})"
+
+
+def leaked(whole: RowValues, prefix: RowValues, sorts: str, keeps: str) -> str:
+    """What sorting whole sequences gains at the tested positions, and what of it is left with the prefix alone."""
+    gain, left = whole.less(sorts, keeps), prefix.less(sorts, keeps, whole)
+    if not gain.below:
+        return f"{gain.nats()} with the whole sequence, so no gain is shown"
+    words = f"{gain.nats()} with the whole sequence, {left.nats()} with the prefix alone"
+    if left.below is None:
+        return f"{words}: what is left of the gain is open"
+    share = f"{left.mean / gain.mean:.0%}" if left.below else "nothing"
+    return f"{words}: {share} of the gain is left"
 
 
 def claims(core: bool) -> str:
@@ -77,9 +144,12 @@ def perplexity() -> str:
     for row in loss.values:
         mine = [cell for cell in study.cells if cell["row"] == row]
         reads = "its future" if "+leaky" in row else "its past"
-        numbers = [loss.perplexity(row), wiki.perplexity(row), f"{mine[0]['rate']:g}", str(len(mine))]
+        read = wiki.perplexity(row) if any(len(cell.get("perplexity") or []) > 1 for cell in mine) else "–"
+        numbers = [loss.perplexity(row), read, f"{mine[0]['rate']:g}", f"{mine[0]['steps'] or 0:,}"]
+        lost = len(mine) - len(loss.values[row])
+        numbers.append(f"{len(mine)}{f', {lost} diverged' if lost else ''}")
         rows.append([row, reads, *numbers, f"{mine[0]['parameters']:,.0f}", *printed(row)])
-    heads = ["row", "a token reads", "held-out perplexity", "WikiText-2", "rate", "seeds", "parameters"]
+    heads = ["row", "a token reads", "held-out perplexity", "WikiText-2", "rate", "steps", "seeds", "parameters"]
     return table([*heads, "printed, WikiText-103"], rows)
 
 
@@ -128,24 +198,26 @@ def rates() -> str:
             by = {cell["rate"]: score(cell) for cell in known["cells"] if cell["row"] == screened_row(row)}
             best = min(by, key=lambda rate: by[rate])
             edge = " (an end of the sweep)" if best in (min(by), max(by)) else ""
+            words = f"{best:g}{edge}" if np.isfinite(by[best]) else "none"
             shown = {rate: "diverged" if not np.isfinite(value) else f"{value:.1f}" for rate, value in by.items()}
-            rows.append([WORDS[part], row, *(shown.get(rate, "") for rate in every), f"{best:g}{edge}"])
+            rows.append([WORDS[part], row, *(shown.get(rate, "") for rate in every), words])
     return table(["part", "row", *(f"rate {rate:g}" for rate in every), "best"], rows) if rows else NOTHING
 
 
 def training() -> str:
-    """Perplexity on the way, mean of losses over seeds."""
+    """Perplexity on the way, mean of losses over seeds that did not diverge; a table for each number of steps."""
     study = read_study(NUMBERS)
     known = [] if study is None else [cell for cell in study.cells if cell.get("on_the_way")]
-    if not known:
-        return NOTHING
-    steps = known[0]["read_at"]
-    rows = []
-    for row in dict.fromkeys(cell["row"] for cell in known):
-        mine = [cell["on_the_way"] for cell in known if cell["row"] == row and cell["read_at"] == steps]
-        whole = np.array([[np.nan if value is None else value for value in values] for values in mine])
-        rows.append([row, *(f"{value:.1f}" for value in np.exp(np.log(whole).mean(0)))])
-    return table(["row", *(f"step {step:,}" for step in steps)], rows)
+    tables = []
+    for steps in dict.fromkeys(tuple(cell["read_at"]) for cell in known):
+        rows = []
+        for row in dict.fromkeys(cell["row"] for cell in known if tuple(cell["read_at"]) == steps):
+            mine = [c["on_the_way"] for c in known if c["row"] == row and tuple(c["read_at"]) == steps]
+            whole = np.array([values for values in mine if None not in values], dtype=np.float64)
+            shown = [f"{value:.1f}" for value in np.exp(np.log(whole).mean(0))] if len(whole) else ["–"] * len(steps)
+            rows.append([row, *shown, str(len(whole))])
+        tables.append(table(["row", *(f"step {step:,}" for step in steps), "seeds"], rows))
+    return "\n\n".join(tables) if tables else NOTHING
 
 
 def norms() -> str:
@@ -162,6 +234,21 @@ def norms() -> str:
         errors = ", ".join(f"{name} {error:.2f}" for name, error in zip(REGIMES, fit.errors, strict=True))
         rows.append([row, ", ".join(f"{value / values[0]:.3g}" for value in values), fit.followed or "none", errors])
     return table(["row", "norm over that of the embedding", "rate that it follows", "errors in ln norm"], rows)
+
+
+def spectra() -> str:
+    """Spectral norm of S_CᵀS_B, mean over blocks and seeds; share of its eigenvalues with positive real part."""
+    study = read_study(NUMBERS)
+    known = [] if study is None else [cell for cell in study.cells if cell.get("spectral_norm")]
+    rows = []
+    for row in dict.fromkeys(cell["row"] for cell in known):
+        mine = [cell for cell in known if cell["row"] == row and None not in cell["spectral_norm"]]
+        first, last = ([np.mean(cell[name]) for cell in mine] for name in ("start_norm", "spectral_norm"))
+        share = [cell["positive_share"] for cell in mine if cell.get("positive_share") is not None]
+        shown = [f"{np.mean(first):.2f}", f"{np.mean(last):.2f}"] if mine else ["–", "–"]
+        rows.append([row, *shown, f"{100 * np.mean(share):.0f}" if share else "–", str(len(mine))])
+    heads = ["row", "spectral norm at the start", "at the end", "positive eigenvalues (%)", "seeds"]
+    return table(heads, rows) if rows else NOTHING
 
 
 def cost() -> str:
@@ -188,6 +275,8 @@ def commands() -> str:
 
 
 PARTS = {
+    "answers": answers,
+    "sizes": sizes,
     "status": status,
     "core_claims": lambda: claims(True),
     "more_claims": lambda: claims(False),
@@ -197,6 +286,7 @@ PARTS = {
     "rates": rates,
     "training": training,
     "norms": norms,
+    "spectra": spectra,
     "cost": cost,
     "commands": commands,
 }

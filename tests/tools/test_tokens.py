@@ -1,10 +1,12 @@
 """The token laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from docs import make_tokens
 from repflow.studies.architecture.config import check
 from repflow.training.text import text_data
 from tests.tools.phases import carried, program
@@ -65,6 +67,70 @@ def test_two_seeds_and_noise_leave_it_open():
     said = {claim.text: claim.verdict(read_study(only)) for claim in CLAIMS}
     assert said["Causal sorting helps Mamba."][0] == "holds"
     assert said["Causal sorting helps a Transformer."] == ("open", "not run")
+
+
+def stored(**options):
+    """Simulated phases with all that a table keeps, a sweep of rates among them."""
+    phases = numbers(**options)
+    for part in run.PARTS:
+        facts = {"steps": 2000, "batch": 64, "device": "H200"}
+        for cell in phases[f"{part}-seeds"]["cells"]:
+            cell |= {"layers": 4, "width": 128, "length": 256, "on_the_way": [90.0, 9.0], "read_at": [0, 2000]}
+            cell |= {"start_norm": [0.5], "spectral_norm": [0.6], "positive_share": 0.5, "seconds": 2.0, "tokens": 1e6}
+            cell |= {"beside": 1, "command": "repflow architecture ...", "cell": f"{cell['row']}:4"}
+        cells = [{**cell, "rate": rate} for cell in phases[f"{part}-seeds"]["cells"] for rate in (0.001, 0.01)]
+        phases[f"{part}-screen"] = {"finished": True, "models": len(cells), "cells": cells}
+        for phase in ("screen", "seeds"):
+            phases[f"{part}-{phase}"]["facts"] = facts
+    return phases
+
+
+def diverged(cell):
+    return {**cell, "perplexity": [None, None], "token_norm": [None] * 5, "on_the_way": [90.0, None]} | {
+        **{"whole_loss": None, "prefix_loss": None, "spectral_norm": [None], "positive_share": None, "seconds": None}
+    }
+
+
+def page_of(phases, monkeypatch):
+    monkeypatch.setattr(make_tokens, "NUMBERS", phases)
+    text = make_tokens.page(make_tokens.PAGE.read_text(encoding="utf-8"))
+    assert not re.search(r"\bnan\b", text)
+    return text
+
+
+def test_the_page_says_what_the_numbers_show_and_no_more(monkeypatch):
+    whole = page_of(stored(), monkeypatch)
+    assert "| **open** |" not in whole
+    assert "nothing of the gain is left" in whole
+    assert "would fit" not in whole
+    few = page_of(stored(seeds=2), monkeypatch)
+    assert few.count("| **open** |") == len(CLAIMS)
+    noisy = page_of(stored(noise=5.0), monkeypatch)
+    assert "would fit" in noisy
+    assert "so no gain is shown" in noisy
+
+
+def test_the_page_of_models_that_diverged_are_missing_or_had_fewer_steps(monkeypatch):
+    phases = stored()
+    for phase in phases.values():
+        phase["cells"] = [diverged(cell) if cell["seed"] == 2 else cell for cell in phase["cells"]]
+    text = page_of(phases, monkeypatch)
+    assert "| 3, 1 diverged |" in text
+    assert text.count("| **open** |") == len(CLAIMS)
+    for phase in phases.values():
+        phase["cells"] = [diverged(cell) for cell in phase["cells"]]
+    text = page_of(phases, monkeypatch)
+    assert "| diverged | diverged | none |" in text
+    assert text.count("| **open** | not run |") == len(CLAIMS)
+    phases = {name: phase for name, phase in stored().items() if not name.startswith("norms")}
+    phases["mamba-seeds"]["cells"] = phases["mamba-seeds"]["cells"][:8]  # stopped in the middle
+    phases["shift-seeds"]["facts"] = {**phases["shift-seeds"]["facts"], "steps": 500}
+    text = page_of(phases, monkeypatch)
+    assert "no seed of both is trained to the end" in text
+    assert "trained for different numbers of steps" in text
+    assert (
+        "| The shift makes the gap between positive and negative wider. | the gap at equal scale | **open** |" in text
+    )
 
 
 @pytest.fixture

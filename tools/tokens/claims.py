@@ -13,9 +13,11 @@ import numpy as np
 
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, Part, decide
 from repflow.dynamics.rates import fit_rates
-from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, RANDOM, Difference, RowValues
+from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NO_SEED, RANDOM, RowValues
 
 Judged = list[tuple[str, bool | None]]
+NOT_RUN = "not run"
+UNLIKE: Judged = [("trained for different numbers of steps", None)]
 PARTS = ("scenarios", "mamba", "attention", "shift", "h3", "ablations", "norms")
 SHIFTED = {"positive": "mamba+positive+shift", "mixed": "mamba+mixed", "negative": "mamba+negative+shift"}
 
@@ -35,7 +37,8 @@ class Study:
         values = []
         for cell in self.cells:
             value = cell.get(name)
-            value = value[place] if value is not None and place is not None else value
+            if value is not None and place is not None:
+                value = value[place] if -len(value) <= place < len(value) else None
             values.append(np.nan if value is None else float(np.log(value)) if log else float(value))
         return RowValues.of([cell["row"] for cell in self.cells], [cell["seed"] for cell in self.cells], values)
 
@@ -43,6 +46,10 @@ class Study:
     def loss(self) -> RowValues:
         """On held-out text, in nats."""
         return self.of("perplexity", 0, log=True)
+
+    def alike(self, *rows: str) -> bool:
+        """Whether all models of some rows had as many steps: parts may be run at different lengths."""
+        return len({cell.get("steps") for cell in self.cells if cell["row"] in rows}) < 2
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ class Claim:
     def verdict(self, study: Study | None) -> tuple[str, str]:
         """One of the four words, and the numbers behind it."""
         parts = [] if study is None else self.parts(study)
-        if not parts or all("nan" in text for text, _ in parts):
-            return OPEN, "not run"
+        if not parts or all(NO_SEED in text for text, _ in parts):
+            return OPEN, NOT_RUN
         verdict = decide([Part(text, holds) for text, holds in parts])
         words = {True: HOLDS, False: DOES_NOT, None: OPEN}
         return verdict.word, "; ".join(f"{text} ({words[holds]})" for text, holds in parts)
@@ -75,6 +82,8 @@ def _below(*pairs: tuple[str, str]) -> Callable[[Study], Judged]:
     """Each first row has a lower loss than the second."""
 
     def parts(study: Study) -> Judged:
+        if not study.alike(*(row for pair in pairs for row in pair)):
+            return UNLIKE
         loss = study.loss
         return [(f"{a} against {b}: {loss.less(a, b).words()}", loss.less(a, b).below) for a, b in pairs]
 
@@ -87,9 +96,11 @@ def _scaled(kind: str) -> str:
 
 def _scale_widens(study: Study) -> Judged:
     """Positive less negative, with the shift of the public code, less the same at equal scale."""
-    loss = study.loss
-    gaps = []
-    for rows in ((SHIFTED["positive"], SHIFTED["negative"]), (_scaled("positive"), _scaled("negative"))):
+    loss, gaps = study.loss, []
+    pairs = ((SHIFTED["positive"], SHIFTED["negative"]), (_scaled("positive"), _scaled("negative")))
+    if not study.alike(*(row for rows in pairs for row in rows)):
+        return UNLIKE
+    for rows in pairs:
         a, b = (loss.values.get(row, {}) for row in rows)
         gaps.append({seed: a[seed] - b[seed] for seed in a.keys() & b.keys()})
     both = RowValues({"shift": gaps[0], "equal": gaps[1]}).less("shift", "equal")
@@ -110,12 +121,6 @@ def _leak(*models: str) -> Callable[[Study], Judged]:
     return parts
 
 
-def leak_share(study: Study, model: str) -> Difference | None:
-    """What the leaky model gains at the positions tested, in nats, negative for a gain."""
-    gain = study.of("whole_loss").less(f"{model}{LEAKY}", f"{model}{IDENTITY}")
-    return gain if gain.seeds else None
-
-
 def course(study: Study, row: str) -> np.ndarray | None:
     """Mean token norm behind every block (state,), mean over seeds in logarithms; None where it is not run."""
     mine = [cell["token_norm"] for cell in study.cells if cell["row"] == row and cell.get("token_norm")]
@@ -129,6 +134,8 @@ def _grows(row: str, *, grows: bool) -> Callable[[Study], Judged]:
     def parts(study: Study) -> Judged:
         last, first = study.of("token_norm", -1, log=True), study.of("token_norm", 0, log=True)
         apart = last.less(row, row, first)
+        if not apart.seeds:
+            return []
         norms = course(study, row)
         followed = None if norms is None else fit_rates(norms).followed
         word = f"follows {followed}" if followed else "follows none of the three rates"
@@ -220,9 +227,17 @@ CLAIMS = (
 
 
 def read_study(numbers: Mapping[str, Any]) -> Study | None:
-    """Trainings of all parts' seeds; None where there are none."""
-    cells: list[Mapping[str, Any]] = []
-    for part in PARTS:  # a row of two parts is taken from the first of them
-        known = {cell["row"] for cell in cells}
-        cells += [cell for cell in numbers.get(f"{part}-seeds", {}).get("cells", []) if cell["row"] not in known]
-    return Study(cells) if cells else None
+    """Trainings of all parts' seeds; None where there are none.
+
+    A row of two parts is taken from the one that has trained more of its seeds, the first where both have as many.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for part in PARTS:
+        phase = numbers.get(f"{part}-seeds", {})
+        steps = phase.get("facts", {}).get("steps")
+        cells = [{**cell, "steps": steps} for cell in phase.get("cells", [])]
+        for row in dict.fromkeys(cell["row"] for cell in cells):
+            mine = [cell for cell in cells if cell["row"] == row]
+            if len(mine) > len(rows.get(row, ())):
+                rows[row] = mine
+    return Study([cell for own in rows.values() for cell in own]) if rows else None

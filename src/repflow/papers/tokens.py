@@ -30,6 +30,8 @@ TABLE8 = {"seconds an epoch": (308.0, 322.0), "MB a GPU": (7232.0, 7334.0)}
 """Cost on images, without and with reordering."""
 NAMES = {"mamba": "Mamba", "h3": "H3", "transformer": "Transformer", "mamba+shared": "Mamba with shared weights"}
 NAMES |= {"mamba-norm": "Mamba without norms", "mamba-conv": "Mamba without convolution"}
+NO_SEED = "no seed of both is trained to the end"
+"""What a difference says that has none."""
 CAUSAL, IDENTITY, RANDOM, LEAKY = "+chunks", "+chunks+identity", "+chunks+random", "+leaky"
 
 
@@ -64,12 +66,18 @@ class Difference:
 
         >>> Difference(-0.1, -0.12, -0.08, 3).words()
         'perplexity -9.5 % [-11.3, -7.7], 3 seeds'
+        >>> Difference(float("nan"), float("nan"), float("nan"), 0).words()
+        'no seed of both is trained to the end'
         """
+        if not self.seeds:
+            return NO_SEED
         mean, low, high = (100 * float(np.expm1(value)) for value in (self.mean, self.low, self.high))
         return f"perplexity {mean:+.1f} %{bracketed(low, high, '+.1f')}{self._seeds()}"
 
     def nats(self) -> str:
         """As a difference of losses."""
+        if not self.seeds:
+            return NO_SEED
         return f"{self.mean:+.3f}{bracketed(self.low, self.high, '+.3f')} nats{self._seeds()}"
 
     def _seeds(self) -> str:

@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
-from tools.depth.claim import Claim, read_study
+from tools.depth.claim import Claim, Study, read_study, recalls
 from tools.depth.depths import CLAIMS, CORE
-from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, Plan
+from tools.depth.plan import PLANS, Plan
+from tools.depth.run import BATCH_TOKENS, STEPS
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "depth.md"
@@ -77,39 +80,92 @@ def phases() -> str:
     return phase_table("depth")
 
 
+NUMBER_FORMS = {
+    "loss": ("loss (nats)", 1, ".3f"),
+    "recall": ("recall (%)", 100, ".1f"),
+    "similarity": ("similarity", 1, ".2f"),
+    "reach": ("ln half reach", 1, ".2f"),
+}
+"""Head, scale and digits of what stands in a table of means."""
+
+
+def means(study: Study, kind: tuple[str, int, int], names: Sequence[str]) -> list[str]:
+    """Seeds of a kind, how many of them recall, and means of some numbers, with 95 % intervals from three seeds on."""
+    mine = study.some(lambda cell: (str(cell["row"]), int(cell["layers"]), int(cell["length"])) == kind)
+    losses = mine.of("loss")
+    lost = int((~np.isfinite(losses)).sum())
+    words = [f"{len(losses)}{f', {lost} diverged' if lost else ''}", f"{sum(map(recalls, mine.cells))}"]
+    for name in names:
+        _, scale, form = NUMBER_FORMS[name]
+        band = student_interval(scale * mine.of(name))
+        there = np.isfinite(band.mean)
+        shown = f"{float(band.mean):{form}}{bracketed(float(band.low), float(band.high), form)}"
+        words.append(shown if there else "not read")
+    return words
+
+
 def values() -> str:
     """Loss, recall, similarity and reach by row, depth and context, means over seeds."""
     rows = []
     for name in (CORE, "depth-mamba2-seeds", "depth-transformer-seeds"):
         study = read_study(NUMBERS, name)
-        for kind in [] if study is None else dict.fromkeys(study.kinds()):
-            places = [place for place, own in enumerate(study.kinds()) if own == kind]
-            cells = [f"{len(places)}"]
-            for number, scale, digits in (("loss", 1, 3), ("recall", 100, 1), ("similarity", 1, 2), ("reach", 1, 2)):
-                band = student_interval(scale * study.of(number)[places])
-                form = f".{digits}f"
-                cells.append(f"{float(band.mean):{form}}{bracketed(float(band.low), float(band.high), form)}")
-            rows.append([kind[0], str(kind[1]), f"{kind[2]:,}", *cells])
-    heads = ["row", "layers", "context", "seeds", "loss (nats)", "recall (%)", "similarity", "ln half reach"]
+        if study is not None:
+            for row, layers, context in dict.fromkeys(study.kinds()):
+                own = means(study, (row, layers, context), list(NUMBER_FORMS))
+                rows.append([row, str(layers), f"{context:,}", *own])
+    heads = ["row", "layers", "context", "seeds", "that recall", *(head for head, _, _ in NUMBER_FORMS.values())]
     return table(heads, rows) if rows else NOTHING
 
 
 def rates() -> str:
     """What was screened: loss at the end of training, text and recall alike."""
-    known = NUMBERS.get("depth-screen")
-    if known is None:
-        return NOTHING
     rows = []
-    tried = sorted({cell["rate"] for cell in known["cells"]})
-    for layers in DEPTHS:
-        for context in CONTEXTS:
-            mine = {
-                c["rate"]: c["last_loss"] for c in known["cells"] if (c["layers"], c["length"]) == (layers, context)
-            }
-            losses = [mine.get(rate) for rate in tried]
-            shown = ["diverged" if value is None else f"{value:.3f}" for value in losses]
-            rows.append([str(layers), f"{context:,}", *shown])
-    return table(["layers", "context", *(f"rate {rate:g}" for rate in tried)], rows)
+    screens = [(row, NUMBERS.get(f"depth{part}-screen")) for row, part in SCREENED.items()]
+    known = {row: phase["cells"] for row, phase in screens if phase is not None}
+    tried = sorted({cell["rate"] for cells in known.values() for cell in cells})
+    for row, cells in known.items():
+        for layers, context in dict.fromkeys((cell["layers"], cell["length"]) for cell in cells):
+            mine = {c["rate"]: c["last_loss"] for c in cells if (c["layers"], c["length"]) == (layers, context)}
+            shown = {rate: "diverged" if value is None else f"{value:.3f}" for rate, value in mine.items()}
+            rows.append([row, str(layers), f"{context:,}", *(shown.get(rate, "") for rate in tried)])
+    return table(["row", "layers", "context", *(f"rate {rate:g}" for rate in tried)], rows) if rows else NOTHING
+
+
+SCREENED = {"mamba": "", "mamba2": "-mamba2", "transformer": "-transformer"}
+
+
+def state_of(study: str) -> str:
+    """A sentence: how far a study is."""
+    mine = [plan for plan in PLANS.values() if plan.study == study]
+    core = [plan.name(phase) for plan in mine if plan.part == "core" for phase in plan.phases]
+    more = [plan.name(phase) for plan in mine if plan.part != "core" for phase in plan.phases]
+    done = [name for name in (*core, *more) if NUMBERS.get(name, {}).get("finished")]
+    if not any(name in NUMBERS for name in (*core, *more)):
+        return "**Nothing of the study has been run yet.**"
+    words = "The core is finished" if set(core) <= set(done) else "The core is **not finished**"
+    left = ", ".join(f"`{name}`" for name in more if name not in done)
+    return f"{words}{f'; of the extension not finished: {left}' if left else ''}."
+
+
+def open_list(study: str) -> str:
+    """Phases of a study that are not finished."""
+    lines = []
+    for name, plan in PLANS.items():
+        for phase in plan.phases if plan.study == study else ():
+            known = NUMBERS.get(plan.name(phase))
+            if known is None or not known["finished"]:
+                done = "not run" if known is None else f"{len(known['cells'])} of {known['models']} models trained"
+                lines.append(f"- `{phase} --study {name}`: {done}.")
+    return "\n".join(lines) or "- Every phase of the study is finished."
+
+
+def training_of(name: str) -> str:
+    """Steps of a last phase and their tokens: those that were trained, or else that are planned."""
+    known = NUMBERS.get(name)
+    if known is None or not known["cells"]:
+        return f"{STEPS:,} steps of {BATCH_TOKENS:,} tokens"
+    longest = max(cell["length"] for cell in known["cells"])
+    return f"{known['steps']:,} steps of {known['batch'] * longest:,} tokens"
 
 
 def command_list(studies: Sequence[str]) -> str:
@@ -127,7 +183,17 @@ def commands() -> str:
     return command_list(["depth"])
 
 
-PARTS = {"sizes": sizes, "claims": claims, "phases": phases, "values": values, "rates": rates, "commands": commands}
+PARTS = {
+    "state": lambda: state_of("depth"),
+    "training": lambda: training_of("depth-seeds"),
+    "sizes": sizes,
+    "claims": claims,
+    "phases": phases,
+    "values": values,
+    "rates": rates,
+    "commands": commands,
+    "open": lambda: open_list("depth"),
+}
 
 
 def page(text: str) -> str:

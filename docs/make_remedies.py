@@ -11,8 +11,20 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from docs.make_depth import DOCS, NOTHING, NUMBERS, claim_table, command_list, phase_table, shapes
-from repflow.core.intervals import bracketed, student_interval
+from docs.make_depth import (
+    DOCS,
+    NOTHING,
+    NUMBER_FORMS,
+    NUMBERS,
+    claim_table,
+    command_list,
+    means,
+    open_list,
+    phase_table,
+    shapes,
+    state_of,
+    training_of,
+)
 from tools.depth.claim import read_study
 from tools.depth.plan import BASES, HYBRIDS, PLANS
 from tools.depth.remedies import CORE, EXTENSION, HYBRID_CLAIMS, MORE_PRIMARY, ORDER, PRIMARY, SECONDARY
@@ -28,16 +40,19 @@ def sizes() -> str:
 
 
 def strengths() -> str:
-    """What was screened: perplexity on the validation text over the base's."""
-    rates, screen = NUMBERS.get("remedies-rates"), NUMBERS.get("remedies-screen")
-    if rates is None or screen is None:
-        return NOTHING
+    """What was screened: perplexity on the validation text over the base's, and which form was taken."""
+    rates = NUMBERS.get("remedies-rates")
     rows = []
-    for cell in screen["cells"]:
-        base = next(own for own in BASES if cell["row"].startswith(own))
-        plain = [c for c in rates["cells"] if (c["row"], c["rate"]) == (base, cell["rate"])]
-        rows.append([f"`{cell['row']}`", _ratio(cell, plain[0] if plain else {})])
-    return table(["row", "perplexity over the base's"], rows)
+    for part in ("", "-more"):
+        screen, seeds = (NUMBERS.get(f"remedies{part}-{phase}", {"cells": []}) for phase in ("screen", "seeds"))
+        taken = {cell["row"] for cell in seeds["cells"]}
+        for cell in screen["cells"]:
+            base = next(own for own in BASES if cell["row"].startswith(own))
+            known = [] if rates is None else rates["cells"]
+            plain = [c for c in known if (c["row"], c["rate"]) == (base, cell["rate"])]
+            chosen = "taken" if cell["row"] in taken else ""
+            rows.append([f"`{cell['row']}`", _ratio(cell, plain[0] if plain else {}), chosen])
+    return table(["row", "perplexity over the base's", ""], rows) if rows else NOTHING
 
 
 def _ratio(cell: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
@@ -47,22 +62,21 @@ def _ratio(cell: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
 
 def values() -> str:
     """Loss, recall and similarity by row, means over seeds."""
-    rows = []
+    rows, names = [], ["loss", "recall", "similarity"]
     for name in (CORE, EXTENSION, ORDER, "hybrids-screen"):
         study = read_study(NUMBERS, name)
-        for kind in [] if study is None else dict.fromkeys(study.kinds()):
-            places = [place for place, own in enumerate(study.kinds()) if own == kind]
-            cells = [name, f"`{kind[0]}`", str(len(places))]
-            for number, scale, digits in (("loss", 1, 3), ("recall", 100, 1), ("similarity", 1, 2)):
-                band, form = student_interval(scale * study.of(number)[places]), f".{digits}f"
-                there = np.isfinite(band.mean)
-                words = f"{float(band.mean):{form}}{bracketed(float(band.low), float(band.high), form)}"
-                cells.append(words if there else "not read")
-            rows.append(cells)
-    return table(["phase", "row", "seeds", "loss (nats)", "recall (%)", "similarity"], rows) if rows else NOTHING
+        if study is not None:
+            kinds = dict.fromkeys(study.kinds())
+            rows += [[name, f"`{kind[0]}`", *means(study, kind, names)] for kind in kinds]
+    heads = ["phase", "row", "seeds", "that recall", *(NUMBER_FORMS[name][0] for name in names)]
+    return table(heads, rows) if rows else NOTHING
 
 
 PARTS = {
+    "state": lambda: state_of("remedies"),
+    "hybrid_state": lambda: state_of("hybrids"),
+    "training": lambda: training_of(CORE),
+    "open": lambda: f"{open_list('remedies')}\n{open_list('hybrids')}",
     "sizes": sizes,
     "primary": lambda: claim_table(PRIMARY),
     "secondary": lambda: claim_table(SECONDARY),

@@ -1,11 +1,13 @@
 """Studies of depth, remedies and hybrids: claims judged on simulated trainings whose truth is known; phases; parts."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from docs import make_depth, make_remedies
 from tests.tools.phases import carried, program
 from tools.depth import depths, plan, remedies, run
 from tools.depth.claim import Study, read_study
@@ -54,7 +56,80 @@ def test_noise_decides_nothing_and_no_data_is_open():
     assert said.count("open") >= 8
     assert {claim.verdict(None) for claim in depths.CLAIMS} == {("open", "not run")}
     missing = Study(deep().cells[1:])
-    assert {claim.verdict(missing)[0] for claim in CORE[:5]} == {"open"}
+    assert words(CORE[:5], missing) == ["open", "open", "holds", "open", "open"]  # the third asks another context
+
+
+def guessing(cell, noise=0.0):
+    """The same model, if it answered with any of the values in its row."""
+    pairs = [max(1, cell["length"] * part // 64) for part in (1, 2, 4, 8, 16)]
+    return {**cell, "recall": [1 / count + noise * cell["seed"] for count in pairs]}
+
+
+def test_models_that_only_guess_say_nothing_of_recall():
+    """Also where one depth guesses a little better than another in every seed."""
+    asked = [claim for claim in CORE if "recall" in claim.text]
+    plain = [guessing(cell, 1e-4) for cell in deep().cells]
+    better = [{**c, "recall": [v - 1e-3 * c["layers"] / 4 for v in c["recall"]]} for c in plain]
+    for cells in (plain, better):
+        assert words(asked, Study(cells)) == ["open"] * 4
+        assert "guessing among the values" in asked[0].verdict(Study(cells))[1]
+    half = Study([guessing(cell) if cell["length"] == CONTEXTS[1] else cell for cell in deep().cells])
+    assert words(asked[:2], half) == ["holds", "open"]  # nothing can be lost at the long context
+    treated_ones = Study([guessing(cell, 1e-5) for cell in treated({}).cells])
+    assert {c.verdict(treated_ones)[0] for c in remedies.PRIMARY if "recall" in c.text} == {"open"}
+    mixed = Study([guessing(cell) for cell in hybrids().cells])
+    assert words([remedies.HYBRID_CLAIMS[0], remedies.HYBRID_CLAIMS[2]], mixed) == ["open", "open"]
+
+
+def page_of(make, phases, monkeypatch):
+    for name in list(make_depth.NUMBERS):
+        monkeypatch.delitem(make_depth.NUMBERS, name)
+    for name, phase in phases.items():
+        facts = {"finished": True, "models": len(phase), "steps": 5000, "batch": 8, "device": "H200", "command": "..."}
+        monkeypatch.setitem(make_depth.NUMBERS, name, {**facts, "cells": [{**cell, "cell": "c"} for cell in phase]})
+    text = make.page(make.PAGE.read_text(encoding="utf-8"))
+    assert not re.search(r"\bnan\b", text)
+    return text
+
+
+def lost(cell):
+    """A model that diverged."""
+    gone = {"recall": None, "loss": None, "last_loss": None, "validation_loss": None, "similarity": None}
+    return {**cell, **gone, "half_reach": None}
+
+
+def test_pages_of_depths_that_diverged(monkeypatch):
+    cells = [lost(c) if (c["layers"], c["length"], c["seed"]) == (32, 256, 1) else c for c in deep().cells]
+    text = page_of(make_depth, {"depth-screen": cells, "depth-seeds": cells}, monkeypatch)
+    assert "| mamba | 32 | 256 | 2, 1 diverged | 1 |" in text
+    assert "32 less 4 layers, 256 tokens diverged or not trained (open)" in text
+    assert "| **holds** | 16 less 4 layers, 1,024 tokens" in text
+    assert "The core is finished; of the extension not finished: `depth-third-seeds`" in text
+    assert "not run" in page_of(make_depth, {"depth-seeds": [lost(cell) for cell in cells]}, monkeypatch)
+
+
+def test_pages_of_remedies_and_hybrids_half_done(monkeypatch):
+    study = treated({"diversity": (0.2, 0.0, -0.1)}).cells
+    cells = [lost(c) if c["row"].startswith("mamba2+supervision") else c for c in study]
+    base = [c for c in study if c["row"] in plan.BASES and c["seed"] == 0]
+    extra = [
+        model(row, 12, 256, seed, loss=2.0 + 0.01 * seed, recall=0.5 + share + 0.01 * seed**2)
+        for row, share in (("mamba2", 0.0), (plan.MIXED, 0.3))
+        for seed in (1, 2, 3)
+    ]
+    phases = {
+        "remedies-rates": base,
+        "remedies-screen": cells,
+        "remedies-seeds": cells,
+        "hybrids-screen": hybrids().cells,
+    }
+    phases |= {"hybrids-seeds": [], "remedies-more-seeds": extra}
+    text = page_of(make_remedies, phases, monkeypatch)
+    assert "| A diversity loss raises recall of Mamba-2." in text
+    assert "**open** | diverged or not trained (open) |" in text
+    assert "| diverged | taken |" in text
+    assert "Attention in every fourth layer (`3xmamba2.attention`) raises recall of Mamba-2. | gain" in text
+    assert "+30.0 [" in text
 
 
 def test_a_third_seed_counts_once_its_run_is_finished():

@@ -2,12 +2,14 @@
 
 Loss is that of the test text in nats; recall is the share of right answers, mean over all numbers of pairs. A
 difference of two kinds of models is judged by the scatter of seeds about each kind, the same for all kinds of a study
-(`repflow.studies.laboratory.effect.contrast`), at 95 %. A part is open where its models are not all trained.
+(`repflow.studies.laboratory.effect.contrast`), at 95 %. A part is open where its models are not all trained or one of
+them diverged, and where it asks for recall and none of its models recalls: a model that answers with any of the values
+in its row is as good as any other that does, whatever was changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,13 @@ import numpy as np
 from repflow.core.errors import InputError
 from repflow.core.intervals import bracketed
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, Part, decide
+from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.laboratory.effect import Effect, RankCorrelation, contrast, rank_correlation
 
-NOT_RUN = "not run"
+NOT_RUN, LACKING = "not run", "diverged or not trained"
+PLATEAU = "none of these models recalls more than twice what guessing among the values of a row would"
+RECALLS = 2.0
+"""Times what such a guess is right from which a model recalls."""
 Answer = tuple[str, bool | None]
 """A part in words with its numbers, and whether it is shown."""
 
@@ -49,24 +55,53 @@ class Study:
         """Models that pass a test."""
         return Study([cell for cell in self.cells if test(cell)])
 
+    def complete(self, name: str) -> Study:
+        """Models of kinds whose number is there for every seed."""
+        values, seeds = self.of(name), set(self.seeds())
+        known: dict[tuple[str, int, int], set[int]] = {}
+        for kind, seed, value in zip(self.kinds(), self.seeds(), values, strict=True):
+            if np.isfinite(value):
+                known.setdefault(kind, set()).add(seed)
+        kept = [cell for cell, kind in zip(self.cells, self.kinds(), strict=True) if known.get(kind) == seeds]
+        return Study(kept)
+
     def less(self, name: str, weights: Mapping[tuple[str, int, int], float]) -> Effect | None:
-        """A weighted sum over kinds; None where some of the models are missing or diverged."""
+        """A weighted sum over kinds; None where one of their models is missing or diverged."""
+        whole = self.complete(name)
         try:
-            return contrast(self.of(name), self.kinds(), self.seeds(), weights)
+            return contrast(whole.of(name), whole.kinds(), whole.seeds(), weights)
         except InputError:
             return None
 
+    def recalls(self, kinds: Collection[tuple[str, int, int]] | None = None) -> bool:
+        """Whether a model of some kinds, or of all, recalls more than by guessing among the values of its row."""
+        mine = [cell for cell, kind in zip(self.cells, self.kinds(), strict=True) if kinds is None or kind in kinds]
+        return any(recalls(cell) for cell in mine)
+
     def ranks(self, x: str, y: str, within: Callable[[Mapping[str, Any]], Any]) -> RankCorrelation | None:
         """Rank correlation of two numbers over kinds, each about its mean in a group; kinds are drawn again."""
-        groups = [within(cell) for cell in self.cells]
+        whole = self.complete(x).complete(y)
+        groups = [within(cell) for cell in whole.cells]
         columns = []
         for name in (x, y):
-            values = self.of(name)
+            values = whole.of(name)
             means = {key: np.mean([v for v, own in zip(values, groups, strict=True) if own == key]) for key in groups}
             columns.append(values - np.array([means[key] for key in groups]))
-        if not np.isfinite(columns).all() or len(set(self.kinds())) < LEAST_KINDS:
+        if len(set(whole.kinds())) < LEAST_KINDS:
             return None
-        return rank_correlation(columns[0], columns[1], self.kinds(), draws=DRAWS)
+        return rank_correlation(columns[0], columns[1], whole.kinds(), draws=DRAWS)
+
+
+def recalls(cell: Mapping[str, Any]) -> bool:
+    """Whether a model recalls more than twice as much as one that answers with any of the values in its row.
+
+    >>> recalls({"length": 256, "recall": [0.25, 0.13, 0.06, 0.03, 0.02]})
+    False
+    >>> recalls({"length": 256, "recall": [0.9, 0.5, 0.2, 0.1, 0.05]})
+    True
+    """
+    pairs = [setting.pairs for setting in ArchitectureConfig().recall_settings(int(cell["length"]))]
+    return bool(_number(cell, "recall") > RECALLS * np.mean([1 / count for count in pairs]))
 
 
 DRAWS = 1000
@@ -114,7 +149,7 @@ class Claim:
 def shown(effect: Effect | None, scale: float = 1.0, digits: int = 3) -> str:
     """An effect with its interval."""
     if effect is None:
-        return NOT_RUN
+        return LACKING
     form = f"+.{digits}f"
     return f"{scale * effect.mean:{form}}{bracketed(effect.low, effect.high, form, scale=scale)}"
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from repflow.studies.laboratory.effect import Effect
-from tools.depth.claim import NOT_RUN, Answer, Claim, Study, above, below, shown
+from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
 from tools.depth.plan import CONTEXTS, DEPTHS
 
 FIRST, LAST, MIDDLE = DEPTHS[0], DEPTHS[-1], DEPTHS[2]
@@ -21,24 +21,32 @@ Judge = Callable[[Effect | None], bool | None]
 
 def _words(effect: Effect | None, name: str) -> str:
     scale, digits, unit = SCALES[name]
-    return NOT_RUN if effect is None else shown(effect, scale, digits) + unit
+    return LACKING if effect is None else shown(effect, scale, digits) + unit
 
 
 def _pair(study: Study, *, name: str, row: str, deep: int, shallow: int, context: int, judge: Judge) -> list[Answer]:
-    effect = study.less(name, {(row, deep, context): 1.0, (row, shallow, context): -1.0})
+    weights = {(row, deep, context): 1.0, (row, shallow, context): -1.0}
+    effect = study.less(name, weights)
+    if name == "recall" and effect is not None and not study.recalls(weights):
+        return [(PLATEAU, None)]
     return [(f"{deep} less {shallow} layers, {context:,} tokens {_words(effect, name)}", judge(effect))]
 
 
 def _crossed(study: Study, *, name: str, row: str, judge: Judge) -> list[Answer]:
     weights = {(row, LAST, LONG): 1.0, (row, FIRST, LONG): -1.0, (row, LAST, SHORT): -1.0, (row, FIRST, SHORT): 1.0}
     effect = study.less(name, weights)
+    both = all(study.recalls([(row, depth, context) for depth in (FIRST, LAST)]) for context in (SHORT, LONG))
+    if name == "recall" and effect is not None and not both:
+        return [(f"at one of the contexts {PLATEAU}", None)]
     return [(f"({LAST} less {FIRST} layers) at {LONG:,} less at {SHORT} tokens {_words(effect, name)}", judge(effect))]
 
 
 def _accounts(study: Study, *, by: str, name: str, sign: int) -> list[Answer]:
     ranks = study.ranks(by, name, lambda cell: cell["length"])
     if ranks is None:
-        return [(NOT_RUN, None)]
+        return [(LACKING, None)]
+    if name == "recall" and not study.recalls():
+        return [(PLATEAU, None)]
     side = True if ranks.low > 0 else False if ranks.high < 0 else None
     text = f"rank correlation {ranks.value:+.2f} [{ranks.low:+.2f}, {ranks.high:+.2f}] over {ranks.rows} kinds"
     return [(text, side if side is None or sign > 0 else not side)]

@@ -52,6 +52,8 @@ HYBRIDS = {
     ("6 of 12", "last"): "6xmamba2..6xattention",
 }
 """Share of attention and its place among 12 layers."""
+MIXED = HYBRIDS["3 of 12", "spread"]
+"""The hybrid beside the remedies of the extension."""
 MOST_COST = 1.02
 """Perplexity over the base's that a strength may have on the validation text."""
 
@@ -135,7 +137,7 @@ class Plan:
                 models += [(row, *shape, rate, 0) for row in rows]
             else:
                 chosen = [chosen_row(known, base, self._remedy(remedy)) for remedy in self._applied(base)]
-                more = ["3xmamba2.attention"] if self.part != "core" and base == "mamba2" else []
+                more = [MIXED] if self.part != "core" and base == "mamba2" else []
                 models += [(row, *shape, rate, seed) for row in (base, *chosen, *more) for seed in self.settings.seeds]
         return models
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from repflow.studies.architecture.fit import factors, independent
 from repflow.studies.laboratory.effect import Effect, holm, pooled_effects
-from tools.depth.claim import NOT_RUN, Answer, Claim, Study, above, below, shown
-from tools.depth.plan import BASES, HYBRIDS, MORE, MOST_COST, REMEDIES, SMALL
+from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
+from tools.depth.plan import BASES, HYBRIDS, MIXED, MORE, MOST_COST, REMEDIES, SMALL
 
 CORE, EXTENSION, HYBRID, ORDER = "remedies-seeds", "remedies-more-seeds", "hybrids-screen", "hybrids-seeds"
 NAMES = {"mamba2": "Mamba-2", "transformer": "the Transformer"}
@@ -29,6 +29,7 @@ WORDS = {
     "held": "A diversity loss with an adaptive weight",
     "frozen": "Freezing the norms",
     "no norms": "Removing the norms",
+    "hybrid": f"Attention in every fourth layer (`{MIXED}`)",
 }
 NOTHING_GAINED = 0.01
 """Gain of recall, one point, below which it counts as none."""
@@ -40,7 +41,11 @@ def remedy_of(row: str, base: str, strengths: Mapping[str, Sequence[str]]) -> st
 
     >>> remedy_of("mamba2+zero", "mamba2", REMEDIES), remedy_of("mamba2", "mamba2", REMEDIES)
     ('poles', None)
+    >>> remedy_of("3xmamba2.attention", "mamba2", MORE), remedy_of("3xmamba2.attention", "mamba2", REMEDIES)
+    ('hybrid', None)
     """
+    if (row, base) == (MIXED, "mamba2") and strengths is MORE:
+        return "hybrid"
     return next((name for name, words in strengths.items() for word in words if row == base + word), None)
 
 
@@ -58,7 +63,7 @@ def gains(study: Study, base: str, name: str, strengths: Mapping[str, Sequence[s
 
 def adjusted(changes: Mapping[str, Effect | None]) -> dict[str, float]:
     """Holm's p-values of all remedies of a base that are trained."""
-    known = {name: effect.p_value for name, effect in changes.items() if effect is not None}
+    known = {name: effect.p_value for name, effect in changes.items() if effect is not None and effect.freedom > 0}
     return dict(zip(known, holm(list(known.values())), strict=True)) if known else {}
 
 
@@ -66,7 +71,9 @@ def _recall(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Seq
     changes = gains(study, base, "recall", strengths)
     effect, chance = changes.get(remedy), adjusted(changes).get(remedy, 1.0)
     if effect is None:
-        return [(NOT_RUN, None)]
+        return [(LACKING, None)]
+    if not study.some(lambda cell: cell["row"] == base or remedy_of(cell["row"], base, strengths) == remedy).recalls():
+        return [(PLATEAU, None)]
     sure = chance < LEVEL
     none = effect.high < NOTHING_GAINED or (sure and effect.mean < 0)
     text = f"{shown(effect, 100, 1)} points, Holm's p {chance:.3f} among {len(changes)}"
@@ -76,7 +83,7 @@ def _recall(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Seq
 def _cost(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Sequence[str]]) -> list[Answer]:
     effect = gains(study, base, "loss", strengths).get(remedy)
     if effect is None:
-        return [(NOT_RUN, None)]
+        return [(LACKING, None)]
     mean, low, high = np.exp([effect.mean, effect.low, effect.high])
     text = f"perplexity times {mean:.3f} [{low:.3f}, {high:.3f}]"
     return [(text, True if high < MOST_COST else False if low > MOST_COST else None)]
@@ -90,7 +97,7 @@ def _similarity(study: Study, *, remedy: str, base: str, strengths: Mapping[str,
 def _claims(strengths: Mapping[str, Sequence[str]], study: str) -> list[Claim]:
     claims = []
     for base in BASES:
-        for remedy in strengths:
+        for remedy in [*strengths, *(["hybrid"] if strengths is MORE and base == "mamba2" else [])]:
             if (base, remedy) == ("transformer", "poles"):  # attention has no decays
                 continue
             asked: dict[str, Any] = {"remedy": remedy, "base": base, "strengths": strengths}
@@ -124,7 +131,9 @@ def _fitted(study: Study, *, factor: str, name: str) -> list[Answer]:
     mine = study.some(lambda cell: cell["row"] in set(HYBRIDS.values()))
     values = mine.of(name)
     if len(mine.cells) < len(HYBRIDS) or not np.isfinite(values).all():
-        return [(NOT_RUN, None)]
+        return [(LACKING, None)]
+    if name == "recall" and not mine.recalls():
+        return [(PLATEAU, None)]
     columns = independent(factors(mine.cells))
     effect = pooled_effects(values, {key: column.tolist() for key, column in columns.items()}, mine.seeds())[factor]
     scale, digits, unit = (100.0, 1, " points") if name == "recall" else (1.0, 3, " nats")
@@ -137,10 +146,14 @@ def _ordered(study: Study, *, name: str) -> list[Answer]:
     rows = list(dict.fromkeys(str(cell["row"]) for cell in study.cells))
     shape = (SMALL.layers[0], SMALL.windows[0]) if not study.cells else study.kinds()[0][1:]
     if len(rows) < 3:
-        return [(NOT_RUN, None)]
+        return [(LACKING, None)]
     parts: list[Answer] = []
     for one, other in ((0, 1), (1, 2)):
-        effect = study.less(name, {(rows[one], *shape): 1.0, (rows[other], *shape): -1.0})
+        weights = {(rows[one], *shape): 1.0, (rows[other], *shape): -1.0}
+        effect = study.less(name, weights)
+        if name == "recall" and effect is not None and not study.recalls(weights):
+            parts.append((f"{rows[one]} less {rows[other]}: {PLATEAU}", None))
+            continue
         scale, digits, unit = (100.0, 1, " points") if name == "recall" else (1.0, 3, " nats")
         text = f"{rows[one]} less {rows[other]} {shown(effect, scale, digits)}{unit}"
         parts.append((text, above(effect) if name == "recall" else below(effect)))

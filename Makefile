@@ -12,7 +12,7 @@ SPREAD := -n $(WORKERS) --dist worksteal
 CPUS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1" \
         "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2"
 
-.PHONY: audit demo docs test test-cpus test-gpu lint faults fuzz install wheel clean
+.PHONY: audit demo docs test test-all test-cpus test-gpu lint faults fuzz install wheel clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repflow demo
@@ -30,15 +30,19 @@ docs: $(VENV)/.installed-dev
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
 
+# Every case of the matrices of which `make test` runs a sample (tests/sample.py), every page of docs too.
+test-all: lint
+	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD) -m ""
+
 # Trainings that only a GPU runs. Without the checks of shapes: they wrap functions, and Triton compiles from source.
 test-gpu:
-	python3 -m pytest -q tests/training -k "cuda_graph or on_a_gpu" --jaxtyping-packages=
+	python3 -m pytest -q tests/training -m "" -k "cuda_graph or on_a_gpu" --jaxtyping-packages=
 
 # The tests marked numeric, as other CPUs would round; `make test` has run them on this one.
 test-cpus: $(VENV)/.installed-dev
 	@for cpu in $(CPUS); do \
 	  echo "== $$cpu"; \
-	  env TOKENIZERS_PARALLELISM=false $$cpu $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m numeric \
+	  env TOKENIZERS_PARALLELISM=false $$cpu $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "numeric and not slow" \
 	    $$(grep -rl --include='test_*.py' mark.numeric tests) || exit 1; \
 	done
 
@@ -54,7 +58,7 @@ audit: $(VENV)/.installed-dev
 
 # Every kill through the real command line; `make test` runs a sample of them.
 faults: $(VENV)/.installed-dev
-	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest $(SPREAD) tests/faults
+	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest $(SPREAD) -m "" tests/faults
 
 # 200,000 damaged files of every format that repflow reads, about 20 CPU minutes; `make test` runs 2,000.
 fuzz: $(VENV)/.installed-dev

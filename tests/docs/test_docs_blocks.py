@@ -15,9 +15,14 @@
 | <!-- prompts=N --> | its numbers are shares of N prompts: equal up to their standard error √(p (1 − p) / N) |
 
 A command that is meant to fail carries `# exit N`.
+
+Guides of long studies (`LONG`) are executed by `make test-all`; `make test` reads their commands as the command line
+would, compiles their Python and imports what it imports. Their commands run in CI elsewhere: tests/cli, tests/goldens.
 """
 
+import ast
 import contextlib
+import importlib
 import io
 import math
 import re
@@ -29,8 +34,11 @@ import warnings
 from pathlib import Path
 
 import pytest
+import typer
+from typer._click.exceptions import UsageError
 
-from tests.docs.pages import PAGES, ROOT, SKIPPED, STUDY, blocks, name
+from tests.docs.pages import PAGES, ROOT, SKIPPED, STUDY, Block, blocks, name
+from tests.sample import chosen
 
 LANGUAGES = {"python", "bash", "toml", "text", "json"}
 MOST_SKIPPED = 6
@@ -40,7 +48,28 @@ TITLE = re.compile(r"^# file: (\S+)\n")
 RUNNING = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUNNING, ids=name)
+LONG = {
+    f"docs/guides/{page}.md"
+    for page in [
+        "compare-two-models",
+        "diagnose",
+        "lose-the-key",
+        "needle",
+        "over-smoothing",
+        "paper-figures",
+        "probe",
+        "random-twin",
+        "recency",
+        "run-a-grid",
+        "scale-out",
+        "theory",
+        "train",
+        "watch-training",
+    ]
+}
+
+
+@pytest.mark.parametrize("page", chosen(RUNNING, [page for page in RUNNING if name(page) not in LONG]), ids=name)
 def test_page_runs(page, workplace, monkeypatch):
     module = types.ModuleType("docs_page")
     monkeypatch.setitem(sys.modules, "docs_page", module)
@@ -61,6 +90,51 @@ def test_page_runs(page, workplace, monkeypatch):
                     assert_printed(printed, line, str(following), following.prompts)
 
 
+@pytest.mark.parametrize("page", [page for page in RUNNING if name(page) in LONG], ids=name)
+def test_long_page_is_understood(page):
+    for block in (block for block in blocks(page) if block.runs):
+        if block.language == "python":
+            understand_python(block)
+        elif block.language == "bash":
+            for line in commands(block):
+                understand_command(shlex.split(line, comments=True))
+
+
+def test_what_is_not_understood_would_be_seen():
+    for words, error in (("measure --lenght 4", "lenght"), ("mesure", "mesure"), ("compare a b c", "argument")):
+        with pytest.raises(UsageError, match=error):
+            understand_command(["repflow", *words.split()])
+    with pytest.raises(AttributeError):
+        understand_python(Block(ROOT, 1, "python", "", "", "import repflow\nrepflow.mesure(1)\n"))
+    with pytest.raises(ImportError):
+        understand_python(Block(ROOT, 1, "python", "", "", "from repflow.tasks import nothing\n"))
+
+
+def understand_python(block):
+    """It compiles, what it imports of repflow is there, and so are the attributes of the package that it names."""
+    tree = ast.parse(block.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "repflow":
+            exec(compile(ast.Module([node], []), str(block), "exec"), {})
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "repflow":
+            getattr(importlib.import_module("repflow"), node.attr)
+
+
+def understand_command(words):
+    """The command line takes every word of it, without doing what they say."""
+    from repflow.cli.main import app
+
+    if words[0] != "repflow":
+        return
+    words = words[1 : words.index(">") if ">" in words else None]
+    command, label, context = typer.main.get_command(app), "repflow", None
+    while command is not None:
+        context = command.make_context(label, words, parent=context)
+        is_group = isinstance(command, typer.core.TyperGroup)
+        words = [*context._protected_args, *context.args]
+        label, command, words = command.resolve_command(context, words) if is_group else ("", None, [])
+
+
 def run_python(block, namespace):
     code = compile("\n" * block.line + block.body, str(block.page), "exec")
     printed = io.StringIO()
@@ -71,14 +145,17 @@ def run_python(block, namespace):
 
 def run_commands(block):
     printed = ""
-    for line in block.body.replace("\\\n", " ").splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
+    for line in commands(block):
         expected = EXIT.search(line)
         code, output = run_command(EXIT.sub("", line).strip(), block)
         assert code == (int(expected["code"]) if expected else 0), f"{block}: {line} ended with {code}"
         printed += output
     return printed
+
+
+def commands(block):
+    lines = block.body.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
 def run_command(line, block):

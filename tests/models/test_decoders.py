@@ -1,7 +1,7 @@
 """Every decoder of the installed transformers: its kinds are what its layers do, or it is refused for its true reason.
 
 The rows are those of docs/decoders.md. CI surveys the architectures that repflow names and a sixth of the others;
-`pytest -m slow` the rest.
+`make test-all` the rest.
 """
 
 import runpy
@@ -12,6 +12,7 @@ from repflow.models import load
 from repflow.models.behaviour import Behaviour, named_mixing, observe
 from repflow.models.families import FAMILIES
 from tests.docs.pages import DOCS
+from tests.sample import chosen
 from tools.decoders.survey import UNBUILT, survey
 from tools.decoders.tiny import decoders, tiny_model
 
@@ -38,9 +39,7 @@ def test_named_architecture(model_type):
     assert MAKER["line"](row) in PAGE, "run python -m docs.make_decoders"
 
 
-@pytest.mark.parametrize(
-    "model_type", [pytest.param(name, marks=[] if n % 6 == 0 else pytest.mark.slow) for n, name in enumerate(OTHERS)]
-)
+@pytest.mark.parametrize("model_type", chosen(OTHERS, OTHERS[::6]))
 def test_other_decoder(model_type):
     row = survey(model_type)
     assert not row.wrong, row.wrong

@@ -172,13 +172,15 @@ def _check_lines(checked: Preflight) -> list[str]:
 
 
 def _cost_lines(cost: ReproduceCost) -> list[str]:
+    from repflow.studies.engine.cost import amount_words, pass_words
+
     least = "at least " if cost.unknown else ""
     hours = f"{_hours(cost.pass_hours)} at {cost.rate / 1e12:.0f} TFLOP/s"
     if cost.gpu_hours > cost.pass_hours:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [
-        f"{cost.runs} run{'s' * (cost.runs != 1)}, {cost.prompts:,} prompts, {cost.tokens:,} tokens",
-        f"forward passes: {least}{cost.flops:.2e} FLOP, {hours}",
+        f"{cost.runs} run{'s' * (cost.runs != 1)}, {amount_words(cost.prompts, cost.tokens, cost.trained)}",
+        f"{pass_words(cost.tokens, cost.trained)}: {least}{cost.flops:.2e} FLOP, {hours}",
         f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
         f"{_size(cost.download_bytes)} for checkpoints",
     ]

@@ -364,7 +364,8 @@ WITHOUT_MODELS = {
 @pytest.mark.parametrize("kind", WITHOUT_MODELS)
 def test_a_study_without_models_has_a_cell_for_each_entry_of_its_lists(place, kind):
     write(place, **{"kind": kind, "models": None, "lengths": None, "samples": None} | WITHOUT_MODELS[kind])
-    assert json.loads(run("study.toml", "--dry-run", "--json").stdout)["cells"] == 2
+    cost = json.loads(run("study.toml", "--dry-run", "--json").stdout)
+    assert (cost["cells"], cost["trained"]) == (2, cost["tokens"] if kind == "recall" else 0)
     done = run("study.toml")
     assert "2 cells: 2 finished" in done.stderr, done.stderr
     again = [json.loads(line) for line in run("study.toml", "--json").stdout.splitlines()]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repflow.core.studies import row_named
 from repflow.core.trust import Trust
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.grid import read_study
@@ -24,6 +25,7 @@ class Cost:
         cells: number of them.
         prompts: prompts over all cells.
         tokens: tokens over all cells, at most.
+        trained: those of them that cells train on.
         parameters: per model, or cell that has none of its own; None where they are not known without downloading.
         flops: of all cells whose model's parameters are known.
         disk_bytes: of all cells whose model's size is known.
@@ -33,6 +35,7 @@ class Cost:
     cells: int
     prompts: int
     tokens: int
+    trained: int
     parameters: dict[str, int | None]
     flops: float
     disk_bytes: int
@@ -88,11 +91,41 @@ def estimate(cells: Sequence[Cell]) -> Cost:
         cells=len(cells),
         prompts=sum(prompts for prompts, _ in reads),
         tokens=sum(tokens for _, tokens in reads),
+        trained=trained_tokens(requests),
         parameters=parameters,
         flops=float(sum(study.flops(config, size) for study, config, size in known)),
         disk_bytes=sum(study.disk_bytes(config, size) for study, config, size in known),
         unknown=tuple(model for model, count in parameters.items() if count is None),
     )
+
+
+def trained_tokens(requests: Sequence[tuple[BaseStudy[Any], Any]]) -> int:
+    """Tokens that laboratories among the requests train on."""
+    return sum(study.reads(config)[1] for study, config in requests if row_named(study.name).trains)
+
+
+def amount_words(prompts: int, tokens: int, trained: int) -> str:
+    """What the passes read.
+
+    >>> amount_words(8, 2048, 0), amount_words(8, 2048, 2048)
+    ('8 prompts, 2,048 tokens', '8 rows, 2,048 tokens to train on')
+    >>> amount_words(8, 2048, 1024)
+    '8 prompts and rows, 2,048 tokens, 1,024 of them to train on'
+    """
+    if not trained:
+        return f"{prompts:,} prompts, {tokens:,} tokens"
+    if trained == tokens:
+        return f"{prompts:,} rows, {tokens:,} tokens to train on"
+    return f"{prompts:,} prompts and rows, {tokens:,} tokens, {trained:,} of them to train on"
+
+
+def pass_words(tokens: int, trained: int) -> str:
+    """Which passes the operations are those of.
+
+    >>> pass_words(9, 0), pass_words(9, 9), pass_words(9, 4)
+    ('forward passes', 'training steps', 'forward passes and training steps')
+    """
+    return " and ".join(["forward passes"] * (trained < tokens or not trained) + ["training steps"] * (trained > 0))
 
 
 def _subject(study: BaseStudy[Any], config: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from repflow.studies.engine.cost import trained_tokens
 from repflow.studies.engine.size import Size, model_size
 from repflow.studies.engine.study import DESCRIPTION
 from repflow.studies.engine.table import study_for
@@ -35,6 +36,7 @@ class ReproduceCost:
         runs: number of them; 1 for a recipe that computes at once.
         prompts: prompts over all runs.
         tokens: tokens over all runs, at most.
+        trained: those of them that runs train on.
         parameters: per model, None where they are not known without downloading.
         flops: of all passes whose model's size is known.
         rate: FLOP/s that `pass_hours` comes to.
@@ -49,6 +51,7 @@ class ReproduceCost:
     runs: int
     prompts: int
     tokens: int
+    trained: int
     parameters: dict[str, int | None]
     flops: float
     rate: float
@@ -86,6 +89,7 @@ def estimate(plan: ReproducePlan, cells: Sequence[ReproduceCell] | None = None) 
         runs=len(chosen) if plan.cells else 1,
         prompts=sum(prompts for prompts, _ in reads),
         tokens=sum(tokens for _, tokens in reads),
+        trained=trained_tokens([(study, cell.config) for study, cell in requests]),
         parameters=parameters,
         flops=float(flops),
         rate=flops / passes if passes else plan.recipe.rate,

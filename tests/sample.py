@@ -1,0 +1,41 @@
+"""Matrices of similar cases: `make test` runs a named sample of them, `make test-all` every one.
+
+A sample names its cases, so that what CI leaves out can be read here or beside the test, and a case that has gone is
+an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+ARCHITECTURES = ("gpt2", "gpt_neox", "mamba", "mamba2", "rwkv", "zamba2", "nemotron_h", "qwen3_next")
+"""Of those that repflow names: each way that a block mixes tokens or stands in the stream, once.
+
+Learned positions, blocks in parallel, S6, SSD, a recurrence of its own, shared blocks beside SSMs, blocks without a
+mixer, the delta rule. Left out: others of the same ways (llama, gpt_neo, falcon_mamba, jamba, bamba, falcon_h1,
+granitemoehybrid, recurrent_gemma, lfm2, xlstm ...). tests/models/test_decoders.py loads, measures, ablates and reads
+every one of them in CI.
+"""
+
+
+def sampled(cases: Iterable[Any], ci: Collection[Any] = ARCHITECTURES) -> list[Any]:
+    """Parameters of a test, of which all but those that are named in `ci` carry the mark `slow`.
+
+    A case of several values is named by its first.
+
+    >>> [len(case.marks) for case in sampled(["gpt2", "llama", ("mamba", 4)])]
+    [0, 1, 0]
+    """
+    rows = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*row, marks=() if row[0] in ci else pytest.mark.slow) for row in rows]
+
+
+def chosen(cases: Iterable[Any], ci: Collection[Any]) -> list[Any]:
+    """As `sampled`, with a sample of this matrix alone, every case of which must be there."""
+    rows = list(cases)
+    missing = set(ci) - {row[0] if isinstance(row, tuple) else row for row in rows}
+    assert not missing, f"a sample names cases that are not there: {sorted(map(str, missing))}"
+    return sampled(rows, ci)

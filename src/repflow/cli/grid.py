@@ -65,6 +65,7 @@ def command(
     check_place(out)
     trust = Trust(allow_code, trust_remote_code)
     before = {model: config_bytes(model) for model in read_table(study, trust).get("models", [])}
+    asked = study.read_bytes()
     forked = not dry_run and warm_up(scale)
     note(f"{study.name}: looking at models and cost")
     with quiet():
@@ -79,11 +80,24 @@ def command(
     order = Order(out / planned.name, tuple(divided(cell, scale.split) for cell in cells), store=scale.store)
     if scale.worker:
         be_worker(order, scale)
+        _note_edit(study, asked)
         return
     names = spread(order, scale) if scale.many and cells else frozenset()
     same = {model for model, content in before.items() if config_bytes(model) == content}
     fresh = frozenset(cell.name for cell in cells if cell.name in names and getattr(cell.config, "model", None) in same)
-    raise typer.Exit(_run(order, retry=scale.retry_failed and not scale.many, as_json=as_json, fresh=fresh))
+    code = _run(order, retry=scale.retry_failed and not scale.many, as_json=as_json, fresh=fresh)
+    _note_edit(study, asked)
+    raise typer.Exit(code)
+
+
+def _note_edit(study: Path, asked: bytes) -> None:
+    """Say that the study's file was edited meanwhile: cells are those of the file that the cost was printed for."""
+    try:
+        same = study.read_bytes() == asked
+    except OSError:
+        same = False
+    if not same:
+        note(f"{study} was edited while this command ran, which did the cells that it began with; run it again")
 
 
 def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> int:

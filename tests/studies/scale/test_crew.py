@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from repflow.cli.main import app
+from repflow.cli.scale import CrewTable
 from repflow.core.errors import InputError, RepflowError
 from repflow.core.trust import Trust
 from repflow.store.claims.attempt import OWN
@@ -23,7 +25,6 @@ from repflow.store.claims.liveness import WORKERS, born
 from repflow.store.claims.place import FolderPlace
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cost import plan
-from repflow.studies.engine.grid import read_study
 from repflow.studies.scale import posts as posting
 from repflow.studies.scale.config import ScaleConfig, check_scale
 from repflow.studies.scale.crew import MOST_LOSSES, Standing, run_crew
@@ -50,26 +51,17 @@ def at_work(standing):
     return [beat["pid"] for beat in standing.workers.values() if beat.get("cell")]
 
 
-@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
-def test_workers_are_killed_and_every_result_is_there_once(order, same, shop, which):
-    """Meanwhile the study's file is edited: workers do what was asked, and the new request has cells of its own."""
+@pytest.mark.parametrize(("which", "by"), [(0, signal.SIGKILL), (-1, signal.SIGTERM)], ids=["killed", "terminated"])
+def test_workers_are_ended_and_every_result_is_there_once(order, same, which, by):
     killed, lines = [], []
-    file = shop / "study.toml"
-    asked = file.read_text()
 
     def kill(standing):
-        file.write_text(asked.replace("samples = 2", "samples = 3"))
         alive = [pid for pid in at_work(standing) if pid not in killed]
         if len(standing.finished) > len(killed) and alive and len(killed) < 3:
-            os.kill(alive[which], signal.SIGKILL)
+            os.kill(alive[which], by)
             killed.append(alive[which])
 
-    try:
-        standing = crew(order, 3, kill, lines)
-        edited = read_study("study.toml").cells
-    finally:
-        file.write_text(asked)
-    assert not {cell.name for cell in edited} & {cell.name for cell in order.cells}
+    standing = crew(order, 3, kill, lines)
     assert standing.complete
     assert standing.fresh == {cell.name for cell in order.cells}
     assert not standing.failed
@@ -243,6 +235,7 @@ def test_the_command_with_workers_and_as_one_of_many(shop, monkeypatch, request,
     assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["finished"] * 16
     assert "starting 2 workers (local)" in done.stderr
     assert "16 of 16 cells finished" in done.stderr
+    assert "was edited" not in done.stderr
     same()
     worker = run("--worker")
     assert worker.exit_code == 0, worker.stderr
@@ -250,6 +243,36 @@ def test_the_command_with_workers_and_as_one_of_many(shop, monkeypatch, request,
     assert worker.stdout == ""
     wrong = run("--worker", "--workers", "2")
     assert (wrong.exit_code, "either one worker" in wrong.stderr) == (2, True)
+
+
+def test_a_study_file_that_is_edited_while_workers_run(shop, monkeypatch, request, same):
+    """The command does what it began with and says so; the new request has cells of its own beside them."""
+    monkeypatch.chdir(shop)
+    out, file, show = request.node.name, shop / "study.toml", CrewTable.show
+    asked = file.read_text()
+
+    def edit(table, standing):
+        if standing.finished:
+            file.write_text(asked.replace("samples = 2", "samples = 3").replace("seeds = [0, 1, 2, 3]", "seeds = [0]"))
+        show(table, standing)
+
+    monkeypatch.setattr(CrewTable, "show", edit)
+    run = lambda *options: CliRunner().invoke(app, ["run", "study.toml", "--out", out, *options])  # noqa: E731
+    try:
+        done = run("--workers", "2", "--json")
+        joined = run("--worker")
+    finally:
+        file.write_text(asked)
+    assert (done.exit_code, joined.exit_code) == (0, 0), done.stderr + joined.stderr
+    assert "study.toml was edited while this command ran" in done.stderr
+    cells = {json.loads(line)["cell"] for line in done.stdout.splitlines()}
+    assert len(cells) == 16
+    assert "4 cells finished here" in joined.stderr
+    others = {path.parent.name for path in (shop / out).glob("*/*/result.json")} - cells
+    assert len(others) == 4
+    for name in others:
+        shutil.move(shop / out / "study" / name, shop / out / name)
+    same()  # what the first command made has the bytes of its own request
 
 
 # Where workers stand

@@ -9,12 +9,16 @@ import pytest
 
 from repflow.core.errors import InputError, MissingExtraError
 from repflow.store.claims.attempt import OWN
+from repflow.store.claims.board import Policy
+from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS
 from repflow.store.claims.place import FolderPlace
 from repflow.studies.scale.cluster import RayEngine, check_reachable
 from repflow.studies.scale.config import ScaleConfig
 from repflow.studies.scale.crew import run_crew
 from repflow.studies.scale.slurm import SlurmEngine, parse_settings
+from repflow.studies.scale.worker import Post, work
+from tests.studies.scale.slurm_programs import write_programs
 
 
 class Killer:
@@ -47,14 +51,53 @@ def test_ray(order, same):
 
 
 def test_slurm_jobs_as_processes(order, same):
-    """One worker is killed, one is preempted: it gives its cell back and its job is queued again."""
-    config = ScaleConfig(engine="slurm", workers=2, threads=1, slurm=["cluster=local"])
+    """A worker is preempted: it gives its cell back and its job is queued again. Killed, it gets a successor."""
+    config = ScaleConfig(engine="slurm", workers=1, threads=1, slurm=["cluster=local"])
     killer = Killer(signal.SIGUSR2, signal.SIGKILL)
-    crewed(order, SlurmEngine(config, order.folder / OWN), killer)
+    lines = crewed(order, SlurmEngine(config, order.folder / OWN), killer)
+    assert lines == ["worker 0 was lost; another takes its post"]
     same(2)
     assert killer.sent[0] not in FolderPlace(order.folder / OWN).names(WORKERS)
     logs = "".join(path.read_text() for path in (order.folder / OWN / "jobs").glob("*_log.*"))
-    assert "preempted" in logs
+    assert logs.count("Requeued job") == 1
+
+
+def test_slurm_jobs_are_queued_again_when_preempted_and_give_cells_back_when_interrupted(
+    order, same, tmp_path, monkeypatch
+):
+    """Slurm's programs are played (slurm_programs.py): one batch file of two jobs, signals as Slurm sends them."""
+    state = write_programs(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}:{os.environ['PATH']}")
+    config = ScaleConfig(engine="slurm", workers=2, threads=1, slurm=["partition=gpu,timeout_min=60"])
+    seen = []
+
+    def preempt(standing):
+        pids = [beat["pid"] for beat in standing.workers.values() if beat.get("cell")]
+        if not seen and len(pids) == 2:
+            os.kill(pids[1], signal.SIGSTOP)  # leaves cells for the other
+            os.kill(pids[0], signal.SIGTERM)  # the announcement
+            seen.extend([*pids, len(standing.finished)])
+        elif len(seen) == 3 and len(standing.finished) > seen[2]:  # works on
+            os.kill(seen[0], signal.SIGUSR2)
+            seen.append("preempted")
+        elif len(seen) == 4 and set(pids) - set(seen):  # the same job, another process
+            os.kill(seen[1], signal.SIGCONT)
+            raise KeyboardInterrupt
+
+    engine = SlurmEngine(config, order.folder / OWN)
+    lines = []
+    with pytest.raises(KeyboardInterrupt):
+        run_crew(order, engine, engine.posts(), show=preempt, say=lines.append, wait=lambda _: time.sleep(0.01))
+    assert not lines  # nobody was replaced
+    (batch,) = state.glob("*.batch")
+    for setting in ("array=0-1%2", "partition=gpu", "signal=USR2@90", "time=60"):
+        assert f"#SBATCH --{setting}" in batch.read_text()
+    assert len(list(state.glob("*.requeued"))) == 1
+    place = FolderPlace(order.folder / OWN)
+    assert not place.names(WORKERS)
+    assert Kind.CLAIM not in {last_entry(place, name).kind for name in place.names(CLAIMS)}
+    assert work(order, Post(policy=Policy(beat=0.05))).failed == 0
+    same(3)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "ray://x:port"])

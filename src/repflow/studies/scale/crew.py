@@ -14,6 +14,7 @@ from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
+from repflow.studies.scale.service import INTERRUPTED
 from repflow.studies.scale.way import sweep_marks
 from repflow.studies.scale.worker import Post
 
@@ -154,9 +155,10 @@ def run_crew(
 def _answer(
     ended: Ended, order: Order, engine: Engine, standing: Standing, say: Callable[[str], None], *, hopeless: bool
 ) -> None:
-    if ended.error:
+    lost = ended.lost or ended.error == INTERRUPTED  # by somebody else: a machine that shuts down terminates first
+    if ended.error and not lost:
         raise RepflowError(f"worker {ended.post.number} cannot go on: {ended.error}")
-    if standing.complete or not ended.lost:
+    if standing.complete or not lost:
         return
     if hopeless:
         raise RepflowError(

@@ -12,12 +12,15 @@ from repflow.studies.scale.worker import Post, work
 INTERRUPTED = "interrupted"
 
 
-def serve(order: Order, post: Post) -> str:
+def serve(order: Order, post: Post, *, terminable: bool = True) -> str:
     """Work until nothing is left; returns "" or what went wrong.
 
-    A process that is terminated gives its cell back.
+    Args:
+        order: what to do.
+        post: where it stands.
+        terminable: whether SIGTERM ends it, with its cell given back; it may have another meaning already.
     """
-    if threading.current_thread() is threading.main_thread():
+    if terminable and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
     with command_line():
         try:

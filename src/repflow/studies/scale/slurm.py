@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,14 +32,20 @@ REQUEUED = 1000
 """Times that a job may run out of its time and be queued again."""
 JOBS = "jobs"
 POLL_SECONDS = 0.1
+PATIENCE = 20.0
+"""Seconds that a job has to give back its cell and end."""
 
 
 class Service:
     """The work of a job; queued again with the same work where it was preempted."""
 
     def __call__(self, order: Order, post: Post) -> str:
-        """Work until nothing is left."""
-        return serve(order, post)
+        """Work until nothing is left.
+
+        Slurm announces a preemption by SIGTERM, which submitit passes over: a job that ended there would not be queued
+        again.
+        """
+        return serve(order, post, terminable=False)
 
     def checkpoint(self, order: Order, post: Post) -> Any:
         """What submitit queues again: cells are claimed, so that there is nothing to remember."""
@@ -64,7 +71,7 @@ class SlurmEngine(Engine):
 
         self._submitit, self._config = submitit, config
         settings = parse_settings(config.slurm)
-        cluster = settings.pop("cluster", "slurm")
+        self._cluster = cluster = settings.pop("cluster", "slurm")
         threads = {"cpus_per_task": config.threads} if config.threads else {}
         make_folder(folder / JOBS)
         self._executor = submitit.AutoExecutor(folder / JOBS, cluster=cluster, slurm_max_num_timeout=REQUEUED)
@@ -113,14 +120,20 @@ class SlurmEngine(Engine):
             return Ended(post, error=words_of(error))
 
     def stop(self, patience: float) -> None:
-        """Cancel jobs that still run."""
-        end = time.monotonic() + patience
-        while time.monotonic() < end and not all(job.done() for job in self._jobs):
-            time.sleep(POLL_SECONDS)
+        """Interrupt jobs that still run, so that they give their cells back, and cancel what is left."""
+        self._wait(patience)
+        if self._cluster == "slurm" and (running := [job.job_id for job in self._jobs if not job.done()]):
+            subprocess.run(["scancel", "--signal=INT", *running], check=False, capture_output=True)
+            self._wait(PATIENCE)
         for job in self._jobs:
             if not job.done():
                 job.cancel(check=False)
         self._jobs = {}
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(job.done() for job in self._jobs):
+            time.sleep(POLL_SECONDS)
 
 
 def parse_settings(listed: Sequence[str]) -> dict[str, Any]:

@@ -7,15 +7,19 @@ heads and slower machines take longer. While a grid trains, the time left is tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from repflow.studies.laboratory.size import FLOAT, KEPT, byte_words, model_cost
+from repflow.studies.laboratory.size import FLOAT, KEPT, byte_words, model_cost, step_work
 
 if TYPE_CHECKING:
+    from repflow.studies.laboratory.cell import Cell
     from repflow.studies.laboratory.config import LaboratoryConfig
     from repflow.studies.laboratory.method import Method
 
+T = TypeVar("T")
 RATES = {"side by side": 47e6, "alone": 20e6, "cpu": 2e4}
 """Layers × tokens a second at width 64: 9 models side by side on an H200 (23.6 million tokens/s of 2 layers, rows drawn
 and losses logged), one stack there as a CUDA graph (10.3 million), one core of a server CPU (10,000)."""
@@ -82,23 +86,11 @@ def _span(seconds: float) -> str:
 
 def estimate(lab: Method[Any], config: LaboratoryConfig) -> GridCost:
     """Add up the cells."""
-    from repflow.studies.laboratory.group import groups
-
-    cells = config.grid()
-    costs, keys = {}, {}
-    for variant, cell in {cell.variant: cell for cell in cells}.items():  # each built once
-        network = lab.build(cell, config)
-        keys[variant] = lab.shape(network, cell, config)
-        costs[variant] = model_cost(lab, cell, config, network)
-    parts = [[cells[place] for place in group] for group in groups(lab, config, [keys[cell.variant] for cell in cells])]
-    gpu = cpu = 0.0
-    for part in parts:
-        work = config.steps * sum(costs[cell.variant].work for cell in part)
-        gpu += work / RATES["alone" if len(part) == 1 else "side by side"]
-        cpu += work / RATES["cpu"]
+    parts, costs = _trainings(lab, config, lambda cell, network: model_cost(lab, cell, config, network))
+    gpu, cpu = _seconds(parts, {variant: cost.work for variant, cost in costs.items()}, config.steps)
     sizes = [cost.parameters for cost in costs.values()]
     return GridCost(
-        models=len(cells),
+        models=sum(map(len, parts)),
         groups=len(parts),
         tokens=total_tokens(lab, config),
         parameters=(min(sizes), max(sizes)),
@@ -107,6 +99,36 @@ def estimate(lab: Method[Any], config: LaboratoryConfig) -> GridCost:
         memory_bytes=max(sum(costs[cell.variant].bytes for cell in part) for part in parts),
         checkpoint_bytes=max(KEPT * FLOAT * sum(costs[cell.variant].parameters for cell in part) for part in parts),
     )
+
+
+def gpu_seconds(lab: Method[Any], config: LaboratoryConfig) -> float:
+    """Of all trainings on one H200; without their memory, which takes a pass of every kind of model."""
+    return _seconds(*_trainings(lab, config, partial(step_work, lab, config=config)), config.steps)[0]
+
+
+def _trainings(
+    lab: Method[Any], config: LaboratoryConfig, cost: Callable[..., T]
+) -> tuple[list[list[Cell]], dict[Hashable, T]]:
+    """Cells that are trained side by side, and a cost of each kind of model, which is built once for it."""
+    from repflow.studies.laboratory.group import groups
+
+    cells = config.grid()
+    costs, keys = {}, {}
+    for variant, cell in {cell.variant: cell for cell in cells}.items():
+        network = lab.build(cell, config)
+        keys[variant] = lab.shape(network, cell, config)
+        costs[variant] = cost(cell, network=network)
+    return [[cells[place] for place in group] for group in groups(lab, config, [keys[c.variant] for c in cells])], costs
+
+
+def _seconds(parts: Sequence[Sequence[Cell]], works: Mapping[Hashable, float], steps: int) -> tuple[float, float]:
+    """Of all trainings on one H200 and on one core."""
+    gpu = cpu = 0.0
+    for part in parts:
+        work = steps * sum(works[cell.variant] for cell in part)
+        gpu += work / RATES["alone" if len(part) == 1 else "side by side"]
+        cpu += work / RATES["cpu"]
+    return gpu, cpu
 
 
 def total_tokens(lab: Method[Any], config: LaboratoryConfig) -> float:

@@ -40,10 +40,15 @@ def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: 
     """Cost of one model, counted on one row of its longest batch; `network` is the model where it is built already."""
     network = lab.build(cell, config) if network is None else network
     parameters = sum(part.numel() for part in network.parameters())
-    layers, width = int(network.config.num_hidden_layers), int(network.config.hidden_size)
     row = lab.longest_row(cell, config)
-    work = lab.step_tokens(cell, config) * layers * width / WIDTH
+    work = step_work(lab, cell, config, network)
     return ModelCost(parameters, work, config.batch * saved_bytes(network, row, lab.loss(cell, config)))
+
+
+def step_work(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: Any) -> float:
+    """Layer-tokens of a step at width 64; needs no pass."""
+    layers, width = int(network.config.num_hidden_layers), int(network.config.hidden_size)
+    return float(lab.step_tokens(cell, config) * layers * width / WIDTH)
 
 
 def saved_bytes(network: Any, batch: Any, loss: Any) -> float:

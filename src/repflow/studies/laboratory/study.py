@@ -88,9 +88,9 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
 
     def pass_seconds(self, config: C, size: Size, rate: float) -> float:
         """From rates that grids of small models reached, which launches and memory bound more than operations."""
-        from repflow.studies.laboratory.cost import estimate
+        from repflow.studies.laboratory.cost import gpu_seconds
 
-        return estimate(self, config).gpu_seconds
+        return gpu_seconds(self, config)
 
     def load(self, config: C) -> dict[str, Model]:
         """Models are built where they are trained."""

@@ -129,7 +129,7 @@ def test_frozen_norms_stay_where_they_are_and_all_else_moves():
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
     from repflow.studies.laboratory.group import _how
 
-    how = _how(STUDY, [cell], config, torch.device("cpu"), None, True)
+    how = _how(STUDY, [cell], config, torch.device("cpu"), None, network)
     train(network, STUDY.source(cell, config, torch.device("cpu")), how, loss=STUDY.loss(cell, config))
     moved = {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
     norms = {name for name in before if "norm" in name}

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 import repflow
 from repflow.core.errors import InputError, PausedError
-from repflow.studies.laboratory import group, study
+from repflow.studies.laboratory import group, study, volume
 from repflow.studies.laboratory.cost import estimate
 from repflow.studies.laboratory.curve import read_curves
 from repflow.studies.laboratory.group import groups
@@ -42,6 +42,20 @@ def test_unlike_models_are_trained_by_one_code(whole):
     assert result["first_weight_on_the_way"].shape == (5, 3)
     assert result.provenance["recall"]["watched"] == [0, 3, 6]
     assert not (out / "t.training").exists()
+
+
+def test_a_large_model_is_trained_alone_in_parts_of_its_batch_and_is_the_same(whole, monkeypatch):
+    _, result = whole
+    beside = [result[name][0] for name in ("loss", "loss_by_position")]
+    config = tower(cells=UNLIKE[:2])
+    cell = config.grid()[0]
+    work = volume.step_volume(STUDY.step_tokens(cell, config), STUDY.build(cell, config))
+    monkeypatch.setattr(volume, "ALONE", work / 2)
+    monkeypatch.setattr(volume, "PART", work / 2)
+    assert groups(STUDY, config) == [[0], [1]]
+    assert volume.batch_parts(work, config.batch) == 2
+    own = STUDY.run(tower(cells=UNLIKE[:1]))
+    assert [own["loss"][0], own["loss_by_position"][0]] == [pytest.approx(value, abs=1e-5) for value in beside]
 
 
 def test_a_model_alone_and_beside_others_is_the_same_up_to_rounding(whole):

@@ -15,6 +15,7 @@ from repflow.models.stack.replicas import ReplicaStack
 from repflow.studies.laboratory.cell import Cell
 from repflow.studies.laboratory.method import Method
 from repflow.studies.laboratory.size import fitting
+from repflow.studies.laboratory.volume import batch_parts, step_volume
 from repflow.training import Callback, OptimiserConfig, TrainingConfig, train
 from repflow.training.replicas import ReplicaBatches, ReplicaLoss
 
@@ -124,7 +125,7 @@ def train_group(
         if key not in sources:
             sources[key] = lab.source(cell, config, device)
     mine = [sources[lab.source_key(cell, config)] for cell in cells]
-    how = _how(lab, cells, config, device, seconds, alone)
+    how = _how(lab, cells, config, device, seconds, networks[0] if alone else None)
     watch = [Watch(lab, cells, config)] if lab.watched(config) else []
     if alone:
         assert len(cells) == 1, "what cannot be stacked is a group of its own"
@@ -146,11 +147,12 @@ def _how(
     config: LaboratoryConfig,
     device: torch.device,
     seconds: float | None,
-    alone: bool,
+    alone: nn.Module | None,
 ) -> TrainingConfig:
-    """Settings of a training; those beside others have a rate of 1 times their own factor."""
+    """Settings of a training; those beside others have a rate of 1 times their own factor, a large one has parts."""
     optimiser = lab.optimiser(cells[0], config)
-    rate = cells[0].rate if alone else 1.0  # type: ignore[attr-defined]
+    rate = 1.0 if alone is None else cells[0].rate  # type: ignore[attr-defined]
+    work = 0.0 if alone is None else step_volume(lab.step_tokens(cells[0], config), alone)
     more = lab.training_options(config)
     return TrainingConfig(
         **{
@@ -163,6 +165,7 @@ def _how(
             "checkpoint_every": config.checkpoint,
             "seconds": seconds,
             "evaluate": lab.watched(config),
+            "accumulate": batch_parts(work, config.batch),
             **more,
         }
     )

@@ -21,6 +21,7 @@ import numpy as np
 
 from repflow.studies.laboratory.config import LaboratoryConfig
 from repflow.studies.laboratory.reading import FLOW
+from repflow.studies.laboratory.volume import fills_a_device
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +165,8 @@ class Method(ABC, Generic[C]):
         from repflow.models.stack.replicas import replica_obstacle, shape_facts
 
         plain = self.loss(cell, config) == Method.loss(self, cell, config)
-        if not plain or (not self.stacked and replica_obstacle(network)):
+        large = fills_a_device(self.step_tokens(cell, config), network)
+        if not plain or large or (not self.stacked and replica_obstacle(network)):
             return None
         facts = {**shape_facts(network), "rates by name": dict(self.optimiser(cell, config).rates)}
         return tuple(sorted((key, str(value)) for key, value in facts.items()))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.errors import InputError, teach
+from repflow.studies.laboratory.volume import batch_parts, step_volume
 
 if TYPE_CHECKING:
     from repflow.studies.laboratory.cell import Cell
@@ -40,15 +41,14 @@ def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: 
     """Cost of one model, counted on one row of its longest batch; `network` is the model where it is built already."""
     network = lab.build(cell, config) if network is None else network
     parameters = sum(part.numel() for part in network.parameters())
-    row = lab.longest_row(cell, config)
-    work = step_work(lab, cell, config, network)
-    return ModelCost(parameters, work, config.batch * saved_bytes(network, row, lab.loss(cell, config)))
+    work, loss = step_work(lab, cell, config, network), lab.loss(cell, config)
+    rows = config.batch // batch_parts(work * WIDTH, config.batch)
+    return ModelCost(parameters, work, rows * saved_bytes(network, lab.longest_row(cell, config), loss))
 
 
 def step_work(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: Any) -> float:
     """Layer-tokens of a step at width 64; needs no pass."""
-    layers, width = int(network.config.num_hidden_layers), int(network.config.hidden_size)
-    return float(lab.step_tokens(cell, config) * layers * width / WIDTH)
+    return step_volume(lab.step_tokens(cell, config), network) / WIDTH
 
 
 def saved_bytes(network: Any, batch: Any, loss: Any) -> float:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import bracketed, student_interval
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
 from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
@@ -23,6 +22,8 @@ from tools.tokens.run import score, screened_row
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "tokens.md"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "tokens.json").read_text(encoding="utf-8"))
+TIMED: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "sorting_gpu.json").read_text(encoding="utf-8"))
+"""Of `benchmarks/sorting.py --device cuda --layers 12 --width 640 --rows 128`."""
 NOTHING = "Not run yet."
 WORDS = {
     "scenarios": "eigenvalues at equal scale",
@@ -252,26 +253,28 @@ def spectra() -> str:
 
 
 def cost() -> str:
-    """Seconds a million tokens by row, of models trained alone (the paper's Table 8 has 308 and 322 s an epoch)."""
-    study = read_study(NUMBERS)
-    timed = [] if study is None else [cell for cell in study.cells if cell.get("seconds") and cell.get("beside") == 1]
-    rows = []
-    for row in dict.fromkeys(cell["row"] for cell in timed):
-        mine = [1e6 * cell["seconds"] / cell["tokens"] for cell in timed if cell["row"] == row]
-        band = student_interval(mine)
-        shown = f"{float(band.mean):.2f}{bracketed(float(band.low), float(band.high), '.2f')}"
-        graph = "yes" if next(cell for cell in timed if cell["row"] == row).get("graph") else "no"
-        rows.append([row, shown, graph, str(len(mine))])
-    return table(["row", "s a million tokens", "CUDA graph", "seeds"], rows) if rows else NOTHING
+    """Time and memory of steps with sorted tokens over those without (paper: 308 and 322 s an epoch, Table 8)."""
+    rows = [
+        [
+            row["row"],
+            f"{row['parameters']:,}",
+            f"{1e3 * row['step_seconds']:.1f}",
+            f"{row['time_ratio']:.2f}x",
+            f"{row['peak_bytes'] / 2**30:.1f}",
+            f"{row['memory_ratio']:.2f}x",
+        ]
+        for row in TIMED["rows"]
+    ]
+    return table(["row", "parameters", "ms a step", "over no order", "peak GiB", "over no order"], rows)
 
 
 def commands() -> str:
-    """A printed command for every cell of the core."""
+    """The commands that train the cells of the core again, each once."""
     study: Study | None = read_study(NUMBERS)
-    known = [] if study is None else [cell for cell in study.cells if cell.get("command")]
+    known = [] if study is None else [cell["command"] for cell in study.cells if cell.get("command")]
     if not known:
         return NOTHING
-    return table(["cell", "command"], [[f"`{cell['cell']}`", f"`{cell['command']}`"] for cell in known])
+    return table(["models", "command"], [[str(known.count(words)), f"`{words}`"] for words in dict.fromkeys(known)])
 
 
 PARTS = {

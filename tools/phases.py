@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,15 @@ def phase_or_table(
     before = json.loads(options.to.read_text(encoding="utf-8")) if options.to.exists() else {}
     write_numbers({**before, **table(options.out)}, options.to)
     print(f"wrote {options.to}")
+
+
+def exact_command(groups: Sequence[str], cell: str) -> str:
+    """The command that trains a cell with those beside it, which gives its numbers bit by bit.
+
+    >>> exact_command(["repflow recall --cells a:1,a:2 --steps 5", "repflow recall --cells b:1 --steps 5"], "b:1")
+    'repflow recall --cells b:1 --steps 5'
+    """
+    return next(words for words in groups if cell in words.split()[3].split(","))
 
 
 def write_numbers(numbers: Mapping[str, Any], target: Path) -> None:

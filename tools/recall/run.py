@@ -21,7 +21,7 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
-from tools.phases import phase_or_table, run_phase
+from tools.phases import exact_command, phase_or_table, run_phase
 
 ROWS = {
     "core": ("right", ("none/16", "none/18", "both/16", "both+/16", "placebo/16")),
@@ -111,7 +111,8 @@ def table(out: Path) -> dict[str, Any]:
 def described(result: Result, place: int) -> dict[str, Any]:
     """Numbers of one model, rounded."""
     cell = result.provenance["cells"][place]
-    own = {key: cell[key] for key in ("cell", "row", "layers", "init", "rate", "seed", "tokens", "command")}
+    own = {key: cell[key] for key in ("cell", "row", "layers", "init", "rate", "seed", "tokens")}
+    own["command"] = exact_command(result.provenance["recall"]["groups"], cell["cell"])
     numbers = {name: _plain(result[name][place], 6) for name in SHOWN if name in result}
     return {**own, **numbers, **{name: _plain(result[name][place], 4) for name in CURVES if name in result}}
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.study import STUDY
-from tools.phases import phase_or_table, run_phase
+from tools.phases import exact_command, phase_or_table, run_phase
 
 SORTED = ("", "+leaky", "+chunks", "+chunks+identity", "+chunks+random")
 """Orders of tokens: as they come, the paper's, the causal one, and its two controls."""
@@ -154,9 +154,10 @@ def tested(out: Path, name: str) -> list[dict[str, Any]]:
     shards = sorted((out / name / "shards").glob("cell-*.safetensors"))
     cells = [described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)) for shard in shards]
     if (out / name / "result.json").exists():
-        facts = load_result(out / name).provenance["cells"]
-        for cell, own in zip(cells, facts, strict=True):
-            cell |= {key: own[key] for key in ("seconds", "tokens", "graph", "beside", "command") if key in own}
+        known = load_result(out / name).provenance
+        for cell, own in zip(cells, known["cells"], strict=True):
+            cell |= {key: own[key] for key in ("seconds", "tokens", "graph", "beside") if key in own}
+            cell["command"] = exact_command(known["architecture"]["groups"], cell["cell"])
     return cells
 
 

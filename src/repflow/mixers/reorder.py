@@ -174,6 +174,7 @@ class TokenOrder(nn.Module):
         self.form, self.order, self.chunk, self.hard, self.leaky = form, order, chunk, hard, leaky
         self.temperature, self.power, self.descending, self.ties = temperature, power, descending, ties
         self.restore, self.gate, self.seed = form != "whole" if restore is None else restore, gate, seed
+        self._kept: Tensor | None = None
         # 1 / √features keeps the scores' spread that of the features, of which the paper says nothing
         self.K = nn.Parameter(_drawn_apart(features) * features**-0.5) if order == "sorted" else None
 
@@ -193,10 +194,14 @@ class TokenOrder(nn.Module):
             with without_autocast(features.device):  # in bfloat16 most scores of a long sequence would be equal
                 wide = torch.promote_types(features.dtype, torch.float32)
                 return features.to(wide) @ self.K.to(wide)
-        count = features.shape[-2]
-        places = np.arange(count) if self.order == "identity" else np.random.default_rng(self.seed).random(count)
-        scores = torch.as_tensor(places, dtype=torch.float32).to(features.device)
-        return scores.expand(features.shape[:-1])
+        return self._places(features.shape[-2], features.device).expand(features.shape[:-1])
+
+    def _places(self, count: int, device: torch.device) -> Tensor:
+        """Scores of a control, of the last length kept: a recorded step cannot copy them to the device."""
+        if self._kept is None or (len(self._kept), self._kept.device) != (count, device):
+            places = np.arange(count) if self.order == "identity" else np.random.default_rng(self.seed).random(count)
+            self._kept = torch.as_tensor(places, dtype=torch.float32).to(device)
+        return self._kept
 
     def matrix(self, features: Tensor, seen: Tensor | None = None) -> Tensor:
         """Permutation (..., rank, token) of tokens with these features, in their dtype."""

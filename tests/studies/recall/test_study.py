@@ -97,16 +97,22 @@ def test_the_result_has_the_grid_and_what_may_explain_it(whole):
     assert load_result(out / "grid")["accuracy"].tolist() == result["accuracy"].tolist()
 
 
-def test_one_cell_is_trained_again_by_its_printed_command(whole, tmp_path):
+@pytest.mark.parametrize(("word", "tolerance"), [("command", 0), ("alone", 1e-5)])
+def test_one_cell_is_trained_again_by_its_printed_command(whole, tmp_path, word, tolerance):
+    """With the models beside it bit by bit, alone within rounding."""
     _, result = whole
-    words = result.provenance["cells"][3]["command"].split()[2:]
+    words = result.provenance["cells"][3][word].split()[2:]
     options = {
         key.removeprefix("--").replace("-", "_"): value for key, value in zip(words[::2], words[1::2], strict=True)
     }
-    numbers = {key: int(value) if value.isdecimal() else value.split(",") for key, value in options.items()}
+    numbers = {
+        key: int(value) if value.isdecimal() and key != "cells" else value.split(",") for key, value in options.items()
+    }
     again = run(RecallConfig(**{**numbers, "device": "cpu"}), out=tmp_path)
-    assert again["accuracy"][0].tolist() == result["accuracy"][3].tolist()
-    assert again["loss"][0] == pytest.approx(result["loss"][3], abs=1e-5)
+    place = numbers["cells"].index(result.provenance["cells"][3]["cell"])
+    assert len(numbers["cells"]) == (4 if word == "command" else 1)
+    assert again["accuracy"][place].tolist() == result["accuracy"][3].tolist()
+    assert again["loss"][place] == pytest.approx(result["loss"][3], abs=tolerance)
 
 
 def test_accuracy_is_counted_by_hand():

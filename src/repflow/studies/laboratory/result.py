@@ -70,11 +70,23 @@ def watched_arrays(cells: Sequence[Mapping[str, np.ndarray]]) -> tuple[Arrays, l
     return arrays, steps
 
 
-def described(config: LaboratoryConfig, place: int, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a cell: its fields, its training, the command that repeats it."""
-    cell = config.grid()[place]
+def described(config: LaboratoryConfig, place: int, meta: Mapping[str, Any], group: Sequence[int]) -> dict[str, Any]:
+    """What is known of a cell: its fields, its training, the command that repeats it.
+
+    The command trains all models of the cell's group: matrix libraries round otherwise for another number of
+    matrices, so that only the same group gives the same numbers. `alone` trains the cell by itself, in less time.
+
+    Args:
+        config: what was asked for.
+        place: of the cell in the grid.
+        meta: of its training.
+        group: places of the cells that are trained together.
+    """
+    grid = config.grid()
+    cell = grid[place]
     kept = {key: meta[key] for key in MEASURED if key in meta}
-    return {"cell": str(cell), **cell.values(), **kept, "command": config.command(cell)}
+    row = {"cell": str(cell), **cell.values(), **kept, "command": config.command(*(grid[own] for own in group))}
+    return row | ({"alone": config.command(cell)} if len(group) > 1 else {})
 
 
 def training_findings(config: LaboratoryConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:

@@ -197,9 +197,9 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
             more, at = watched_arrays([own for own, _ in cells])
             arrays, axes = arrays | more, axes | dict.fromkeys(more, ("cell", "point"))
             facts["watched"] = at
-        rows = [described(config, place, meta) for place, (_, meta) in enumerate(cells)]
-        grid = config.grid()
-        facts["groups"] = [config.command(*(grid[place] for place in group)) for group in groups(self, config)]
+        beside = {place: group for group in groups(self, config) for place in group}
+        rows = [described(config, place, meta, beside[place]) for place, (_, meta) in enumerate(cells)]
+        facts["groups"] = list(dict.fromkeys(row["command"] for row in rows))
         findings = [*training_findings(config, arrays), *self.findings(config, arrays)]
         return Result(arrays, axes, {}, {self.name: facts, "cells": rows}, findings)
 

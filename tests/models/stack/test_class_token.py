@@ -130,3 +130,14 @@ def test_measured_and_its_influence_ends_at_the_class_token(place, tmp_path):
 def test_refusals(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_a_class_token_is_not_sorted_away():
+    """Sorted outputs stay where their tokens went, so that another token's would stand at its place."""
+    whole = {"form": "whole", "hard": True}
+    with pytest.raises(InputError, match=r'add "restore": True to reorder, or leave class_token out'):
+        classifier(class_token="end", reorder=whole)
+    with pytest.raises(InputError, match="a class token whose output stands at its place"):
+        classifier(class_token="end", reorder={**whole, "order": "random"})
+    for order in ({**whole, "restore": True}, {**whole, "order": "identity"}, {"form": "chunks", "chunk": 4}):
+        assert classifier(class_token="end", reorder=order)(X.double()).logits.isfinite().all()

@@ -195,6 +195,10 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         """Keep what classifiers of images need, where it is asked for."""
         if class_token is not None:
             one_of("class_token", class_token, CLASS_TOKENS)
+            if self.sorts_whole and not (self.reorder or {}).get("restore"):
+                got = "reorder of whole sequences, whose outputs stay where the tokens were sorted to"
+                remedy = 'add "restore": True to reorder, or leave class_token out and pass pooling="mean"'
+                raise InputError(teach("a class token whose output stands at its place", got, remedy))
         layers = self.num_hidden_layers
         both = _per_layer(
             "bidirectional", bidirectional if isinstance(bidirectional, bool) else list(bidirectional), layers

@@ -161,6 +161,11 @@ class Model:
         return config.levels, lambda tokens: int(config.class_place(tokens) or 0)
 
     @property
+    def recall_first(self) -> int:
+        """First of the ids that keys and values of recall were trained with, behind those of a text; 0 for all ids."""
+        return int(getattr(self.network.config, "recall_first", 0) or 0)
+
+    @property
     def device(self) -> torch.device:
         """Device that takes the token ids."""
         return self.network.device

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.stats import t
 
+import repflow
 from repflow.core.errors import InputError
 from repflow.core.results import Result
 from repflow.spec.architecture import parse_architecture
@@ -12,8 +13,10 @@ from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.architecture.fit import best_cells, factors, fits, independent, onset_depth
 from repflow.studies.architecture.remedy import penalties_of
 from repflow.studies.architecture.study import STUDY, text_of
+from repflow.studies.engine.prompts import drawn_prompts, make_prompts
 from repflow.studies.laboratory.group import groups
-from repflow.tasks.recall import recall_rows
+from repflow.studies.measure import MeasureConfig
+from repflow.tasks.recall import recall_prompts, recall_rows
 from repflow.training import train
 from repflow.training.batch import step_seed
 from repflow.training.losses import HoldAt
@@ -34,6 +37,34 @@ def trained(tmp_path_factory):
     config = small(seeds=["0", "1", "2"], keep_models=True)
     folder = tmp_path_factory.mktemp("runs")
     return folder, config, STUDY.run(config, out=folder, name="a")
+
+
+def test_kept_models_are_asked_for_recall_with_the_ids_they_learned_it_with(trained):
+    """Behind those of the text; prompts of all ids would be rows that no model has seen."""
+    folder, config, _ = trained
+    model = repflow.load(str(folder / "a.models" / "mamba2_2_16_16_0.002_0"))
+    first = text_of(config).vocabulary
+    assert (model.recall_first, model.vocab_size) == (first, first + 32)
+    made = make_prompts(MeasureConfig(task="recall", length=16, samples=4), model)
+    plain = recall_prompts(32, length=16, samples=4, bos="never")
+    assert [prompt.ids for prompt in made] == [tuple(i + first for i in prompt.ids) for prompt in plain]
+    assert [prompt.label for prompt in made] == [prompt.label for prompt in plain]
+    elsewhere = repflow.load(str(folder / "a.models" / "mamba2+poles_2_16_16_0.002_0"))
+    elsewhere.network.config.recall_first = 7
+    with pytest.raises(InputError, match="models whose ids for recall begin at the same number"):
+        drawn_prompts(MeasureConfig(task="recall", length=16, samples=4), [model, elsewhere])
+
+
+def test_models_without_norms_and_with_frozen_ones_are_probed(tmp_path):
+    """What remains of a norm's part in over-smoothing: train without, keep, probe."""
+    asked = {"layers": ["1"], "flow_samples": 0, "keep_models": True, "recall_rows": 2}
+    STUDY.run(small(rows=["mamba2-norm", "transformer+frozen"], **asked), out=tmp_path, name="n")
+    kept = sorted((tmp_path / "n.models").iterdir())
+    assert len(kept) == 2
+    for folder in kept:
+        result = repflow.probe(str(folder), "recall", length=16, samples=40, seeds=1, device="cpu")
+        assert result["probe_accuracy"].shape == (2, 1)
+        assert result.provenance["probe"]["classes"] == 4
 
 
 def test_every_reading_is_there_with_its_axes(trained):

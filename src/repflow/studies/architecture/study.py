@@ -136,6 +136,12 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
             freeze_norms(network)
         return network
 
+    def finished(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
+        """A model that was trained to recall says with which of its ids, so that the task `recall` uses them."""
+        if config.recall_share:
+            network.config.recall_first = text_of(config).vocabulary
+        return network
+
     def loss(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Loss:
         """Cross entropy, with the penalties of the row beside it."""
         from repflow.training.losses import CrossEntropy, Penalised

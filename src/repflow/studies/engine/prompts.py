@@ -188,21 +188,43 @@ def drawn_prompts(config: PromptConfig, models: Sequence[Model], vocabulary: int
     row, first, options = task_row(config.task), models[0], task_options(config)
     assert row is not None
     own = {name: getattr(options, name) for name in row.options}
-    mark = first.class_token
+    mark, behind = first.class_token, _recalled_behind(models) if config.task == "recall" else 0
     prompts: Prompts = part_of(row.drawer)(
-        first.vocab_size if vocabulary is None else vocabulary,
+        (first.vocab_size if vocabulary is None else vocabulary) - behind,
         length=config.length - (mark is not None),
         samples=config.samples,
         seed=config.seed,
         tokenizer=first.tokenizer,
-        bos=config.bos,
+        bos="never" if behind else config.bos,  # nothing stood before such rows in training
         bos_id=first.bos_token_id,
-        without=padding_ids(*models),
+        without=[number - behind for number in padding_ids(*models) if number >= behind],
         **own,
     )
+    if behind:
+        prompts = _moved(prompts, behind)
     if mark is not None:
         prompts = _with_class_token(prompts, *mark)
     return note_random(prompts, _misled(models)) if config.task == "random" else prompts
+
+
+def _recalled_behind(models: Sequence[Model]) -> int:
+    """First id of keys and values: models that were trained on texts too have them behind those of the text."""
+    firsts = {model.name: model.recall_first for model in models}
+    if len(set(firsts.values())) > 1:
+        got = ", ".join(f"{first} of {name}" for name, first in firsts.items())
+        remedy = "read them one by one, or choose models of one laboratory"
+        raise InputError(teach("models whose ids for recall begin at the same number", got, remedy))
+    return next(iter(firsts.values()))
+
+
+def _moved(prompts: Prompts, first: int) -> Prompts:
+    """Prompts whose ids are counted from another first one; a text's tokens are not among them."""
+    samples = []
+    for prompt in prompts:
+        ids = tuple(number + first for number in prompt.ids)
+        key = None if prompt.key is None else str(int(prompt.key) + first)
+        samples.append(replace(prompt, ids=ids, tokens=tuple(map(str, ids)), key=key))
+    return replace(prompts, samples=tuple(samples))
 
 
 def _with_class_token(prompts: Prompts, token: int, place_among: Callable[[int], int]) -> Prompts:

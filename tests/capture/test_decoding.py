@@ -19,6 +19,7 @@ from repflow.models import load
 from repflow.models.devices import probe_dtype
 from repflow.models.fastpath.memory import Memory, remembers
 from tests.models.tiny_configs import NAMED, VOCAB, tiny_model
+from tests.sample import sampled
 
 OWN = ("mamba", "falcon_mamba", "mamba2")
 WITHOUT_STATE = {"rwkv": "transformers mixes up the rows of a batch"}
@@ -28,7 +29,7 @@ def prompts(length, rows=3):
     return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", sampled(NAMED))
 def test_cached_tokens_are_those_of_whole_passes(kind):
     """In float64, where two tokens are never nearly equal."""
     model = load(tiny_model(kind).double())

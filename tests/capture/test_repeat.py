@@ -10,6 +10,7 @@ from repflow.models import load
 from repflow.models.pretrained import Model
 from tests.capture.inputs import prompts
 from tests.models.tiny_configs import NAMED, tiny_model
+from tests.sample import sampled
 
 IDS = torch.arange(24).reshape(1, 24)
 
@@ -19,7 +20,7 @@ def found(network, **options):
     return [finding for finding in result.findings if finding.code == "not_deterministic"]
 
 
-@pytest.mark.parametrize("model_type", NAMED)
+@pytest.mark.parametrize("model_type", sampled(NAMED))
 def test_deterministic_models_have_no_finding(model_type):
     model = load(tiny_model(model_type))
     check = RepeatCheck(model, prompts((20, 24)))

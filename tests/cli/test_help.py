@@ -110,25 +110,6 @@ print("\\n" + json.dumps(loaded))
     assert not {words: names for words, names in run(code).items() if names}
 
 
-def test_a_measurement_loads_nothing_that_it_does_not_use():
-    """torch, transformers and what they load themselves; the modeling files of the one model, and no others."""
-    others = ("pandas", "plotly", "matplotlib", "xarray", "ray", "zarr", "sklearn")
-    code = f"""
-import json, sys, transformers.modeling_utils, transformers.models.auto.modeling_auto, transformers.generation
-before = set(sys.modules)
-import torch, repflow
-from transformers import GPT2Config, GPT2LMHeadModel
-network = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=16, n_positions=16))
-repflow.measure(network, torch.arange(8)[None])
-new = set(sys.modules) - before
-models = sorted({{n.split(".")[2] for n in new if n.startswith("transformers.models.") and ".modeling_" in n}})
-print(json.dumps([sorted(new & set({others!r})), models]))
-"""
-    modules, models = run(code)
-    assert modules == []
-    assert models == ["gpt2"]
-
-
 def test_help_names_every_field_with_its_text(cli, monkeypatch):
     from dataclasses import fields
 

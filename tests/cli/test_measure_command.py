@@ -7,6 +7,7 @@ import pytest
 from repflow.store import load_result, verify
 from tests.cli.small_request import SMALL
 from tests.models.tiny_configs import NAMED, save_tiny
+from tests.sample import sampled
 
 
 def only_run(folder):
@@ -216,7 +217,7 @@ def test_same_random_weights_for_the_same_seed(cli, tmp_path):
     assert outs[0]["metrics"] == outs[1]["metrics"]
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", sampled(NAMED))
 def test_every_named_architecture(cli, tmp_path, kind):
     """From a folder in Hugging Face format to stored numbers."""
     folder = save_tiny(kind, tmp_path / kind)

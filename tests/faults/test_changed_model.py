@@ -20,6 +20,7 @@ from repflow.studies import measure
 from repflow.studies.engine.cell import Cell
 from repflow.studies.engine.cells import run_cells
 from tests.models.tiny_configs import CONFIGS, tiny_config, tiny_model
+from tests.sample import sampled
 
 EDITS = [
     ("hidden_act", "relu"),
@@ -116,7 +117,7 @@ def test_a_grid_does_not_read_a_cell_of_another_configuration(folder, tmp_path):
     assert "config.hidden_act" in again.reason
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize("model_type", sampled(CONFIGS))
 def test_a_configuration_on_disk_is_that_of_the_loaded_model(model_type, tmp_path):
     """A grid compares the two; and loading must not change what is compared."""
     tiny_model(model_type).save_pretrained(tmp_path)

@@ -12,11 +12,14 @@ from repflow.models.identity.live import shared_copy
 from repflow.models.transformers_own import config_class
 from tests.interventions.ablation_inputs import calls, mean_over, states
 from tests.models.tiny_configs import COMMON, CONFIGS, VOCAB
+from tests.sample import chosen
 
 WITH_ATTENTION = [
     *("gpt2", "gpt_neo", "gpt_neox", "llama", "bamba", "jamba", "falcon_h1", "recurrent_gemma"),
     *("zamba2", "nemotron_h", "granitemoehybrid", "lfm2", "qwen2", "opt", "phi", "gemma2"),
 ]
+IN_CI = ("gpt2", "gpt_neo", "gpt_neox", "bamba", "zamba2", "nemotron_h")
+"""Learned and rotary positions, windows of their own, hybrids of each kind."""
 OWN_WINDOW = {"recurrent_gemma": [8, 8], "gpt_neo": [None, 4, None, 4], "gemma2": [8, None, 8, None]}
 
 
@@ -47,7 +50,7 @@ def project(module, values):
     return projection(values.flatten(2))
 
 
-@pytest.mark.parametrize("model", WITH_ATTENTION, indirect=True)
+@pytest.mark.parametrize("model", chosen(WITH_ATTENTION, IN_CI), indirect=True)
 @pytest.mark.parametrize(
     ("ablations", "window"), [("attention-uniform", None), ("attention-uniform+attention-window:3", 3)]
 )
@@ -64,7 +67,7 @@ def test_uniform_attention_averages_the_values(model, ids, ablations, window):
         assert torch.allclose(got, expected, rtol=1e-3, atol=1e-5), type(module).__name__
 
 
-@pytest.mark.parametrize("model", WITH_ATTENTION, indirect=True)
+@pytest.mark.parametrize("model", chosen(WITH_ATTENTION, IN_CI), indirect=True)
 def test_window_of_one_is_attention_to_self(model, ids):
     ablated = ablate(model, "attention-window:1")
     modules = [module for module, _ in attention_modules(ablated)]
@@ -76,7 +79,7 @@ def test_window_of_one_is_attention_to_self(model, ids):
         assert torch.allclose(got, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", [*WITH_ATTENTION, "qwen3_next"], indirect=True)
+@pytest.mark.parametrize("model", chosen([*WITH_ATTENTION, "qwen3_next"], (*IN_CI, "qwen3_next")), indirect=True)
 def test_window_as_long_as_the_prompt_changes_nothing(model, ids):
     whole = states(model, ids)
     for window in (ids.shape[1], 1000):

@@ -7,9 +7,10 @@ from repflow.core.errors import InputError
 from repflow.interventions import ablate
 from tests.interventions.ablation_inputs import calls, states
 from tests.models.tiny_configs import CONFIGS
+from tests.sample import sampled
 
 
-@pytest.mark.parametrize("model", CONFIGS, indirect=True)
+@pytest.mark.parametrize("model", sampled(CONFIGS), indirect=True)
 def test_a_block_taken_out_hands_on_its_input(model, ids):
     before, after = states(model, ids), states(ablate(model, "block:2"), ids)
     assert torch.equal(after[:2], before[:2])

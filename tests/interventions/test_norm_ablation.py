@@ -9,18 +9,19 @@ from repflow.interventions import ablate
 from repflow.models import load
 from tests.interventions.ablation_inputs import calls, states
 from tests.models.tiny_configs import CONFIGS, tiny_model
+from tests.sample import sampled
 
 REQUIRED = ["gpt2", "gpt_neo", "gpt_neox", "llama", "mamba", "mamba2", "bamba", "jamba", "falcon_h1", "recurrent_gemma"]
 GATED = ["mamba2", "bamba", "zamba2", "nemotron_h", "granitemoehybrid", "qwen3_next"]
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize("model_type", sampled(CONFIGS))
 def test_affine_that_is_identity_changes_nothing(model_type, ids):
     fresh = load(tiny_model(model_type, spread=1.0 if model_type == "recurrent_gemma" else 2.0))
     assert torch.equal(states(ablate(fresh, "norm-affine"), ids), states(fresh, ids))
 
 
-@pytest.mark.parametrize("model", CONFIGS, indirect=True)
+@pytest.mark.parametrize("model", sampled(CONFIGS), indirect=True)
 def test_affine_is_reset_to_what_a_fresh_network_has(model, ids):
     """A fresh network's norms are identities, in whichever form its architecture writes one."""
     ablated = ablate(model, "norm-affine")

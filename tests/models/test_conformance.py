@@ -11,8 +11,9 @@ from repflow.models import load
 from repflow.models.families import EMBEDDING, FAMILIES
 from tests.models.rounding import tolerance, worst
 from tests.models.tiny_configs import CONFIGS, KINDS, NAMED, UNLISTED, tiny_model
+from tests.sample import sampled
 
-EVERY = pytest.mark.parametrize("model", NAMED + UNLISTED, indirect=True)
+EVERY = pytest.mark.parametrize("model", sampled(NAMED + UNLISTED), indirect=True)
 
 
 def collect(model, ids, mask=None, kind="residual"):

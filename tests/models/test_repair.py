@@ -7,9 +7,10 @@ from repflow.core.errors import InputError
 from repflow.models import from_hidden_states
 from repflow.models.families import EMBEDDING, FAMILIES, LAST_BLOCK
 from tests.models.tiny_configs import CONFIGS, tiny_model
+from tests.sample import sampled
 
 
-@pytest.mark.parametrize("model", CONFIGS, indirect=True)
+@pytest.mark.parametrize("model", sampled(CONFIGS), indirect=True)
 def test_against_hooks(model, ids):
     with torch.no_grad():
         output = model.network(ids, use_cache=False, output_hidden_states=True)

@@ -17,6 +17,7 @@ from repflow.theory import lti_influence
 from tests.capture.inputs import model, prompts
 from tests.models.stack.inputs import HYBRID, stack
 from tests.models.tiny_configs import tiny_model
+from tests.sample import sampled
 
 ARCHITECTURES = ("gpt_neo", "gpt_neox", "mamba", "mamba2", "rwkv", "recurrent_gemma", "bamba")
 FAMILIES = ("s4d", "h3", "s6", "ssd", "linear_attention", "retention", "gla", "rwkv4", "rwkv5", "rg_lru")
@@ -34,7 +35,7 @@ def jacobian_norms(network, ids, at):
     return torch.autograd.functional.jacobian(output, embedded).norm(dim=(0, 2)).numpy()
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", sampled(ARCHITECTURES))
 def test_exact_rows_are_torchs_jacobian(kind):
     ours = influence_squares(model(kind, "float64"), IDS, None, at=[10, 6])[FINAL]
     for row, at in enumerate((10, 6)):
@@ -59,7 +60,7 @@ def numeric_norms(network, ids, at, step):
     return ((ends[0] - ends[1]) / (2 * step)).reshape(*embedded.shape, -1).norm(dim=(1, 2)).numpy()
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", sampled(ARCHITECTURES))
 def test_exact_rows_agree_with_finite_differences(kind):
     ours = influence_squares(model(kind, "float64"), IDS[:1, :6], None, at=[5])[FINAL]
     loose = kind != "gpt_neox"  # the others round to float32 inside
@@ -249,7 +250,7 @@ def test_t_out_of_range_is_refused():
 # gradients that cannot be trusted
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", sampled(ARCHITECTURES))
 def test_gradients_pass_the_check_and_are_zero_behind_t(kind):
     gradients = check_gradients(model(kind), IDS[0])
     assert gradients.difference < 0.02

@@ -12,6 +12,7 @@ from repflow.models.fastpath import layer_scan
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.fastpath.scan_call import NotReadError, ScanCall, read_call
 from tests.models.recurrence.scan_models import S6, SSD, lively, scan_function
+from tests.sample import SCANS, chosen
 
 pytestmark = pytest.mark.numeric
 
@@ -22,7 +23,7 @@ def states_of(model, ids):
     return torch.stack(hidden)
 
 
-@pytest.mark.parametrize("model_type", S6 + SSD)
+@pytest.mark.parametrize("model_type", chosen(S6 + SSD, SCANS))
 def test_same_states_and_facts(model_type, ids):
     network = lively(model_type)
     ours, theirs = load(network), load(copy.deepcopy(network), scan="reference")

@@ -13,6 +13,7 @@ from repflow.models.devices import probe_dtype
 from repflow.models.identity.fingerprint import STEP, fingerprint
 from repflow.store.identity import function_differences
 from tests.models.tiny_configs import CONFIGS, tiny_config, tiny_model
+from tests.sample import sampled
 
 
 def rough(network, step):
@@ -30,7 +31,7 @@ def rough(network, step):
     ]
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize("model_type", sampled(CONFIGS))
 def test_another_machines_rounding_is_let_pass(model_type):
     model = load(copy.deepcopy(tiny_model(model_type)))
     here = fingerprint(model)

@@ -12,6 +12,7 @@ from repflow.models.fastpath import scans as fastpath
 from repflow.models.recurrence.quantities import of_call
 from tests.models.recurrence.scan_models import S6, SSD, lively, scan_function
 from tests.models.tiny_configs import tiny_model
+from tests.sample import SCANS, chosen
 
 
 def collect(model, ids, take):
@@ -31,7 +32,7 @@ def scan_alone(call):
 
 
 @pytest.mark.parametrize("setting", ["auto", "reference"])
-@pytest.mark.parametrize("model_type", [*S6, *SSD])
+@pytest.mark.parametrize("model_type", chosen([*S6, *SSD], SCANS))
 def test_output_of_states_is_the_scan(model_type, setting, ids):
     model = load(lively(model_type), scan=setting)
     for _, _, (ours, reference) in collect(model, ids, lambda q: (q.output(), scan_alone(q.call))):

@@ -12,6 +12,7 @@ from repflow.models.weights import construct
 from repflow.models.weights.construct import build_once, cast
 from repflow.models.weights.initialise import drawing_device, random_model
 from tests.models.tiny_configs import CONFIGS, tiny_config
+from tests.sample import sampled
 
 
 def counted(build, monkeypatch):
@@ -31,7 +32,7 @@ def counted(build, monkeypatch):
     return network, sum(drawn)
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize("model_type", sampled(CONFIGS))
 def test_the_same_rules_with_fewer_draws(model_type, monkeypatch):
     def build():
         return AutoModelForCausalLM.from_config(tiny_config(model_type), dtype=torch.float32)

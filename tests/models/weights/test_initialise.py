@@ -12,6 +12,7 @@ from repflow.models.transformers_own import config_class
 from repflow.models.weights.initialise import generator_seed, parameter_groups, random_model, redraw, residual_outputs
 from repflow.spec.scheme import REDRAWN, parse_scheme
 from tests.models.tiny_configs import COMMON, CONFIGS, NAMED, tiny_config, tiny_model
+from tests.sample import sampled
 
 
 def parameters(model_type, init, seed=0):
@@ -23,7 +24,7 @@ def groups(model_type):
     return parameter_groups(random_model(tiny_config(model_type), "default", seed=0))
 
 
-@pytest.mark.parametrize("model_type", NAMED)
+@pytest.mark.parametrize("model_type", sampled(NAMED))
 def test_which_parameters_are_redrawn(model_type):
     before, after, of = parameters(model_type, "default"), parameters(model_type, "gaussian:0.3"), groups(model_type)
     for name, parameter in after.items():
@@ -147,7 +148,7 @@ def test_switches_of_groups(group):
         assert float(noise.std()) == pytest.approx(0.1, rel=0.25)
 
 
-@pytest.mark.parametrize("model_type", NAMED)
+@pytest.mark.parametrize("model_type", sampled(NAMED))
 def test_residual_factor_scales_what_every_branch_adds(model_type):
     """The branches of both networks get the same input: one adds a quarter of what the other does."""
     whole, quarter = (random_model(tiny_config(model_type), f"xavier+biases+residual:{f}", seed=2) for f in (1, 0.25))

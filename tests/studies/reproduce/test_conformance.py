@@ -51,7 +51,9 @@ def test_row_recipe_and_options_agree(name):
         assert recipe.names(replace(config, seed=1)) != recipe.names(config)
 
 
-@pytest.mark.parametrize(("name", "scale"), CASES)
+@pytest.mark.parametrize(
+    ("name", "scale"), [pytest.param(*case, marks=pytest.mark.slow if case[1] == "lab" else ()) for case in CASES]
+)
 def test_a_dry_run_loads_no_weights_and_writes_nothing(name, scale, tmp_path, monkeypatch):
     import importlib
 

@@ -50,8 +50,12 @@ def test_ray(order, same):
     same(2)
 
 
+@pytest.mark.slow
 def test_slurm_jobs_as_processes(order, same):
-    """A worker is preempted: it gives its cell back and its job is queued again. Killed, it gets a successor."""
+    """A worker is preempted: it gives its cell back and its job is queued again. Killed, it gets a successor.
+
+    CI has jobs as batch files, below, and workers that are killed and replaced, through Ray and in test_crew.py.
+    """
     config = ScaleConfig(engine="slurm", workers=1, threads=1, slurm=["cluster=local"])
     killer = Killer(signal.SIGUSR2, signal.SIGKILL)
     lines = crewed(order, SlurmEngine(config, order.folder / OWN), killer)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
+from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
 from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
@@ -61,7 +62,7 @@ def sizes() -> str:
     """Sizes of what was trained."""
     kinds = {}
     for name, known in NUMBERS.items():
-        for cell in known["cells"]:
+        for cell in known["cells"] if "facts" in known else ():
             kinds[cell["layers"], cell["width"], cell["length"], known["facts"]["batch"]] = name
     if not kinds:
         return "4 layers of width 128, windows of 256 tokens, 64 of them a step"
@@ -100,6 +101,20 @@ def answers() -> str:
         "Which of the three rates do trained models without norms follow, block by block?": regimes,
     }
     return "\n".join(f"- **{question}** {'; '.join(words) or NOT_RUN}." for question, words in asked.items())
+
+
+def same_function() -> str:
+    """What rounding alone does: chunks in their own order are the same function as no chunks."""
+    study = read_study(NUMBERS)
+    loss = None if study is None else study.loss
+    known = {name: loss.less(f"{m}{IDENTITY}", m) for m, name in NAMES.items()} if loss is not None else {}
+    return "; ".join(f"{name} {apart.words()}" for name, apart in known.items() if apart.seeds) or NOT_RUN
+
+
+def edges() -> str:
+    """Rows whose best rate lies at an end of the sweep."""
+    rows = rates().count("(an end of the sweep)")
+    return f"{rows} of {rates().count(chr(10)) - 1} rows" if rates() != NOTHING else NOT_RUN
 
 
 def told(apart: Difference) -> str:
@@ -171,6 +186,29 @@ def gains() -> str:
         for row, (plain, ordered) in {**TABLE6, **TABLE10}.items()
     ]
     return table(["model", "perplexity as they come", "sorted", "gain"], rows)
+
+
+def reviews() -> str:
+    """Classifiers of movie reviews: accuracy over folds, the smallest effect, and what is shown."""
+    known = NUMBERS.get("reviews")
+    if known is None:
+        return f"Does sorting whole texts classify them better? **{OPEN}**: not run."
+    rows = []
+    for row, rate in dict.fromkeys((cell["row"], cell["rate"]) for cell in known["cells"]):
+        mine = [cell["accuracy"] for cell in known["cells"] if (cell["row"], cell["rate"]) == (row, rate)]
+        right = [100 * value for value in mine if value is not None]
+        rows.append([row, f"{rate:g}", f"{np.mean(right):.1f}" if right else "diverged", str(len(right))])
+    said = known["said"]
+    word = said.get("difference", "").partition(";")[0].rpartition(" ")[2]
+    verdict = {"better": HOLDS, "worse": DOES_NOT}.get(word, OPEN)
+    facts = (
+        f"{known['texts']:,} reviews, their first {known['tokens']} tokens, {known['steps']:,} steps, {known['device']}"
+    )
+    lines = [f"Does sorting whole texts classify them better? **{verdict}** ({facts})."]
+    lines += [f"{said[code][0].upper()}{said[code][1:]}." for code in ("difference", "smallest_effect") if code in said]
+    commands = ", ".join(f"`{cell['cell']}`" for cell in known["cells"])
+    lines.append(f"`{known['cells'][0]['command']}`, with `--cells` one of {commands}.")
+    return "\n\n".join([*lines, table(["row", "rate", "accuracy (%), mean over folds", "folds"], rows)])
 
 
 def leak() -> str:
@@ -279,6 +317,8 @@ def commands() -> str:
 
 PARTS = {
     "answers": answers,
+    "same_function": same_function,
+    "edges": edges,
     "sizes": sizes,
     "status": status,
     "core_claims": lambda: claims(True),
@@ -286,6 +326,7 @@ PARTS = {
     "perplexity": perplexity,
     "gains": gains,
     "leak": leak,
+    "reviews": reviews,
     "rates": rates,
     "training": training,
     "norms": norms,

@@ -3,7 +3,7 @@
     python -m tools.tokens.run prepare --corpus FOLDER                    texts as token ids, in runs/tokens-text
     python -m tools.tokens.run screen  --part scenarios [--seconds 480]   rates, one seed, a third of the steps
     python -m tools.tokens.run seeds   --part scenarios [--seconds 480]   three new seeds at the best rate
-    python -m tools.tokens.run table                                      docs/laboratories/tokens.json from these
+    python -m tools.tokens.run table [--reviews RUN]                      docs/laboratories/tokens.json from these
 
 Parts: `scenarios` and `mamba`, `attention` (orders of tokens) are the core; `shift`, `norms`, `h3` and `ablations` the
 extension. Each phase of a part is one run of `repflow architecture`; run it again until it says that it is done.
@@ -202,6 +202,23 @@ def table(out: Path) -> dict[str, Any]:
     return numbers
 
 
+def reviews(run: Path | None) -> dict[str, Any]:
+    """Numbers of a stored grid of classifiers (`repflow classify`, Table 7): accuracy of each, and what they show."""
+    from repflow.store import load_result
+
+    if run is None:
+        return {}
+    result = load_result(run)
+    known, data = result.provenance, result.provenance["classify"]["data"]
+    cells = [
+        {key: cell[key] for key in ("cell", "row", "rate", "seed", "command")} | {"accuracy": _plain(accuracy)}
+        for cell, accuracy in zip(known["cells"], result["accuracy"], strict=True)
+    ]
+    facts = {"texts": data["texts"], "tokens": data["tokens"], "folds": data["folds"], "steps": result.config["steps"]}
+    said = {finding.code: finding.message for finding in result.findings}
+    return {"reviews": {**facts, "device": known["device_name"], "said": said, "cells": cells}}
+
+
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:
     """Keep what is known of a run beside it: texts and settings."""
     import torch
@@ -280,6 +297,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--reviews", type=Path, help="stored run of repflow classify, for table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/tokens.json"))
     return parser.parse_args()
 
@@ -290,7 +308,7 @@ def main() -> None:
     if options.phase == "prepare":
         prepare(options)
     else:
-        phase_or_table(options, train, table)
+        phase_or_table(options, train, lambda out: table(out) | reviews(options.reviews))
 
 
 if __name__ == "__main__":

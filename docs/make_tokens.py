@@ -201,9 +201,7 @@ def reviews() -> str:
     said = known["said"]
     word = said.get("difference", "").partition(";")[0].rpartition(" ")[2]
     verdict = {"better": HOLDS, "worse": DOES_NOT}.get(word, OPEN)
-    facts = (
-        f"{known['texts']:,} reviews, their first {known['tokens']} tokens, {known['steps']:,} steps, {known['device']}"
-    )
+    facts = f"{known['texts']:,} reviews, their first {known['tokens']} tokens, {known['steps']:,} steps"
     lines = [f"Does sorting whole texts classify them better? **{verdict}** ({facts})."]
     lines += [f"{said[code][0].upper()}{said[code][1:]}." for code in ("difference", "smallest_effect") if code in said]
     commands = ", ".join(f"`{cell['cell']}`" for cell in known["cells"])

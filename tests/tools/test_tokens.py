@@ -115,7 +115,7 @@ def test_the_page_says_of_reviews_what_the_study_said(monkeypatch, word, verdict
     cells = [{"cell": "c", "row": "mamba", "rate": 0.001, "seed": seed, "command": "x"} for seed in (0, 1)]
     cells = [{**cell, "accuracy": value} for cell, value in zip(cells, (0.75, None), strict=True)]
     said = {"difference": f"a against b: +1.0 points over 5 seeds: {word}; the better of 2 rates"}
-    facts = {"texts": 2000, "tokens": 512, "folds": 5, "steps": 1000, "device": "H200", "said": said}
+    facts = {"texts": 2000, "tokens": 512, "folds": 5, "steps": 1000, "said": said}
     text = page_of({"reviews": {**facts, "cells": cells}}, monkeypatch)
     assert f"classify them better? **{verdict}** (2,000 reviews, their first 512 tokens" in text
     assert "| mamba | 0.001 | 75.0 | 1 |" in text

@@ -216,7 +216,7 @@ def reviews(run: Path | None) -> dict[str, Any]:
     ]
     facts = {"texts": data["texts"], "tokens": data["tokens"], "folds": data["folds"], "steps": result.config["steps"]}
     said = {finding.code: finding.message for finding in result.findings}
-    return {"reviews": {**facts, "device": known["device_name"], "said": said, "cells": cells}}
+    return {"reviews": {**facts, "said": said, "cells": cells}}
 
 
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:

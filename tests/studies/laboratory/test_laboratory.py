@@ -233,3 +233,10 @@ def test_wrong_requests_are_refused_before_anything_is_written(options, message,
     with pytest.raises(InputError, match=message):
         STUDY.run(tower(**options), out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_provenance_names_the_device_that_trains(monkeypatch):
+    """It named the CPU while models were trained on a GPU."""
+    monkeypatch.setattr("repflow.models.devices.resolve_device", lambda device: torch.device("meta"))
+    job = study.LaboratoryJob(tower(cells=UNLIKE[:1]), {}, None, 1)
+    assert STUDY.machine(job)["device"] == "meta"

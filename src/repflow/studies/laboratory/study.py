@@ -115,6 +115,13 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
             del kept["memory"]
         return {"study": self.name, **kept}
 
+    def machine(self, job: LaboratoryJob[C]) -> dict[str, Any]:
+        """Models are trained where `device` says, and are not there yet to be asked."""
+        from repflow.capture.provenance import machine
+        from repflow.models.devices import resolve_device
+
+        return machine(str(resolve_device(job.config.device)))
+
     def before(self, job: LaboratoryJob[C], out: Path, name: str) -> None:
         """Half-trained and kept models lie beside the run."""
         from repflow.studies.laboratory.kept import models_folder

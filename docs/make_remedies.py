@@ -1,6 +1,7 @@
 """Write the measured parts of docs/laboratories/remedies.md from docs/laboratories/depth.json.
 
-Run `python -m docs.make_remedies`; nothing is trained here. Remedies and hybrids are in the same file as depth.
+Run `python -m docs.make_remedies`; nothing is trained here. Remedies and hybrids are in the same file as depth. The
+guide to hybrids (`docs.make_attention`) is written too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from docs import make_attention
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from docs.make_depth import (
     DOCS,
@@ -98,3 +100,4 @@ def page(text: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"wrote {PAGE}")
+    make_attention.main()

@@ -15,6 +15,7 @@ MADE = {
     "make_tokens": "laboratories/tokens.md",
     "make_depth": "laboratories/depth.md",
     "make_remedies": "laboratories/remedies.md",
+    "make_attention": "guides/place-attention.md",
 }
 
 

@@ -80,11 +80,11 @@ def answers() -> str:
     if study is not None:
         loss, whole, prefix = study.loss, study.of("whole_loss"), study.of("prefix_loss")
         pairs = (("positive", "mixed"), ("mixed", "negative"), ("positive", "negative"))
-        signs = [f"{a} against {b} {told(loss.less(*(f'mamba+{kind}+scaled' for kind in (a, b))))}" for a, b in pairs]
+        signs = [f"{a} against {b}: {told(loss.less(*(f'mamba+{kind}+scaled' for kind in (a, b))))}" for a, b in pairs]
         models = {model: name for model, name in NAMES.items() if f"{model}{LEAKY}" in whole.values}
         leaks = [f"{name}: {leaked(whole, prefix, f'{m}{LEAKY}', f'{m}{IDENTITY}')}" for m, name in models.items()]
         helps = [
-            f"{name}: against tokens as they come {told(loss.less(f'{m}{CAUSAL}', m))}, against a fixed random order "
+            f"{name}: against tokens as they come: {told(loss.less(f'{m}{CAUSAL}', m))}, against a fixed random order: "
             f"{told(loss.less(f'{m}{CAUSAL}', f'{m}{RANDOM}'))}"
             for m, name in NAMES.items()
             if f"{m}{CAUSAL}" in loss.values

@@ -39,6 +39,7 @@ def run_command(words: Sequence[str], scale: ScaleConfig, misplaced: Sequence[st
         InputError: not a command, one whose work is a single piece, or an option stands before the command.
     """
     from repflow.cli.commands import ENTRIES, built
+    from repflow.cli.help import REFUSED, usage_words
 
     words = words[1:] if words[0] == "repflow" else words
     if not words or words[0] not in COMMANDS:
@@ -52,6 +53,8 @@ def run_command(words: Sequence[str], scale: ScaleConfig, misplaced: Sequence[st
     token = SPREAD.set(scale)
     try:
         code = built(entry).main(list(words[1:]), prog_name=f"repflow {words[0]}", standalone_mode=False)
+    except REFUSED as error:
+        raise InputError(usage_words(error)) from None
     finally:
         SPREAD.reset(token)
     return code if isinstance(code, int) else 0

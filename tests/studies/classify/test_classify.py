@@ -19,7 +19,8 @@ from repflow.studies.laboratory.evaluation import right_answers
 from repflow.studies.laboratory.kept import model_place
 
 SMALL = {
-    **{"rows": ["mamba/4", "mamba/4+leaky"], "layers": ["1"], "widths": ["8"], "length": 16, "seeds": ["0", "1"]},
+    **{"rows": ["mamba/4", "mamba/4+leaky", "transformer"], "layers": ["1"], "widths": ["8"]},
+    **{"length": 16, "seeds": ["0", "1"]},
     **{"steps": 6, "batch": 4, "folds": 2, "rates": ["0.02"], "device": "cpu"},
 }
 
@@ -43,8 +44,8 @@ def trained(reviews, tmp_path_factory):
 def test_every_text_is_tested_once_by_models_that_never_saw_it(trained):
     _, config, result = trained
     data = texts_of(config)
-    assert result["right"].shape[0] == 4
-    assert np.isfinite(result["right"]).sum() == 2 * len(data)  # two rows
+    assert result["right"].shape[0] == 6
+    assert np.isfinite(result["right"]).sum() == 3 * len(data)  # three rows
     for cell in config.grid()[:2]:
         own = {tuple(row) for row in data.split(cell.seed)[1].inputs.tolist()}
         source = STUDY.source(cell, config, torch.device("cpu"))
@@ -75,7 +76,7 @@ def test_what_is_said_of_a_run(trained):
     assert "difference" in codes
     assert "leaky" not in codes  # the class is of the whole text
     assert np.isfinite(result["token_similarity"][:2]).all()
-    assert np.isnan(result["token_similarity"][2:]).all()
+    assert np.isnan(result["token_similarity"][2:4]).all()
     console = Console(width=200, record=True, file=io.StringIO())
     for part in view_of("classify").view(result):
         console.print(part)

@@ -240,6 +240,7 @@ def test_the_runs_of_a_recipe_are_its_work(tmp_path):
         (["--workers", "2", "--", "diagnose", "a"], "by `kind` of a STUDY.toml"),
         (["--workers", "2", "--out", "b", "--", "probe", "a"], "--out behind the command"),
         (["--split", "0", "study.toml"], "--split"),
+        (["--workers", "2", "--", "probe", "a", "--tasks", "kvpr"], "no such option: --tasks"),
     ],
 )
 def test_commands_that_cannot_be_spread(words, message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -104,6 +104,10 @@ class Classify(Laboratory[ClassifyConfig]):
 
         rest, _ = texts_of(config).split(cell.seed % config.folds)
         return RowBatches(rest.to(device), config.batch, seed=cell.seed)
+
+    def shape(self, network: Any, cell: ClassifyCell, config: ClassifyConfig) -> Hashable | None:
+        """Models side by side read rows without padding: beside texts of unlike lengths each is trained alone."""
+        return None if texts_of(config).rows.mask is not None else super().shape(network, cell, config)
 
     def step_tokens(self, cell: ClassifyCell, config: ClassifyConfig) -> float:
         """As if every text filled its row: the texts are not read yet when a plan is shown."""

@@ -1,4 +1,4 @@
-"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and four savings of time."""
+"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and five savings of time."""
 
 import functools
 import gc
@@ -40,6 +40,21 @@ def _keep_modules():
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+LONGEST = (
+    "tests/goldens/test_goldens.py::test_every_command_does_what_was_recorded",
+    "tests/mixers/test_triton_scan.py::test_kernels",
+    "tests/models/fastpath/test_layers.py::test_layers",
+    "tests/studies/scale/test_engines.py::",
+)
+"""Tests of half a minute and more: at the end one of them would leave a worker alone."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """The longest tests first; all others stay beside their neighbours, with which they share models and runs."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def pytest_collection_finish():

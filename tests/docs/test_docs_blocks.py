@@ -52,6 +52,7 @@ LONG = {
     f"docs/guides/{page}.md"
     for page in [
         "compare-two-models",
+        "corrupt",
         "diagnose",
         "lose-the-key",
         "needle",
@@ -60,6 +61,7 @@ LONG = {
         "probe",
         "random-twin",
         "recency",
+        "reproduce",
         "run-a-grid",
         "scale-out",
         "theory",

@@ -1,4 +1,7 @@
-"""Influence on the Triton kernels, in Triton's interpreter."""
+"""Influence on the Triton kernels, in Triton's interpreter.
+
+CI has the gradients of whole models on the kernels, tests/mixers/triton_scan_checks.py, and influence without them.
+"""
 
 import importlib.util
 import json
@@ -12,6 +15,7 @@ import pytest
 CHECKS = Path(__file__).parent / "kernel_checks.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_influence_through_the_kernels_is_that_of_transformers_layers():
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}

@@ -321,8 +321,10 @@ def test_fused_attention_without_masks_gives_the_same(name, swapped):
     assert torch.equal(network(ids).logits.detach(), own)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 def test_bamba_gives_the_same_on_the_kernels():
+    """CI has the layers that it swaps in, one by one: tests/models/fastpath/layer_checks.py."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
     script = Path(__file__).with_name("fast_check.py")
     ran = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True)

@@ -120,6 +120,26 @@ def hybrids() -> str:
     return f"**{word}**: {told} {most}, over {len(first)} seeds and lengths: [the study](architecture.md)"
 
 
+def laboratory(name: str, claims: list[str]) -> str:
+    """Verdicts of a laboratory's claims, by how they begin; without any, where to look.
+
+    >>> laboratory("recall", [])
+    'numbers in the [recall laboratory](laboratories/recall.md)'
+    """
+    link = f"[{name.removesuffix('s') if name != 'pixels' else 'pixel'} laboratory](laboratories/{name}.md)"
+    text = (DOCS / "laboratories" / f"{name}.md").read_text(encoding="utf-8")
+    said = []
+    for begin in claims:
+        row = re.search(
+            rf"^(?:\| )?({re.escape(begin)}[^|*]*?)(?: \|[^|]*\|)? \*\*([a-z ]+)\*\*(.*)$", text, re.MULTILINE
+        )
+        if row is None:
+            raise SystemExit(f"docs/laboratories/{name}.md has no claim that begins with {begin!r}")
+        word = "not run" if "not run" in row[3] else f"**{row[2]}**"
+        said.append(f"{row[1].rstrip('.?')}: {word}")
+    return f"{'; '.join(said)} ({link})" if said else f"numbers in the {link}"
+
+
 def run_words(recipe: str, stored: dict[str, Any]) -> str:
     """Verdict of a recipe that was run."""
     entry = stored[recipe]
@@ -136,6 +156,9 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
         return str(sources["findings"][name])
     if kind == "theory":
         return str(sources["statements"][name])
+    if kind == "lab":
+        page, _, claims = name.partition(":")
+        return laboratory(page, claims.split("|") if claims else [])
     if kind == "run":
         return run_words(name, sources["runs"])
     single = {"check": check, "random": random_half, "hybrids": hybrids}

@@ -780,6 +780,18 @@ def check_adamw_of_replicas():
     assert error(value, torch.stack(alone)) < 1e-6
 
 
+def check_sums_of_weights():
+    """The digest of weights by blocks, whole and unfilled, at odd addresses: the CPU's own."""
+    from repflow.models.weights.block_sums import on_gpu
+    from repflow.models.weights.blocks import BLOCK, on_cpu
+
+    data = torch.randint(0, 256, (5 * BLOCK,), dtype=torch.uint8)
+    sizes = (1, 7, 8, 9, 4097, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 8, 3 * BLOCK + 13)
+    parts = [data[:size] for size in sizes] + [data[3:100], data[8:77]]  # at an odd address, at a whole one
+    sums, expected = on_gpu(parts), on_cpu([part.numpy() for part in parts])
+    assert all((ours == own).all() for ours, own in zip(sums, expected, strict=True))
+
+
 def main():
     patch_once()
     outcome = {}

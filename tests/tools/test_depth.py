@@ -276,6 +276,7 @@ def small(monkeypatch, tmp_path):
     return prepared, (*options, "--flow-samples", 2, "--heads", 2, "--device", "cpu")
 
 
+@pytest.mark.slow  # CI has those of the token laboratory, by the same tools/phases.py
 def test_phases_stop_are_carried_and_go_on(small, monkeypatch, tmp_path, capsys):
     call = program(run, monkeypatch)
     prepared, options = small

@@ -137,6 +137,7 @@ def small(monkeypatch):
     return program(run, monkeypatch)
 
 
+@pytest.mark.slow  # CI has those of the token laboratory, by the same tools/phases.py
 def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
     here = carried(small, SMALL, ("screen", "seeds"), "drawn", tmp_path, capsys)
     target = tmp_path / "numbers.json"

@@ -83,6 +83,7 @@ def small(monkeypatch):
     return program(run, monkeypatch)
 
 
+@pytest.mark.slow  # CI has those of the token laboratory, by the same tools/phases.py
 def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, capsys):
     here = carried(small, SMALL, ("screen", "confirm", "seeds"), "core", tmp_path, capsys)
     small("table", "--out", here, "--to", tmp_path / "numbers.json")

@@ -1,12 +1,10 @@
-"""The digest of weights: its definition word by word, what it must see, and the same value in every form."""
+"""The digest of weights: its definition word by word, what it must see, and the same value in every form.
+
+The GPU's form is run by tests/mixers/triton_scan_checks.py and compiled by compile_checks.py beside it.
+"""
 
 import hashlib
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ import torch
 from repflow.models.weights.blocks import BLOCK, KEYS, WORDS
 from repflow.models.weights.digest import SCHEME, block_sums, sha256, weights_digest
 
-HERE = Path(__file__).parent
 MASK = (1 << 64) - 1
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -150,16 +147,3 @@ def test_the_earlier_scheme_is_as_it_was():
     plain = hashlib.sha256(b"w|torch.float32|(2, 3)|" + weights.numpy().tobytes()).hexdigest()
     named = hashlib.sha256(b"ablations|norms|w|torch.float32|(2, 3)|" + weights.numpy().tobytes()).hexdigest()
     assert (sha256([("w", weights)]), sha256([("w", weights)], "norms")) == (plain, named)
-
-
-@pytest.mark.parametrize("mode", ["run", "compile"])
-def test_the_gpu_form(mode):
-    pytest.importorskip("triton")
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    env |= {"OMP_NUM_THREADS": "1"} | ({"TRITON_INTERPRET": "1"} if mode == "run" else {})
-    done = subprocess.run(
-        [sys.executable, str(HERE / "digest_checks.py"), mode], capture_output=True, text=True, env=env, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    failed = {name: problem for name, problem in json.loads(done.stdout).items() if problem}
-    assert not failed

@@ -12,6 +12,7 @@ from repflow.studies.needle.config import NeedleConfig
 from repflow.studies.needle.reading import make_batches
 from repflow.studies.needle.study import make_needle_prompts, needle
 from repflow.tasks.needle.needles import Needle, made_needles, stands
+from tests.sample import sampled
 from tests.studies.needle.inputs import ARCHITECTURES, Reader, needle_model, needle_network, needle_tokenizer
 
 SMALL = {"lengths": [128, 160], "positions": [0, 0.5, 1], "samples": 3}
@@ -106,7 +107,7 @@ def whole_word_oracle(network, tokenizer, prompt_ids, prompt_text, word):
     return sum(float(logits[place - 1, joined[place]]) for place in places)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", sampled(ARCHITECTURES))
 def test_scores_are_those_of_plain_forward_passes(kind):
     model, tokenizer = needle_model(kind, dtype="float64"), needle_tokenizer()
     options = {"lengths": ["112"], "positions": ["0", "1"], "samples": 2, "answer_tokens": 6, "candidates": 3}

@@ -22,6 +22,7 @@ from repflow.studies.probe.side import control_tasks
 from repflow.studies.probe.study import ProbeConfig, check_request, run_name
 from repflow.tasks import Prompts, id_prompts
 from tests.models.tiny_configs import tiny_model
+from tests.sample import sampled
 from tests.studies.probe.inputs import KINDS, KVPR, PlantedModel, PlantedTask, planted_prompts, reader
 
 SMALL = {"samples": 60, "seeds": 2, "lens": 0, "answers": 0, "controls": ["none"], "recipes": ["robust"]}
@@ -33,7 +34,7 @@ def probed(kind):
     return repflow.probe(reader(kind), "kvpr", **KVPR)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS))
 def test_architectures_on_kvpr(kind):
     model, result = reader(kind), probed(kind)
     states, seeds = model.n_states, KVPR["seeds"]

@@ -85,8 +85,11 @@ NUMBER_FORMS = {
     "recall": ("recall (%)", 100, ".1f"),
     "similarity": ("similarity", 1, ".2f"),
     "reach": ("ln half reach", 1, ".2f"),
+    "probe_peak": ("best probe (%)", 100, ".1f"),
+    "probe_last": ("probe of the last state (%)", 100, ".1f"),
 }
 """Head, scale and digits of what stands in a table of means."""
+READ = ("loss", "recall", "similarity", "reach")
 
 
 def means(study: Study, kind: tuple[str, int, int], names: Sequence[str]) -> list[str]:
@@ -111,9 +114,9 @@ def values() -> str:
         study = read_study(NUMBERS, name)
         if study is not None:
             for row, layers, context in dict.fromkeys(study.kinds()):
-                own = means(study, (row, layers, context), list(NUMBER_FORMS))
+                own = means(study, (row, layers, context), READ)
                 rows.append([row, str(layers), f"{context:,}", *own])
-    heads = ["row", "layers", "context", "seeds", "that recall", *(head for head, _, _ in NUMBER_FORMS.values())]
+    heads = ["row", "layers", "context", "seeds", "that recall", *(NUMBER_FORMS[name][0] for name in READ)]
     return table(heads, rows) if rows else NOTHING
 
 

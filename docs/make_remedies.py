@@ -29,7 +29,17 @@ from docs.make_depth import (
 )
 from tools.depth.claim import read_study
 from tools.depth.plan import BASES, HYBRIDS, PLANS
-from tools.depth.remedies import CORE, EXTENSION, HYBRID_CLAIMS, MORE_PRIMARY, ORDER, PRIMARY, SECONDARY
+from tools.depth.remedies import (
+    CORE,
+    EXTENSION,
+    HYBRID_CLAIMS,
+    MORE_PRIMARY,
+    NORM_CLAIMS,
+    NORM_STUDY,
+    ORDER,
+    PRIMARY,
+    SECONDARY,
+)
 
 PAGE = DOCS / "laboratories" / "remedies.md"
 
@@ -74,11 +84,24 @@ def values() -> str:
     return table(heads, rows) if rows else NOTHING
 
 
+def norm_values() -> str:
+    """Loss, recall, similarity and probes by row, means over seeds."""
+    study = read_study(NUMBERS, NORM_STUDY)
+    if study is None:
+        return NOTHING
+    names = ["loss", "recall", "similarity", "probe_peak", "probe_last"]
+    rows = [[f"`{kind[0]}`", *means(study, kind, names)] for kind in dict.fromkeys(study.kinds())]
+    return table(["row", "seeds", "that recall", *(NUMBER_FORMS[name][0] for name in names)], rows)
+
+
 PARTS = {
+    "norms": lambda: claim_table(NORM_CLAIMS),
+    "norm_phases": lambda: phase_table("norms"),
+    "norm_values": norm_values,
     "state": lambda: state_of("remedies"),
     "hybrid_state": lambda: state_of("hybrids"),
     "training": lambda: training_of(CORE),
-    "open": lambda: f"{open_list('remedies')}\n{open_list('hybrids')}",
+    "open": lambda: "\n".join(open_list(study) for study in ("remedies", "hybrids", "norms")),
     "sizes": sizes,
     "primary": lambda: claim_table(PRIMARY),
     "secondary": lambda: claim_table(SECONDARY),
@@ -88,7 +111,7 @@ PARTS = {
     "hybrid_phases": lambda: phase_table("hybrids"),
     "strengths": strengths,
     "values": values,
-    "commands": lambda: command_list(["remedies", "hybrids"]),
+    "commands": lambda: command_list(["remedies", "hybrids", "norms"]),
 }
 
 

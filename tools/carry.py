@@ -12,7 +12,7 @@ NAME = "runs-{:02d}.part"
 
 
 def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> str:
-    """Write all runs, and half-trained models if they fit beside them; says what was packed.
+    """Write all runs, and half-trained models if they fit beside them; says what was packed. Kept models stay.
 
     Args:
         runs: folder of runs.
@@ -23,7 +23,7 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("runs-*.part"):
         old.unlink()
-    whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir()]
+    whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(".models")]
     finished = [entry for entry in whole if not entry.name.endswith(".training")]
     data, words = _tar(whole), "runs and half-trained models"
     if len(data) > part * parts:

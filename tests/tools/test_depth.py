@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from docs import make_depth, make_remedies
 from tests.tools.phases import carried, program
-from tools.depth import depths, plan, remedies, run
+from tools.depth import claim, depths, plan, remedies, run
 from tools.depth.claim import Study, read_study
 from tools.depth.plan import CONTEXTS, DEPTHS, HYBRIDS, PLANS, REMEDIES, Plan, Settings, best_rate, chosen_row, picked
 
@@ -87,6 +88,8 @@ def page_of(make, phases, monkeypatch):
     for name, phase in phases.items():
         facts = {"finished": True, "models": len(phase), "steps": 5000, "batch": 8, "device": "H200", "command": "..."}
         monkeypatch.setitem(make_depth.NUMBERS, name, {**facts, "cells": [{**cell, "cell": "c"} for cell in phase]})
+    monkeypatch.setitem(make.PARTS, "sizes", lambda: "")  # counts parameters, as the pages' own tests do
+    monkeypatch.setattr(claim, "DRAWS", 50)
     text = make.page(make.PAGE.read_text(encoding="utf-8"))
     assert not re.search(r"\bnan\b", text)
     return text
@@ -123,7 +126,7 @@ def test_pages_of_remedies_and_hybrids_half_done(monkeypatch):
         "remedies-seeds": cells,
         "hybrids-screen": hybrids().cells,
     }
-    phases |= {"hybrids-seeds": [], "remedies-more-seeds": extra}
+    phases |= {"hybrids-seeds": [], "remedies-more-seeds": extra, "norms-seeds": cells}
     text = page_of(make_remedies, phases, monkeypatch)
     assert "| A diversity loss raises recall of Mamba-2." in text
     assert "**open** | diverged or not trained (open) |" in text
@@ -244,6 +247,7 @@ def test_every_model_of_every_phase_is_one_of_one_size():
     for one in PLANS.values():
         row, depth = one.settings.match
         rows = {"depth": [one.part if one.part in ("mamba2", "transformer") else "mamba"]}
+        rows["norms"] = [base + word for base in plan.BASES for word in plan.NORMS]
         rows |= (
             {"remedies": [b + w for b in plan.BASES for r in one._applied(b) for w in one._remedy(r)]}
             if (one.study == "remedies")
@@ -265,6 +269,7 @@ def small(monkeypatch, tmp_path):
     flat = replace(tiny, layers=(2,), width=88, match=("mamba2", 2))
     plans = {"depth": Plan("depth", "core", ("screen", "seeds"), tiny)}
     plans |= {"remedies": Plan("remedies", "core", ("rates", "screen", "seeds"), replace(flat, seeds=(1,)))}
+    plans |= {"norms": Plan("norms", "core", ("screen", "seeds"), replace(flat, seeds=(1,)))}
     monkeypatch.setattr(run, "PLANS", plans)
     text = tmp_path / "text"
     few = tmp_path / "few.txt"
@@ -310,3 +315,44 @@ def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, t
     assert rows == ["mamba2", "mamba2+diversity@0.1", "mamba2+poles", "transformer", "transformer+diversity@0.1"]
     with pytest.raises(SystemExit, match="has the phases screen, seeds, not rates"):
         call("rates", "--study", "depth", *options)
+
+
+def test_models_without_norms_are_kept_probed_and_gathered(small, monkeypatch, tmp_path, capsys):
+    call, out, target = program(run, monkeypatch), tmp_path / "runs", tmp_path / "numbers.json"
+    prepared, options = small
+    monkeypatch.setattr(plan, "BASES", ("mamba2",))
+    monkeypatch.setattr(plan, "NORMS", ("+frozen", "-norm"))
+    call(*prepared)
+    call("screen", "--study", "norms", *options, "--out", out)
+    with pytest.raises(SystemExit, match="run norms-seeds first"):
+        call("probes", "--out", out, "--device", "cpu")
+    call("seeds", "--study", "norms", *options, "--out", out, "--keep", tmp_path / "parts")
+    for _ in range(2):  # the second time nothing is left to do
+        call("probes", "--out", out, "--device", "cpu", "--probe-samples", 20)
+    assert capsys.readouterr().out.count("probe_last") == 2
+    call("table", "--out", out, "--to", target)
+    cells = json.loads(target.read_text())["norms-seeds"]["cells"]
+    assert [cell["row"] for cell in cells] == ["mamba2+frozen", "mamba2-norm"]
+    assert all(0 <= cell["probe_last"] <= 1 and cell["probe_state"] in (0, 1, 2) for cell in cells)
+    shutil.rmtree(out / "norms-seeds.models")
+    shutil.rmtree(out / "norms-seeds.probes")
+    with pytest.raises(SystemExit, match="the phase seeds keeps them on the machine it runs on"):
+        call("probes", "--out", out, "--device", "cpu")
+
+
+def test_norms_are_judged_by_similarity_and_probes():
+    rng, cells = np.random.default_rng(0), []
+    for base in plan.BASES:
+        for word in plan.NORMS:
+            for seed in (1, 2, 3):
+                less = 0.2 if "-norm" in word else 0.0
+                own = model(
+                    base + word, 12, 256, seed, loss=2.0, recall=0.5, similarity=0.5 - less + 0.001 * rng.random()
+                )
+                cells.append(own | {"probe_last": 0.6 + less + 0.001 * rng.random()})
+    said = {claim.text: claim.verdict(Study(cells))[0] for claim in remedies.NORM_CLAIMS}
+    assert len(said) == 12
+    assert said["Mamba-2 without norms, trained again: the last tokens are less alike."] == "holds"
+    assert said["Transformer without norms, trained again: probes find less at the last state."] == "does not hold"
+    unread = Study([{**cell, "probe_last": None} for cell in cells])
+    assert remedies.NORM_CLAIMS[1].verdict(unread) == ("open", "diverged or not trained (open)")

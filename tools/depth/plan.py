@@ -3,6 +3,7 @@
     depth      screen two rates of every depth            seeds    two new seeds at the better rate
     remedies   rates of both bases   screen strengths     seeds    three new seeds at the chosen strength
     hybrids    screen 4 ratios x 3 places, one seed       seeds    three new seeds of the best, the middle and the worst
+    norms      screen rates with, frozen and without      seeds    three new seeds at the best rate, kept and probed
 
 All models have text and recall in turn (`repflow architecture --recall-share 0.5`). Within a study they are of one
 size, by their width, and have as many tokens in a step.
@@ -11,7 +12,7 @@ size, by their width, and have as many tokens in a step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ HYBRIDS = {
 """Share of attention and its place among 12 layers."""
 MIXED = HYBRIDS["3 of 12", "spread"]
 """The hybrid beside the remedies of the extension."""
+NORMS = ("", "+frozen", "-norm+final", "-norm")
+"""Norms as they are, with gains that stay at 1, none but the last, none at all; each row has a rate of its own."""
 MOST_COST = 1.02
 """Perplexity over the base's that a strength may have on the validation text."""
 
@@ -84,7 +87,7 @@ class Plan:
     """One study, or an extension of it.
 
     Attributes:
-        study: depth, remedies or hybrids.
+        study: depth, remedies, hybrids or norms.
         part: core, or the name of an extension.
         phases: in their order.
         settings: sizes.
@@ -112,7 +115,8 @@ class Plan:
     def cells(self, phase: str, earlier: Mapping[str, Cells]) -> list[str]:
         """Models of a phase, given those of the phases it needs."""
         known = [cell for cells in earlier.values() for cell in cells]
-        kinds = {"depth": self._depth, "remedies": self._remedies, "hybrids": self._hybrids}[self.study](phase, known)
+        studies = {"depth": self._depth, "remedies": self._remedies, "hybrids": self._hybrids, "norms": self._norms}
+        kinds = studies[self.study](phase, known)
         width = self.settings.width
         return [
             str(ArchitectureCell(row, layers, width, window, rate, seed)) for row, layers, window, rate, seed in kinds
@@ -156,6 +160,15 @@ class Plan:
             return [(row, *shape, rate, 0) for row in HYBRIDS.values()]
         return [(row, *shape, rate, seed) for row, rate in picked(known) for seed in self.settings.seeds]
 
+    def _norms(self, phase: str, known: Cells) -> list[tuple[str, int, int, float, int]]:
+        """Rows whose every rate diverged are left out."""
+        shape = (self.settings.layers[0], self.settings.windows[0])
+        rows = [base + word for base in BASES for word in NORMS]
+        if phase == "screen":
+            return [(row, *shape, rate, 0) for row in rows for rate in self.settings.rates]
+        usable = [row for row in rows if any(c["row"] == row and c.get("last_loss") is not None for c in known)]
+        return [(row, *shape, best_rate(known, row, shape[0]), seed) for row in usable for seed in self.settings.seeds]
+
 
 SMALL = Settings(layers=(12,), width=112, windows=(256,), seeds=(1, 2, 3), match=("mamba2", 12))
 PLANS = {
@@ -168,6 +181,7 @@ PLANS = {
         Plan("remedies", "core", ("rates", "screen", "seeds"), SMALL),
         Plan("remedies", "more", ("screen", "seeds"), SMALL),
         Plan("hybrids", "core", ("screen", "seeds"), SMALL),
+        Plan("norms", "core", ("screen", "seeds"), replace(SMALL, rates=(0.001, *RATES))),
     )
 }
 """All studies, by the word of the command line."""

@@ -18,6 +18,7 @@ from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, bel
 from tools.depth.plan import BASES, HYBRIDS, MIXED, MORE, MOST_COST, REMEDIES, SMALL
 
 CORE, EXTENSION, HYBRID, ORDER = "remedies-seeds", "remedies-more-seeds", "hybrids-screen", "hybrids-seeds"
+NORM_STUDY = "norms-seeds"
 NAMES = {"mamba2": "Mamba-2", "transformer": "the Transformer"}
 WORDS = {
     "diversity": "A diversity loss",
@@ -160,6 +161,29 @@ def _ordered(study: Study, *, name: str) -> list[Answer]:
     return parts
 
 
+def _changed(study: Study, *, row: str, base: str, name: str, scale: float) -> list[Answer]:
+    """A number of a row less that of its base, shown to be lower or higher."""
+    shape = study.kinds()[0][1:]
+    effect = study.less(name, {(row, *shape): 1.0, (base, *shape): -1.0})
+    return [(shown(effect, scale, 1 if scale > 1 else 3), below(effect))]
+
+
+NORM_WORDS = {"+frozen": "with frozen norms", "-norm+final": "without norms but the last", "-norm": "without norms"}
+NORM_CLAIMS = tuple(
+    Claim(
+        f"{NAMES[base].removeprefix('the ')} {words}, trained again: {text}",
+        rule,
+        partial(_changed, row=base + word, base=base, name=name, scale=scale),
+        NORM_STUDY,
+    )
+    for base in BASES
+    for word, words in NORM_WORDS.items()
+    for text, rule, name, scale in (
+        ("the last tokens are less alike.", "similarity behind the last block is lower", "similarity", 1.0),
+        ("probes find less at the last state.", "accuracy of the probe there is lower (points)", "probe_last", 100.0),
+    )
+)
+"""Whether norms make tokens alike, on models that never had them, or whose norms never moved."""
 LATER, SHARE = "attention from first to last", "attention in all layers"
 HYBRID_CLAIMS = (
     Claim(

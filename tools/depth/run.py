@@ -8,6 +8,9 @@
     python -m tools.depth.run seeds  --study remedies --out runs/depth [--seconds 540]    three new seeds
     python -m tools.depth.run screen --study hybrids  --out runs/depth [--seconds 540]    4 ratios x 3 places
     python -m tools.depth.run seeds  --study hybrids  --out runs/depth [--seconds 540]    best, middle and worst
+    python -m tools.depth.run screen --study norms    --out runs/depth [--seconds 540]    rates without norms
+    python -m tools.depth.run seeds  --study norms    --out runs/depth [--seconds 540]    three new seeds, kept
+    python -m tools.depth.run probes --out runs/depth                                     probes of these, same machine
     python -m tools.depth.run table  --out runs/depth                    docs/laboratories/depth.json from these
 
 Extensions have the same phases: `--study depth-third` (seeds alone), `depth-mamba2`, `depth-transformer`,
@@ -29,9 +32,12 @@ from repflow.studies.architecture.config import ArchitectureCell, ArchitectureCo
 from repflow.studies.architecture.fit import onset_depth
 from repflow.studies.architecture.study import STUDY
 from tools.depth.plan import PLANS, Plan
+from tools.depth.probe import probe_models, read_probes
 from tools.phases import phase_or_table, run_phase
 
 PHASES = ("rates", "screen", "seeds")
+PROBED = "norms"
+"""Study whose models are kept and probed."""
 STEPS, BATCH_TOKENS, SCREENED = 5000, 8192, 3
 """Steps of the last phase, tokens of a step, and by what the steps of all others are divided."""
 NUMBERS = ("half_reach", "kappa", "smoothness", "stability", "parameters", "own_width", "diverged_at", "loss_drop")
@@ -51,6 +57,7 @@ def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> Architectu
     more |= {"match_row": settings.match[0], "match_layers": settings.match[1], "head_dim": options.head_dim}
     more |= {"readings": 0, "warmup": 0.1, "checkpoint": 1000, "heads": options.heads, "together": 16}
     more |= {"flow_samples": 0 if phase != "seeds" else options.flow_samples}
+    more |= {"keep_models": plan.study == PROBED and phase == "seeds"}
     batch = max(1, options.batch_tokens // max(settings.windows))
     return ArchitectureConfig(cells=plan.cells(phase, earlier), steps=steps, batch=batch, **more)
 
@@ -101,7 +108,8 @@ def table(out: Path) -> dict[str, Any]:
             if facts.exists():
                 known = json.loads(facts.read_text(encoding="utf-8"))
                 done = (out / name / "result.json").exists()
-                numbers[name] = {"finished": done, **known, "cells": tested(out, name)}
+                cells = [cell | read_probes(out, name, cell["cell"]) for cell in tested(out, name)]
+                numbers[name] = {"finished": done, **known, "cells": cells}
     return numbers
 
 
@@ -123,6 +131,13 @@ def note(out: Path, name: str, config: ArchitectureConfig) -> None:
 def train(options: argparse.Namespace) -> None:
     """One phase, as far as the time allows."""
     plan = PLANS[options.study]
+    if options.phase == "probes":
+        name = PLANS[PROBED].name("seeds")
+        words = [cell["cell"] for cell in tested(options.out, name)]
+        if not words:
+            raise SystemExit(f"run {name} first")
+        probe_models(options.out, name, words, samples=options.probe_samples, device=options.device)
+        return
     if options.phase not in plan.phases:
         raise SystemExit(f"{options.study} has the phases {', '.join(plan.phases)}, not {options.phase}")
     name, config = plan.name(options.phase), config_of(plan, options.phase, options)
@@ -159,7 +174,7 @@ def prepare(options: argparse.Namespace) -> None:
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=("prepare", *PHASES, "table"))
+    parser.add_argument("phase", choices=("prepare", *PHASES, "probes", "table"))
     parser.add_argument("--study", choices=list(PLANS), default="depth")
     parser.add_argument("--out", type=Path, default=Path("runs/depth"))
     parser.add_argument("--text", type=Path, default=Path("runs/depth-text"), help="folder that prepare wrote")
@@ -175,6 +190,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--flow-samples", type=int, default=16)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=16)
+    parser.add_argument("--probe-samples", type=int, default=1000, help="prompts of a probe, for probes")
     parser.add_argument("--device")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--from", dest="source", type=Path)

@@ -55,18 +55,6 @@ def test_kept_models_are_asked_for_recall_with_the_ids_they_learned_it_with(trai
         drawn_prompts(MeasureConfig(task="recall", length=16, samples=4), [model, elsewhere])
 
 
-def test_models_without_norms_and_with_frozen_ones_are_probed(tmp_path):
-    """What remains of a norm's part in over-smoothing: train without, keep, probe."""
-    asked = {"layers": ["1"], "flow_samples": 0, "keep_models": True, "recall_rows": 2}
-    STUDY.run(small(rows=["mamba2-norm", "transformer+frozen"], **asked), out=tmp_path, name="n")
-    kept = sorted((tmp_path / "n.models").iterdir())
-    assert len(kept) == 2
-    for folder in kept:
-        result = repflow.probe(str(folder), "recall", length=16, samples=40, seeds=1, device="cpu")
-        assert result["probe_accuracy"].shape == (2, 1)
-        assert result.provenance["probe"]["classes"] == 4
-
-
 def test_every_reading_is_there_with_its_axes(trained):
     _, _, result = trained
     assert result.axes["recall"] == ("cell", "pairs")

@@ -123,9 +123,8 @@ def _connect(ray: Any, config: ScaleConfig) -> None:
         ray.init(address=config.address or "local", runtime_env={"env_vars": variables}, **quiet, **own)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         place = config.address or "one started here"
-        raise InputError(
-            teach("a Ray cluster", f"{place}: {words_of(error)}", "see `ray status`, or leave --address out")
-        ) from error
+        remedy = "see `ray status`, set RAY_AUTH_MODE=token where it asks for a token, or leave --address out"
+        raise InputError(teach("a Ray cluster", f"{place}: {words_of(error)}", remedy)) from error
 
 
 def check_reachable(address: str) -> None:

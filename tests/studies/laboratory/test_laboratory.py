@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 import repflow
 from repflow.core.errors import InputError, PausedError
+from repflow.report.data.laboratory import lines_of
 from repflow.studies.laboratory import group, study, volume
 from repflow.studies.laboratory.cost import estimate
 from repflow.studies.laboratory.curve import read_curves
@@ -42,6 +43,15 @@ def test_unlike_models_are_trained_by_one_code(whole):
     assert result["first_weight_on_the_way"].shape == (5, 3)
     assert result.provenance["recall"]["watched"] == [0, 3, 6]
     assert not (out / "t.training").exists()
+
+
+def test_models_that_differ_in_their_seed_alone_are_one_line_beside_others_or_not(whole):
+    """Facts of a cell, such as its commands, are no part of what it is."""
+    config = tower(cells=["language:s6:none:0.01:0", "language:s6:none:0.01:1", UNLIKE[2]])
+    result = STUDY.run(config)
+    assert [cell["beside"] for cell in result.provenance["cells"]] == [2, 2, 1]
+    assert [line.cells for line in lines_of(result)] == [(0, 1), (2,)]
+    assert [len(line.cells) for line in lines_of(whole[1])] == [1] * 5
 
 
 def test_a_large_model_is_trained_alone_in_parts_of_its_batch_and_is_the_same(whole, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 
 from repflow.core.results import Result
 
-FACTS = ("cell", "seed", "seconds", "graph", "beside", "tokens", "command")
+FACTS = ("cell", "seed", "seconds", "graph", "beside", "tokens", "command", "alone")
 """What `provenance["cells"]` says of a cell beside the fields that a line shares."""
 Named = Callable[[Mapping[str, Any]], str]
 

@@ -10,7 +10,7 @@ from repflow.core.errors import InputError
 from repflow.core.results import Result
 from repflow.spec.architecture import parse_architecture
 from repflow.studies.architecture.config import ArchitectureConfig
-from repflow.studies.architecture.fit import best_cells, factors, fits, independent, onset_depth
+from repflow.studies.architecture.fit import _fit, best_cells, factors, fits, independent, onset_depth
 from repflow.studies.architecture.remedy import penalties_of
 from repflow.studies.architecture.study import STUDY, text_of
 from repflow.studies.engine.prompts import drawn_prompts, make_prompts
@@ -243,7 +243,8 @@ def test_intervals_come_from_seeds_or_from_the_scatter_as_numpy_has_them():
 
 def test_models_without_a_value_are_left_out_and_counted():
     result = made(TRUE)
-    result.arrays["onset_depth"] = np.where([cell["layers"] == 8 for cell in result.provenance["cells"]], 0.4, np.nan)
+    cells, values = result.provenance["cells"], np.random.default_rng(0).random(len(result.provenance["cells"]))
+    result.arrays["onset_depth"] = np.where([cell["layers"] == 8 for cell in cells], values, np.nan)
     fit = fits(result)["onset_depth"]
     assert (fit["models"], fit["left_out"]) == (30, 10)
     assert "layers doubled" not in fit["effects"]
@@ -265,3 +266,10 @@ def test_wrong_requests_are_refused(tmp_path, case):
     with pytest.raises(InputError, match=words):
         STUDY.run(small(**changes), out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_models_that_are_all_alike_show_no_effect():
+    """Zero scatter would give an interval of no width around 0, which says too much of models that learned nothing."""
+    cells = [{"row": "mamba", "layers": n, "width": 8, "length": 16, "seed": 0, "rate": 0.1} for n in (2, 4, 8, 16)]
+    assert _fit(np.zeros(4), cells)["reason"] == "all models have the same value"
+    assert "effects" in _fit(np.array([0.0, 0.1, 0.3, 0.2]), cells)

@@ -176,6 +176,8 @@ def _fit(values: np.ndarray, cells: Sequence[Mapping[str, Any]]) -> dict[str, An
     facts["confounded"] = [name for name in every if name not in columns and np.ptp(every[name]) > 0]
     if not columns:
         return {**facts, "reason": "no factor varies" if mine else "no model has a value"}
+    if np.ptp(values[mine]) == 0:  # such as recall of models that have not learned it: without scatter nothing is shown
+        return {**facts, "reason": "all models have the same value"}
     fit = effects if facts["seeds"] >= LEAST_VALUES else pooled_effects
     try:
         fitted = fit(values[mine], {name: column.tolist() for name, column in columns.items()}, seeds)

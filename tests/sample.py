@@ -2,6 +2,17 @@
 
 A sample names its cases, so that what CI leaves out can be read here or beside the test, and a case that has gone is
 an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
+
+| matrix | in CI | left out |
+|---|---|---|
+| guides and pages of docs (tests/docs) | all but those of long studies run | `LONG`: only read |
+| decoders of transformers (tests/models) | rows with something of their own, a third and a sixth | the usual rows |
+| architectures × checks | `ARCHITECTURES`, `SCANS`, attention's own | others of the same ways |
+| interpreted kernels | every kernel, forward and backward | `REST`: more shapes; influence, the zoo's Bamba on them |
+| recipes × scales (test_conformance.py) | plans of all; dry runs at tiny, zoo and paper | dry runs at lab |
+| phases of laboratories (tests/tools) | the token laboratory's | recall, pixels and depth, by the same code |
+| engines of workers (tests/studies/scale) | processes, Ray, Slurm's batch files | Slurm's jobs as local processes |
+| kills (tests/faults) | few through the command, all of the store | `make faults` |
 """
 
 from __future__ import annotations

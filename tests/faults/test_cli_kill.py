@@ -1,7 +1,7 @@
 """kill -9 of the real command: the same command resumes and ends bit-identical.
 
-REPFLOW_FAULTS=full runs 100 kills through the command line instead of 2. A start of the command costs seconds of
-imports, a child of a warm parent none: the children of test_study_kill.py are many, the commands a sample.
+REPFLOW_FAULTS=full starts the command 100 times as a user does. A start costs seconds of imports, a child of a warm
+parent none: otherwise 2 commands are forked from such a parent, and the children of test_study_kill.py are many.
 """
 
 import functools
@@ -36,7 +36,9 @@ def words(name):
 
 
 def start(folder, name):
-    """The real command."""
+    """The command, as a user starts it or with torch imported already."""
+    if not FULL:
+        return warm.command(*words(name), cwd=folder, env=ENV)
     command = [sys.executable, "-m", "repflow", *words(name)]
     return subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -73,7 +75,8 @@ def killed(folder, name, rng):
         time.sleep(0.001)
     time.sleep(rng.uniform(0, 0.03) if goal else rng.uniform(0, 3))
     process.send_signal(signal.SIGKILL)
-    return process.wait() == -signal.SIGKILL
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
 
 
 def caught(folder, name, sign, after):

@@ -38,7 +38,8 @@ def measure(**more):
 
 def probe():
     """With answers and the lens, which follow when the states are together."""
-    return ProbeConfig(model="zoo:gpt-neox", task="kvpr", length=150, samples=20, batch_size=4, seeds=1, epochs=2)
+    few = {"seeds": 1, "epochs": 2, "recipes": ["robust"], "controls": ["none"], "answers": 4, "lens": 4}
+    return ProbeConfig(model="zoo:gpt-neox", task="kvpr", length=150, samples=20, batch_size=4, **few)
 
 
 def big_probe():

@@ -1,6 +1,8 @@
 """FlowCallback and LightningFlowCallback in real trainers with real loggers, without any effect on the training."""
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import repflow
 from repflow.core.errors import InputError, MissingExtraError
 from repflow.training import FlowCallback
+from tests import warm
 from tests.training.flow.tiny_loop import PROMPTS, VOCABULARY, assert_equal_bits, batches, tiny_gpt2, weights
 
 ROWS = [{"input_ids": row, "labels": row} for ids in batches(4) for row in ids]
@@ -102,21 +105,13 @@ print("SEEN", seen.count("train/flow/token_similarity"), seen.count("flow/token_
 
 def run_python(code, folder, **environment):
     """Loggers keep threads and servers of their own: in a process of its own; gives what it printed."""
-    import os
-    import subprocess
-    from pathlib import Path
-
-    root = Path(__file__).parents[3]
     for name in environment:
         if name.endswith("_DIR"):
             Path(environment[name]).mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join([str(root / "src"), str(root)])
-    known = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=known, cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    return run.stdout
+    process = warm.Process(warm.script, code, cwd=folder, env={**os.environ, "HF_HUB_OFFLINE": "1", **environment})
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-2000:]
+    return out
 
 
 class Broken(TrainerCallback):

@@ -223,29 +223,7 @@ def test_time_left_follows_the_pace_of_this_command(order):
     assert standing.seconds_left(now=140.0) == pytest.approx(30.0)
 
 
-def test_the_command_with_workers_and_as_one_of_many(shop, monkeypatch, request, same):
-    monkeypatch.chdir(shop)
-    out = request.node.name
-
-    def run(*options):
-        return CliRunner().invoke(app, ["run", "study.toml", "--out", out, *options])
-
-    done = run("--workers", "2", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["finished"] * 16
-    assert "starting 2 workers (local)" in done.stderr
-    assert "16 of 16 cells finished" in done.stderr
-    assert "was edited" not in done.stderr
-    same()
-    worker = run("--worker")
-    assert worker.exit_code == 0, worker.stderr
-    assert "0 cells finished here" in worker.stderr
-    assert worker.stdout == ""
-    wrong = run("--worker", "--workers", "2")
-    assert (wrong.exit_code, "either one worker" in wrong.stderr) == (2, True)
-
-
-def test_a_study_file_that_is_edited_while_workers_run(shop, monkeypatch, request, same):
+def test_the_command_with_workers_and_as_one_of_many_while_its_file_is_edited(shop, monkeypatch, request, same):
     """The command does what it began with and says so; the new request has cells of its own beside them."""
     monkeypatch.chdir(shop)
     out, file, show = request.node.name, shop / "study.toml", CrewTable.show
@@ -256,23 +234,38 @@ def test_a_study_file_that_is_edited_while_workers_run(shop, monkeypatch, reques
             file.write_text(asked.replace("samples = 2", "samples = 3").replace("seeds = [0, 1, 2, 3]", "seeds = [0]"))
         show(table, standing)
 
+    def run(*options):
+        return CliRunner().invoke(app, ["run", "study.toml", "--out", out, *options])
+
     monkeypatch.setattr(CrewTable, "show", edit)
-    run = lambda *options: CliRunner().invoke(app, ["run", "study.toml", "--out", out, *options])  # noqa: E731
     try:
         done = run("--workers", "2", "--json")
         joined = run("--worker")
     finally:
         file.write_text(asked)
-    assert (done.exit_code, joined.exit_code) == (0, 0), done.stderr + joined.stderr
-    assert "study.toml was edited while this command ran" in done.stderr
-    cells = {json.loads(line)["cell"] for line in done.stdout.splitlines()}
-    assert len(cells) == 16
+    assert done.exit_code == 0, done.stderr
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [entry["status"] for entry in objects] == ["finished"] * 16
+    for words in (
+        "starting 2 workers (local)",
+        "16 of 16 cells finished",
+        "study.toml was edited while this command ran",
+    ):
+        assert words in done.stderr
+    assert joined.exit_code == 0, joined.stderr
     assert "4 cells finished here" in joined.stderr
-    others = {path.parent.name for path in (shop / out).glob("*/*/result.json")} - cells
+    assert joined.stdout == ""
+    others = {path.parent.name for path in (shop / out).glob("*/*/result.json")} - {entry["cell"] for entry in objects}
     assert len(others) == 4
     for name in others:
         shutil.move(shop / out / "study" / name, shop / out / name)
     same()  # what the first command made has the bytes of its own request
+    again = run("--worker")
+    assert again.exit_code == 0, again.stderr
+    assert "0 cells finished here" in again.stderr
+    assert "was edited" not in again.stderr
+    wrong = run("--worker", "--workers", "2")
+    assert (wrong.exit_code, "either one worker" in wrong.stderr) == (2, True)
 
 
 # Where workers stand

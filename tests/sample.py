@@ -28,7 +28,7 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "mamba", "mamba2", "rwkv", "bamba", "zamba2
 Learned positions, blocks in parallel, S6, SSD, a recurrence of its own, a hybrid, shared blocks beside SSMs, blocks
 without a mixer, the delta rule. Left out: others of the same ways (llama, gpt_neo, falcon_mamba, jamba, falcon_h1,
 granitemoehybrid, recurrent_gemma, lfm2, xlstm, qwen2, opt, phi, gemma2). tests/models/test_decoders.py loads, measures,
-ablates and reads every one of them in CI, test_check_model.py and test_load.py check them.
+ablates and reads every one of them in CI, test_load.py writes and loads them.
 """
 SCANS = ("mamba", "mamba2", "zamba", "zamba2")
 """Of the architectures with a scan: S6 and SSD, each bare and in heads or groups of a hybrid."""

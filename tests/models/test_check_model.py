@@ -12,6 +12,7 @@ from repflow.core.errors import InputError
 from repflow.models import check_model
 from repflow.models.families import EMBEDDING, FAMILIES, Family
 from tests.models.tiny_configs import CONFIGS, KINDS, tiny_model
+from tests.sample import sampled
 
 CHECKS = ("load", "states", "logits", "padding", "branch", "sublayers", "kinds", "memory", "row")
 LONG = 8
@@ -109,7 +110,7 @@ def toy(fault=""):
     return Toy(ToyConfig(fault))
 
 
-@pytest.mark.parametrize("model_type", CONFIGS)
+@pytest.mark.parametrize("model_type", sampled(CONFIGS))
 def test_named_architectures_pass(model_type):
     report = check_model(tiny_model(model_type))
     assert report.layer_kinds == tuple(KINDS[model_type])

@@ -65,7 +65,10 @@ PAIRS = [(c, kind) for c in CALLS for kind in ("gpt_neo", "mamba2", "rwkv", "bam
 PAIRS += [("needle", "gpt_neo"), ("probe", "mamba2")]
 
 
-@pytest.mark.parametrize(("call", "kind"), PAIRS)
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [pytest.param(*pair, marks=pytest.mark.slow if pair[1] == "bamba" else ()) for pair in PAIRS],
+)
 def test_a_live_model_stays_as_it_is(call, kind):
     network = trained_network(kind)
     before = print_of(network)

@@ -9,6 +9,7 @@ an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
 | decoders of transformers (tests/models) | rows with something of their own, a third and a sixth | the usual rows |
 | architectures × checks | `ARCHITECTURES`, `SCANS`, attention's own | others of the same ways |
 | interpreted kernels | every kernel, forward and backward | `REST`: more shapes; influence, the zoo's Bamba on them |
+| journeys (tests/test_journeys.py) | every command with two of six models | the other pairs |
 | recipes × scales (test_conformance.py) | plans of all; dry runs at tiny, zoo and paper | dry runs at lab |
 | phases of laboratories (tests/tools) | the token laboratory's | recall, pixels and depth, by the same code |
 | engines of workers (tests/studies/scale) | processes, Ray, Slurm's batch files | Slurm's jobs as local processes |

@@ -13,7 +13,8 @@ an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
 | recipes × scales (test_conformance.py) | plans of all; dry runs at tiny, zoo and paper | dry runs at lab |
 | phases of laboratories (tests/tools) | the token laboratory's | recall, pixels and depth, by the same code |
 | engines of workers (tests/studies/scale) | processes, Ray, Slurm's batch files | Slurm's jobs as local processes |
-| kills (tests/faults) | few through the command, all of the store | `make faults` |
+| kills (tests/faults) | few of commands and studies, all of the store | `make faults` |
+| damaged files (tests/faults/test_fuzz.py) | 1,000 | `make fuzz` |
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def stored_step(run):
 def killed_child(work, how, rng, duration):
     """Fork a child that trains and is killed; False if it got to the end first."""
     from tests.faults.child_kills import killed_after
-    from tests.faults.store.test_kill import die_at
+    from tests.faults.store.kills import die_at
 
     pid = os.fork()
     if pid == 0:

@@ -151,7 +151,7 @@ def check_grid(config: LaboratoryConfig) -> list[Any]:
         raise InputError(teach("different models", f"{len(cells)}, some alike", "name each row, rate and seed once"))
     for cell in cells:
         if not 0 < cell.rate < 10 or cell.seed < 0:
-            raise InputError(teach("a rate between 0 and 10 and a seed of at least 0", str(cell), "correct it"))
+            raise InputError(teach("a rate above 0 and below 10, and a seed of at least 0", str(cell), "correct it"))
     return cells
 
 

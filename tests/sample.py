@@ -12,7 +12,7 @@ an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
 | journeys (tests/test_journeys.py) | every command with two of six models | the other pairs |
 | recipes × scales (test_conformance.py) | plans of all; dry runs at tiny, zoo and paper | dry runs at lab |
 | phases of laboratories (tests/tools) | the token laboratory's | recall, pixels and depth, by the same code |
-| engines of workers (tests/studies/scale) | processes, Ray, Slurm's batch files | Slurm's jobs as local processes |
+| engines of workers (tests/studies/scale) | processes, Ray, batch files, local jobs by the guide | killed local jobs |
 | kills (tests/faults) | few of commands and studies, all of the store | `make faults` |
 | damaged files (tests/faults/test_fuzz.py) | 1,000 | `make fuzz` |
 """

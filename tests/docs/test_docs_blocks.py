@@ -63,7 +63,6 @@ LONG = {
         "recency",
         "reproduce",
         "run-a-grid",
-        "scale-out",
         "theory",
         "train",
         "watch-training",

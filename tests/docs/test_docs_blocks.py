@@ -253,13 +253,20 @@ def test_every_fence_is_known_and_few_are_skipped():
     assert len(skipped) <= MOST_SKIPPED, [str(block) for block in skipped]
 
 
-def test_studies_name_modules_that_exist():
+def test_studies_name_modules_and_commands_that_exist():
     lines = [
-        line.split() for page in PAGES for b in blocks(page) if b.flag == STUDY for line in b.body.splitlines() if line
+        shlex.split(line, comments=True)
+        for page in PAGES
+        for b in blocks(page)
+        if b.flag == STUDY
+        for line in commands(b)
     ]
-    assert {words[0] for words in lines} == {"python"}
-    for _, *words in lines:
-        script = f"{words[1].replace('.', '/')}.py" if words[0] == "-m" else words[0]
+    assert {words[0] for words in lines} <= {"python", "repflow"}
+    for words in lines:
+        if words[0] == "repflow":
+            understand_command(words)
+            continue
+        script = f"{words[2].replace('.', '/')}.py" if words[1] == "-m" else words[1]
         assert (ROOT / script).is_file(), script
 
 

@@ -43,7 +43,7 @@ REST = [
 @pytest.mark.parametrize(
     "names",
     [[name for name in NAMES if name not in REST], pytest.param(sorted(REST), marks=pytest.mark.slow)],
-    ids=PARTS,
+    ids=("sample", "rest"),
 )
 def test_kernels(names):
     """One test for all: each worker that had one of them would start a process for it."""

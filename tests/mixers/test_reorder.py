@@ -148,6 +148,18 @@ def test_a_random_order_is_fixed_and_longer_ones_begin_alike():
     assert torch.equal(order.scores(x)[:, :7], order.scores(x[:, :7]))
 
 
+@pytest.mark.parametrize("order", ["identity", "random"])
+def test_scores_of_a_control_stay_where_a_recorded_step_reads_them(order):
+    control, x = TokenOrder(4, order=order), torch.zeros(2, 20, 4)
+    with torch.inference_mode():
+        first = control.scores(x)
+    place = first.data_ptr()
+    for count in (3, 40, 20):
+        again = control.scores(torch.zeros(2, count, 4))
+    assert again.data_ptr() == place
+    assert not again.is_inference()
+
+
 BAD = {
     "temperature 0": ({"temperature": 0.0}, "hard=True"),
     "temperature nan": ({"temperature": float("nan")}, "temperature above 0"),

@@ -5,10 +5,7 @@ Each check is a function of this module whose name starts with `check_`; test_tr
 """
 
 import copy
-import json
 import math
-import sys
-import traceback
 from itertools import cycle
 
 import pytest
@@ -27,7 +24,7 @@ from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.memory import Memory
-from tests.interpreter import patch_once
+from tests.interpreter import run_named
 
 S6 = triton_s6.Tiles(block=16, programs=4, least=8)
 SSD = triton_ssd.Tiles(chunk=16, rows=16)
@@ -792,18 +789,5 @@ def check_sums_of_weights():
     assert all((ours == own).all() for ours, own in zip(sums, expected, strict=True))
 
 
-def main():
-    patch_once()
-    outcome = {}
-    for name in sys.argv[1:]:
-        torch.manual_seed(0)
-        try:
-            globals()[name]()
-            outcome[name] = None
-        except Exception:  # noqa: BLE001 - reported by the test of that name
-            outcome[name] = traceback.format_exc(limit=-4)
-    json.dump(outcome, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    run_named(globals(), frames=4)

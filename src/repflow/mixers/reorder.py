@@ -174,7 +174,7 @@ class TokenOrder(nn.Module):
         self.form, self.order, self.chunk, self.hard, self.leaky = form, order, chunk, hard, leaky
         self.temperature, self.power, self.descending, self.ties = temperature, power, descending, ties
         self.restore, self.gate, self.seed = form != "whole" if restore is None else restore, gate, seed
-        self._kept: Tensor | None = None
+        self._kept: dict[tuple[int, torch.device], Tensor] = {}
         # 1 / √features keeps the scores' spread that of the features, of which the paper says nothing
         self.K = nn.Parameter(_drawn_apart(features) * features**-0.5) if order == "sorted" else None
 
@@ -197,11 +197,17 @@ class TokenOrder(nn.Module):
         return self._places(features.shape[-2], features.device).expand(features.shape[:-1])
 
     def _places(self, count: int, device: torch.device) -> Tensor:
-        """Scores of a control, of the last length kept: a recorded step cannot copy them to the device."""
-        if self._kept is None or (len(self._kept), self._kept.device) != (count, device):
-            places = np.arange(count) if self.order == "identity" else np.random.default_rng(self.seed).random(count)
-            self._kept = torch.as_tensor(places, dtype=torch.float32).to(device)
-        return self._kept
+        """Scores of a control, which a recorded step cannot copy to the device.
+
+        A recorded step reads them where they were, so that none is ever given up for another length: each power of two
+        has its own, whose first ones are those of shorter sequences.
+        """
+        key = (1 << (count - 1).bit_length(), device)
+        if key not in self._kept:
+            places = np.arange(key[0]) if self.order == "identity" else np.random.default_rng(self.seed).random(key[0])
+            with torch.inference_mode(False):  # training may read what an evaluation has made
+                self._kept[key] = torch.as_tensor(places, dtype=torch.float32).to(device)
+        return self._kept[key][:count]
 
     def matrix(self, features: Tensor, seen: Tensor | None = None) -> Tensor:
         """Permutation (..., rank, token) of tokens with these features, in their dtype."""

@@ -4,9 +4,6 @@ Run with TRITON_INTERPRET=1, which lets the kernels take CPU tensors. Prints a J
 """
 
 import functools
-import json
-import sys
-import traceback
 import warnings
 
 import pytest
@@ -19,7 +16,7 @@ from repflow.mixers.triton import ssd as triton_ssd
 from repflow.models.fastpath import layers as fastpath_layers
 from repflow.models.fastpath import scans as fastpath
 from repflow.models.recurrence.quantities import ssm_quantities
-from tests.interpreter import patch_once
+from tests.interpreter import run_named
 from tests.models.recurrence.scan_models import lively
 from tests.models.tiny_configs import tiny_model
 
@@ -210,18 +207,5 @@ def check_wrong_delta_layer_is_found_at_load():
     assert "the whole layer differs from transformers' by" in model.scans.layers[0].whole, model.scans.layers[0].whole
 
 
-def main():
-    patch_once()
-    outcome = {}
-    for name in sys.argv[1:]:
-        torch.manual_seed(0)
-        try:
-            globals()[name]()
-            outcome[name] = None
-        except Exception:  # noqa: BLE001 - reported by the test of that name
-            outcome[name] = traceback.format_exc(limit=-6)
-    json.dump(outcome, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    run_named(globals(), frames=6)

@@ -108,7 +108,7 @@ def test_shards_are_refused():
 
 
 TWO = """
-import sys, torch, torch.distributed as distributed, torch.multiprocessing as processes
+import os, pathlib, sys, time, torch, torch.distributed as distributed, torch.multiprocessing as processes
 from torch.nn.parallel import DistributedDataParallel
 from repflow.training import FlowMeter
 from tests.training.flow.tiny_loop import PROMPTS, tiny_gpt2, train, weights
@@ -129,7 +129,11 @@ def work(rank, folder):
     assert all(torch.equal(ends[0][1][name], ends[1][1][name]) for name in ends[0][1])
     assert [bool(numbers) for numbers in read] == ([False, True] * 3 if rank == 0 else [False] * 6)
     print(f"rank {rank} is bit-equal", flush=True)
-    distributed.destroy_process_group()
+    # the one that is done first stays: when it took the group down, the other could wait for its last exchange forever
+    pathlib.Path(folder, f"done-{rank}").touch()
+    while not all(pathlib.Path(folder, f"done-{each}").exists() for each in range(2)):
+        time.sleep(0.01)
+    os._exit(0)
 
 if __name__ == "__main__":
     # forked: each would spend seconds on imports that this one has made

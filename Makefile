@@ -30,9 +30,10 @@ docs: $(VENV)/.installed-dev
 test: lint
 	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD)
 
-# Every case of the matrices of which `make test` runs a sample (tests/sample.py), every page of docs too.
+# Every case of the matrices of which `make test` runs a sample (tests/sample.py), every page of docs too, and types
+# checked in every call; `make test` checks them where shapes are declared, which takes a tenth less time.
 test-all: lint
-	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD) -m ""
+	$(TEST_ENV) $(BIN)/python -m pytest $(SPREAD) -m "" --jaxtyping-packages=repflow,beartype.beartype
 
 # Trainings that only a GPU runs. Without the checks of shapes: they wrap functions, and Triton compiles from source.
 test-gpu:

@@ -23,7 +23,8 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("runs-*.part"):
         old.unlink()
-    whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(".models")]
+    folders = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+    whole = [entry for entry in folders if not entry.name.endswith(".models")]  # workers' claims are of this machine
     finished = [entry for entry in whole if not entry.name.endswith(".training")]
     data, words = _tar(whole), "runs and half-trained models"
     if len(data) > part * parts:

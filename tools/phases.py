@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,18 +42,57 @@ def run_phase(
         study: laboratory that trains.
         config: models of the phase.
         name: of its run.
-        options: of the command line: out, keep.
+        options: of the command line: out, keep, parallel, seconds.
         show: prints the models that are tested.
     """
     try:
+        if options.parallel > 1:
+            spread(config, name, options)
         study.run(config, out=options.out, name=name, progress=Shown())
         print(f"{name} is done")
-    except PausedError as error:
+    except (PausedError, subprocess.TimeoutExpired) as error:
         print(error)
     finally:
         show()
         if options.keep is not None:
             print(pack(options.out, options.keep))
+
+
+def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> None:
+    """Train groups of models by several processes that share the GPU (or the CPU), by `repflow run`.
+
+    Models that are too small for a GPU leave most of it idle; several at once fill it.
+
+    Raises:
+        subprocess.TimeoutExpired: `--seconds` are over; the same command goes on where it was.
+    """
+    import torch
+
+    many = ["--workers", str(options.parallel)]
+    many += ["--per-gpu", str(options.parallel)] if torch.cuda.is_available() and options.device != "cpu" else []
+    words = shlex.split(config.command(*config.grid()))[1:]
+    words += ["--checkpoint", str(config.checkpoint), *(["--keep-models"] if config.keep_models else [])]
+    words += ["--out", str(options.out), "--name", name]
+    words += ["--device", options.device] if options.device is not None else []
+    command = [sys.executable, "-m", "repflow", "run", *many, "--", *words]
+    with subprocess.Popen(command) as process:
+        try:
+            code = process.wait(options.seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            raise
+    if code:
+        raise SystemExit(code)
+
+
+def carry_options(parser: argparse.ArgumentParser) -> None:
+    """Options that all studies in carried parts have."""
+    parser.add_argument("--seconds", type=float, help="stop after these; the same command goes on")
+    parser.add_argument("--parallel", type=int, default=1, help="processes that share the machine's GPU")
+    parser.add_argument("--device")
+    parser.add_argument("--keep", type=Path, help="folder of packed runs and half-trained models")
+    parser.add_argument("--from", dest="source", type=Path, help="such a folder, which is unpacked first")
 
 
 def phase_or_table(

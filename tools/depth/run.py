@@ -33,7 +33,7 @@ from repflow.studies.architecture.fit import onset_depth
 from repflow.studies.architecture.study import STUDY
 from tools.depth.plan import PLANS, Plan
 from tools.depth.probe import probe_models, read_probes
-from tools.phases import phase_or_table, run_phase
+from tools.phases import carry_options, phase_or_table, run_phase
 
 PHASES = ("rates", "screen", "seeds")
 PROBED = "norms"
@@ -181,7 +181,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--corpus", type=Path, help="text to train on, for prepare")
     parser.add_argument("--held-out", type=Path, help="text whose documents test and validate by turns, for prepare")
     parser.add_argument("--most-tokens", type=int, help="of the text to train on, for prepare")
-    parser.add_argument("--seconds", type=float)
+    carry_options(parser)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of the phase seeds; others have 1/{SCREENED}")
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
@@ -191,9 +191,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=16)
     parser.add_argument("--probe-samples", type=int, default=1000, help="prompts of a probe, for probes")
-    parser.add_argument("--device")
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/depth.json"))
     return parser.parse_args()
 

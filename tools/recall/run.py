@@ -21,7 +21,7 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
-from tools.phases import exact_command, phase_or_table, run_phase
+from tools.phases import carry_options, exact_command, phase_or_table, run_phase
 
 ROWS = {
     "core": ("right", ("none/16", "none/18", "both/16", "both+/16", "placebo/16")),
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("phase", choices=(*PHASES, "table"))
     parser.add_argument("--extension", choices=[name for name in ROWS if name != "core"])
     parser.add_argument("--out", type=Path, default=Path("runs/recall"))
-    parser.add_argument("--seconds", type=float)
+    carry_options(parser)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in RATES))
     parser.add_argument("--warmup", type=float, default=0.1)
@@ -176,8 +176,6 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--test-rows", type=int, default=1000)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/recall.json"))
     options = parser.parse_args()
     phase_or_table(options, train, table)

@@ -26,7 +26,7 @@ import numpy as np
 
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.study import STUDY
-from tools.phases import exact_command, phase_or_table, run_phase
+from tools.phases import carry_options, exact_command, phase_or_table, run_phase
 
 SORTED = ("", "+leaky", "+chunks", "+chunks+identity", "+chunks+random")
 """Orders of tokens: as they come, the paper's, the causal one, and its two controls."""
@@ -284,7 +284,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("runs/tokens-text"))
     parser.add_argument("--corpus", type=Path, help="folder with corpus and wikitext2, for prepare")
     parser.add_argument("--documents", type=int, help="first documents of the corpus alone, for a try")
-    parser.add_argument("--seconds", type=float)
+    carry_options(parser)
     parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
     parser.add_argument("--rates", help="in place of the part's")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
@@ -294,9 +294,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--chunk", type=int, default=16)
     parser.add_argument("--positions", type=int, default=2000)
-    parser.add_argument("--device")
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--reviews", type=Path, help="stored run of repflow classify, for table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/tokens.json"))
     return parser.parse_args()

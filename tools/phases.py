@@ -64,7 +64,7 @@ def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> 
     Models that are too small for a GPU leave most of it idle; several at once fill it.
 
     Raises:
-        subprocess.TimeoutExpired: `--seconds` are over; the same command goes on where it was.
+        subprocess.TimeoutExpired: `--seconds` are over; the same command resumes.
     """
     import torch
 

@@ -42,6 +42,15 @@ def test_parts_of_an_archive(tmp_path):
         cut = slice(number * len(whole) // 5, (number + 1) * len(whole) // 5)
         (tmp_path / f"c.tar.xz.{number}").write_bytes(whole[cut])
     same(load_images(str(tmp_path / "c.tar.xz.*")))
+    for number in range(5):  # carried one by one, each into a folder of its own, in no order
+        (tmp_path / f"got{4 - number}").mkdir()
+        (tmp_path / f"got{4 - number}" / f"c.tar.xz.{number}").write_bytes(
+            (tmp_path / f"c.tar.xz.{number}").read_bytes()
+        )
+    same(load_images(str(tmp_path / "got*" / "c.tar.xz.*")))
+    (tmp_path / "got0" / "c.tar.xz.0").write_bytes(b"")
+    with pytest.raises(InputError, match=r"every part once; got \S+c.tar.xz.0 and"):
+        load_images(str(tmp_path / "got*" / "c.tar.xz.*"))
     (tmp_path / "c.tar.xz.3").unlink()
     with pytest.raises(InputError, match=r"an archive with CIFAR-10 in it.*name all of its parts"):
         load_images(str(tmp_path / "c.tar.xz.*"))

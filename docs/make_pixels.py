@@ -19,7 +19,7 @@ from repflow.core.intervals import bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends
 from repflow.papers.vulnerability import Variant, end_verdict, variants
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, SEEDS, SIZES, Study, read_study
-from tools.pixels.run import SHARES
+from tools.pixels.run import EPOCHS
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
@@ -39,15 +39,21 @@ def whole() -> list[tuple[Study, Variant]]:
 
 def status() -> str:
     """What was run of every phase."""
-    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair for 100 epochs", "strong": "strong S4D"}
+    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair, trained longer", "strong": "strong S4D"}
     rows = []
-    for phase in (*SHARES, "extension-screen", "extension-seeds"):
+    for phase in (*EPOCHS, "extension-screen", "extension-seeds"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
         words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
-        facts = [] if known is None else [f"{known['facts']['steps']:,}", str(known["facts"]["device"])]
-        rows.append([words, done, *(facts or ["–", "–"])])
-    return table(["phase, CIFAR-10", "trained and tested", "steps", "on"], rows)
+        facts = [] if known is None else [epochs_of(known), f"{known['facts']['steps']:,}", known["facts"]["device"]]
+        rows.append([words, done, *(facts or ["–", "–", "–"])])
+    return table(["phase, CIFAR-10", "trained and tested", "epochs", "steps", "on"], rows)
+
+
+def epochs_of(phase: dict[str, Any]) -> str:
+    """Epochs of a phase, from its steps."""
+    facts = phase["facts"]
+    return f"{facts['steps'] / (facts['train_images'] // facts['batch']):.3g}"
 
 
 def printed() -> str:
@@ -145,12 +151,12 @@ def rates() -> str:
 
 
 def epochs() -> str:
-    """Whether 30 epochs give the order of 100."""
+    """Whether longer training gives the same order."""
     short, long = (NUMBERS.get(f"{CIFAR}-{phase}") for phase in ("seeds", "long"))
     if short is None or long is None or len(long["cells"]) < 2:
         return NOTHING
     rows, orders = [], []
-    for count, phase in (("30", short), ("100", long)):
+    for count, phase in ((epochs_of(short), short), (epochs_of(long), long)):
         pair = {cell["row"]: cell for cell in phase["cells"] if _of_pair(cell)}
         if len(pair) < 2:
             return NOTHING
@@ -161,7 +167,7 @@ def epochs() -> str:
         orders.append([bool(np.sign(values["mamba"][n] - values["transformer"][n]) > 0) for n in (0, 1)])
     words = "the same order" if orders[0] == orders[1] else "another order"
     heads = ["epochs", "model", "accuracy (%)", "last 32 tokens cost more than the first, N(0, 1) (points)"]
-    return f"{table(heads, rows)}\n\n100 epochs give {words}."
+    return f"{table(heads, rows)}\n\n{epochs_of(long)} epochs give {words}."
 
 
 def _of_pair(cell: dict[str, Any]) -> bool:

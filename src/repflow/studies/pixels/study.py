@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from repflow.core.results import Finding
+    from repflow.models.classifier import Classifier
     from repflow.studies.corrupt.classifier import Subject
     from repflow.studies.laboratory.study import LaboratoryJob
-    from repflow.tasks.pixels import PixelData
+    from repflow.tasks.pixels import Images, PixelData
     from repflow.tasks.prompt import Prompts
     from repflow.training import Batch, BatchSource, OptimiserConfig, Schedule
     from repflow.training.pixels import PixelRows
@@ -31,6 +32,8 @@ CIFAR_TRAIN = 50_000
 """Training images of CIFAR-10, which need not be there for a cost to be known."""
 READINGS = 10
 """Times that accuracy is read while a model trains."""
+READ = 1 << 25
+"""Numbers of the residual stream in a forward pass on a GPU: rows enough to fill it with one small model."""
 
 
 class Pixels(Laboratory[PixelsConfig]):
@@ -151,31 +154,33 @@ class Pixels(Laboratory[PixelsConfig]):
 
     def watch(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, float]:
         """Accuracy on the test images whose parts are replaced in the end."""
-        from repflow.studies.corrupt.classifier import Subject
+        from repflow.models.classifier import Classifier
 
         test = pixel_data(config.images, config.train_images).test
         images = test.first(min(config.test_images, len(test)))
-        subject = Subject.of(_classifier(network, cell), images, config.layout(cell.token_order))
-        return {"test_accuracy": float((subject.predictions() == images.labels).mean())}
+        with _as_trained(network.device):
+            right = _subject(Classifier(network), cell, config, images).predictions() == images.labels
+        return {"test_accuracy": float(right.mean())}
 
     def evaluate(self, network: Any, cell: PixelCell, config: PixelsConfig) -> dict[str, np.ndarray]:
         """Accuracy as images are, with every region replaced, influence of every token, and attacks."""
-        from repflow.studies.corrupt.classifier import Subject
+        from repflow.models.classifier import Classifier
         from repflow.studies.corrupt.study import geometric_mean
 
-        data = pixel_data(config.images, config.train_images)
-        layout = config.layout(cell.token_order)
-        whole = Subject.of(_classifier(network, cell), data.test, layout)
+        data, classifier = pixel_data(config.images, config.train_images), Classifier(network, name=str(cell))
+        whole = _subject(classifier, cell, config, data.test)
         images = data.test.first(min(config.test_images, len(data.test)))
-        subject = Subject.of(whole.classifier, images, layout)
-        arrays = {
-            "test_accuracy": np.array((whole.predictions() == data.test.labels).mean()),
-            "clean_accuracy": np.array((subject.predictions() == images.labels).mean()),
-            **_replaced(subject, config),
-        }
+        subject = _subject(classifier, cell, config, images)
+        with _as_trained(network.device):
+            arrays = {
+                "test_accuracy": np.array((whole.predictions() == data.test.labels).mean()),
+                "clean_accuracy": np.array((subject.predictions() == images.labels).mean()),
+                **_replaced(subject, config),
+                **_attacked(subject, config, data),
+            }
         if config.influence:
             arrays["influence"] = geometric_mean(subject.influence(config.influence))
-        return arrays | _attacked(subject, config, data)
+        return arrays
 
     def prompts(self, cell: PixelCell, config: PixelsConfig) -> Prompts | None:
         """Test images in grey, whose brightness is the token's id; None where models mix both ways or sort."""
@@ -280,10 +285,21 @@ def _targets(config: PixelsConfig, data: PixelData) -> list[int]:
     return targets
 
 
-def _classifier(network: Any, cell: PixelCell) -> Any:
-    from repflow.models.classifier import Classifier
+def _subject(classifier: Classifier, cell: PixelCell, config: PixelsConfig, images: Images) -> Subject:
+    """A model with images, in large batches on a GPU."""
+    from repflow.studies.corrupt.classifier import Subject
 
-    return Classifier(network, name=str(cell))
+    layout, rows = config.layout(cell.token_order), None
+    if classifier.device.type == "cuda":
+        rows = max(1, READ // (cell.width * layout.tokens(images.shape)))
+    return Subject.of(classifier, images, layout, rows)
+
+
+def _as_trained(device: torch.device) -> Any:
+    """Products in the precision that models are trained in: a GPU reads several times as fast in bfloat16."""
+    import torch
+
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
 def _replaced(subject: Subject, config: PixelsConfig) -> dict[str, np.ndarray]:

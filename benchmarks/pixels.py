@@ -3,9 +3,10 @@
     python benchmarks/pixels.py [--rows mamba:9,mamba+both:3,h3,transformer] [--seeds 1,8] [--profile] [--seconds 240]
 
 Three layers, width 32, 64 states, 1,025 tokens, batches of 64 images, as in the pixel laboratory, and the strong S4D
-(4 layers of 128, alone). A row is trained in each number of models that --seeds names, or in its own. Images are random bytes that lie on the GPU. First the kernels are held against the stacks'
-own code in float64 on small models. Prints a table and JSON lines, which --out FOLDER keeps in pixels.json. With
-`--device cpu --side 8 --batch 4 --images 40 --steps 1` it runs anywhere, to see that it works.
+(4 layers of 128, alone). A row is trained in each number of models that --seeds names, or in its own. Images are random
+bytes that lie on the GPU. First the kernels are held against the stacks' own code in float64 on small models. Prints a
+table and JSON lines, which --out FOLDER keeps in pixels.json. With `--device cpu --side 8 --batch 4 --images 40 --steps
+1` it runs anywhere, to see that it works.
 """
 
 from __future__ import annotations

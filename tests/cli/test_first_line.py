@@ -25,6 +25,7 @@ try:
 except ImportError:
     pass
 from repflow.cli.main import app
+app = typer.main.get_command(app)  # and forty options a command once
 assert "torch" not in sys.modules
 
 class Watch:

@@ -1,4 +1,4 @@
-"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and six savings of time."""
+"""What holds for every test: one thread unless OMP_NUM_THREADS says otherwise, and seven savings of time."""
 
 import functools
 import gc
@@ -31,11 +31,14 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def _written(fd):
-    """As `os.fsync`, without waiting for the disk: only a power cut could show a difference (tests/store counts calls)."""
+    """As `os.fsync`, without waiting for the disk: only a power cut would show it, and tests/store counts the calls."""
     os.fstat(fd)
 
 
 os.fsync = _written
+
+# few of the objects that commands and models make are garbage in circles
+gc.set_threshold(20_000, 20, 20)
 
 _imported = 0
 

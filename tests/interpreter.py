@@ -8,6 +8,7 @@ is not touched.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import sys
 import traceback
@@ -49,6 +50,8 @@ def run_named(checks: Mapping[str, Any], *, frames: int) -> None:
     import torch
 
     patch_once()
+    gc.set_threshold(100_000)  # every operation makes objects of the language, hardly any of them in circles
+    gc.freeze()
     outcome: dict[str, str | None] = {}
     for name in sys.argv[1:]:
         torch.manual_seed(0)

@@ -141,15 +141,15 @@ def run_each(
     beside_others = study.of_several() if len(configs) > 1 else study
     names = [name or study.find_name(config, out) for config in configs]
     take_part(beside_others, dict(zip(names, configs, strict=True)), out)
-    for called, config in zip(names, configs, strict=True):
+    for place, (called, config) in enumerate(zip(names, configs, strict=True)):
+        if place:
+            gc.collect()  # the last model is free before the next one is loaded
         try:
             with quiet(), ProgressLine(short_name(config.model)) as progress:
                 result = beside_others.run(config, out=out, name=called, progress=progress)
         except Exception as error:  # noqa: BLE001  one model must not take the others down
             codes.add(complain(error, config.model if len(configs) > 1 else ""))
             continue
-        finally:
-            gc.collect()  # the model is free before the next one is loaded
         results.append(result)
         if as_json:
             print(json.dumps(json_object(result, out / called), allow_nan=False), flush=True)

@@ -302,8 +302,10 @@ class HeldModel:
         """Load the model of a cell unless it is held."""
         key = model_key(config)
         if key != self._key:
-            self._key, self._held = key, None
-            gc.collect()  # the last model's memory before the next one's
+            if self._key is not None:
+                self._held = None
+                gc.collect()  # the last model's memory before the next one's
+            self._key = key
             try:
                 self._held = load_model(config)
             except Exception as error:  # noqa: BLE001  raised again below, for every cell of this model

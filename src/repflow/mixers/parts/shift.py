@@ -23,7 +23,7 @@ def blend(x: Tensor, before: Tensor, share: Tensor) -> Tensor:
     >>> blend(torch.tensor(1.0), torch.tensor(3.0), torch.tensor(0.25)).item()
     2.5
     """
-    return torch.lerp(before, x, share)
+    return torch.lerp(before, x, share.to(x.dtype))  # autocast may hand x over in half precision
 
 
 def initial_shares(width: int, layer: int, layers: int) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
 from tools.depth.claim import Claim, Study, read_study, recalls
 from tools.depth.depths import CLAIMS, CORE
+from tools.depth.plan import IDS as RECALL_IDS
 from tools.depth.plan import PLANS, Plan
 from tools.depth.run import BATCH_TOKENS, STEPS
 
@@ -24,7 +25,7 @@ DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "depth.md"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "depth.json").read_text(encoding="utf-8"))
 NOTHING = "Not run yet."
-IDS = 257 + 1024
+IDS = 257 + RECALL_IDS
 """Bytes, the end of a document, and ids of recall."""
 
 

@@ -257,8 +257,8 @@ def test_every_model_of_every_phase_is_one_of_one_size():
         for word in rows[one.study]:
             parse_architecture(word)
             for layers in one.settings.layers:
-                width = matched_width(word, row, layers, one.settings.width, 1281, numbers, goal_layers=depth)
-                sizes.append(count_parameters(word, layers, width, 1281, numbers))
+                width = matched_width(word, row, layers, one.settings.width, 257 + plan.IDS, numbers, goal_layers=depth)
+                sizes.append(count_parameters(word, layers, width, 257 + plan.IDS, numbers))
         assert max(sizes) < 1.2 * min(sizes), one
 
 
@@ -277,7 +277,20 @@ def small(monkeypatch, tmp_path):
         "\n<|endoftext|>\n".join(["Ships carry grain.", "A third of it is lost.", "So they say.", "They do."])
     )
     prepared = ("prepare", "--corpus", "english", "--held-out", few, "--text", text)
-    options = ("--text", text, "--steps", 3, "--batch-tokens", 32, "--recall-ids", 32, "--recall-rows", 4)
+    options = (
+        "--text",
+        text,
+        "--steps",
+        3,
+        "--batch-tokens",
+        32,
+        "--recall-ids",
+        32,
+        "--recall-pairs",
+        "1,2",
+        "--recall-rows",
+        4,
+    )
     return prepared, (*options, "--flow-samples", 2, "--heads", 2, "--device", "cpu")
 
 

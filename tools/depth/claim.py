@@ -18,8 +18,8 @@ import numpy as np
 from repflow.core.errors import InputError
 from repflow.core.intervals import bracketed
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, Part, decide
-from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.laboratory.effect import Effect, RankCorrelation, contrast, rank_correlation
+from tools.depth.plan import PAIRS
 
 NOT_RUN, LACKING = "not run", "diverged or not trained"
 PLATEAU = "none of these models recalls more than twice what guessing among the values of a row would"
@@ -100,8 +100,7 @@ def recalls(cell: Mapping[str, Any]) -> bool:
     >>> recalls({"length": 256, "recall": [0.9, 0.5, 0.2, 0.1, 0.05]})
     True
     """
-    pairs = [setting.pairs for setting in ArchitectureConfig().recall_settings(int(cell["length"]))]
-    return bool(_number(cell, "recall") > RECALLS * np.mean([1 / count for count in pairs]))
+    return bool(_number(cell, "recall") > RECALLS * np.mean([1 / count for count in PAIRS]))
 
 
 DRAWS = 1000

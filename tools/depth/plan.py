@@ -22,6 +22,9 @@ from repflow.studies.architecture.config import ArchitectureCell
 Cells = Sequence[Mapping[str, Any]]
 """Models of a phase as `tools.depth.run` describes them."""
 DEPTHS, CONTEXTS, RATES = (4, 8, 16, 32), (256, 1024), (0.003, 0.01)
+PAIRS, IDS = (4, 8, 16, 32, 64), 160
+"""Pairs of the rows of recall, at either context alike, and ids of their keys and values: with 1,024 ids and 833 steps
+of 8,192 tokens no model began to recall."""
 BASES = ("mamba2", "transformer")
 REMEDIES: dict[str, tuple[str, ...]] = {
     "diversity": ("+diversity@0.03", "+diversity@0.1", "+diversity@0.3"),
@@ -75,7 +78,7 @@ class Settings:
     """
 
     layers: tuple[int, ...] = DEPTHS
-    width: int = 144
+    width: int = 120
     windows: tuple[int, ...] = CONTEXTS
     rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (1, 2)

@@ -31,17 +31,28 @@ import numpy as np
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.fit import onset_depth
 from repflow.studies.architecture.study import STUDY
-from tools.depth.plan import PLANS, Plan
+from tools.depth.plan import IDS, PAIRS, PLANS, Plan
 from tools.depth.probe import probe_models, read_probes
 from tools.phases import carry_options, phase_or_table, run_phase
 
 PHASES = ("rates", "screen", "seeds")
 PROBED = "norms"
 """Study whose models are kept and probed."""
-STEPS, BATCH_TOKENS, SCREENED = 5000, 8192, 3
+STEPS, BATCH_TOKENS, SCREENED = 2400, 16384, 3
 """Steps of the last phase, tokens of a step, and by what the steps of all others are divided."""
 NUMBERS = ("half_reach", "kappa", "smoothness", "stability", "parameters", "own_width", "diverged_at", "loss_drop")
-SETTINGS = ("steps", "batch", "decay", "clip", "warmup", "recall_share", "recall_ids", "recall_rows", "match_row")
+SETTINGS = (
+    "steps",
+    "batch",
+    "decay",
+    "clip",
+    "warmup",
+    "recall_share",
+    "recall_ids",
+    "recall_pairs",
+    "recall_rows",
+    "match_row",
+)
 
 
 def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> ArchitectureConfig:
@@ -54,8 +65,9 @@ def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> Architectu
     steps = options.steps if phase == "seeds" else max(1, options.steps // SCREENED)
     more: dict[str, Any] = {"text": [str(options.text)], "seconds": options.seconds, "device": options.device}
     more |= {"recall_share": 0.5, "recall_ids": options.recall_ids, "recall_rows": options.recall_rows}
+    more["recall_pairs"] = options.recall_pairs.split(",")
     more |= {"match_row": settings.match[0], "match_layers": settings.match[1], "head_dim": options.head_dim}
-    more |= {"readings": 0, "warmup": 0.1, "checkpoint": 1000, "heads": options.heads, "together": 16}
+    more |= {"readings": 0, "warmup": 0.1, "checkpoint": 200, "heads": options.heads, "together": 16}
     more |= {"flow_samples": 0 if phase != "seeds" else options.flow_samples}
     more |= {"keep_models": plan.study == PROBED and phase == "seeds"}
     batch = max(1, options.batch_tokens // max(settings.windows))
@@ -185,7 +197,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of the phase seeds; others have 1/{SCREENED}")
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
-    parser.add_argument("--recall-ids", type=int, default=1024)
+    parser.add_argument("--recall-ids", type=int, default=IDS)
+    parser.add_argument("--recall-pairs", default=",".join(map(str, PAIRS)))
     parser.add_argument("--recall-rows", type=int, default=500)
     parser.add_argument("--flow-samples", type=int, default=16)
     parser.add_argument("--heads", type=int, default=4)

@@ -1,5 +1,7 @@
 """Grids of language models: orders of blocks, remedies, recall beside text, depths of one size, fits of each factor."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -85,6 +87,14 @@ def test_recall_is_that_of_the_kept_model_on_the_ids_behind_the_text(trained):
                 for at, target in zip(rows.positions[row], rows.targets[row], strict=True)
             ]
             assert result["recall"][place, kind] == pytest.approx(np.mean(right))
+
+
+def test_numbers_of_pairs_may_be_named_and_runs_without_them_stay_the_same_request(trained):
+    _, config, result = trained
+    assert "recall_pairs" not in result.config
+    named = replace(config, recall_pairs=["3", "1"])
+    assert [kind.pairs for length in (16, 64) for kind in named.recall_settings(length)] == [1, 3, 1, 3]
+    assert "--recall-pairs 3,1" in named.command(named.grid()[0])
 
 
 def test_half_of_the_steps_train_recall_and_the_text_goes_on(trained):
@@ -252,7 +262,9 @@ def test_models_without_a_value_are_left_out_and_counted():
 
 BAD = {
     "share": ({"recall_share": 1.0}, "recall_share from 0 to below 1"),
-    "ids": ({"recall_ids": 8}, "a vocabulary with at least 4"),
+    "ids": ({"recall_ids": 8}, "two ids for every pair, and two more; got 8 ids for up to 4 pairs"),
+    "pairs": ({"recall_pairs": ["2", "5"]}, "from 1 to 4 pairs in 16 tokens"),
+    "no pairs": ({"recall_pairs": ["two"]}, "numbers in recall_pairs"),
     "limit": ({"decay_limit": 1.0}, "decay_limit between 0 and 1"),
     "match": ({"match_layers": 2}, "match_row with match_layers"),
     "stretch": ({"rows": ["9xmamba2..attention"]}, "layers for every stretch"),

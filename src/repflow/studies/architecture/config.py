@@ -88,11 +88,21 @@ class Lookup:
         0.0, "share of the steps that train recall of pairs, whose ids stand behind the text's"
     )
     recall_ids: int = option(1024, "ids of keys and values")
+    recall_pairs: list[str] = listed("numbers of pairs in a row; default a 32nd, 16th ... half of a window's tokens")
     recall_rows: int = option(500, "test rows of each number of pairs")
 
     def recall_settings(self, length: int) -> list[RecallSetting]:
-        """Rows of a window's length, of which a 32nd, 16th, eighth, quarter and half is pairs."""
-        pairs = sorted({max(1, round(length * part / 2)) for part in RECALL_PARTS})
+        """Rows of a window's length with each number of pairs.
+
+        Raises:
+            InputError: more pairs than a row has room or ids for.
+        """
+        usual = {max(1, round(length * part / 2)) for part in RECALL_PARTS}
+        pairs = sorted(numbers("recall-pairs", self.recall_pairs, int) if self.recall_pairs else usual)
+        if pairs[-1] > self.recall_ids // 2 - 1:
+            remedy = f"pass --recall-ids {2 * pairs[-1] + 2} or more, or fewer --recall-pairs"
+            got = f"{self.recall_ids} ids for up to {pairs[-1]} pairs"
+            raise InputError(teach("two ids for every pair, and two more", got, remedy))
         return [RecallSetting(length, count, self.recall_ids) for count in pairs]
 
 
@@ -118,7 +128,7 @@ class ArchitectureConfig(Lookup, Corpus, RowNumbers, Stacks, Lengths, TextFiles,
 
     cell: ClassVar[type[Cell]] = ArchitectureCell
     command_words: ClassVar[str] = "architecture"
-    separated: ClassVar[tuple[str, ...]] = ("text", "test_texts")
+    separated: ClassVar[tuple[str, ...]] = ("text", "test_texts", "recall_pairs")
 
     match_row: str | None = option(None, "row whose parameters all others match, by their width")
     match_layers: int | None = option(None, "depth whose parameters all depths match by their width; needs --match-row")

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
 
+LATER = ("memory", "recall_pairs")
+"""Options that earlier runs do not have: unset, they are not stored, so that those are still the same request."""
 TRAINING = 6
 """FLOP per parameter and token: a forward pass and twice as much back."""
 
@@ -109,11 +111,10 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         return LaboratoryJob(config, models, None, len(cells))
 
     def stored(self, job: LaboratoryJob[C]) -> dict[str, Any]:
-        """The request, without what may change under it, and without bounds that were not set."""
+        """The request, without what may change under it, and without options of later versions that were not set."""
         kept = {key: value for key, value in identity(job.config).items() if key not in HOW}
-        if kept["memory"] is None:
-            del kept["memory"]
-        return {"study": self.name, **kept}
+        unset = [key for key in LATER if key in kept and not kept[key]]
+        return {"study": self.name, **{key: value for key, value in kept.items() if key not in unset}}
 
     def machine(self, job: LaboratoryJob[C]) -> dict[str, Any]:
         """Models are trained where `device` says, and are not there yet to be asked."""
@@ -180,6 +181,7 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         bench = _Bench(self, job, sink, progress, resolve_device(config.device), began)
         cells, parts = config.grid(), groups(self, config)
         for number, group in enumerate(parts):
+            bench.release()
             if not share.has(number) or all(sink.has(shard_name(place)) for place in group):
                 continue
             words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {len(group)} models"
@@ -226,6 +228,16 @@ class _Bench:
         """Seconds of this call that are left; None without a bound."""
         bound = self.job.config.seconds
         return None if bound is None else max(0.0, bound - (time.monotonic() - self.began))
+
+    def release(self) -> None:
+        """Give back memory of models that are done: other processes may share the GPU, and pieces would not fit."""
+        import gc
+
+        import torch
+
+        if self.device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def group(self, places: Sequence[int], name: str) -> None:
         """Train some cells side by side, in halves where the device's memory does not hold them all."""

@@ -117,7 +117,7 @@ def best_table(result: Result) -> FittedTable:
 
     caption = (
         "intervals: 95 % over seeds from three on, else over documents; leak: loss on the prefix alone less loss on "
-        "the whole window; recall: by number of pairs, from a 32nd to a half of a row; norm ×: token norm behind the "
+        "the whole window; recall: by number of pairs; norm ×: token norm behind the "
         "last block over that of the embedding"
     )
     return FittedTable(columns, 2 + len(texts), build, caption, ("model",))

@@ -154,8 +154,17 @@ def test_panels_that_match_have_one_range():
     assert first[1] >= 2
 
 
+def test_an_image_has_its_own_colours_and_its_first_row_at_the_top():
+    pixels = [[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [9, 9, 9]]]
+    traces = [{"type": "image", "z": pixels}]
+    axes = drawn(Figure("f", "t", "", "", [Variant({}, traces, {"yaxis": {"autorange": "reversed"}})])).axes[0]
+    assert axes.get_images()[0].get_array().tolist() == pixels
+    bottom, top = axes.get_ylim()
+    assert bottom > top
+
+
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(InputError, match="a trace of scatter, scattergl, heatmap, bar; got 'pie'"):
+    with pytest.raises(InputError, match="a trace of scatter, scattergl, heatmap, bar, image; got 'pie'"):
         panel([{"type": "pie"}])
     with pytest.raises(InputError, match="a heat map of rows of equal length"):
         panel([{"type": "heatmap", "z": [1.0, 2.0]}])

@@ -160,6 +160,19 @@ def test_rates_of_all_targets_are_the_mean_of_their_rates():
     assert (arrays["excess_low"] < success.mean(-1) * 0 + arrays["excess"]).all()
 
 
+@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5])
+def test_intervals_of_mean_rates_cover(rate):
+    """Of 60 images, shares of targets that depend on each other, also where hardly any is named."""
+    random = np.random.default_rng(0)
+    values = np.stack([(random.random((400, 60)) < rate) * random.choice([0.5, 1.0], (400, 60)) for _ in range(2)], 1)
+    _, low, high = attack.rate_band(values, "success")
+    true = 0.75 * rate
+    assert ((low <= true) & (true <= high)).mean() >= 0.93
+    assert low.min() >= 0
+    nothing = attack.rate_band(np.zeros((1, 60)) + np.array([0.0] * 59 + [1e-9]), "success")
+    assert nothing[2][0] > 0.01, "nothing seen of 60 is not known to be nothing"
+
+
 def test_influence_is_the_slope_of_the_log_odds(folder):
     """Against differences of the log-odds of the named class, pixel by pixel, in float64."""
     classifier = load_classifier(folder, device="cpu", dtype="float64")

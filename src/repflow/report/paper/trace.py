@@ -75,7 +75,7 @@ def draw_trace(drawing: Drawing, trace: Mapping[str, Any], place: int) -> None:
         InputError: A kind of trace that has no counterpart here.
     """
     kinds: dict[str, Callable[[Drawing, Mapping[str, Any], int], None]] = {
-        "scatter": _scatter, "scattergl": _scatter, "heatmap": _heat_map, "bar": _bar,
+        "scatter": _scatter, "scattergl": _scatter, "heatmap": _heat_map, "bar": _bar, "image": _picture,
     }  # fmt: skip
     kind = str(trace.get("type") or "scatter")
     if kind not in kinds:
@@ -271,6 +271,13 @@ def _heat_map(drawing: Drawing, trace: Mapping[str, Any], place: int) -> None:
     drawing.colour_title = title_text(bar)
     drawing.show_scale = trace.get("showscale") is not False
     drawing.axes.spines[["top", "right"]].set_visible(True)
+
+
+def _picture(drawing: Drawing, trace: Mapping[str, Any], place: int) -> None:
+    """An image in its own colours, its first row at the top."""
+    del place
+    pixels = np.asarray(trace["z"], dtype=np.uint8)
+    drawing.axes.imshow(pixels, interpolation="nearest", origin="upper")
 
 
 def _limits(trace: Mapping[str, Any], values: np.ndarray) -> tuple[float, float]:

@@ -167,17 +167,17 @@ def _arrays(
 def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean over images (..., image) with its interval: Wilson's of a rate of right or wrong, Student's of any other.
 
-    For a difference two images are added, one won and one lost, as Bonett and Price do.
+    For Student's two images are added, one at each end of what can be, as Bonett and Price do for differences: an
+    interval without them has no width where nothing was named, and covers 10 to 90 % where little was.
     """
     mean = np.asarray(values.mean(-1))
-    if name == "excess":
-        more = np.concatenate([values, np.broadcast_to([1.0, -1.0], (*values.shape[:-1], 2))], -1)
-        band = student_interval(more, axis=-1)
-    elif ((values == 0) | (values == 1)).all():
+    if name != "excess" and ((values == 0) | (values == 1)).all():
         band = proportion_interval(values.sum(-1), values.shape[-1])
-    else:
-        band = student_interval(values, axis=-1)
-    return mean, np.asarray(np.minimum(band.low, mean)), np.asarray(np.maximum(band.high, mean))
+        return mean, np.asarray(np.minimum(band.low, mean)), np.asarray(np.maximum(band.high, mean))
+    ends = (-1.0 if name == "excess" else 0.0, 1.0)
+    band = student_interval(np.concatenate([values, np.broadcast_to(ends, (*values.shape[:-1], 2))], -1), axis=-1)
+    low, high = (np.clip(bound, *ends) for bound in (band.low, band.high))
+    return mean, np.asarray(np.minimum(low, mean)), np.asarray(np.maximum(high, mean))
 
 
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:

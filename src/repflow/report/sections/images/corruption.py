@@ -248,15 +248,15 @@ def _region_table(runs: Sequence[StoredRun], kind: str) -> Table:
 
 
 def _examples(run: StoredRun, number: int, runs: Sequence[StoredRun]) -> Figure:
-    """Images before and after, by brightness."""
-    shown = run.result["examples"].mean(-1)
+    """Images before and after, in their own colours."""
+    shown = run.result["examples"]
     names = ["as it is", *_replacements(run)]
     variants = [_example(shown[:, sample], names, sample) for sample in range(shown.shape[1])]
     region = region_words(run.result.provenance["corrupt"]["example_region"])
     return Figure(
         f"corruption-examples-{number + 1}",
         f"Images before and after{f', {called(run, runs)}' if len(runs) > 1 else ''}",
-        f"The first test images by brightness, {region} replaced in every way; pixels beyond 0 and 1 are cut.",
+        f"The first test images, {region} replaced in every way; pixels beyond 0 and 1 are cut.",
         "An image as it is, and with its last region replaced in every way.",
         variants,
         models_toggle=False,
@@ -264,20 +264,20 @@ def _examples(run: StoredRun, number: int, runs: Sequence[StoredRun]) -> Figure:
 
 
 def _example(shown: np.ndarray, names: Sequence[str], sample: int) -> Variant:
-    """A panel for each way (replacement, row, column)."""
+    """A panel for each way (replacement, row, column, channel); the table has brightness."""
     traces: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     columns = -(-len(names) // 2)
     layout: dict[str, Any] = {"grid": {"rows": 2, "columns": columns, "pattern": "independent"}, "annotations": notes}
     for place, name in enumerate(names):
         axis = "" if place == 0 else str(place + 1)
-        cells = {"zmin": 0, "zmax": 255, "showscale": False, "colorscale": "sequential", "name": name}
-        z = plain(shown[place][::-1], 4)
-        traces.append({"type": "heatmap", "z": z, "xaxis": f"x{axis}", "yaxis": f"y{axis}", **cells})
-        layout[f"xaxis{axis}"] = layout[f"yaxis{axis}"] = {"showticklabels": False}
+        colours = np.broadcast_to(shown[place], (*shown.shape[1:3], 3))  # grey ones have one channel
+        traces.append({"type": "image", "z": colours.tolist(), "xaxis": f"x{axis}", "yaxis": f"y{axis}", "name": name})
+        hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
+        layout[f"xaxis{axis}"], layout[f"yaxis{axis}"] = hidden, {**hidden, "autorange": "reversed"}
         where = {"xref": f"x{axis} domain", "yref": f"y{axis} domain", "x": 0.5, "y": 1.12, "showarrow": False}
         notes.append({"text": name, **where})
-    rows = [[name, *plain(row, 4)] for place, name in enumerate(names) for row in shown[place]]
-    head = ["replacement", *(f"column {number}" for number in range(shown.shape[-1]))]
+    rows = [[name, *plain(row, 4)] for place, name in enumerate(names) for row in shown[place].mean(-1)]
+    head = ["replacement", *(f"column {number}" for number in range(shown.shape[2]))]
     reading = f"Test image {sample + 1} as it is, and with a region replaced in {len(names) - 1} ways."
     return Variant({"image": str(sample + 1)}, traces, layout, head, rows, reading=reading)

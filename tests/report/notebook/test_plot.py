@@ -196,14 +196,16 @@ def test_names_are_text_in_notebooks_too():
 def test_studies_with_a_place_on_the_page_draw_what_stands_there():
     from tests.report.study_runs import dynamics_runs, read, recency_runs, theory_runs
 
-    titles = {}
+    titles, drawn = {}, set()
     for run in [*read(theory_runs()), *read(dynamics_runs()), *read(recency_runs())]:
         figure = run.result.plot()
         figure.to_json()
         titles[run.name] = figure.layout.title.text
         for name in run.result:
-            if run.result[name].ndim:
+            if run.result[name].ndim and (run.study, name) not in drawn:  # another model's is drawn the same way
                 run.result.plot(name).to_json()
+                drawn.add((run.study, name))
+    assert len(drawn) > 60
     assert titles["verify"] == "Closed forms over their simulations"
     assert titles["influence-mamba2"] == "How far back a token reaches"
     assert titles["memory-mamba2"].startswith("How much the decay varies")

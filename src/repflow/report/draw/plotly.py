@@ -6,6 +6,7 @@ Plotly would take for markup or mathematics is switched off here.
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import Mapping, Sequence
@@ -42,21 +43,23 @@ def draw(figure: Figure, models: Sequence[PageModel] = (), *, menu: bool = False
         menu: all variants with a menu, not the first alone.
 
     Returns:
-        A plotly figure.
+        A plotly figure that shows itself.
     """
-    import plotly.graph_objects as go
-
     variants = figure.variants if menu else figure.variants[:1]
     depth = "absolute" if len(models) <= 1 else "relative"
     parts = [[_trace(trace, models, depth) for trace in variant.traces] for variant in variants]
     if len(parts) > 1:
         parts = [[{**trace, "visible": place == 0} for trace in part] for place, part in enumerate(parts)]
-    plot = go.Figure(data=[trace for part in parts for trace in part])
-    plot.update_layout(
-        **_ready(variants[0].layout), template="plotly_white", title={"text": inert(figure.title)}, height=figure.height
-    )
+    layout = {
+        **_ready(variants[0].layout),
+        "template": "plotly_white",
+        "title": {"text": inert(figure.title)},
+        "height": figure.height,
+    }
     if len(parts) > 1:
-        plot.update_layout(updatemenus=[_menu(variants, [len(part) for part in parts])])
+        layout["updatemenus"] = [_menu(variants, [len(part) for part in parts])]
+    # at once: Plotly copies its whole template into a figure that is changed or made of another
+    plot = _figure_class()(data=[trace for part in parts for trace in part], layout=layout)
     for axis in _depth_axes(variants[0]) if figure.depth_axis else []:
         if not plot.layout[axis].title.text:
             plot.layout[axis].title.text = "state" if depth == "absolute" else "relative depth"
@@ -128,8 +131,9 @@ def _ready(value: Any, key: str = "") -> Any:
 _sent = {"plotly.js": False}
 
 
-def shows_itself(figure: Any) -> Any:
-    """A plotly figure that shows itself as HTML, so that it is there in whatever is made of a notebook.
+@functools.cache
+def _figure_class() -> Any:
+    """Plotly figures that show themselves as HTML, so that they are there in whatever is made of a notebook.
 
     Plotly's own way leaves it to the notebook to have plotly.js; nbconvert's pages have none and stay blank. Its script
     comes with the first figure of a session, 4.5 MB, and serves all others.
@@ -145,4 +149,4 @@ def shows_itself(figure: Any) -> Any:
             script, _sent["plotly.js"] = not _sent["plotly.js"], True
             return {"text/html": self.to_html(full_html=False, include_plotlyjs=script)}
 
-    return NotebookFigure(figure)
+    return NotebookFigure

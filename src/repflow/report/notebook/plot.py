@@ -30,8 +30,8 @@ def plot(result: Result, name: str | None = None) -> Any:
     """
     figure, models = page_figure(result) if name is None else (None, [])
     if figure is not None:
-        return plotly.shows_itself(plotly.draw(figure, models))
-    return plotly.shows_itself(plotly.draw(metric_figure(result, name), menu=True))
+        return plotly.draw(figure, models)
+    return plotly.draw(metric_figure(result, name), menu=True)
 
 
 def page_figure(result: Result) -> tuple[Figure | None, list[PageModel]]:

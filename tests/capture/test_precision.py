@@ -18,8 +18,14 @@ from repflow.tasks import id_prompts
 from tests.capture.inputs import prompts
 from tests.models.tiny_configs import tiny_model
 
-pytestmark = pytest.mark.skipif(probe_dtype(torch.float16) is not None, reason="this CPU cannot run float16")
 LENGTHS = (9, 12, 6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _float16():
+    """Asked here and not when tests are collected: a process of its own tries it."""
+    if probe_dtype(torch.float16) is not None:
+        pytest.skip("this CPU cannot run float16")
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from repflow.cli.main import app
 from repflow.core.errors import InputError, OutOfMemoryError, command_line, out_of_memory, refusing
 from repflow.models import load, room, size
 from repflow.store import verify
+from tests import warm
 from tests.faults.damaged_checkpoints import whole_folder
 from tests.models.tiny_configs import tiny_model
 
@@ -27,16 +27,16 @@ IDS = np.arange(64).reshape(4, 16) % 128
 CPU = torch.device("cpu")
 
 
-def limited(limit: str, code: str) -> subprocess.CompletedProcess:
+def limited(limit: str, code: str, cwd: Path) -> SimpleNamespace:
     """Run Python under `ulimit -v`: what it had when the limit came, plus `limit` bytes."""
     begin = "import resource, torch, numpy as np\nimport repflow.models.room as room\n"
     fix = f"most = room._mapped() + {limit}\nresource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
-    return subprocess.run(
-        [sys.executable, "-c", begin + fix + code], capture_output=True, text=True, check=False, timeout=3600
-    )
+    process = warm.Process(warm.script, begin + fix + code, cwd=cwd)
+    out, err = process.communicate()
+    return SimpleNamespace(returncode=process.returncode, stdout=out, stderr=err)
 
 
-def test_the_limit_of_the_shell_counts_and_a_shortage_is_recognised_in_each_library():
+def test_the_limit_of_the_shell_counts_and_a_shortage_is_recognised_in_each_library(tmp_path):
     code = """
 from repflow.core.errors import out_of_memory
 def shortage(work):
@@ -49,7 +49,7 @@ print([shortage(work) for work in (
     lambda: torch.empty(2**30), lambda: np.empty(2**30), lambda: bytearray(2**30), lambda: 'x' * 2**30,
 )])
 """
-    limits, shortages = limited("2**26", code).stdout.splitlines()
+    limits, shortages = limited("2**26", code, tmp_path).stdout.splitlines()
     equal, free = limits.split()
     assert equal == "True"
     assert 0 < int(free) <= 2**26
@@ -146,7 +146,7 @@ run.start_batch = short
 app(["measure", {str(folder)!r}, "--task", "random", "--length", "16", "--samples", "4", "--batch-size", "1",
      "--out", {str(runs)!r}, "--name", "r"])
 """
-    done = limited("2**40", code)
+    done = limited("2**40", code, tmp_path)
     assert done.returncode == 1
     assert "out of memory on a single sample" in done.stderr
     assert len(list((runs / "r" / "shards").iterdir())) == 1

@@ -16,7 +16,7 @@ FULL = os.environ.get("REPFLOW_FAULTS") == "full"
 
 @pytest.mark.parametrize(
     ("script", "few", "many", "midway"),
-    [(measure_kills, 16, 100, 2), (probe_kills, 8, 60, 3), (needle_kills, 4, 40, 3), (training_kills, 9, 90, 2)],
+    [(measure_kills, 12, 100, 2), (probe_kills, 4, 60, 3), (needle_kills, 4, 40, 3), (training_kills, 9, 90, 2)],
     ids=["measure", "probe", "needle", "training"],
 )
 def test_killed_children_resume_bit_identical(tmp_path, script, few, many, midway):

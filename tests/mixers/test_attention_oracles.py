@@ -1,7 +1,5 @@
 """Softmax and linear attention, retention and GLA against transformers and flash-linear-attention, weights copied."""
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -10,16 +8,15 @@ from repflow.mixers import build
 from repflow.mixers.gla import gated_scan
 from repflow.mixers.parts.rotary import rotate
 from repflow.mixers.scan.forms import fast_recurrence, recurrence
+from tests.mixers.fla_library import later
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it warns that there is no GPU; its naive forms need none
-    import fla.layers.gla as fla_gla
-    import fla.layers.linear_attn as fla_linear
-    import fla.layers.multiscale_retention as fla_retention
-    from fla.modules.rotary import rotary_embedding_ref
-    from fla.ops.gla.naive import naive_recurrent_gla
-    from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
-    from fla.ops.retention.naive import naive_retention
+fla_gla = later("fla.layers.gla")
+fla_linear = later("fla.layers.linear_attn")
+fla_retention = later("fla.layers.multiscale_retention")
+fla_rotary = later("fla.modules.rotary")
+naive_form_of_gla = later("fla.ops.gla.naive")
+naive_linear_attn = later("fla.ops.linear_attn.naive")
+naive_retention = later("fla.ops.retention.naive")
 
 WIDTH, TOKENS = 16, 21
 
@@ -93,7 +90,7 @@ def test_rotation_is_flash_linear_attentions(x):
     heads = x.unflatten(-1, (2, 8))
     rates = 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
     angles = torch.outer(torch.arange(TOKENS).float(), rates)
-    close(rotate(heads), rotary_embedding_ref(heads, angles.cos(), angles.sin()))
+    close(rotate(heads), fla_rotary().rotary_embedding_ref(heads, angles.cos(), angles.sin()))
 
 
 @pytest.mark.parametrize("norm", [True, False])
@@ -104,8 +101,8 @@ def test_rotation_is_flash_linear_attentions(x):
 def test_linear_attention_is_flash_linear_attentions_layer(monkeypatch, x, feature_map, normalise, norm):
     monkeypatch.setattr("repflow.mixers.linear_attention.EPSILON", 1e-10)  # theirs; ReLUs can leave nearly nothing
     for kernel in ("chunk_linear_attn", "fused_recurrent_linear_attn"):
-        monkeypatch.setattr(fla_linear, kernel, naive_linear)
-    oracle = fla_linear.LinearAttention(
+        monkeypatch.setattr(fla_linear(), kernel, naive_linear)
+    oracle = fla_linear().LinearAttention(
         hidden_size=WIDTH,
         num_heads=2,
         expand_v=2.0,
@@ -124,14 +121,14 @@ def test_linear_attention_is_flash_linear_attentions_layer(monkeypatch, x, featu
 
 
 def naive_linear(*, cu_seqlens, **arguments):
-    return naive_recurrent_linear_attn(**arguments)
+    return naive_linear_attn().naive_recurrent_linear_attn(**arguments)
 
 
 def test_retention_decays_and_scales_as_naive_retention():
     q, k, v = torch.randn(3, 2, TOKENS, 4, 6, generator=torch.Generator().manual_seed(1))
     ours = build("retention", 24, heads=4, state=6)
     ours._project = lambda x: (q * 6**-0.5, k, v)
-    wanted = naive_retention(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2)
+    wanted = naive_retention().naive_retention(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2)
     close(recurrence(ours.transition(q)), wanted)
     ours.readout = lambda y, x: y
     close(ours(q.flatten(2)), wanted)
@@ -140,8 +137,8 @@ def test_retention_decays_and_scales_as_naive_retention():
 @pytest.mark.parametrize("gate", [True, False])
 def test_retention_is_flash_linear_attentions_layer(monkeypatch, x, gate):
     for kernel in ("chunk_retention", "fused_recurrent_retention"):
-        monkeypatch.setattr(fla_retention, kernel, naive_retention_layout)
-    oracle = fla_retention.MultiScaleRetention(
+        monkeypatch.setattr(fla_retention(), kernel, naive_retention_layout)
+    oracle = fla_retention().MultiScaleRetention(
         hidden_size=WIDTH, num_heads=2, expand_v=2.0, use_output_gate=gate, fuse_norm=False
     )
     oracle.rotary.forward = reference_rotary
@@ -153,13 +150,13 @@ def test_retention_is_flash_linear_attentions_layer(monkeypatch, x, gate):
 
 
 def naive_retention_layout(*, q, k, v, **_):
-    return naive_retention(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2), None
+    return naive_retention().naive_retention(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2), None
 
 
 def reference_rotary(q, k, **_):
     size = q.shape[-1]
     angles = torch.outer(torch.arange(q.shape[1]).float(), 10_000.0 ** (-torch.arange(0, size, 2) / size))
-    return tuple(rotary_embedding_ref(part, angles.cos(), angles.sin()) for part in (q, k))
+    return tuple(fla_rotary().rotary_embedding_ref(part, angles.cos(), angles.sin()) for part in (q, k))
 
 
 def test_retention_is_a_complex_decay(x):
@@ -195,8 +192,8 @@ def test_retention_keeps_its_decay_in_half_precision():
 @pytest.mark.parametrize(("conv", "gate"), [(0, True), (0, False), (3, True)])
 def test_gla_is_flash_linear_attentions_layer(monkeypatch, x, conv, gate):
     for kernel in ("chunk_gla", "fused_recurrent_gla"):
-        monkeypatch.setattr(fla_gla, kernel, naive_gla)
-    oracle = fla_gla.GatedLinearAttention(
+        monkeypatch.setattr(fla_gla(), kernel, naive_gla)
+    oracle = fla_gla().GatedLinearAttention(
         hidden_size=WIDTH, num_heads=2, use_output_gate=gate, fuse_norm=False, use_short_conv=bool(conv), conv_size=conv
     )
     oracle.g_norm = nn.RMSNorm(WIDTH // 2, eps=1e-5)
@@ -211,7 +208,7 @@ def test_gla_is_flash_linear_attentions_layer(monkeypatch, x, conv, gate):
 
 
 def naive_gla(*, q, k, v, gk=None, g=None, **_):
-    return naive_recurrent_gla(q, k, v, gk if g is None else g)
+    return naive_form_of_gla().naive_recurrent_gla(q, k, v, gk if g is None else g)
 
 
 def short_convolution(layer):
@@ -232,7 +229,7 @@ def test_gated_scan_is_naive_gla(tokens, chunk):
     q, k, g = torch.randn(3, 2, tokens, 3, 4, generator=generator)
     v = torch.randn(2, tokens, 3, 5, generator=generator)
     g = nn.functional.logsigmoid(g)
-    wanted, _ = naive_recurrent_gla(q, k, v, g)
+    wanted, _ = naive_form_of_gla().naive_recurrent_gla(q, k, v, g)
     close(gated_scan(q / 2, k, v, g, chunk=chunk), wanted)
 
 

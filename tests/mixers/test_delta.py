@@ -1,7 +1,5 @@
 """The delta rule: scans against naive forms of flash-linear-attention and transformers, mixers against their layers."""
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -13,16 +11,15 @@ from repflow.mixers.scan.delta import UnitLowerInverse
 from repflow.mixers.scan.forms import choose_delta, delta_scan, fast_recurrence, recurrence
 from repflow.mixers.scan.preference import prefer
 from repflow.mixers.transition import DeltaTransition
+from tests.mixers.fla_library import later
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it warns that there is no GPU; its naive forms need none
-    import fla.layers.delta_net as fla_delta
-    import fla.layers.gated_deltanet as fla_gated
-    import fla.layers.kda as fla_kda
-    from fla.ops.delta_rule.naive import delta_rule_recurrence
-    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
-    from fla.ops.kda.gate import naive_kda_gate
-    from fla.ops.kda.naive import naive_recurrent_kda
+fla_delta = later("fla.layers.delta_net")
+fla_gated = later("fla.layers.gated_deltanet")
+fla_kda = later("fla.layers.kda")
+naive_delta_rule = later("fla.ops.delta_rule.naive")
+naive_gated_delta_rule = later("fla.ops.gated_delta_rule.naive")
+fla_gate = later("fla.ops.kda.gate")
+naive_kda = later("fla.ops.kda.naive")
 
 WIDTH, TOKENS = 16, 21
 DECAYS = ("none", "head", "key")
@@ -67,12 +64,12 @@ def test_the_rule_is_flash_linear_attentions():
     q, k, v, beta, gate, _ = (None if part is None else part.float() for part in inputs(40))
     q, k = (nn.functional.normalize(grouped(part), dim=-1) for part in (q, k))
     scaled = q / 2
-    naive, _ = naive_recurrent_gated_delta_rule(q, k, v, beta, gate)
+    naive, _ = naive_gated_delta_rule().naive_recurrent_gated_delta_rule(q, k, v, beta, gate)
     close(delta_scan(scaled, k, v, beta, log_decay=gate), naive, 2e-6)
     first = (part.transpose(1, 2) for part in (q, k, v, beta))
-    close(delta_scan(scaled, k, v, beta), delta_rule_recurrence(*first)[0].transpose(1, 2), 2e-6)
+    close(delta_scan(scaled, k, v, beta), naive_delta_rule().delta_rule_recurrence(*first)[0].transpose(1, 2), 2e-6)
     own = gate[..., None] * torch.rand(4)
-    close(delta_scan(scaled, k, v, beta, log_decay=own), naive_recurrent_kda(q, k, v, own, beta)[0], 2e-6)
+    close(delta_scan(scaled, k, v, beta, log_decay=own), naive_kda().naive_recurrent_kda(q, k, v, own, beta)[0], 2e-6)
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear"])
@@ -252,12 +249,12 @@ def unit(x):
 @pytest.mark.filterwarnings("ignore:ShortConvolution is crucial")
 def test_delta_net_is_flash_linear_attentions_layer(monkeypatch, x, theirs, ours):
     def naive(*, q, k, v, beta, **_):
-        y, _ = delta_rule_recurrence(*(part.transpose(1, 2) for part in (unit(q), unit(k), v, beta)))
+        y, _ = naive_delta_rule().delta_rule_recurrence(*(part.transpose(1, 2) for part in (unit(q), unit(k), v, beta)))
         return y.transpose(1, 2), None
 
     for kernel in ("chunk_delta_rule", "fused_recurrent_delta_rule"):
-        monkeypatch.setattr(fla_delta, kernel, naive)
-    oracle = fla_delta.DeltaNet(hidden_size=WIDTH, num_heads=2, **theirs)
+        monkeypatch.setattr(fla_delta(), kernel, naive)
+    oracle = fla_delta().DeltaNet(hidden_size=WIDTH, num_heads=2, **theirs)
     weights = without_kernels(oracle, nn.functional.silu)
     mixer = build("delta_net", WIDTH, heads=2, **ours)
     mixer.load_state_dict(weights)
@@ -270,11 +267,11 @@ def test_gated_delta_net_is_flash_linear_attentions_layer(monkeypatch, x, value_
         decay = -A_log.exp() * nn.functional.softplus(g + dt_bias)
         strength = beta.sigmoid() * (2 if allow_neg_eigval else 1)
         q, k = (grouped(unit(part), value_heads) for part in (q, k))
-        return naive_recurrent_gated_delta_rule(q, k, v, strength, decay)
+        return naive_gated_delta_rule().naive_recurrent_gated_delta_rule(q, k, v, strength, decay)
 
     for kernel in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"):
-        monkeypatch.setattr(fla_gated, kernel, naive)
-    oracle = fla_gated.GatedDeltaNet(
+        monkeypatch.setattr(fla_gated(), kernel, naive)
+    oracle = fla_gated().GatedDeltaNet(
         hidden_size=WIDTH, num_heads=2, head_dim=8, expand_v=2, num_v_heads=value_heads, allow_neg_eigval=True
     )
     monkeypatch.setattr(oracle, "_use_fused_qkv_conv", lambda **_: False)
@@ -287,11 +284,13 @@ def test_gated_delta_net_is_flash_linear_attentions_layer(monkeypatch, x, value_
 @pytest.mark.parametrize("value_heads", [2, 4])
 def test_kda_is_flash_linear_attentions_layer(monkeypatch, x, value_heads):
     def naive(*, q, k, v, g, beta, A_log, dt_bias, **_):
-        return naive_recurrent_kda(unit(q), unit(k), v, naive_kda_gate(g, A_log, dt_bias), beta.sigmoid())
+        return naive_kda().naive_recurrent_kda(
+            unit(q), unit(k), v, fla_gate().naive_kda_gate(g, A_log, dt_bias), beta.sigmoid()
+        )
 
     for kernel in ("chunk_kda", "fused_recurrent_kda"):
-        monkeypatch.setattr(fla_kda, kernel, naive)
-    oracle = fla_kda.KimiDeltaAttention(hidden_size=WIDTH, num_heads=2, head_dim=8, num_v_heads=value_heads)
+        monkeypatch.setattr(fla_kda(), kernel, naive)
+    oracle = fla_kda().KimiDeltaAttention(hidden_size=WIDTH, num_heads=2, head_dim=8, num_v_heads=value_heads)
     weights = without_kernels(oracle, torch.sigmoid)
     mixer = build("kda", WIDTH, heads=2, value_heads=value_heads)
     mixer.load_state_dict(weights)

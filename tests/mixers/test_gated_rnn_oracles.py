@@ -1,7 +1,5 @@
 """HGRN2, minGRU, minLSTM and mLSTM against flash-linear-attention, minGRU-pytorch and transformers, weights copied."""
 
-import warnings
-
 import pytest
 import torch
 from minGRU_pytorch.minGRU import minGRU
@@ -10,11 +8,10 @@ from torch import nn
 
 from repflow.mixers import build, check_mixer
 from repflow.mixers.scan.ssd import head_scan
+from tests.mixers.fla_library import later
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it warns that there is no GPU; its naive forms need none
-    import fla.layers.hgrn2 as fla_hgrn2
-    from fla.ops.gla.naive import naive_recurrent_gla
+fla_hgrn2 = later("fla.layers.hgrn2")
+naive_gla = later("fla.ops.gla.naive")
 
 WIDTH, TOKENS = 16, 21
 
@@ -33,18 +30,18 @@ def close(got, wanted, tolerance=2e-5):
 @pytest.mark.parametrize("lower", [0.0, 0.3])
 def test_hgrn2_is_flash_linear_attentions_layer(monkeypatch, x, lower):
     def naive(*, q, k, v, gk=None, g=None, **_):
-        return naive_recurrent_gla(q, k, v, gk if g is None else g)
+        return naive_gla().naive_recurrent_gla(q, k, v, gk if g is None else g)
 
     for kernel in ("chunk_gla", "fused_chunk_gla", "fused_recurrent_gla"):
-        if hasattr(fla_hgrn2, kernel):
-            monkeypatch.setattr(fla_hgrn2, kernel, naive)
+        if hasattr(fla_hgrn2(), kernel):
+            monkeypatch.setattr(fla_hgrn2(), kernel, naive)
 
     def norm_and_project(x, weight, _, matrix, __):
         return nn.functional.linear(nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-5), matrix)
 
-    monkeypatch.setattr(fla_hgrn2, "swish", nn.functional.silu)
-    monkeypatch.setattr(fla_hgrn2, "rms_norm_linear", norm_and_project)
-    oracle = fla_hgrn2.HGRN2Attention(hidden_size=WIDTH, expand_ratio=8, layer_idx=1)
+    monkeypatch.setattr(fla_hgrn2(), "swish", nn.functional.silu)
+    monkeypatch.setattr(fla_hgrn2(), "rms_norm_linear", norm_and_project)
+    oracle = fla_hgrn2().HGRN2Attention(hidden_size=WIDTH, expand_ratio=8, layer_idx=1)
     nn.init.uniform_(oracle.g_norm.weight)
     ours = build("hgrn2", WIDTH, heads=2, state=8, lower=lower)
     ours.load_state_dict(oracle.state_dict())

@@ -11,7 +11,8 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 READY = "html[data-ready=true]"
-FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20))))"
+FRAMES = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
+  () => setTimeout(() => done(document.documentElement.dataset.ready === 'true'), 20))))"""
 RESET = """() => {
   const tell = (node) => node.dispatchEvent(new Event('change', {bubbles: true}));
   for (const menu of document.querySelectorAll('select:not([data-shared])')) {
@@ -103,31 +104,32 @@ def launch(playwright):
     return playwright.chromium.launch(executable_path=found, args=list(FLAGS))
 
 
+_idle: dict = {}
+"""Tabs of a browser that are free: a new one would compile the page's scripts again, most of the time of opening it."""
+
+
 class Opened:
     """A page in a tab of its own; `check` fails on console errors, on requests to others and on script that ran."""
 
     def __init__(
-        self,
-        browser,
-        file: Path,
-        width: int = 1280,
-        height: int = 900,
-        theme: str = "light",
-        address: str = "",
-        **context,
+        self, browser, file: Path, width: int = 1280, height: int = 900, theme: str = "light", address: str = ""
     ):
         self.complaints: list[str] = []
         self.file = file
-        self.context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=theme, accept_downloads=True, **context
-        )
-        self.context.route("**/*", self._only_own)
-        self.tab = self.context.new_page()
+        self._idle = _idle.setdefault(browser, [])
+        self.tab = self._idle.pop() if self._idle else browser.new_context(accept_downloads=True).new_page()
+        self.tab.set_viewport_size({"width": width, "height": height})
+        self.tab.emulate_media(media="null", color_scheme=theme)
         self.tab.set_default_timeout(60000)
-        self.tab.on("console", lambda told: self.complaints.append(f"console {told.type}: {told.text[:300]}"))
-        self.tab.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.tab.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
-        self.tab.on("popup", lambda _: self.complaints.append("a popup"))
+        self.tab.route("**/*", self._only_own)
+        self._listeners = {
+            "console": lambda told: self.complaints.append(f"console {told.type}: {told.text[:300]}"),
+            "pageerror": lambda error: self.complaints.append(f"error: {error}"),
+            "dialog": lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()),
+            "popup": lambda _: self.complaints.append("a popup"),
+        }
+        for event, listener in self._listeners.items():
+            self.tab.on(event, listener)
         self.tab.goto(file.as_uri() + (f"#{address}" if address else ""))
         self.tab.wait_for_selector(READY, state="attached")
 
@@ -152,8 +154,8 @@ class Opened:
 
     def settle(self):
         """Wait until nothing is left to draw."""
-        self.tab.evaluate(FRAMES)  # what came into view is known a frame later
-        self.tab.wait_for_selector(READY, state="attached")
+        if not self.tab.evaluate(FRAMES):  # what came into view is known a frame later
+            self.tab.wait_for_selector(READY, state="attached")
 
     def reset(self):
         """Every control as it was at the start."""
@@ -180,4 +182,11 @@ class Opened:
         assert self.tab.evaluate("() => window.hacked") is None
 
     def close(self):
-        self.context.close()
+        """Leave an empty tab without listeners, stored values or a mouse over something, for the next page."""
+        self.tab.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        for event, listener in self._listeners.items():
+            self.tab.remove_listener(event, listener)
+        self.tab.unroute("**/*")
+        self.tab.mouse.move(0, 0)
+        self.tab.goto("about:blank")
+        self._idle.append(self.tab)

@@ -23,8 +23,15 @@ def pixels(chart):
     return 1 - ground / (image.width * image.height), len(colours), max(colours)[1]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (1280, "light"),
+        (390, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(390, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_no_chart_is_blank_and_nothing_overlaps(example_file, opened, width, theme):
     page = opened(example_file(6, 24), width=width, height=844, theme=theme)
     for figure in FIGURES:

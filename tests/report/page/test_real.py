@@ -44,7 +44,10 @@ def real_file(tmp_path_factory):
     return file
 
 
-@pytest.mark.parametrize(("count", "width", "theme"), [(1, 390, "dark"), (6, 390, "light"), (6, 1280, "dark")])
+@pytest.mark.parametrize(
+    ("count", "width", "theme"),
+    [pytest.param(1, 390, "dark", marks=pytest.mark.slow), (6, 390, "light"), (6, 1280, "dark")],
+)
 def test_every_figure_is_drawn_and_nothing_overlaps(browser, real_file, count, width, theme):
     page = Opened(browser, real_file(count), width=width, theme=theme)
     try:

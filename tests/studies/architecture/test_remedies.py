@@ -15,6 +15,7 @@ from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.architecture.fit import _fit, best_cells, factors, fits, independent, onset_depth
 from repflow.studies.architecture.remedy import penalties_of
 from repflow.studies.architecture.study import STUDY, text_of
+from repflow.studies.engine.loading import identity
 from repflow.studies.engine.prompts import drawn_prompts, make_prompts
 from repflow.studies.laboratory.group import groups
 from repflow.studies.measure import MeasureConfig
@@ -91,7 +92,7 @@ def test_recall_is_that_of_the_kept_model_on_the_ids_behind_the_text(trained):
 
 def test_numbers_of_pairs_may_be_named_and_runs_without_them_stay_the_same_request(trained):
     _, config, result = trained
-    assert "recall_pairs" not in result.config
+    assert "recall_pairs" not in result.config and "recall_pairs" not in identity(config)  # names of recipes' runs
     named = replace(config, recall_pairs=["3", "1"])
     assert [kind.pairs for length in (16, 64) for kind in named.recall_settings(length)] == [1, 3, 1, 3]
     assert "--recall-pairs 3,1" in named.command(named.grid()[0])

@@ -68,9 +68,14 @@ HOW = ("scan",)
 with another, and they are in neither its name nor its stored config. Its provenance says which form the check ran."""
 
 
+LATER = ("recall_pairs",)
+"""Options that requests of earlier versions do not have: unset they are left out, so that their runs are still found."""
+
+
 def identity(config: Any) -> dict[str, Any]:
     """Fields of a config that say what a run is."""
-    return {name: value for name, value in asdict(config).items() if name not in HOW}
+    known = {name: value for name, value in asdict(config).items() if name not in HOW}
+    return {name: value for name, value in known.items() if value or name not in LATER}
 
 
 def check_measuring(config: Any) -> None:

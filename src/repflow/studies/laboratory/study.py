@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from repflow.studies.engine.sink import RunSink
     from repflow.studies.engine.size import Size
 
-LATER = ("memory", "recall_pairs")
-"""Options that earlier runs do not have: unset, they are not stored, so that those are still the same request."""
 TRAINING = 6
 """FLOP per parameter and token: a forward pass and twice as much back."""
 
@@ -111,10 +109,11 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         return LaboratoryJob(config, models, None, len(cells))
 
     def stored(self, job: LaboratoryJob[C]) -> dict[str, Any]:
-        """The request, without what may change under it, and without options of later versions that were not set."""
+        """The request, without what may change under it, and without bounds that were not set."""
         kept = {key: value for key, value in identity(job.config).items() if key not in HOW}
-        unset = [key for key in LATER if key in kept and not kept[key]]
-        return {"study": self.name, **{key: value for key, value in kept.items() if key not in unset}}
+        if kept["memory"] is None:
+            del kept["memory"]
+        return {"study": self.name, **kept}
 
     def machine(self, job: LaboratoryJob[C]) -> dict[str, Any]:
         """Models are trained where `device` says, and are not there yet to be asked."""

@@ -92,7 +92,8 @@ def test_recall_is_that_of_the_kept_model_on_the_ids_behind_the_text(trained):
 
 def test_numbers_of_pairs_may_be_named_and_runs_without_them_stay_the_same_request(trained):
     _, config, result = trained
-    assert "recall_pairs" not in result.config and "recall_pairs" not in identity(config)  # names of recipes' runs
+    assert "recall_pairs" not in result.config
+    assert "recall_pairs" not in identity(config)  # of which names of recipes' runs are made
     named = replace(config, recall_pairs=["3", "1"])
     assert [kind.pairs for length in (16, 64) for kind in named.recall_settings(length)] == [1, 3, 1, 3]
     assert "--recall-pairs 3,1" in named.command(named.grid()[0])

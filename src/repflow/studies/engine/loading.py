@@ -69,7 +69,7 @@ with another, and they are in neither its name nor its stored config. Its proven
 
 
 LATER = ("recall_pairs",)
-"""Options that requests of earlier versions do not have: unset they are left out, so that their runs are still found."""
+"""Options that requests of earlier versions do not have: unset, they are left out, so that those are found."""
 
 
 def identity(config: Any) -> dict[str, Any]:

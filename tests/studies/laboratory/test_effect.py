@@ -97,6 +97,18 @@ def test_ranks_are_those_of_scipy_with_ties_too():
     assert np.isnan(spearman(np.ones(4), np.arange(4.0)))
 
 
+def test_draws_at_once_are_those_one_by_one():
+    rng = np.random.default_rng(8)
+    x, y = rng.integers(0, 4, 12).astype(float), rng.standard_normal(12)
+    rows = np.arange(4).repeat(3)
+    ranks = rank_correlation(x, y, rows.tolist(), draws=50, seed=2)
+    slow = []
+    for numbers in np.random.default_rng(2).integers(0, 4, (50, 4)):
+        cells = np.concatenate([np.flatnonzero(rows == number) for number in numbers])
+        slow.append(spearmanr(x[cells], y[cells]).statistic)
+    assert (ranks.low, ranks.high) == pytest.approx(tuple(np.nanpercentile(slow, [2.5, 97.5])), abs=1e-12)
+
+
 def test_the_bootstrap_over_rows_rarely_finds_what_is_not_there():
     """Five rows of five seeds; a bootstrap over cells would take seeds of a row for independent and find it often."""
     rng, found, apart, draws = np.random.default_rng(5), 0, 0, 60

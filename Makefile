@@ -61,7 +61,7 @@ audit: $(VENV)/.installed-dev
 faults: $(VENV)/.installed-dev
 	$(TEST_ENV) REPFLOW_FAULTS=full $(BIN)/python -m pytest $(SPREAD) -m "" tests/faults
 
-# 200,000 damaged files of every format that repflow reads, about 20 CPU minutes; `make test` runs 1,000.
+# 200,000 damaged files of every format that repflow reads, about 20 CPU minutes; `make test` runs 500.
 fuzz: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/python -m tests.faults.fuzz --cases 200000 --seed $(or $(SEED),1)
 

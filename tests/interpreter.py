@@ -43,6 +43,8 @@ def patch_once() -> None:
         return scope
 
     interpreter._patch_lang = patch
+    gc.set_threshold(100_000)  # every operation makes objects of the language, hardly any of them in circles
+    gc.freeze()
 
 
 def run_named(checks: Mapping[str, Any], *, frames: int) -> None:
@@ -50,8 +52,6 @@ def run_named(checks: Mapping[str, Any], *, frames: int) -> None:
     import torch
 
     patch_once()
-    gc.set_threshold(100_000)  # every operation makes objects of the language, hardly any of them in circles
-    gc.freeze()
     outcome: dict[str, str | None] = {}
     for name in sys.argv[1:]:
         torch.manual_seed(0)

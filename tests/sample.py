@@ -15,7 +15,7 @@ an error. Where a matrix is that of architectures the sample is `ARCHITECTURES`.
 | engines of workers (tests/studies/scale) | processes, Ray, batch files, local jobs by the guide | killed local jobs |
 | pages at two widths in two themes (tests/report/page) | each width and each theme | the other pairs |
 | kills (tests/faults) | few of commands and studies, all of the store | `make faults` |
-| damaged files (tests/faults/test_fuzz.py) | 1,000 | `make fuzz` |
+| damaged files (tests/faults/test_fuzz.py) | 500 | `make fuzz` |
 """
 
 from __future__ import annotations

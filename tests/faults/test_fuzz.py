@@ -1,4 +1,4 @@
-"""Two thousand damaged files of every format are read or refused; and the watch over them can fail."""
+"""Five hundred damaged files of every format are read or refused; and the watch over them can fail."""
 
 import subprocess
 import sys
@@ -17,10 +17,10 @@ def python(*arguments: str, timeout: int = 3600) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=timeout)
 
 
-def test_a_thousand_damaged_files():
-    done = python(str(FUZZ), "--cases", "1000", "--seed", "0")
+def test_five_hundred_damaged_files():
+    done = python(str(FUZZ), "--cases", "500", "--seed", "0")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert "1000 cases with seed 0: 0 failed" in done.stdout
+    assert "500 cases with seed 0: 0 failed" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ def model_case(config, tiles, tokens):
 def check_mamba_model():
     from transformers import MambaConfig
 
-    config = MambaConfig(hidden_size=12, num_hidden_layers=2, state_size=4, vocab_size=20, time_step_rank=3)
+    config = MambaConfig(hidden_size=12, num_hidden_layers=1, state_size=4, vocab_size=20, time_step_rank=3)
     model_case(config, S6, tokens=10)
 
 
@@ -452,7 +452,7 @@ def check_single_tokens():
                 want = exact.run(wide, hidden.double())
             finally:
                 triton_launch.INTERPRETED = True
-            for cut in (1, 2, 6):
+            for cut in (1, 6):
                 memory = Memory()
                 outputs = [memory.run(mixer, hidden[:, :cut])]
                 outputs += [memory.run(mixer, hidden[:, at : at + 1]) for at in range(cut, 9)]

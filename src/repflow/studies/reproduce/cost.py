@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -138,15 +140,22 @@ def stand_in_size(model: StandIn) -> Size | None:
 
 def shape_size(config: Mapping[str, Any]) -> Size:
     """Parameters, blocks and width of an architecture, built without memory for its weights."""
+    return _shape_size(json.dumps(config, sort_keys=True))
+
+
+@functools.cache
+def _shape_size(config: str) -> Size:
+    """The same of a configuration as text; recipes share their models."""
     import torch
 
     from repflow.models.anatomy import declared_layers
     from repflow.models.transformers_own import config_class
     from repflow.models.weights.initialise import random_model
 
-    options = dict(config)
+    options = json.loads(config)
+    width = int(options["hidden_size"])
     architecture = config_class(options.pop("model_type"))(**options)
     with torch.device("meta"):
         network = random_model(architecture, "default", seed=0)
     count = sum(parameter.numel() for parameter in network.parameters())
-    return Size(count, int(declared_layers(architecture) or 0), int(config["hidden_size"]))
+    return Size(count, int(declared_layers(architecture) or 0), width)

@@ -47,7 +47,7 @@ SAME = 0.1
 """Difference of success rates up to which they are similar."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {
-        **{"images": "drawn:8", "layers": ["2"], "widths": ["16"], "steps": 500, "batch": 32, "rates": ["0.01"]},
+        **{"images": "drawn:8", "layers": ["2"], "widths": ["16"], "steps": 500, "batch": 32, "rates": ["0.005"]},
         **{"train_images": 2000, "test_images": 100, "seeds": ["0"], "influence": 4},
         **{"regions": ["windows:8", "paper"], "replace": ["normal", "data", "same"]},
     },

@@ -120,6 +120,17 @@ def test_too_few_seeds_and_models_that_are_not_there_leave_claims_open():
     assert read_study({}) is None
 
 
+def test_models_that_have_not_learned_decide_nothing():
+    known = numbers()
+    for phase in known.values():
+        for cell in phase["cells"]:
+            if cell["row"] == "mamba+both" and cell["seed"] == 1:
+                cell["test_accuracy"] = 0.15
+    word, said = next(c for c in OWN_CLAIMS if c.text == "Two directions close the hole.").verdict(read_study(known))
+    assert word == "open"
+    assert "not learned" in said
+
+
 def test_the_influence_of_windows_survives_the_table():
     cell = run.windowed({"influence": list(range(1, 9))}, ["0:4", "4:8", "6:8"])
     assert cell["influence"] == [10.0, 26.0, 15.0]

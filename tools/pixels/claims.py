@@ -2,7 +2,8 @@
 
 A model's asymmetry is what its last tokens cost more than its first, in accuracy, of equally many tokens. Each claim is
 cut into parts, each with a 95 % interval: of one model's asymmetry for other seeds and other images, of a difference of
-two models' over seeds, of rank correlations over models. Parts of models that are not trained are open.
+two models' over seeds, of rank correlations over models. Parts of models that are not trained, or have not learned, are
+open.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ SIMILAR = 0.1
 """Difference of success rates up to which they are similar."""
 USUAL = ("normal", "data", "same")
 """Replacements that differences are asked of: the paper's, and two that a model may have seen."""
+LEARNED = 2.0
+"""Accuracy by that of guessing, below which the drops of a model say nothing."""
 NOT_RUN = "not run"
+NOT_KNOWN = "not run, or not learned"
 SEEDS = 3
 NOTHING = Band(*(np.array(np.nan),) * 3)
 Question = tuple[str, Callable[[float], Band], Callable[[Band], bool | None]]
@@ -77,10 +81,16 @@ class Study:
     result: Result
 
     def variant(self, kind: Kind) -> Variant | None:
-        """A model with all its seeds; None where some are not trained."""
+        """A model with all its seeds; None where some are not trained, or have not learned."""
         names = ("row", "token_order", "init")
         chosen = [one for one in variants(self.result) if tuple(one.shared[name] for name in names) == kind]
-        return chosen[0] if chosen and len(chosen[0].cells) >= SEEDS else None
+        whole = bool(chosen) and len(chosen[0].cells) >= SEEDS
+        return chosen[0] if whole and self.learned[list(chosen[0].cells)].all() else None
+
+    @property
+    def learned(self) -> np.ndarray:
+        """Whether each model is better than guessing (cell,): parts of an image cost nothing where nothing is known."""
+        return np.asarray(self.result["test_accuracy"] >= LEARNED * self.result.provenance["pixels"]["chance"])
 
     def size(self, tokens: int) -> int:
         """Tokens that stand for the paper's, in proportion."""
@@ -128,7 +138,7 @@ class Study:
         """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again."""
         known = self.predictor(by)
         lost = self.result["asymmetry"][:, self.place(replacement), list(ends(self.result)).index(self.size(32))]
-        mine = np.flatnonzero(np.isfinite(known) & np.isfinite(lost))
+        mine = np.flatnonzero(np.isfinite(known) & np.isfinite(lost) & self.learned)
         rows = [str({name: self.result.provenance["cells"][place][name] for name in KEYS}) for place in mine]
         if len(set(rows)) < LEAST_MODELS or level > LEVEL:  # draws of a few models give no more than 95 %
             return NOTHING
@@ -190,7 +200,7 @@ class Claim:
     def shown(self, text: str, band: Band) -> str:
         """A part with its number and interval."""
         if not np.isfinite(band.mean):
-            return f"{text} {NOT_RUN}"
+            return f"{text} {NOT_KNOWN}"
         scale, form = (100.0, "+.1f") if self.unit == "points" else (1.0, "+.2f")
         return f"{text} {scale * float(band.mean):{form}}{bracketed(band.low, band.high, form, scale=scale)}"
 

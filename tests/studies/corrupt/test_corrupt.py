@@ -276,7 +276,7 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --replace shufle", "did you mean"),
         ("corrupt FOLDER --images nowhere", "which is not there"),
         ("corrupt FOLDER --images drawn:8 --patch 2", "tokens of 1 channels"),
-        ("corrupt FOLDER --images drawn:8 --order spiral", "--order row"),
+        ("corrupt FOLDER --images drawn:8 --order spiral", "an order of pixels among row"),
         ("corrupt FOLDER --images drawn:8 --init default", "as it was trained"),
         ("corrupt FOLDER --images drawn:8 --draws 0", "--draws"),
         ("corrupt FOLDER --images drawn:8 --replace target:frog", "a class among disc"),

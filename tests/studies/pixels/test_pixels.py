@@ -153,7 +153,7 @@ def test_rates_of_the_strong_recipe():
         ("--rows mamba+mean+random", "add +leaky"),
         ("--rows mamba+mean+leaky+random+identity", "one order"),
         ("--rows mamba+mean+leaky+random+hard", "leave identity and random out"),
-        ("--orders spiral", "--order row"),
+        ("--orders spiral", "an order of pixels among row"),
         ("--inits wrong", "--inits right or published"),
         ("--optimiser weak", "--optimiser published, strong"),
         ("--images nowhere", "which is not there"),

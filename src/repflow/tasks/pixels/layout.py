@@ -41,7 +41,9 @@ class PixelLayout:
     def __post_init__(self) -> None:
         """Refuse unknown orders and patches."""
         if self.order not in ORDERS:
-            raise InputError(teach(f"--order {', '.join(ORDERS)}", repr(self.order), nearest(self.order, ORDERS)))
+            raise InputError(
+                teach(f"an order of pixels among {', '.join(ORDERS)}", repr(self.order), nearest(self.order, ORDERS))
+            )
         if self.patch < 1:
             raise InputError(teach("--patch of at least 1", str(self.patch), "1 makes every pixel a token"))
 

@@ -45,7 +45,7 @@ def test_grey_is_what_pillow_calls_it():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: PixelLayout("spiral"), "expected order row, reversed"),
+        (lambda: PixelLayout("spiral"), "expected an order of pixels among row, reversed"),
         (lambda: PixelLayout(patch=0), "patch of at least 1"),
         (lambda: PixelLayout(patch=3).tokens((8, 8, 3)), "sides that patches of 3 divide"),
         (lambda: PixelLayout("hilbert").places((6, 6, 3)), "a square of 2, 4, 8"),

@@ -116,7 +116,7 @@ def lines_of(text: str, places: dict[str, str]) -> list[str]:
 
 
 def _midway(line: str) -> bool:
-    counts = re.search(r": (\d+)/(\d+) prompts<PACE>", line)
+    counts = re.search(r": (\d+)/(\d+) (?:prompts|models)<PACE>", line)
     return counts is not None and counts[1] != counts[2]
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from repflow.capture.key_values import held_bytes, roomy_cache
 from repflow.capture.token_graph import LEAST_STEPS, Step, captured
 from repflow.core.errors import InputError, out_of_memory, teach
+from repflow.core.seconds import timed
 from repflow.metrics.meter import on_device
 from repflow.models import Model
 from repflow.models.anatomy import text_config
@@ -141,6 +142,7 @@ class CachedContinuation(Continuation):
         ]
         return first
 
+    @timed("forward")
     def _run(self, ids: Tensor, cache: dict[str, Any], behind: int) -> tuple[dict[str, Any], Tensor]:
         """One forward pass after `behind` tokens: the cache after it and the logits of the last token."""
         device = self.model.device
@@ -218,6 +220,7 @@ class OwnContinuation(CachedContinuation):
             raise InputError(teach("layers that keep a state", got, "read the prompts whole"))
         return first
 
+    @timed("forward")
     def _run(self, ids: Tensor, cache: Any, behind: int) -> tuple[Any, Tensor]:
         with torch.inference_mode(), cache.active():
             arguments = self.model.reading.arguments(on_device(ids, self.model.device), None)

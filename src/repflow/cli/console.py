@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import locale
 import os
 import re
@@ -135,11 +136,15 @@ def say(text: str) -> None:
 
 def import_torch() -> None:
     """Import what every study of a model needs, so that its seconds are counted under their own name."""
+    if "repflow.models" in sys.modules and "repflow.capture.run" in sys.modules:
+        return
     # transformers takes one function each of these into losses of object detectors and into assisted generation
     later = deferred("scipy.optimize", "linear_sum_assignment"), deferred("sklearn.metrics", "roc_curve")
     with phase("imports"), later[0], later[1]:
         import repflow.capture.run
         import repflow.models  # noqa: F401
+
+        gc.freeze()  # modules stay: freeing one model before the next need not walk through them, a quarter of a second
 
 
 _timings = {"asked": False}
@@ -205,8 +210,9 @@ class ProgressLine:
     Call it as studies call their progress: samples done, samples in total, tokens done. `phase` names what is done now.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, counts: str = "prompts") -> None:
         self.label = one_line(label)
+        self._counts = counts
         self._bar: Any = None
         self._phase = ""
         self._alone = False  # one of many, as in a grid, names its first phase only
@@ -264,7 +270,7 @@ class ProgressLine:
             self._shown = now
             left = (total - done) * (tokens / max(done, 1)) / rate if rate else 0.0
             pace = f", {rate:,.0f} tokens/s" if rate else ""
-            note(f"{self.label}: {done}/{total} prompts{pace}, {clock(left)} left")
+            note(f"{self.label}: {done}/{total} {self._counts}{pace}, {clock(left)} left")
 
 
 class ModelLines:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, say, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, import_torch, note, quiet, say, stdout_console
 from repflow.cli.options import ALLOW_CODE, TRUST_REMOTE_CODE, make_config, with_options
 from repflow.cli.scale import be_worker, check_engine, plan_of, spread, warm_up
 from repflow.cli.spread import is_command, run_command
@@ -105,6 +105,8 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
     from repflow.studies.engine.cells import run_cells
     from repflow.studies.engine.table import study_for
 
+    if order.cells:
+        import_torch()
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
     statuses = []
     cells = order.cells
@@ -112,7 +114,7 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
     outcomes = run_cells(
         cells,
         order.folder,
-        progress=lambda cell: ProgressLine(numbers[cell.name]),
+        progress=lambda cell: ProgressLine(numbers[cell.name], study_for(cell.config).counts),
         retry=retry,
         store=order.store,
         fresh=fresh,

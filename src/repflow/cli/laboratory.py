@@ -42,7 +42,7 @@ def laboratory_command(row: StudyRow) -> Callable[..., None]:
             _show_cost(study, config, as_json=as_json)
             return
         take_part(study, {place: config}, out)
-        with quiet(), ProgressLine(row.command) as progress:
+        with quiet(), ProgressLine(row.command, study.counts) as progress:
             result = study.run(config, out=out, name=place, progress=progress)
         if as_json:
             print(json.dumps(json_object(result, out / place), allow_nan=False))

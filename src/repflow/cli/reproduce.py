@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, WRONG_REQUEST, ProgressLine, note, quiet, say, stdout_console
+from repflow.cli.console import (
+    DONE,
+    FAILED,
+    WRONG_REQUEST,
+    ProgressLine,
+    import_torch,
+    note,
+    quiet,
+    say,
+    stdout_console,
+)
 from repflow.cli.options import AS_JSON, make_config, with_options
 from repflow.cli.scale import take_part
 from repflow.cli.study import RUNS
@@ -69,6 +79,7 @@ def command(
     """
     from repflow.spec.length import parse_length
     from repflow.store.name import check_name
+    from repflow.studies.engine.table import study_for
     from repflow.studies.reproduce.study import STUDY, reproduce, run_name
 
     if listing:
@@ -90,7 +101,7 @@ def command(
         return
 
     def label(number: int, count: int, cell: ReproduceCell) -> ProgressLine:
-        return ProgressLine(f"{number}/{count} {cell.name}")
+        return ProgressLine(f"{number}/{count} {cell.name}", study_for(cell.config).counts)
 
     take_part(STUDY, {called: config}, out)
     with quiet():
@@ -109,6 +120,7 @@ def _may_start(config: ReproduceConfig, out: Path, *, yes: bool, dry_run: bool, 
         work = plan(config, out)
     if work.cells:
         note(f"{config.recipe}: looking at models and cost")
+        import_torch()
     with quiet():
         cost = estimate(work)
         checked = preflight(work, cost)

@@ -149,11 +149,12 @@ def engine_for(order: Order, scale: ScaleConfig) -> tuple[Engine, list[Post]]:
 
 def be_worker(order: Order, scale: ScaleConfig) -> None:
     """Be one worker of a study that others may work on too."""
+    from repflow.studies.engine.table import study_for
     from repflow.studies.scale.posts import policy_of
     from repflow.studies.scale.worker import Post, Tally, work
 
     def show(cell: Any) -> ProgressLine:
-        return ProgressLine(cell.name)
+        return ProgressLine(cell.name, study_for(cell.config).counts)
 
     post, tally = Post(threads=scale.threads, policy=policy_of(scale)), Tally()
     for stage in order.stages():

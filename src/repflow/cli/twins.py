@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repflow.cli.console import DONE, FAILED, ProgressLine, note, quiet, stdout_console
+from repflow.cli.console import DONE, FAILED, ProgressLine, import_torch, note, quiet, stdout_console
 from repflow.cli.help import complete_model
 from repflow.cli.options import AS_JSON, MODEL_HELP, make_config, or_zoo, with_options
 from repflow.cli.scale import take_part
@@ -57,6 +57,7 @@ def command(
     take_part(STUDY, {folder.name: config}, out)
     note(f"{short_name(config.model)}: loading")
     with quiet():
+        import_torch()
         result = judged(config, out, name, progress=progress, note=note)
     if as_json:
         print(json.dumps(json_object(result, folder / SUMMARY), allow_nan=False), flush=True)

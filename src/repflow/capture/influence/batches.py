@@ -14,6 +14,7 @@ from repflow.capture.influence.jacobian import FINAL, influence_squares
 from repflow.capture.plan import Plan
 from repflow.capture.run import Progress, Records, Sink, batch_name, pad
 from repflow.core.errors import InputError, OutOfMemoryError, out_of_memory, teach, words_of
+from repflow.core.seconds import timed
 from repflow.metrics.meter import Record
 from repflow.models import Model
 from repflow.models.anatomy import text_config
@@ -166,6 +167,7 @@ def _smaller(plan: Plan, at: int, sink: Sink, error: Exception, *, checkpointing
     return plan.split(at, size), checkpointing
 
 
+@timed("forward")
 def _run_batch(
     model: Model, prompts: Prompts, batch: Sequence[int], options: InfluenceOptions, *, checkpointing: bool
 ) -> Records:

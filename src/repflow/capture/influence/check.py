@@ -22,6 +22,7 @@ from repflow.capture.influence.jacobian import (
     refusing_no_gradient,
 )
 from repflow.core.errors import InputError, teach
+from repflow.core.seconds import timed
 from repflow.models import Model
 
 TOKENS = 64
@@ -60,6 +61,7 @@ class GradientCheck:
         return self.future <= FUTURE
 
 
+@timed("checks")
 def check_gradients(model: Model, ids: Tensor) -> GradientCheck:
     """Check the gradient of the final norm's output at a token in the middle of a prompt.
 

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repflow.core.seconds import timed
 from repflow.models.reading import hidden_of, input_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ STEP = {torch.float64: 2.0**-20, torch.float32: 2.0**-11, torch.float16: 2.0**-1
 DIGITS = 6
 
 
+@timed("digest")
 def fingerprint(model: Model) -> dict[str, Any]:
     """Fingerprint of a model: its step, and a row (size, noise, projections) per part; null where it is not finite."""
     step = STEP.get(model.dtype, 2.0**-8)

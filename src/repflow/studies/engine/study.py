@@ -113,6 +113,7 @@ class BaseStudy(ABC, Generic[C]):
         usual: models of the zoo that the command uses by default, and what its help calls them.
         usual_words: see `usual`.
         one_model: whether it takes one loaded model, which cells of a grid then share.
+        counts: what its progress counts.
         named: whether the stored config holds the name under `study`; the first studies are recognised by their fields.
     """
 
@@ -122,6 +123,7 @@ class BaseStudy(ABC, Generic[C]):
     usual: ClassVar[tuple[str, ...]] = ("gpt-neox", "mamba2")
     usual_words: ClassVar[str] = "gpt-neox and mamba2 of the zoo"
     one_model: ClassVar[bool] = True
+    counts: ClassVar[str] = "prompts"
     named: ClassVar[bool] = True
 
     @abstractmethod

@@ -57,6 +57,7 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
     """Train a grid of models, test each and look into it."""
 
     one_model = False
+    counts = "models"
 
     def check(self, config: C) -> None:
         """Refuse wrong options; no torch."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from repflow.capture.influence.jacobian import gradient_graph
+from repflow.core.seconds import timed
 from repflow.models.reading import called_with, hidden_of, input_of
 from repflow.theory.hypotheses import Hypothesis
 
@@ -111,6 +112,7 @@ def block_facts(inputs: Sequence[np.ndarray], leaving: Sequence[np.ndarray], lip
     )
 
 
+@timed("forward")
 def block_gains(model: Model, ids: Tensor, *, iterations: int = ITERATIONS) -> list[float]:
     """Largest singular value of every block's Jacobian on one prompt (1, token), by power iteration.
 

@@ -158,7 +158,7 @@ def check(options: argparse.Namespace) -> dict[str, float]:
 def parsed() -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", default="mamba:1,mamba:9,mamba+both:3,h3:3,transformer:6")
+    parser.add_argument("--rows", default="mamba:1,mamba:9,mamba:16,mamba+both:3,h3:3,transformer:6")
     parser.add_argument("--seeds", default="1,8", help="models side by side, of rows without a number of their own")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=10_000)

@@ -6,6 +6,9 @@ import io
 import tarfile
 from pathlib import Path
 
+from repflow.store.claims.attempt import OWN
+from repflow.studies.engine.spot import SHARES
+
 PART, PARTS = 15 << 20, 4
 """Bytes of a part, and parts that one call may bring back."""
 NAME = "runs-{:02d}.part"
@@ -23,12 +26,12 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("runs-*.part"):
         old.unlink()
-    folders = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
-    whole = [entry for entry in folders if not entry.name.endswith(".models")]  # workers' claims are of this machine
-    finished = [entry for entry in whole if not entry.name.endswith(".training")]
+    folders = [entry for entry in sorted(runs.iterdir()) if entry.is_dir()]
+    whole = [entry for entry in folders if not entry.name.endswith(".models")]
     data, words = _tar(whole), "runs and half-trained models"
     if len(data) > part * parts:
-        data, words = _tar(finished), f"runs alone: half-trained models would take {len(data) / 2**20:.0f} MiB"
+        words = f"runs alone: half-trained models would take {len(data) / 2**20:.0f} MiB"
+        data = _tar([entry for entry in whole if not entry.name.endswith(".training")], trained=True)
     count = -(-len(data) // part)
     for number in range(count):
         (folder / NAME.format(number)).write_bytes(data[number * part : (number + 1) * part])
@@ -44,9 +47,12 @@ def unpack(folder: Path, runs: Path) -> None:
         archive.extractall(runs, filter="data")
 
 
-def _tar(entries: list[Path]) -> bytes:
+def _tar(entries: list[Path], *, trained: bool = False) -> bytes:
+    """A tar of folders; of what workers do at the same time (`OWN`) the finished shares alone where `trained`."""
+    entries = [entry / SHARES if trained and entry.name == OWN else entry for entry in entries]
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for entry in entries:
-            archive.add(entry, entry.name)
+            if entry.exists():
+                archive.add(entry, f"{OWN}/{SHARES}" if entry.parent.name == OWN else entry.name)
     return stream.getvalue()

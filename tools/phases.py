@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from repflow.core.errors import PausedError
 from repflow.studies.laboratory.config import LaboratoryConfig
 from repflow.studies.laboratory.study import Laboratory
@@ -84,6 +86,24 @@ def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> 
             raise
     if code:
         raise SystemExit(code)
+
+
+def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """Words and arrays of the models of a run that are trained and tested, in the run's order, whether or not all are.
+
+    Those of finished shares count too, which the run takes in when all are finished.
+    """
+    from safetensors.numpy import load_file
+
+    from repflow.store import read_record
+    from repflow.store.claims.attempt import OWN
+    from repflow.studies.engine.spot import SHARES, is_share
+
+    shares = [share for share in sorted((out / OWN / SHARES).glob(f"{name}.*-of-*")) if is_share(share)]
+    runs = [run for run in (out / name, *shares) if (run / "run.json").exists()]
+    shards = {shard.stem: shard for run in runs for shard in (run / "shards").glob("cell-*.safetensors")}
+    words = read_record(runs[0]).config["cells"] if runs else []
+    return [(words[int(stem.removeprefix("cell-"))], load_file(shards[stem])) for stem in sorted(shards)]
 
 
 def carry_options(parser: argparse.ArgumentParser) -> None:

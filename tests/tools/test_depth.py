@@ -10,6 +10,7 @@ import pytest
 
 from docs import make_depth, make_remedies
 from tests.tools.phases import carried, program
+from tools import carry
 from tools.depth import claim, depths, plan, remedies, run
 from tools.depth.claim import Study, read_study
 from tools.depth.plan import CONTEXTS, DEPTHS, HYBRIDS, PLANS, REMEDIES, Plan, Settings, best_rate, chosen_row, picked
@@ -277,21 +278,9 @@ def small(monkeypatch, tmp_path):
         "\n<|endoftext|>\n".join(["Ships carry grain.", "A third of it is lost.", "So they say.", "They do."])
     )
     prepared = ("prepare", "--corpus", "english", "--held-out", few, "--text", text)
-    options = (
-        "--text",
-        text,
-        "--steps",
-        3,
-        "--batch-tokens",
-        32,
-        "--recall-ids",
-        32,
-        "--recall-pairs",
-        "1,2",
-        "--recall-rows",
-        4,
-    )
-    return prepared, (*options, "--flow-samples", 2, "--heads", 2, "--device", "cpu")
+    options = ("--text", text, "--steps", 3, "--batch-tokens", 32)
+    recall = ("--recall-ids", 32, "--recall-pairs", "1,2", "--recall-rows", 4)
+    return prepared, (*options, *recall, "--flow-samples", 2, "--heads", 2, "--device", "cpu")
 
 
 @pytest.mark.slow  # CI has those of the token laboratory, by the same tools/phases.py
@@ -310,10 +299,30 @@ def test_phases_stop_are_carried_and_go_on(small, monkeypatch, tmp_path, capsys)
         "depth-seeds": (True, 4),
     }
     cell = numbers["depth-seeds"]["cells"][0]
-    assert len(cell["recall"]) == 3  # 1, 2 and 4 pairs in 16 tokens
+    assert len(cell["recall"]) == 2  # 1 and 2 pairs
     assert len(cell["similarity"]) == 3
     assert cell["validation_loss"] != cell["loss"]
     assert numbers["depth-seeds"]["command"].startswith("repflow architecture --cells CELL ")
+
+
+@pytest.mark.slow  # four processes that import torch
+def test_phases_by_several_processes_are_those_of_one_and_finished_shares_are_carried(small, monkeypatch, tmp_path):
+    call = program(run, monkeypatch)
+    prepared, options = small
+    call(*prepared)
+    call("screen", *options, "--out", tmp_path / "one")
+    call("screen", *options, "--out", tmp_path / "two", "--parallel", 2, "--keep", tmp_path / "parts")
+    one, two = (run.tested(tmp_path / name, "depth-screen") for name in ("one", "two"))
+    assert one == two
+    shares = tmp_path / "two" / ".repflow" / "shares"
+    for number in (1, 2):  # as if time had been up when both were finished
+        shutil.copytree(tmp_path / "two" / "depth-screen", shares / f"depth-screen.{number}-of-2")
+    shutil.rmtree(tmp_path / "two" / "depth-screen")
+    monkeypatch.setattr("repflow.studies.engine.spot.is_share", lambda path: path.is_dir())
+    assert run.tested(tmp_path / "two", "depth-screen") == one
+    carry.pack(tmp_path / "two", tmp_path / "parts")
+    carry.unpack(tmp_path / "parts", tmp_path / "three")
+    assert run.tested(tmp_path / "three", "depth-screen") == one
 
 
 def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, tmp_path, capsys):

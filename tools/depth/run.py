@@ -33,7 +33,7 @@ from repflow.studies.architecture.fit import onset_depth
 from repflow.studies.architecture.study import STUDY
 from tools.depth.plan import IDS, PAIRS, PLANS, Plan
 from tools.depth.probe import probe_models, read_probes
-from tools.phases import carry_options, phase_or_table, run_phase
+from tools.phases import carry_options, phase_or_table, run_phase, trained_cells
 
 PHASES = ("rates", "screen", "seeds")
 PROBED = "norms"
@@ -76,15 +76,7 @@ def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> Architectu
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
     """Models of a run that are trained and tested, whether or not all are."""
-    from safetensors.numpy import load_file
-
-    from repflow.store import read_record
-
-    if not (out / name / "run.json").exists():
-        return []
-    words = read_record(out / name).config["cells"]
-    shards = sorted((out / name / "shards").glob("cell-*.safetensors"))
-    return [described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)) for shard in shards]
+    return [described(word, arrays) for word, arrays in trained_cells(out, name)]
 
 
 def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

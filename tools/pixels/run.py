@@ -28,7 +28,7 @@ import numpy as np
 
 from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY, image_kind
-from tools.phases import carry_options, phase_or_table, run_phase
+from tools.phases import carry_options, phase_or_table, run_phase, trained_cells
 
 Kind = tuple[str, str, str]
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -175,17 +175,7 @@ def run_name(phase: str, options: argparse.Namespace) -> str:
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
     """Models of a run that are trained and tested, whether or not all are."""
-    from safetensors.numpy import load_file
-
-    from repflow.store import read_record
-
-    if not (out / name / "run.json").exists():
-        return []
-    words, cells = read_record(out / name).config["cells"], []
-    for shard in sorted((out / name / "shards").glob("cell-*.safetensors")):
-        word = words[int(shard.stem.removeprefix("cell-"))]
-        cells.append(described(word, load_file(shard)))
-    return cells
+    return [described(word, arrays) for word, arrays in trained_cells(out, name)]
 
 
 def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from repflow.core.results import Result
 from repflow.studies.recall.config import RecallCell, RecallConfig
 from repflow.studies.recall.study import STUDY
-from tools.phases import carry_options, exact_command, phase_or_table, run_phase
+from tools.phases import carry_options, exact_command, phase_or_table, run_phase, trained_cells
 
 ROWS = {
     "core": ("right", ("none/16", "none/18", "both/16", "both+/16", "placebo/16")),
@@ -126,16 +126,9 @@ def _plain(values: np.ndarray, digits: int) -> Any:
 
 def unfinished(out: Path, name: str) -> list[dict[str, Any]]:
     """Models of a run that are trained and tested while others are not."""
-    from safetensors.numpy import load_file
-
-    from repflow.store import read_record
-
-    if not (out / name / "run.json").exists():
-        return []
-    words, cells = read_record(out / name).config["cells"], []
-    for shard in sorted((out / name / "shards").glob("cell-*.safetensors")):
-        arrays = load_file(shard)
-        own: dict[str, Any] = {"cell": words[int(shard.stem.removeprefix("cell-"))]}
+    cells = []
+    for word, arrays in trained_cells(out, name):
+        own: dict[str, Any] = {"cell": word}
         if "right" in arrays:
             own["accuracy"] = np.round(arrays["right"].sum(1) / arrays["queries"].sum(1), 4).tolist()
         own |= {"last_loss": round(float(arrays["loss"][-1]), 4), "loss_drop": round(float(arrays["loss_drop"]), 4)}

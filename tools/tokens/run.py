@@ -26,7 +26,7 @@ import numpy as np
 
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
 from repflow.studies.architecture.study import STUDY
-from tools.phases import carry_options, exact_command, phase_or_table, run_phase
+from tools.phases import carry_options, exact_command, phase_or_table, run_phase, trained_cells
 
 SORTED = ("", "+leaky", "+chunks", "+chunks+identity", "+chunks+random")
 """Orders of tokens: as they come, the paper's, the causal one, and its two controls."""
@@ -144,15 +144,9 @@ def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mappin
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
     """Models of a run that are trained and tested, whether or not all are."""
-    from safetensors.numpy import load_file
+    from repflow.store import load_result
 
-    from repflow.store import load_result, read_record
-
-    if not (out / name / "run.json").exists():
-        return []
-    words = read_record(out / name).config["cells"]
-    shards = sorted((out / name / "shards").glob("cell-*.safetensors"))
-    cells = [described(words[int(shard.stem.removeprefix("cell-"))], load_file(shard)) for shard in shards]
+    cells = [described(word, arrays) for word, arrays in trained_cells(out, name)]
     if (out / name / "result.json").exists():
         known = load_result(out / name).provenance
         for cell, own in zip(cells, known["cells"], strict=True):

@@ -1,6 +1,7 @@
 """`repflow measure` on real tiny checkpoints: files, table, JSON, resume, kinds of state."""
 
 import json
+import re
 
 import pytest
 
@@ -33,9 +34,9 @@ def test_measure_in_a_process_prints_a_table_and_stores_the_run(process, checkpo
     ):
         assert word in done.out
     assert done.out.rstrip().endswith("wrote o/n")
-    assert "3/3 prompts" in done.err
+    # bindings of libraries complain behind it of what is not taken apart at the end
+    assert re.fullmatch(r".*: 3/3 prompts.* left", done.err.splitlines()[-1])
     assert "tokens/s" in done.err
-    assert "left" in done.err
     assert "loading" not in done.out
     assert {"run.json", "manifest.jsonl", "result.json", "result.safetensors", "shards"} <= {
         entry.name for entry in (tmp_path / "o" / "n").iterdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import locale
@@ -145,6 +146,7 @@ def import_torch() -> None:
         import repflow.models  # noqa: F401
 
         gc.freeze()  # modules stay: freeing one model before the next need not walk through them, a quarter of a second
+        atexit.register(gc.unfreeze)  # at the end they are taken apart as ever; bindings complain of what is left
 
 
 _timings = {"asked": False}

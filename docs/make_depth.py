@@ -66,7 +66,8 @@ def shapes(plan: Plan, rows: Sequence[str]) -> Iterator[tuple[str, int, int, int
 
 def sizes() -> str:
     """Widths that give all depths one size."""
-    models = list(shapes(PLANS["depth"], ["mamba", "mamba2", "transformer"]))
+    plans = {"mamba": "depth", "mamba2": "depth-mamba2", "transformer": "depth-transformer"}
+    models = [model for row, plan in plans.items() for model in shapes(PLANS[plan], [row])]
     rows = [[row, str(layers), str(width), f"{count / 1e6:.2f}"] for row, layers, width, count in models]
     return table(["row", "layers", "width", "parameters (millions)"], rows)
 
@@ -108,11 +109,11 @@ def means(study: Study, kind: tuple[str, int, int], names: Sequence[str]) -> lis
     return words
 
 
-def values() -> str:
+def values(numbers: Mapping[str, Any] = NUMBERS) -> str:
     """Loss, recall, similarity and reach by row, depth and context, means over seeds."""
     rows = []
     for name in (CORE, "depth-mamba2-seeds", "depth-transformer-seeds"):
-        study = read_study(NUMBERS, name)
+        study = read_study(numbers, name)
         if study is not None:
             for row, layers, context in dict.fromkeys(study.kinds()):
                 own = means(study, (row, layers, context), READ)
@@ -183,11 +184,31 @@ def command_list(studies: Sequence[str]) -> str:
 
 
 def commands() -> str:
-    """Those of depth."""
-    return command_list(["depth"])
+    """Those of depth, the first form among them."""
+    return command_list(["depth", "first"])
+
+
+def first_form() -> Mapping[str, Any]:
+    """Phases of the form with few ids under the names that the claims read."""
+    prefix = "first-form-"
+    return {f"depth-{name.removeprefix(prefix)}": phase for name, phase in NUMBERS.items() if name.startswith(prefix)}
+
+
+def pilot() -> str:
+    """Recall by number of pairs of the models that were tried before."""
+    cells = NUMBERS["first-form-pilot"]["cells"]
+    rows = [
+        [f"{cell['length']:,}", f"{cell['recall_ids']:,}", f"{cell['rate']:g}", f"{cell['loss']:.3f}"]
+        + [", ".join(f"{100 * value:.1f}" for value in cell["recall"])]
+        for cell in cells
+    ]
+    return table(["context", "ids", "rate", "loss (nats)", "recall by pairs (%)"], rows)
 
 
 PARTS = {
+    "first_claims": lambda: claim_table([claim for claim in CLAIMS if claim.study == CORE], first_form()),
+    "first_values": lambda: values(first_form()),
+    "pilot": pilot,
     "state": lambda: state_of("depth"),
     "training": lambda: training_of("depth-seeds"),
     "sizes": sizes,

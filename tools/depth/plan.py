@@ -22,9 +22,10 @@ from repflow.studies.architecture.config import ArchitectureCell
 Cells = Sequence[Mapping[str, Any]]
 """Models of a phase as `tools.depth.run` describes them."""
 DEPTHS, CONTEXTS, RATES = (4, 8, 16, 32), (256, 1024), (0.003, 0.01)
-PAIRS, IDS = (4, 8, 16, 32, 64), 160
-"""Pairs of the rows of recall, at either context alike, and ids of their keys and values: with 1,024 ids and 833 steps
-of 8,192 tokens no model began to recall."""
+PAIRS, IDS = (4, 8, 16, 32, 64), 1024
+"""Pairs of the rows of recall, at either context alike, and ids of their keys and values. A first form with 160 ids is
+stored as `first form`: none of its models learned so much as which values stand in a row, for which there is less to
+gain the fewer values there are. With 1,024 ids and as many steps one of 4 layers recalled 79 % of 4 pairs."""
 BASES = ("mamba2", "transformer")
 REMEDIES: dict[str, tuple[str, ...]] = {
     "diversity": ("+diversity@0.03", "+diversity@0.1", "+diversity@0.3"),
@@ -78,7 +79,7 @@ class Settings:
     """
 
     layers: tuple[int, ...] = DEPTHS
-    width: int = 120
+    width: int = 128
     windows: tuple[int, ...] = CONTEXTS
     rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (1, 2)
@@ -179,8 +180,8 @@ PLANS = {
     for plan in (
         Plan("depth", "core", ("screen", "seeds")),
         Plan("depth", "third", ("seeds",), Settings(seeds=(3,))),
-        Plan("depth", "mamba2", ("screen", "seeds"), Settings(seeds=(1, 2, 3))),
-        Plan("depth", "transformer", ("screen", "seeds"), Settings(seeds=(1, 2, 3))),
+        Plan("depth", "mamba2", ("screen", "seeds"), Settings(width=144, seeds=(1, 2, 3))),  # 32 layers fit 144
+        Plan("depth", "transformer", ("screen", "seeds"), Settings(width=144, seeds=(1, 2, 3))),
         Plan("remedies", "core", ("rates", "screen", "seeds"), SMALL),
         Plan("remedies", "more", ("screen", "seeds"), SMALL),
         Plan("hybrids", "core", ("screen", "seeds"), SMALL),

@@ -196,12 +196,11 @@ def first_form() -> Mapping[str, Any]:
 
 def pilot() -> str:
     """Recall by number of pairs of the models that were tried before."""
-    cells = NUMBERS["first-form-pilot"]["cells"]
-    rows = [
-        [f"{cell['length']:,}", f"{cell['recall_ids']:,}", f"{cell['rate']:g}", f"{cell['loss']:.3f}"]
-        + [", ".join(f"{100 * value:.1f}" for value in cell["recall"])]
-        for cell in cells
-    ]
+    rows = []
+    for cell in NUMBERS.get("first-form-pilot", {"cells": []})["cells"]:
+        recall = ", ".join(f"{100 * value:.1f}" for value in cell["recall"])
+        size = [f"{cell['length']:,}", f"{cell['recall_ids']:,}"]
+        rows.append([*size, f"{cell['rate']:g}", f"{cell['loss']:.3f}", recall])
     return table(["context", "ids", "rate", "loss (nats)", "recall by pairs (%)"], rows)
 
 

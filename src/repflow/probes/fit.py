@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.progress import Steps
 from repflow.core.seconds import timed
 from repflow.probes.budget import plan_groups
 from repflow.probes.features import Features
@@ -32,9 +33,6 @@ from repflow.probes.split import PARTS, Split
 RECIPES = ("paper", "robust")
 CHUNK_ROWS = {"cpu": 1024, "cuda": 8192}
 """Rows of a chunk: on a CPU its features and logits stay in the cache between the two products."""
-
-Progress = Callable[[int, int], None]
-"""Called with states done and states in total."""
 
 
 @dataclass
@@ -111,7 +109,7 @@ def fit_probes(
     device: str | torch.device | None = None,
     memory: int | None = None,
     precision: str = "tf32",
-    progress: Progress | None = None,
+    progress: Steps | None = None,
 ) -> ProbeFit:
     """Fit one linear probe per state and seed.
 
@@ -156,7 +154,7 @@ def _fit_all(
     options: _Options,
     device: str | torch.device | None,
     memory: int | None,
-    progress: Progress | None,
+    progress: Steps | None,
 ) -> None:
     """Fill a fit, a group of states at a time."""
     first = features.state(0)
@@ -274,7 +272,7 @@ class _Job:
         plan: RowPlan,
         options: _Options,
         dtype: torch.dtype,
-        progress: Progress | None,
+        progress: Steps | None,
     ) -> None:
         self.fit, self.features, self.plan, self.options, self.dtype = fit, features, plan, options, dtype
         self.progress, self.done = progress, 0

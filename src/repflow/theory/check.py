@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from repflow.core.progress import Steps
 from repflow.theory.hypotheses import collecting
 from repflow.theory.simulate import FORMS, Simulation, simulate
 
-Progress = Callable[[int, int], None]
 WITHIN = 0.01  # a closed form that differs by no more holds
 NOISE = 4.0  # standard errors that a short simulation may add to that
 
@@ -95,7 +94,7 @@ def _relative(value: float, against: float) -> float:
 class Session:
     """What every check draws with: samples by the cost of one, the seed, and the progress to report to."""
 
-    def __init__(self, samples: int, seed: int, progress: Progress | None = None) -> None:
+    def __init__(self, samples: int, seed: int, progress: Steps | None = None) -> None:
         self.samples, self.seed, self.progress = samples, seed, progress
 
     def simulate(self, name: str, *args: Any, share: float = 1.0, **kwargs: Any) -> Simulation:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from repflow.core.progress import Steps
+
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Makes (sample, ...) of what is averaged."""
-Progress = Callable[[int, int], None]
-"""Called with samples done and samples in total."""
 
 
 class Moments(NamedTuple):
@@ -29,7 +29,7 @@ class Moments(NamedTuple):
     trace_error: float
 
 
-def sample_moments(draw: Draw, *, samples: int, seed: int, chunk: int, progress: Progress | None = None) -> Moments:
+def sample_moments(draw: Draw, *, samples: int, seed: int, chunk: int, progress: Steps | None = None) -> Moments:
     """Draw and add up; the same seed and chunk give the same numbers.
 
     Deviations are taken from the mean of the first chunk, so that one pass suffices without cancellation: with m0 near

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from repflow.core.errors import InputError, nearest, teach
+from repflow.core.progress import Steps
 from repflow.theory.arguments import ArrayLike, Number, Shapes, count, numbers, variance, word
 from repflow.theory.depth import depth_ordering, expected_depth_stability, poincare_bounds
 from repflow.theory.gelu import gelu, gelu_moments
@@ -19,7 +20,7 @@ from repflow.theory.hypotheses import Hypotheses, collecting
 from repflow.theory.mamba import mamba_mean, mamba_parts, mamba_trace, selective_mamba_mean
 from repflow.theory.ordering import guaranteed_sigma2, mamba_constants, stability_ordering
 from repflow.theory.recency import frequency_response, influence_bound, low_pass_cutoff, lti_influence
-from repflow.theory.sampling import Draw, Moments, Progress, sample_moments
+from repflow.theory.sampling import Draw, Moments, sample_moments
 from repflow.theory.smoothing import memory_contraction, smoothing_rate
 from repflow.theory.transformer import (
     ACTIVATIONS,
@@ -59,7 +60,7 @@ def simulate(
     samples: Number = 100_000,
     seed: int = 0,
     chunk: int | None = None,
-    progress: Progress | None = None,
+    progress: Steps | None = None,
     **kwargs: Any,
 ) -> Simulation:
     """Monte-Carlo twin of a function of this package, for the same arguments.

@@ -7,7 +7,8 @@ import pytest
 
 from repflow.core.studies import STUDIES
 from repflow.models import load
-from repflow.studies.engine.conformance import BrokenPromiseError, check_study
+from repflow.studies import check_study
+from repflow.studies.engine.conformance import BrokenPromiseError
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.table import study_at
 from repflow.studies.memory.study import Memory, MemoryConfig

@@ -107,7 +107,7 @@ PARTS = {
 
 
 def page(text: str) -> str:
-    """The page with its measured parts made anew."""
+    """The page with its measured parts made again."""
     return filled(text, PARTS)
 
 

@@ -24,8 +24,8 @@ Written by `docs/make_commands.py` from the commands themselves.
 `--help-all` every one. `repflow --install-completion` lets the shell complete commands, options, tasks, built-in models
 and folders. Colours are for terminals: there are none where output is piped or `NO_COLOR` is set.
 
-`MODEL` is `zoo:NAME`, a folder, a hub id with optional `@revision`, `config:FILE.json` or `FILE.gguf`; where none is
-given, built-in ones are used, and named on stderr. Lengths are written 300, 1K (which is 1,000) or 4K.
+`MODEL` is `zoo:NAME`, a folder, a hub id with optional `@revision`, `config:FILE.json` or `FILE.gguf`; by default
+built-in ones are used, and named on stderr. Lengths are written 300, 1K (which is 1,000) or 4K.
 
 `--out DIR` (default `./runs`) is a parent folder; each run is `DIR/NAME`. Each command prints where it wrote. Progress
 goes to stderr; `--json`, which every command has, prints JSON on stdout and nothing else; for studies one

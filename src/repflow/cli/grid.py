@@ -108,7 +108,7 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
     if order.cells:
         import_torch()
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
-    statuses = []
+    statuses, reasons = [], dict[str, str]()
     cells = order.cells
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
     outcomes = run_cells(
@@ -128,7 +128,9 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
         request = {"study": study_for(outcome.cell.config).name, **asdict(outcome.cell.config)}
         rows.append((request, None if outcome.result is None else summary(outcome.result)))
         if outcome.status != "finished":
-            note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
+            first = reasons.setdefault(outcome.reason, outcome.cell.name)  # a missing model has many cells
+            why = f": {outcome.reason}" if first == outcome.cell.name else f", as {first}"
+            note(f"{outcome.cell.name}: {outcome.status}{why}")
         if as_json:
             print(json.dumps(_json(outcome), allow_nan=False), flush=True)
     if rows and not as_json:

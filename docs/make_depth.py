@@ -178,8 +178,9 @@ def command_list(studies: Sequence[str]) -> str:
     lines = []
     for name, phase in sorted(NUMBERS.items()):
         if name.split("-")[0] in studies:
-            words = [str(cell["cell"]) for cell in phase["cells"]]
-            lines.append(f"`{phase['command']}` with CELL one of {', '.join(f'`{word}`' for word in words)}")
+            for length, command in phase["commands"].items():
+                words = [f"`{cell['cell']}`" for cell in phase["cells"] if str(cell["length"]) == length]
+                lines += [f"`{command}` with CELL one of {', '.join(words)}"] if words else []
     return "\n\n".join(lines) if lines else NOTHING
 
 

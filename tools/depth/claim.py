@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from repflow.core.errors import InputError
 from repflow.core.intervals import bracketed
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN, Part, decide
-from repflow.studies.laboratory.effect import Effect, RankCorrelation, contrast, rank_correlation
+from repflow.studies.laboratory.effect import Effect, contrast
 from tools.depth.plan import PAIRS
 
 NOT_RUN, LACKING = "not run", "diverged or not trained"
@@ -27,6 +29,15 @@ RECALLS = 2.0
 """Times what such a guess is right from which a model recalls."""
 Answer = tuple[str, bool | None]
 """A part in words with its numbers, and whether it is shown."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A rank correlation, the share of permutations with one as great or as small, and how many kinds it is over."""
+
+    value: float
+    chance: float
+    kinds: int
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,40 @@ class Study:
         mine = [cell for cell, kind in zip(self.cells, self.kinds(), strict=True) if kinds is None or kind in kinds]
         return any(recalls(cell) for cell in mine)
 
-    def ranks(self, x: str, y: str, within: Callable[[Mapping[str, Any]], Any]) -> RankCorrelation | None:
-        """Rank correlation of two numbers over kinds, each about its mean in a group; kinds are drawn again."""
+    def ranks(self, x: str, y: str, within: Callable[[tuple[str, int, int]], Any]) -> Ranks | None:
+        """Rank correlation over kinds of a number of one seed and another of another seed, each about its group's mean.
+
+        Two numbers of one model share its luck and go together whatever its kind; those of different seeds do not. All
+        pairs of seeds are taken, and their mean. How rare such a correlation is among kinds that have nothing to do
+        with it, all orders of the kinds within their groups say.
+        """
         whole = self.complete(x).complete(y)
-        groups = [within(cell) for cell in whole.cells]
-        columns = []
-        for name in (x, y):
-            values = whole.of(name)
-            means = {key: np.mean([v for v, own in zip(values, groups, strict=True) if own == key]) for key in groups}
-            columns.append(values - np.array([means[key] for key in groups]))
-        if len(set(whole.kinds())) < LEAST_KINDS:
+        kinds, seeds = list(dict.fromkeys(whole.kinds())), sorted(set(whole.seeds()))
+        if len(kinds) < LEAST_KINDS or len(seeds) < 2:
             return None
-        return rank_correlation(columns[0], columns[1], whole.kinds(), draws=DRAWS)
+        groups: dict[Any, list[int]] = {}
+        for place, kind in enumerate(kinds):
+            groups.setdefault(within(kind), []).append(place)
+        sides = []
+        for name in (x, y):
+            known = dict(zip(zip(whole.kinds(), whole.seeds(), strict=True), whole.of(name), strict=True))
+            side = np.array([[known[kind, seed] for seed in seeds] for kind in kinds])
+            for places in groups.values():
+                side[places] -= side[places].mean(0)
+            sides.append(rankdata(side, axis=0))
+        a, b = (side - side.mean(0) for side in sides)
+        spread = np.sqrt((a**2).sum(0))[:, None] * np.sqrt((b**2).sum(0))
+        if not spread.all():  # where a number is the same for all kinds, nothing goes with it
+            return Ranks(0.0, 1.0, len(kinds))
+        apart = ~np.eye(len(seeds), dtype=bool)
+        orders = product(*(permutations(places) for places in groups.values()))
+        first = np.concatenate(list(groups.values()))
+        values = []
+        for order in orders:
+            moved = np.empty_like(b)
+            moved[first] = b[np.concatenate(order)]
+            values.append(float((a.T @ moved / spread)[apart].mean()))
+        return Ranks(values[0], float(np.mean(np.abs(values) >= abs(values[0]) - 1e-9)), len(kinds))
 
 
 def recalls(cell: Mapping[str, Any]) -> bool:
@@ -103,7 +136,6 @@ def recalls(cell: Mapping[str, Any]) -> bool:
     return bool(_number(cell, "recall") > RECALLS * np.mean([1 / count for count in PAIRS]))
 
 
-DRAWS = 1000
 LEAST_KINDS = 5
 """Kinds of models that a rank correlation needs."""
 

@@ -126,7 +126,8 @@ def note(out: Path, name: str, config: ArchitectureConfig) -> None:
     facts: dict[str, Any] = {"models": len(config.grid()), "repflow": __version__, **STUDY.facts(config)["data"]}
     facts |= {key: getattr(config, key) for key in SETTINGS}
     facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    facts["command"] = config.command(config.grid()[0]).replace(str(config.grid()[0]), "CELL")
+    of_length = {cell.length: cell for cell in config.grid()}
+    facts["commands"] = {length: config.command(cell).replace(str(cell), "CELL") for length, cell in of_length.items()}
     folder = out / f"{name}.facts"
     folder.mkdir(exist_ok=True)
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")

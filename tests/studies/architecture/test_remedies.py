@@ -99,6 +99,16 @@ def test_numbers_of_pairs_may_be_named_and_runs_without_them_stay_the_same_reque
     assert "--recall-pairs 3,1" in named.command(named.grid()[0])
 
 
+def test_a_command_of_short_windows_has_the_rows_they_were_trained_with():
+    config = ArchitectureConfig(rows=["mamba"], lengths=["64", "256"], batch=4)
+    short, long = config.grid()
+    assert " --batch 16" in config.command(short)
+    assert " --batch 4" in config.command(long)
+    assert " --batch 4" in config.command(short, long)
+    again = ArchitectureConfig(cells=[str(short)], batch=16)
+    assert again.rows_of(64) == config.rows_of(64) == 16
+
+
 def test_half_of_the_steps_train_recall_and_the_text_goes_on(trained):
     _, config, _ = trained
     source = STUDY.source(config.grid()[0], config, torch.device("cpu"))

@@ -6,7 +6,7 @@ mamba2+diversity@0.1 ...
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -153,6 +153,14 @@ class ArchitectureConfig(Lookup, Corpus, RowNumbers, Stacks, Lengths, TextFiles,
             got = ", ".join(self.test_texts)
             raise InputError(teach("--test-texts NAME=PATH, each name once", repr(got), "write wiki=wiki.txt"))
         return {name: path for name, _, path in pairs}
+
+    def command(self, *cells: Cell) -> str:
+        """What trains some models again: `--batch` are windows of the longest of these, not of the whole grid's."""
+        if not cells:
+            return super().command()
+        longest = max(int(cell.length) for cell in cells)  # type: ignore[attr-defined]
+        mine = replace(self, batch=self.rows_of(longest))
+        return super(ArchitectureConfig, mine).command(*cells)
 
     def rows_of(self, length: int) -> int:
         """Windows of a step: as many tokens as at the greatest length."""

@@ -170,10 +170,10 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _plain(values: np.ndarray | float) -> Any:
-    """Plain numbers of six digits, None for NaN."""
+    """Plain numbers of eight digits, None for NaN."""
     if np.ndim(values):
         return [_plain(value) for value in np.asarray(values)]
-    return float(f"{float(values):.6g}") if np.isfinite(values) else None
+    return float(f"{float(values):.8g}") if np.isfinite(values) else None
 
 
 def run_name(phase: str, part: str) -> str:
@@ -187,6 +187,8 @@ def table(out: Path) -> dict[str, Any]:
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
         done = (out / file.stem / "result.json").exists()
+        falling = _said(out / file.stem, "still_falling") if done else ""
+        facts |= {"still_falling": falling} if falling else {}
         numbers[file.stem] = {
             "finished": done,
             "models": facts.pop("models"),
@@ -194,6 +196,13 @@ def table(out: Path) -> dict[str, Any]:
             "cells": tested(out, file.stem),
         }
     return numbers
+
+
+def _said(run: Path, code: str) -> str:
+    """What a finding of a stored run says; "" without it."""
+    from repflow.store import load_result
+
+    return next((finding.message for finding in load_result(run).findings if finding.code == code), "")
 
 
 def reviews(run: Path | None) -> dict[str, Any]:

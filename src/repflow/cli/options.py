@@ -114,9 +114,9 @@ PANELS = {
             "head_dim",
             "heads",
             "chunk",
-            "sort_temperature",
         ),
-        *("sort_power", "eigenvalue_shift", "eigenvalue_norm", "decay_limit", "recall_share", "recall_ids", "pooling"),
+        *("sort_temperature", "sort_power", "eigenvalue_shift", "eigenvalue_norm", "decay_limit"),
+        *("recall_share", "recall_ids", "recall_pairs", "pooling"),
     ),
     "Weights": ("init", "inits", "init_b", "init_seed", "ablate", "ablate_b", "twin"),
     "What is measured": (

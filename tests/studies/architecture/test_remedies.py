@@ -263,6 +263,13 @@ def test_intervals_come_from_seeds_or_from_the_scatter_as_numpy_has_them():
             assert got["high"] - got["mean"] == pytest.approx(t.ppf(0.975, 2) * np.std(parts, ddof=1) / np.sqrt(3))
 
 
+def test_as_many_models_as_factors_show_no_effect():
+    cells = [{"row": "mamba", "layers": layers, "width": 16, "length": 32, "seed": 0} for layers in (2, 4)]
+    fit = _fit(np.array([1.0, 2.0]), cells)
+    assert "effects" not in fit
+    assert "leave no scatter" in fit["reason"]
+
+
 def test_models_without_a_value_are_left_out_and_counted():
     result = made(TRUE)
     cells, values = result.provenance["cells"], np.random.default_rng(0).random(len(result.provenance["cells"]))

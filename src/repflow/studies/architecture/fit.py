@@ -183,5 +183,10 @@ def _fit(values: np.ndarray, cells: Sequence[Mapping[str, Any]]) -> dict[str, An
         fitted = fit(values[mine], {name: column.tolist() for name, column in columns.items()}, seeds)
     except InputError as error:
         return {**facts, "reason": str(error)}
+    ends = [end for name in columns for end in (fitted[name].low, fitted[name].high)]
+    if not np.isfinite(ends).all():
+        some = f"{len(columns)} factor{'s' * (len(columns) > 1)}"
+        reason = f"{len(mine)} models for {some} leave no scatter to judge by: add seeds or models"
+        return {**facts, "reason": reason, "too_few": True}
     shown = {name: effect.to_json() for name, effect in fitted.items() if name != INTERCEPT}
     return {**facts, "intervals": "seeds" if fit is effects else "scatter", "effects": shown}

@@ -24,7 +24,7 @@ def view(result: Result) -> list[RenderableType]:
     rates = rate_table(result, "perplexity", "Mean perplexity over the texts, by learning rate", named=row_words)
     fitted = fit_table(result)
     tables = [table for table in (rates, fitted) if table is not None]
-    return [best_table(result), *tables, *finding_lines(result)]
+    return [best_table(result), *tables, *unfitted_lines(result), *finding_lines(result)]
 
 
 def fit_rows(result: Result) -> tuple[list[str], list[list[str]]]:
@@ -33,6 +33,13 @@ def fit_rows(result: Result) -> tuple[list[str], list[list[str]]]:
     known = {fit["of"]: fit["effects"] for fit in fits.values() if "effects" in fit}
     names = list(dict.fromkeys(name for effects in known.values() for name in effects))
     return list(known), [[name, *(_effect(effects.get(name)) for effects in known.values())] for name in names]
+
+
+def unfitted_lines(result: Result) -> list[Text]:
+    """Why no effect of a factor is shown, where factors vary and none is."""
+    fits = result.provenance["architecture"].get("fits", {})
+    reasons = dict.fromkeys(fit["reason"] for fit in fits.values() if fit.get("too_few"))
+    return [] if fit_rows(result)[1] else [Text(f"no effect of a factor is shown: {reason}") for reason in reasons]
 
 
 def _effect(effect: Mapping[str, Any] | None) -> str:

@@ -175,6 +175,10 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         """The same for every length, but for what does not divide."""
         return float(config.rows_of(cell.length) * cell.length)
 
+    def row_tokens(self, cell: ArchitectureCell, config: ArchitectureConfig) -> float:
+        """Of a window: shorter ones have more rows."""
+        return float(cell.length)
+
     def optimiser(self, cell: ArchitectureCell, config: ArchitectureConfig) -> OptimiserConfig:
         """AdamW with the request's decay and beta."""
         from repflow.training import OptimiserConfig

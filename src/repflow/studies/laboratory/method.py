@@ -68,6 +68,10 @@ class Method(ABC, Generic[C]):
     def step_tokens(self, cell: Any, config: C) -> float:
         """Tokens of a step of one model, for the cost; no torch."""
 
+    def row_tokens(self, cell: Any, config: C) -> float:
+        """Tokens of a row."""
+        return self.step_tokens(cell, config) / config.batch
+
     @abstractmethod
     def evaluate(self, network: Any, cell: Any, config: C) -> dict[str, np.ndarray]:
         """Test a trained model, which is on its device and in eval mode; the axes stand in `tested`."""

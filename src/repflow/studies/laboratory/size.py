@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repflow.core.errors import InputError, teach
 from repflow.studies.laboratory.volume import batch_parts, step_volume
@@ -23,12 +23,24 @@ HEADROOM = 1.5
 """What a backward pass takes at most beside what the forward pass has kept, by that."""
 
 
+class StepWork(NamedTuple):
+    """Work of a step.
+
+    Attributes:
+        volume: layer-tokens at width 64.
+        walk: tokens of a row, summed over layers whose scan takes them one after another.
+    """
+
+    volume: float
+    walk: float
+
+
 @dataclass(frozen=True)
 class ModelCost:
-    """What one model takes: parameters, layer-tokens of a step at width 64, bytes kept for the gradient."""
+    """What one model takes: parameters, work of a step, bytes kept for the gradient."""
 
     parameters: int
-    work: float
+    work: StepWork
     activations: float
 
     @property
@@ -42,13 +54,17 @@ def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: 
     network = lab.build(cell, config) if network is None else network
     parameters = sum(part.numel() for part in network.parameters())
     work, loss = step_work(lab, cell, config, network), lab.loss(cell, config)
-    rows = config.batch // batch_parts(work * WIDTH, config.batch)
+    rows = config.batch // batch_parts(work.volume * WIDTH, config.batch)
     return ModelCost(parameters, work, rows * saved_bytes(network, lab.longest_row(cell, config), loss))
 
 
-def step_work(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: Any) -> float:
-    """Layer-tokens of a step at width 64; needs no pass."""
-    return step_volume(lab.step_tokens(cell, config), network) / WIDTH
+def step_work(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: Any) -> StepWork:
+    """What a step of a model is; needs no pass."""
+    from repflow.mixers.s6 import S6
+
+    volume = step_volume(lab.step_tokens(cell, config), network) / WIDTH
+    walked = sum(isinstance(part, S6) for part in network.modules())
+    return StepWork(volume, walked * lab.row_tokens(cell, config))
 
 
 def saved_bytes(network: Any, batch: Any, loss: Any) -> float:

@@ -146,7 +146,7 @@ def state_of(study: str) -> str:
     more = [plan.name(phase) for plan in mine if plan.part != "core" for phase in plan.phases]
     done = [name for name in (*core, *more) if NUMBERS.get(name, {}).get("finished")]
     if not any(name in NUMBERS for name in (*core, *more)):
-        return "**Nothing of the study has been run yet.**"
+        return "**Nothing of the study in its present form has been run yet.**"
     words = "The core is finished" if set(core) <= set(done) else "The core is **not finished**"
     left = ", ".join(f"`{name}`" for name in more if name not in done)
     return f"{words}{f'; of the extension not finished: {left}' if left else ''}."

@@ -75,6 +75,17 @@ def sizes() -> str:
     return "; ".join(words)
 
 
+def passes() -> str:
+    """How much text a model of the last phase reads."""
+    known = phase("scenarios-seeds")
+    if known is None or "data" not in known["facts"]:
+        return NOT_RUN
+    facts, length = known["facts"], known["cells"][0]["length"]
+    there = facts["data"]["train"]["tokens"]
+    read = facts["steps"] * facts["batch"] * length
+    return f"{there / 1e6:.1f} million tokens, about {read / there:.1f} passes"
+
+
 def answers() -> str:
     """The questions of the page, answered by the numbers that are there."""
     study = read_study(NUMBERS)
@@ -366,6 +377,7 @@ PARTS = {
     "answers": answers,
     "same_function": same_function,
     "edges": edges,
+    "passes": passes,
     "falling": falling,
     "sizes": sizes,
     "status": status,

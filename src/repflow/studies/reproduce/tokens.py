@@ -71,8 +71,8 @@ LANGUAGE: dict[str, dict[str, Any]] = {
         **{"dropout": 0.25, "heads": 12},
     },
 }
-"""Of each scale; `paper` has 25 epochs of 900 steps. `lab` takes minutes on one GPU, so that a table is there while one
-waits: 10 million tokens a model. What is left of it after three times as many is in docs/laboratories/tokens.md."""
+"""Of each scale; `paper` has 25 epochs of 900 steps. `lab` has 10 million tokens a model, so that a table takes
+minutes on one GPU; docs/laboratories/tokens.md trains three times as long."""
 LABELLED: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"layers": ["1"], "widths": ["16"], "length": 32, "steps": 10, "batch": 8, "folds": 3},

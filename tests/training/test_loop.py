@@ -1,5 +1,6 @@
 """The loop: what a step does, callbacks that disturb nothing, logs, graphs, and losses that are not finite."""
 
+import dataclasses
 import json
 import random
 
@@ -181,6 +182,29 @@ def test_recorded_steps_of_every_shape_give_the_plain_steps(fails):
     assert steppers[1].recorded is not fails
     words = ["no CUDA graph: RuntimeError: operation not permitted when stream is capturing"]
     assert steppers[1].notes == (words if fails else [])
+
+
+class Silent(Again):
+    """Replays nothing, so that nothing in the model asks."""
+
+    def record(self, run):
+        super().record(run)
+        return type("Graph", (), {"replay": lambda _: None})()
+
+
+def test_a_replayed_step_of_a_stack_asks_for_padding_on_the_right():
+    from repflow.models.stack.config import StackConfig
+    from repflow.models.stack.network import StackForSequenceClassification
+
+    model = StackForSequenceClassification(StackConfig(vocab_size=9, hidden_size=8, mixers=["mamba"], num_labels=2))
+    stepper = Stepper(model.train(), CrossEntropy(), config(steps=30), CPU, recorder=Silent())
+    inputs, mask = torch.ones(2, 4, dtype=torch.long), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    good = Batch(inputs, targets=torch.tensor([0, 1]), mask=mask)
+    for step in range(5):
+        stepper.step(step, good)
+    assert stepper.recorded
+    with pytest.raises(InputError, match="expected padding on the right"):
+        stepper.step(5, dataclasses.replace(good, mask=mask.flip(1)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

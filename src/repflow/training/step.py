@@ -1,7 +1,8 @@
 """One training step on fixed buffers, launch by launch or as a CUDA graph.
 
 The same code runs in both cases; a graph only replays what one run of it launched. Batches of several shapes have a
-graph each. A step that cannot be recorded (a model that looks at values on the CPU, a mask) goes on launch by launch.
+graph each. A step that cannot be recorded (a model that looks at values on the CPU) goes on launch by launch. What a
+stack asks of a mask is asked before a replay: a graph does not ask again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from repflow.models.devices import require_dtype
+from repflow.models.stack.network import StackPreTrainedModel, check_right_padding
 from repflow.models.stack.replicas import ReplicaStack
 from repflow.training.batch import Batch
 from repflow.training.config import TrainingConfig
@@ -90,6 +92,8 @@ class Stepper:
         slot = self._filled(batch)
         set_rate(self.optimiser, self.config.rate(number))
         if slot.graph is not None:
+            if isinstance(self.network, StackPreTrainedModel):
+                check_right_padding(batch.mask)
             slot.graph.replay()
         elif slot.tried or self.recorder is None or len(self._slots) > GRAPHS:
             self._run(slot.batch)

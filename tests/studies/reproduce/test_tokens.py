@@ -99,7 +99,10 @@ def test_a_try_decides_nothing():
     assert set(judged(facts)) == {None}
     assert facts["lines"][0]["ours"].endswith("a few steps decide nothing")
     work = plan(ReproduceConfig(recipe="dynamics-table2", scale="paper", try_steps=20), "runs")
-    assert work.cells[0].config.steps == 20
+    asked = work.cells[0].config
+    assert (asked.steps, asked.seeds, asked.batch) == (20, ["42"], 16)
+    alike = plan(ReproduceConfig(recipe="dynamics-table9", scale="paper", try_steps=20), "runs")
+    assert alike.cells[0].name == work.cells[0].name
 
 
 def test_recipes_share_their_runs_and_paper_is_the_papers():

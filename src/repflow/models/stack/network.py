@@ -413,8 +413,13 @@ def causal_loss(logits: Tensor, targets: Tensor, items: Tensor | int | None) -> 
 
 
 def check_right_padding(mask: Tensor | None) -> None:
-    """Refuse a mask with padding before or between tokens: causal states would hold the padding."""
-    if mask is not None and mask.ndim == 2:
+    """Refuse a mask with padding before or between tokens: causal states would hold the padding.
+
+    While a CUDA graph is recorded nothing may be read back: who replays it asks of every batch beforehand. A recording
+    that fails would keep its memory until the process ends.
+    """
+    recording = mask is not None and mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    if mask is not None and mask.ndim == 2 and not recording:
         real = mask.bool()
         if bool((real[:, 1:] & ~real[:, :-1]).any()) or not bool(real[:, 0].all()):
             got = "a mask that starts or resumes later"

@@ -19,7 +19,7 @@ from repflow.papers.tokens import TABLE3, TABLE8, RowValues
 from repflow.studies.pixels.config import PixelsConfig
 from repflow.studies.reproduce.recipe import ReproduceCell, cell_name
 from repflow.studies.reproduce.statement import Reading, Statement
-from repflow.studies.reproduce.tokens import KEY, NOT_PRINTED, Trained
+from repflow.studies.reproduce.tokens import KEY, NOT_PRINTED, Trained, tried
 
 if TYPE_CHECKING:
     from repflow.core.results import Result
@@ -64,8 +64,10 @@ class Images(Trained):
 
     def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Iterator[ReproduceCell]:
         """One grid, which both share."""
-        chosen = dict(SETTINGS[config.scale]) | ({"steps": config.try_steps} if config.try_steps else {})
+        chosen = dict(SETTINGS[config.scale])
         chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
+        if config.try_steps:  # an image has at most 32 × 32 pixels here
+            chosen |= tried(chosen, config.try_steps, (32 // chosen.get("patch", 1)) ** 2)
         chosen |= {} if config.images is None else {"images": config.images}
         more: dict[str, Any] = {"replace": ["data"], "influence": 0, "flow_samples": 0, "decay": 0.05, "clip": 1.0}
         asked = PixelsConfig(rows=list(ROWS), warmup=WARMUP, device=config.device, **chosen, **more)

@@ -30,6 +30,7 @@ from repflow.papers.tokens import (
 )
 from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.classify.config import ClassifyConfig
+from repflow.studies.laboratory.volume import batch_parts
 from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, cell_name
 from repflow.studies.reproduce.statement import Reading, Statement, StatementRecipe
 
@@ -113,7 +114,9 @@ class Trained(StatementRecipe):
         if self.seeds and config.scale == "paper":
             chosen["seeds"] = [str(seed) for seed in self.seeds]
         chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
-        chosen |= {"steps": config.try_steps, "readings": 1} if config.try_steps else {}
+        if config.try_steps:
+            tokens = int(chosen["lengths"][0])
+            chosen |= tried(chosen, config.try_steps, tokens) | {"readings": 1, "leak_positions": 20}
         if self.grid == "ablations":  # narrower ones could not be matched closely
             chosen |= {"match_row": "mamba", "widths": ["48"] if config.scale == "tiny" else chosen["widths"]}
         more: dict[str, Any] = {"text": list(config.text), "tokenizer": config.tokenizer, "device": config.device}
@@ -151,11 +154,25 @@ class Labelled(Trained):
 
     def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Iterator[ReproduceCell]:
         """Mamba, sorted and not."""
-        chosen = dict(LABELLED[config.scale]) | ({"steps": config.try_steps} if config.try_steps else {})
-        chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen.get("seeds", ["0", "1", "2", "3", "4"])]
+        chosen = {"batch": 32, "seeds": ["0", "1", "2", "3", "4"]} | LABELLED[config.scale]
+        chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
+        chosen |= tried(chosen, config.try_steps, chosen["length"]) if config.try_steps else {}
         more: dict[str, Any] = {"labelled": config.labelled, "tokenizer": config.tokenizer, "device": config.device}
         asked = ClassifyConfig(rows=["mamba", f"mamba{LEAKY}"], **chosen, **more)
         yield ReproduceCell(cell_name("labelled", asked), asked, key=KEY)
+
+
+def tried(chosen: Mapping[str, Any], steps: int, tokens: int) -> dict[str, Any]:
+    """What a few steps need to show that a grid runs: every row once, with as many rows as memory takes at a time.
+
+    A whole batch is summed over such parts (`batch_parts`), which needs no more memory and shows nothing new.
+
+    >>> tried({"layers": ["24"], "widths": ["768"], "batch": 128, "seeds": ["42", "43"]}, 20, 1024)
+    {'steps': 20, 'batch': 16, 'seeds': ['42']}
+    """
+    layers, width, batch = int(chosen["layers"][0]), int(chosen["widths"][0]), int(chosen["batch"])
+    parts = batch_parts(batch * tokens * layers * width, batch)
+    return {"steps": steps, "batch": batch // parts, "seeds": chosen["seeds"][:1]}
 
 
 def _undecided(*results: Result, read: Callable[..., Reading]) -> Reading:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from repflow.core.results import Result
+from repflow.spec.corruption import parse_regions
 from repflow.studies.engine.cells import Outcome
 from repflow.studies.pixels.config import parse_row
 from repflow.studies.reproduce.config import ReproduceConfig
@@ -59,6 +60,10 @@ def test_both_share_their_runs_and_read_no_class_token(scale):
     grid = works[0].cells[0].config
     assert {cell.row for cell in grid.grid()} == {*ROWS}
     assert all(parse_row(row).frame(1, 8, 64)["class_token"] is None for row in ROWS)
+    assert len(parse_regions(grid.regions, 64)) == 1  # what the recipes do not read costs next to nothing
+    if scale == "lab":
+        assert grid.steps == 10 * (50_000 // grid.batch)
+        assert estimate(works[0]).gpu_hours < 0.1
     if scale == "paper":
         assert (grid.batch, grid.rates, grid.decay) == (512, ["0.0008"], 0.05)
         assert grid.steps == 310 * 50_000 // 512

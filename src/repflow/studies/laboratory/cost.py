@@ -3,7 +3,8 @@
 Models are counted at their initialisation. Time is a rule of thumb: tokens × layers × width / 64, at the rates below;
 at least the time that scans of a row take, token after token, which bounds deep models and long rows. The rates were
 measured with Mamba stacks of 2 layers, width 64 and 16 states on rows of 64 to 256 tokens; other mixers, wide heads and
-slower machines take longer. While a grid trains, the time left is that of the steps just done.
+slower machines take longer. On a GPU each training takes seconds to begin. What is read of trained models comes on top.
+While a grid trains, the time left is that of the steps just done.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ and losses logged), one stack there as a CUDA graph (10.3 million), one core of 
 WALK = 3.7e-6
 """Seconds of a token of a row in a layer of S6, forward and back, where few rows leave most of an H200 idle (16 layers
 of width 80, 2 models of 16 rows of 1,024 tokens: 61 of 69 ms a step)."""
+START = 3.0
+"""Seconds on an H200 until a training's steps are replayed: kernels loaded, first steps, graph recorded (2 to 4)."""
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,16 @@ def _seconds(parts: Sequence[Sequence[Cell]], works: Mapping[Hashable, StepWork]
     >>> from types import SimpleNamespace
     >>> two = [[SimpleNamespace(variant="deep")] * 2]
     >>> [round(float(seconds), 1) for seconds in _seconds(two, {"deep": StepWork(4.7e5, 1000.0)}, 100)]
-    [2.0, 4700.0]
+    [5.0, 4700.0]
     >>> round(_seconds(two, {"deep": StepWork(4.7e5, 1e5)}, 100)[0], 6)
-    37.0
+    40.0
     """
     gpu = cpu = 0.0
     for part in parts:
         mine = [works[cell.variant] for cell in part]
         volume = sum(work.volume for work in mine)
         rate = RATES["alone" if len(part) == 1 else "side by side"]
-        gpu += steps * max(volume / rate, WALK * max(work.walk for work in mine))
+        gpu += START + steps * max(volume / rate, WALK * max(work.walk for work in mine))
         cpu += steps * volume / RATES["cpu"]
     return gpu, cpu
 

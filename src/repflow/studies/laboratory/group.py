@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -25,12 +26,23 @@ if TYPE_CHECKING:
 
 
 def shape_keys(lab: Method[Any], config: LaboratoryConfig) -> list[Hashable | None]:
-    """Of each cell what it must share with those that are trained beside it; None where it is trained alone."""
+    """Of each cell what it must share with those that are trained beside it; None where it is trained alone.
+
+    A model of every kind is built for it, once in a process: a worker asks again for every share.
+    """
+    asked, last = repr(config), _last_keys.get(lab)
+    if last is not None and last[0] == asked:
+        return last[1]
     known: dict[tuple[Any, ...], Hashable | None] = {}
     for cell in config.grid():
         if cell.variant not in known:
             known[cell.variant] = lab.shape(lab.build(cell, config), cell, config)
-    return [known[cell.variant] for cell in config.grid()]
+    _last_keys[lab] = asked, [known[cell.variant] for cell in config.grid()]
+    return _last_keys[lab][1]
+
+
+_last_keys: WeakKeyDictionary[Method[Any], tuple[str, list[Hashable | None]]] = WeakKeyDictionary()
+"""Of the last request to each laboratory."""
 
 
 def groups(

@@ -100,12 +100,13 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
     def prepare(self, config: C, models: dict[str, Model], given: Any, progress: Progress | None) -> LaboratoryJob[C]:
         """Build one model of every kind: options that do not fit are refused before anything is written."""
         from repflow.models.devices import resolve_device
+        from repflow.studies.laboratory.group import shape_keys
         from repflow.studies.laboratory.size import fitting
 
         resolve_device(config.device)
+        shape_keys(self, config)
         cells = config.grid()
         for cell in {cell.variant: cell for cell in cells}.values():
-            self.build(cell, config)
             fitting(self, cell, config)
         return LaboratoryJob(config, models, None, len(cells))
 

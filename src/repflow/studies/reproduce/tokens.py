@@ -74,6 +74,8 @@ LANGUAGE: dict[str, dict[str, Any]] = {
 }
 """Of each scale; `paper` has 25 epochs of 900 steps. `lab` has 10 million tokens a model, so that a table takes
 minutes on one GPU; docs/laboratories/tokens.md trains three times as long."""
+SMALL: dict[str, Any] = {"layers": ["2"], "widths": ["64"], "batch": 32}
+"""At `lab` of grids with many rows that cannot be trained side by side: 5 million tokens a model."""
 LABELLED: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"layers": ["1"], "widths": ["16"], "length": 32, "steps": 10, "batch": 8, "folds": 3},
@@ -110,7 +112,8 @@ class Trained(StatementRecipe):
 
     def cells(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Iterator[ReproduceCell]:
         """One grid."""
-        chosen = dict(LANGUAGE[config.scale])
+        many = config.scale == "lab" and self.grid in ("orders", "ablations")
+        chosen = LANGUAGE[config.scale] | (SMALL if many else {})
         if self.seeds and config.scale == "paper":
             chosen["seeds"] = [str(seed) for seed in self.seeds]
         chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]

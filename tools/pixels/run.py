@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from repflow.studies.pixels.config import ALL, PixelCell, PixelsConfig, parse_row
+from repflow.studies.corrupt.config import ALL
+from repflow.studies.pixels.config import PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY, image_kind
 from tools.phases import carry_options, phase_or_table, run_phase, trained_cells
 

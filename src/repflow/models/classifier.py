@@ -19,7 +19,14 @@ from transformers import AutoConfig, AutoModelForImageClassification, PreTrained
 from repflow.core.errors import InputError, refusing, teach
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
 from repflow.models.identity.record import config_identity
-from repflow.models.load import config_file, find_source, hub_reachable, trained_network, without_advice
+from repflow.models.load import (
+    config_file,
+    find_source,
+    hub_reachable,
+    trained_network,
+    without_advice,
+    without_progress,
+)
 from repflow.models.stack.config import StackConfig
 from repflow.models.stack.network import StackForSequenceClassification
 from repflow.models.stack.replica_classifier import class_form, class_logits, class_obstacle
@@ -174,7 +181,8 @@ def load_classifier(spec: str, *, device: Any = None, dtype: Any = DEFAULT) -> C
         "revision": source.revision or "main",
         "local_files_only": source.path is not None or not hub_reachable(),
     }
-    with without_advice(), refusing_pickles(source.name), refusing("an image classifier", name, "check its files"):
+    refused = refusing("an image classifier", name, "check its files")
+    with without_advice(), without_progress(), refusing_pickles(source.name), refused:
         config = AutoConfig.from_pretrained(home, **options)
         network, info = AutoModelForImageClassification.from_pretrained(
             home, config=config, dtype=kind, weights_only=True, output_loading_info=True, **options

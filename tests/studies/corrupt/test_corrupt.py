@@ -110,6 +110,8 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert result["base_rate"].tolist() == [0, 0]
     assert result["random_pair"].tolist() == [[0, 0], [0, 0]]  # of images of other classes none names the target
     assert result["mean_success"].tolist() == [0, 1]
+    named = [attack._targets(AttackConfig(samples=COUNT, targets=words), subject()) for words in ([], ["all"])]
+    assert named[0] == named[1] == list(range(len(subject().images.classes)))
     assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
     assert 0 < result["base_rate_high"][0] < 0.2
     assert view_of("attack").view(result)
@@ -219,7 +221,7 @@ def test_a_folder_brings_its_own_layout(folder):
     assert result.provenance["corrupt"]["layout"] == {"order": "snake", "grey": True, "patch": 1}
 
 
-def test_an_image_classifier_of_transformers(tmp_path):
+def test_an_image_classifier_of_transformers(tmp_path, capfd):
     torch.manual_seed(0)
     config = ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8,
@@ -230,7 +232,9 @@ def test_an_image_classifier_of_transformers(tmp_path):
     pixel_range = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixel_range), encoding="utf-8")
     assert classifies(str(tmp_path))
+    capfd.readouterr()
     classifier = load_classifier(str(tmp_path), device="cpu")
+    assert capfd.readouterr().err == ""  # no progress bar over the weights
     pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3)).astype(np.uint8)
     layout = PixelLayout("hilbert", patch=2)
     tokens = torch.from_numpy(layout.sequence(pixels)).float() / 255

@@ -16,7 +16,9 @@ from repflow.studies.laboratory import group, study, volume
 from repflow.studies.laboratory.cost import estimate
 from repflow.studies.laboratory.curve import read_curves
 from repflow.studies.laboratory.group import groups
-from repflow.studies.laboratory.size import model_cost, saved_bytes
+from repflow.studies.laboratory.size import model_cost, saved_bytes, step_work
+from repflow.studies.pixels.config import PixelsConfig
+from repflow.studies.pixels.study import STUDY as PIXELS
 from repflow.training import Batch, CrossEntropy
 from tests import warm
 from tests.studies.laboratory.tower import STUDY, classes, same, tower
@@ -213,6 +215,14 @@ def test_cost_counts_tokens_parameters_and_checkpoints():
     assert cost.checkpoint_bytes == 2 * 3 * 4 * own
     assert json.loads(json.dumps(cost.to_json()))["parameters"] == [own, own]
     assert any("calls of 1e-06 s" in line for line in cost.lines(1e-6))
+
+
+def test_work_of_a_step_counts_states_and_directions():
+    config = PixelsConfig(rows=["mamba/16", "mamba", "mamba/16+both", "mamba/8", "transformer"], images="drawn:8")
+    works = [step_work(PIXELS, cell, config, PIXELS.build(cell, config)) for cell in config.grid()]
+    plain = 64 * 65 * 3 * 32 / 64  # 64 images of 64 pixels and a class token; 3 layers of width 32, by 64
+    assert [work.volume / plain for work in works] == pytest.approx([1, 4, 2, 1, 1])
+    assert [work.walk for work in works] == [3 * 65, 3 * 65, 6 * 65, 3 * 65, 0]
 
 
 def test_curves_say_when_a_half_was_reached_and_whether_the_loss_still_fell():

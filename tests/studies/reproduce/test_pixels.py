@@ -101,6 +101,18 @@ def test_all_four_share_their_runs(scale):
     given = plan(ReproduceConfig(recipe="recency-fig3", scale=scale, images="drawn:16"), "runs").cells[0]
     assert given.config.images == "drawn:16"
     assert given.name != cells[0][0].name
+    if scale == "lab":
+        assert own.steps == 10 * (50_000 // own.batch)
+    tried = plan(ReproduceConfig(recipe="recency-fig3", scale=scale, try_steps=20), "runs").cells[0].config
+    assert (tried.steps, len(tried.grid())) == (20, len(ROWS) + 1)
+    assert tried.test_images <= 200
+
+
+def test_a_few_steps_decide_nothing():
+    few = plan(ReproduceConfig(recipe="recency-table1", scale="lab", try_steps=20), "runs")
+    facts = RECIPES["recency-table1"].compare(few, [Outcome(few.cells[0], few.folder, "finished", result=trained())])
+    assert {line["holds"] for line in facts.provenance["lines"]} == {None}
+    assert "a few steps decide nothing" in facts.provenance["lines"][0]["ours"]
 
 
 def test_a_run_from_the_command_line(tmp_path, monkeypatch):

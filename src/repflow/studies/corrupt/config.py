@@ -45,11 +45,15 @@ class Replacing(Regions):
     influence: int = option(16, "images whose gradient says how much each token of an image counts; 0 for none")
 
 
+ALL = "all"
+"""Every class as a target."""
+
+
 @dataclass
 class Targets:
     """Classes that an attack aims at."""
 
-    targets: list[str] = listed("classes to steer to, by name or number; default all")
+    targets: list[str] = listed("classes to steer to, by name or number, or all, which is the default")
 
 
 @dataclass

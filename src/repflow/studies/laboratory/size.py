@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from repflow.studies.laboratory.config import LaboratoryConfig
     from repflow.studies.laboratory.method import Method
 
-WIDTH = 64
+WIDTH, STATE = 64, 16
 COPIES = 4
 """Weights, gradient and two moments."""
 KEPT = 3
@@ -27,7 +27,7 @@ class StepWork(NamedTuple):
     """Work of a step.
 
     Attributes:
-        volume: layer-tokens at width 64.
+        volume: layer-tokens at width 64 and, in scans of S6, 16 states.
         walk: tokens of a row, summed over layers whose scan takes them one after another.
     """
 
@@ -54,7 +54,7 @@ def model_cost(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: 
     network = lab.build(cell, config) if network is None else network
     parameters = sum(part.numel() for part in network.parameters())
     work, loss = step_work(lab, cell, config, network), lab.loss(cell, config)
-    rows = config.batch // batch_parts(work.volume * WIDTH, config.batch)
+    rows = config.batch // batch_parts(step_volume(lab.step_tokens(cell, config), network), config.batch)
     return ModelCost(parameters, work, rows * saved_bytes(network, lab.longest_row(cell, config), loss))
 
 
@@ -62,9 +62,10 @@ def step_work(lab: Method[Any], cell: Cell, config: LaboratoryConfig, network: A
     """What a step of a model is; needs no pass."""
     from repflow.mixers.s6 import S6
 
-    volume = step_volume(lab.step_tokens(cell, config), network) / WIDTH
-    walked = sum(isinstance(part, S6) for part in network.modules())
-    return StepWork(volume, walked * lab.row_tokens(cell, config))
+    scans, layers = [part for part in network.modules() if isinstance(part, S6)], network.config.num_hidden_layers
+    deeper = sum(max(1.0, scan.state / STATE) for scan in scans) + max(0, layers - len(scans))
+    volume = step_volume(lab.step_tokens(cell, config), network) / WIDTH * deeper / layers
+    return StepWork(volume, len(scans) * lab.row_tokens(cell, config))
 
 
 def saved_bytes(network: Any, batch: Any, loss: Any) -> float:

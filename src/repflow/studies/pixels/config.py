@@ -44,7 +44,6 @@ INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
 ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d*))?(?P<parts>(?:[+-][a-z]+)*)")
 STATE, DROPOUT, HEADS = 64, 0.1, 4
-ALL = "all"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import AIMED, PIXELS, parse_regions
+from repflow.studies.corrupt.config import ALL
 from repflow.studies.laboratory.study import Laboratory
-from repflow.studies.pixels.config import ALL, RECIPES, PixelCell, PixelsConfig, check, parse_row
+from repflow.studies.pixels.config import RECIPES, PixelCell, PixelsConfig, check, parse_row
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,8 @@ from repflow.papers.pixels import (
     ends,
 )
 from repflow.spec.corruption import PAPER, scaled_region
-from repflow.studies.pixels.config import ALL, PixelsConfig
+from repflow.studies.corrupt.config import ALL
+from repflow.studies.pixels.config import PixelsConfig
 from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, cell_name
 from repflow.studies.reproduce.statement import Reading, Statement, StatementRecipe
 
@@ -51,10 +52,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **{"train_images": 2000, "test_images": 100, "seeds": ["0"], "influence": 4},
         **{"regions": ["windows:8", "paper"], "replace": ["normal", "data", "same"]},
     },
-    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 23_430},
+    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 7_810, "test_images": 1000},
     "paper": {"images": CIFAR, "seeds": ["123"], "steps": 78_100, "test_images": 10_000},
 }
-"""Of each scale: 30 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`."""
+"""Of each scale: 10 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`; 10 are those of the pixel
+laboratory's own seeds (docs/laboratories/pixels.md)."""
+TRIED_IMAGES = 200
+"""Test images of a try of a few steps: reading all of them in every region takes longer than the steps."""
 STATES = {"tiny": 8}
 KEY = "classifiers"
 
@@ -74,7 +78,7 @@ class Classified(StatementRecipe):
     note: str
     said: Any
     beside: Mapping[str, Mapping[str, float]] | None = None
-    takes: tuple[str, ...] = ("recipe", "scale", "seed", "device", "images")
+    takes: tuple[str, ...] = ("recipe", "scale", "seed", "device", "images", "try_steps")
     drawn: tuple[str, ...] = ("accuracy", "asymmetry", "success", "random_pair", "base_rate", "influence")
     work: str = "training classifiers"
 
@@ -82,6 +86,9 @@ class Classified(StatementRecipe):
         """One grid, which all four share."""
         chosen = dict(SETTINGS[config.scale])
         seeds = [int(seed) + config.seed for seed in chosen.pop("seeds")]
+        if config.try_steps:
+            seeds, fewer = seeds[:1], min(TRIED_IMAGES, chosen.get("test_images", TRIED_IMAGES))
+            chosen |= {"steps": config.try_steps, "test_images": fewer}
         layers, width = (chosen.pop(name, [usual])[0] for name, usual in (("layers", "3"), ("widths", "32")))
         rate, state = chosen.pop("rates", ["0.001"])[0], STATES.get(config.scale)
         words = {row: row if state is None or row in ("rwkv", "transformer") else f"{row}/{state}" for row in ROWS}

@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repflow.core.intervals import LEAST_VALUES, NO_INTERVAL, student_quantile
@@ -159,6 +160,10 @@ class Line:
     trained: bool = True
 
 
+def _undecided(*results: Result, read: Callable[..., Reading]) -> Reading:
+    return Reading(f"{read(*results).text}; a few steps decide nothing", None)
+
+
 class StatementRecipe(Recipe):
     """A recipe whose cells have one key each, and whose printed values are statements.
 
@@ -191,8 +196,9 @@ class StatementRecipe(Recipe):
         }
 
     def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> Sequence[Statement]:
-        """The statements."""
-        return self.statements(list(models), random=any(not model.trained for model in models.values()))
+        """The statements; a try of a few steps decides none."""
+        said = self.statements(list(models), random=any(not model.trained for model in models.values()))
+        return [replace(one, read=partial(_undecided, read=one.read)) for one in said] if config.try_steps else said
 
     def lines(self, results: Results, *, random: bool = False) -> list[Line]:
         """Every statement whose cells are there, judged by itself."""

@@ -9,7 +9,7 @@ ones with their controls. Its scenarios differ in scale as well as in sign, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -130,11 +130,6 @@ class Trained(StatementRecipe):
         """What the paper says."""
         return list(self.said())
 
-    def printed(self, config: ReproduceConfig, models: Mapping[str, StandIn]) -> list[Statement]:
-        """The statements; a try of a few steps decides none."""
-        said = self.statements(())
-        return [replace(one, read=partial(_undecided, read=one.read)) for one in said] if config.try_steps else said
-
     def compare(self, plan: ReproducePlan, outcomes: Sequence[Outcome]) -> Result:
         """The statements with their verdict; then printed numbers beside ours, judged by none at another size."""
         result = super().compare(plan, outcomes)
@@ -177,10 +172,6 @@ def tried(chosen: Mapping[str, Any], steps: int, tokens: int) -> dict[str, Any]:
     layers, width, batch = int(chosen["layers"][0]), int(chosen["widths"][0]), int(chosen["batch"])
     parts = batch_parts(batch * tokens * layers * width, batch)
     return {"steps": steps, "batch": batch // parts, "seeds": chosen["seeds"][:1]}
-
-
-def _undecided(*results: Result, read: Callable[..., Reading]) -> Reading:
-    return Reading(f"{read(*results).text}; a few steps decide nothing", None)
 
 
 def values_of(result: Result, name: str = "perplexity", place: int | None = 0, *, log: bool = True) -> RowValues:

@@ -182,9 +182,9 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         bench = _Bench(self, job, sink, progress, resolve_device(config.device), began)
         cells, parts = config.grid(), groups(self, config)
         for number, group in enumerate(parts):
-            bench.release()
             if not share.has(number) or all(sink.has(shard_name(place)) for place in group):
                 continue
+            bench.release()
             words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {len(group)} models"
             tell(progress, words, number, len(parts))
             if bench.left() == 0.0:

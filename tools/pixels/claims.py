@@ -18,7 +18,7 @@ import numpy as np
 from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
 from repflow.core.results import Result
 from repflow.core.verdict import OPEN, TAIL, WRONG, Part, Verdict, decide
-from repflow.papers.pixels import CONTROLS, asymmetry_band, attack_band, bounds, correlations, ends, windows
+from repflow.papers.pixels import CONTROLS, asymmetry_band, attack_band, bounds, correlations, ends, learned, windows
 from repflow.papers.vulnerability import Variant, difference, variants
 from repflow.spec.corruption import PAPER, scaled_region
 from repflow.studies.laboratory.effect import rank_correlation
@@ -34,8 +34,6 @@ SIMILAR = 0.1
 """Difference of success rates up to which they are similar."""
 USUAL = ("normal", "data", "same")
 """Replacements that differences are asked of: the paper's, and two that a model may have seen."""
-LEARNED = 2.0
-"""Accuracy by that of guessing, below which the drops of a model say nothing."""
 NOT_RUN = "not run"
 NOT_KNOWN = "not run, or not learned"
 SEEDS = 3
@@ -90,7 +88,7 @@ class Study:
     @property
     def learned(self) -> np.ndarray:
         """Whether each model is better than guessing (cell,): parts of an image cost nothing where nothing is known."""
-        return np.asarray(self.result["test_accuracy"] >= LEARNED * self.result.provenance["pixels"]["chance"])
+        return learned(self.result)
 
     def size(self, tokens: int) -> int:
         """Tokens that stand for the paper's, in proportion."""

@@ -44,6 +44,23 @@ CONTROLS = ("data", "shuffle", "mean", "same", "other")
 """Replacements that a model may have seen, unlike N(0, 1) noise."""
 
 
+def least_accuracy(chance: float) -> float:
+    """Accuracy below which a model has not learned and its drops say nothing: twice that of guessing, of ten classes.
+
+    Of fewer classes it is as far on the way from guessing to 1 as twice is with ten: between two, nothing is twice as
+    good as guessing.
+
+    >>> [round(least_accuracy(chance), 3) for chance in (0.01, 0.1, 0.5)]
+    [0.02, 0.2, 0.556]
+    """
+    return min(2 * chance, chance + (1 - chance) / 9)
+
+
+def learned(result: Result) -> np.ndarray:
+    """Whether each model is better than guessing (cell,); one that diverged is not."""
+    return np.asarray(result["test_accuracy"] >= least_accuracy(result.provenance["pixels"]["chance"]))
+
+
 def bounds(result: Result) -> np.ndarray:
     """First token and the one behind the last of every region (region, 2)."""
     words = result.provenance["pixels"]["regions"]

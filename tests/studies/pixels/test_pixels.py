@@ -240,6 +240,14 @@ def test_questions_get_their_words():
     assert vulnerability.comparisons(few, 8)[0].holds is None
 
 
+def test_models_that_have_not_learned_answer_no_question():
+    result = made_up(recency=0.3, names=("right", "right"))
+    result.arrays["test_accuracy"][:3] = 0.15
+    assert vulnerability.end_verdict(result, vulnerability.variants(result)[0], 0).word == "open"
+    assert vulnerability.comparisons(result, 8)[0].holds is None
+    assert vulnerability.predictions(result)[0].holds is None
+
+
 def test_the_best_rate_stands_for_a_model():
     result = made_up(recency=0.1, seeds=4)
     for place in (2, 3):

@@ -33,7 +33,7 @@ def trained(seeds=3, spread=0.002, images=10_000, mild=0.0):
             success.append(np.tile([0.3, high, 0.3, high], (10, 1)) + spread * random.standard_normal((10, 4)))
     clean = np.array([CLEAN[cell["row"]] for cell in cells])
     arrays = {
-        "accuracy": np.array(accuracy), "clean_accuracy": clean, "asymmetry": np.array(uneven),
+        "accuracy": np.array(accuracy), "clean_accuracy": clean, "test_accuracy": clean, "asymmetry": np.array(uneven),
         "asymmetry_error": np.full(np.shape(uneven), 0.4 / np.sqrt(images)), "success": np.array(success),
         "random_pair": np.full(np.shape(success), 0.1), "base_rate": np.full((len(cells), 10), 0.05),
     }  # fmt: skip
@@ -106,6 +106,17 @@ def test_all_four_share_their_runs(scale):
     tried = plan(ReproduceConfig(recipe="recency-fig3", scale=scale, try_steps=20), "runs").cells[0].config
     assert (tried.steps, len(tried.grid())) == (20, len(ROWS) + 1)
     assert tried.test_images <= 200
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_models_that_have_not_learned_decide_nothing(name):
+    result = trained(mild=1.0)
+    before = [line["holds"] for line in compared(name, result)["lines"]]
+    assert True in before
+    result.arrays["test_accuracy"] = np.full(len(result["test_accuracy"]), 0.19)
+    lines = compared(name, result)["lines"]
+    assert {line["holds"] for line in lines} == {None}
+    assert lines[0]["ours"].endswith("3 of 3 have not learned")
 
 
 def test_a_few_steps_decide_nothing():

@@ -220,17 +220,19 @@ class Pixels(Laboratory[PixelsConfig]):
     def findings(self, config: PixelsConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
         """Models that are not better than guessing: nothing follows from their drops."""
         from repflow.core.results import Finding
+        from repflow.papers.pixels import least_accuracy
 
         chance = self.facts(config)["chance"]
+        least = least_accuracy(chance)
         weak = [
             str(cell)
             for cell, value in zip(config.grid(), arrays["test_accuracy"], strict=True)
-            if np.isfinite(value) and value < 2 * chance
+            if np.isfinite(value) and value < least
         ]
         if not weak:
             return []
         named = ", ".join(weak[:3]) + (f" and {len(weak) - 3} more" if len(weak) > 3 else "")
-        text = f"below twice the accuracy of guessing ({100 * chance:.0f} %): {named}; their drops say nothing"
+        text = f"below {100 * least:.0f} %, where guessing gives {100 * chance:.0f} %: {named}; their drops say nothing"
         return [Finding("not_learned", None, text)]
 
 

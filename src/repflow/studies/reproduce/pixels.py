@@ -25,6 +25,7 @@ from repflow.papers.pixels import (
     bounds,
     drops,
     ends,
+    learned,
 )
 from repflow.spec.corruption import PAPER, scaled_region
 from repflow.studies.corrupt.config import ALL
@@ -142,7 +143,13 @@ def _ends(result: Result, row: str, tokens: int, kind: str, init: str = "publish
         f"{100 * band.mean[place]:+.1f}{_interval(low, high, len(own))}"
     )
     above, below = (low > 0, high < 0) if sign > 0 else (high <= 0, low > 0)
-    return Reading(text, True if above else False if below else None)
+    return _judged(result, own, text, True if above else False if below else None)
+
+
+def _judged(result: Result, own: Sequence[int], text: str, holds: bool | None) -> Reading:
+    """A reading of some models; those that have not learned decide nothing: whatever is replaced, they lose nothing."""
+    weak = int((~learned(result)[own]).sum())
+    return Reading(f"{text}; {weak} of {len(own)} have not learned", None) if weak else Reading(text, holds)
 
 
 def _interval(low: float, high: float, seeds: int) -> str:
@@ -203,8 +210,9 @@ def _attacked(
     )
     low, high = float(band.low), float(band.high)
     if similar:
-        return Reading(text, True if low > -SAME and high < SAME else False if low > SAME or high < -SAME else None)
-    return Reading(text, True if low > 0 else False if high < 0 else None)
+        alike = True if low > -SAME and high < SAME else False if low > SAME or high < -SAME else None
+        return _judged(result, own, text, alike)
+    return _judged(result, own, text, True if low > 0 else False if high < 0 else None)
 
 
 def _attacks(source: str, *, horse: bool) -> Iterator[Statement]:

@@ -18,6 +18,8 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
+from repflow.studies.reproduce.images import RECIPES as SORTED_IMAGES
+from repflow.studies.reproduce.tokens import RECIPES as TRAINED
 from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
 from tools.tokens.run import PARTS as STUDIED
 from tools.tokens.run import score, screened_row
@@ -364,6 +366,36 @@ def cost() -> str:
     return table(["row", "parameters", "ms a step", "over no order", "peak GiB", "over no order"], rows)
 
 
+def recipes() -> str:
+    """What was run of paper 3's recipes, at which scale, and what each said there."""
+    known = NUMBERS.get("recipes", {})
+    rows = []
+    for name in (*TRAINED, *SORTED_IMAGES):
+        lab, paper = known.get(f"{name} lab"), known.get(f"{name} paper")
+        ran = f"{lab['models']} models, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
+        said = _counted(lab["lines"]) if lab else "–"
+        tried = f"{paper['steps']} steps of {paper['models']} models, {paper['device']}" if paper else NOT_RUN
+        rows.append([f"`{name}`", ran, said, tried])
+    return table(["recipe", "at lab", "statements at lab", "at paper, a try"], rows)
+
+
+def _counted(lines: list[dict[str, Any]]) -> str:
+    sides = [line["holds"] for line in lines]
+    return f"{sides.count(True)} hold, {sides.count(False)} do not hold, {sides.count(None)} open"
+
+
+def recipe_lines() -> str:
+    """Statements of the recipes at lab that their numbers decide."""
+    words = {True: HOLDS, False: DOES_NOT}
+    rows = [
+        [f"`{name.removesuffix(' lab')}`", line["what"], line["stated"], f"**{words[line['holds']]}**", line["ours"]]
+        for name, known in NUMBERS.get("recipes", {}).items()
+        for line in known["lines"]
+        if name.endswith(" lab") and line["holds"] is not None
+    ]
+    return table(["recipe", "statement", "printed", "verdict at lab", "numbers"], rows) if rows else NOTHING
+
+
 def commands() -> str:
     """The commands that train the cells of the core again, each once."""
     study: Study | None = read_study(NUMBERS)
@@ -393,6 +425,8 @@ PARTS = {
     "spectra": spectra,
     "cost": cost,
     "commands": commands,
+    "recipes": recipes,
+    "recipe_lines": recipe_lines,
 }
 
 

@@ -3,7 +3,7 @@
     python -m tools.tokens.run prepare --corpus FOLDER                    texts as token ids, in runs/tokens-text
     python -m tools.tokens.run screen  --part scenarios [--seconds 480]   rates, one seed, a third of the steps
     python -m tools.tokens.run seeds   --part scenarios [--seconds 480]   three new seeds at the best rate
-    python -m tools.tokens.run table [--reviews RUN]                      docs/laboratories/tokens.json from these
+    python -m tools.tokens.run table [--reviews RUN] [--recipes RUNS]     docs/laboratories/tokens.json from these
 
 Parts: `scenarios` and `mamba`, `attention` (orders of tokens) are the core; `shift`, `norms`, `h3` and `ablations` the
 extension. Each phase of a part is one run of `repflow architecture`; run it again until it says that it is done.
@@ -222,6 +222,28 @@ def reviews(run: Path | None) -> dict[str, Any]:
     return {"reviews": {**facts, "said": said, "cells": cells}}
 
 
+def recipes(runs: Path | None) -> dict[str, Any]:
+    """What `repflow reproduce dynamics-...` says of stored comparisons, by recipe and scale."""
+    from repflow.store import load_result
+
+    known: dict[str, Any] = {}
+    if runs is None:
+        return known
+    for file in sorted(runs.glob("dynamics-*/result.json")):
+        result = load_result(file.parent)
+        grid = load_result(runs / result.provenance["runs"]["models"])
+        kept = ("what", "stated", "ours", "holds")
+        judged = [line for line in result.provenance["lines"] if line.get("judged", True)]
+        known[f"{result.config['recipe']} {result.config['scale']}"] = {
+            "models": len(grid.provenance["cells"]),
+            "steps": grid.config["steps"],
+            "tried": bool(result.config["try_steps"]),
+            "device": grid.provenance["device_name"],
+            "lines": [{key: line[key] for key in kept} for line in judged],
+        }
+    return {"recipes": known}
+
+
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:
     """Keep what is known of a run beside it: texts and settings."""
     import torch
@@ -298,6 +320,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=16)
     parser.add_argument("--positions", type=int, default=2000)
     parser.add_argument("--reviews", type=Path, help="stored run of repflow classify, for table")
+    parser.add_argument("--recipes", type=Path, help="folder of runs of repflow reproduce, for table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/tokens.json"))
     return parser.parse_args()
 
@@ -308,7 +331,7 @@ def main() -> None:
     if options.phase == "prepare":
         prepare(options)
     else:
-        phase_or_table(options, train, lambda out: table(out) | reviews(options.reviews))
+        phase_or_table(options, train, lambda out: table(out) | reviews(options.reviews) | recipes(options.recipes))
 
 
 if __name__ == "__main__":

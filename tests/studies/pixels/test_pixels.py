@@ -1,5 +1,7 @@
 """The pixel laboratory on the built-in images: frames, training, readings, refusals; its analysis on made-up runs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,10 @@ from repflow.core.results import Result
 from repflow.models.classifier import load_classifier
 from repflow.papers import pixels as papers
 from repflow.papers import vulnerability
+from repflow.report.data.laboratory import best_lines
+from repflow.report.sections.laboratory.pixels import _reading
 from repflow.report.terminal import view_of
+from repflow.report.terminal.laboratory.pixels import row_words
 from repflow.studies.corrupt import study as corrupt
 from repflow.studies.corrupt.config import CorruptConfig
 from repflow.studies.pixels.config import PixelCell, PixelsConfig, parse_row
@@ -246,6 +251,11 @@ def test_models_that_have_not_learned_answer_no_question():
     assert vulnerability.end_verdict(result, vulnerability.variants(result)[0], 0).word == "open"
     assert vulnerability.comparisons(result, 8)[0].holds is None
     assert vulnerability.predictions(result)[0].holds is None
+    read = [_reading(SimpleNamespace(result=result), best_lines(result, row_words, score="test_accuracy"), 0)]
+    result.arrays["test_accuracy"][3:] = np.nan
+    read.append(_reading(SimpleNamespace(result=result), best_lines(result, row_words, score="test_accuracy"), 0))
+    assert read[0].startswith("Replaced by same: mamba+both 9.5 points at the last window")
+    assert read[1] == "No model is much better than guessing: what it loses says nothing."
 
 
 def test_the_best_rate_stands_for_a_model():

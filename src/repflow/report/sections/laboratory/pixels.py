@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from repflow.core.intervals import student_interval
-from repflow.papers.pixels import asymmetry_band, bounds, drops, ends, windows
+from repflow.papers.pixels import asymmetry_band, bounds, drops, ends, learned, windows
 from repflow.report.data.context import Context
 from repflow.report.data.laboratory import Line, best_lines, lines_of
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
@@ -49,11 +49,14 @@ def _basis(run: StoredRun) -> str:
 
 
 def _reading(run: StoredRun, lines: Sequence[Line], number: int) -> str:
-    """What the first and the last window cost each model."""
+    """What the first and the last window cost models that have learned."""
+    known = [line for line in lines if learned(run.result)[list(line.cells)].all()]
+    if not known:
+        return "No model is much better than guessing: what it loses says nothing."
     chosen, lost = windows(run.result), drops(run.result)
     kind = run.result.provenance["pixels"]["replacements"][number]
     said = []
-    for line in lines[:3]:
+    for line in known[:3]:
         first, last = (100 * float(lost[list(line.cells)][:, number, chosen[end]].mean()) for end in (0, -1))
         said.append(
             f"{line.words.replace(', ', ' in ', 1)} {last:.1f} points at the last window and {first:.1f} at the first"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from repflow.training import BatchSource, Loss, OptimiserConfig, Schedule
     from repflow.training.text import TextData
 
-LARGE = 30_000_000
-"""Parameters from which arithmetic, not launches, bounds a training."""
 SPLIT_SEED = 0
 """Of what is held out: all models of all seeds learn from the same documents."""
 
@@ -118,9 +116,11 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     def pass_seconds(self, config: ArchitectureConfig, size: Size, rate: float) -> float:
         """By the rates of small models; large ones by their operations, and are not built for it."""
+        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE
+
         if (size.parameters or 0) < LARGE:
             return super().pass_seconds(config, size, rate)
-        return self.flops(config, size) / rate
+        return self.flops(config, size) / min(rate, LARGE_RATE)
 
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
         """A stack of the row with a tied head."""

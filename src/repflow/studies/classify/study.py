@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from repflow.training import BatchSource
     from repflow.training.text import LabelledTexts
 
-LARGE = 30_000_000
-"""Parameters from which arithmetic, not launches, bounds a training."""
 READINGS = 10
 """Times that accuracy is read while a model trains."""
 
@@ -94,9 +92,11 @@ class Classify(Laboratory[ClassifyConfig]):
 
     def pass_seconds(self, config: ClassifyConfig, size: Size, rate: float) -> float:
         """By the rates of small models; large ones by their operations, and are not built for it."""
+        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE
+
         if (size.parameters or 0) < LARGE:
             return super().pass_seconds(config, size, rate)
-        return self.flops(config, size) / rate
+        return self.flops(config, size) / min(rate, LARGE_RATE)
 
     def source(self, cell: ClassifyCell, config: ClassifyConfig, device: torch.device) -> BatchSource:
         """Texts of all folds but the cell's, each epoch in an order of its own."""

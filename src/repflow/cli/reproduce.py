@@ -187,7 +187,9 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
     from repflow.studies.engine.cost import amount_words, pass_words
 
     least = "at least " if cost.unknown else ""
-    hours = f"{_hours(cost.pass_hours)} at {cost.rate / 1e12:.0f} TFLOP/s"
+    fast = cost.rate >= 1e12  # what small models do is bound by launches
+    speed = f"{cost.rate / 1e12:.0f} TFLOP/s" if fast else f"{cost.rate / 1e9:.2g} GFLOP/s"
+    hours = f"{_hours(cost.pass_hours)} at {speed}"
     if cost.gpu_hours > cost.pass_hours:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [

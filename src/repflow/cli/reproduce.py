@@ -188,7 +188,7 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
 
     least = "at least " if cost.unknown else ""
     fast = cost.rate >= 1e12  # what small models do is bound by launches
-    speed = f"{cost.rate / 1e12:.0f} TFLOP/s" if fast else f"{cost.rate / 1e9:.2g} GFLOP/s"
+    speed = f"{cost.rate / 1e12:.0f} TFLOP/s" if fast else f"{cost.rate / 1e9:.3g} GFLOP/s"
     hours = f"{_hours(cost.pass_hours)} at {speed}"
     if cost.gpu_hours > cost.pass_hours:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"

@@ -1,12 +1,14 @@
 """Token reordering: SoftSort against a sort, causal forms against plain loops, the leaky form refused."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 
 from repflow.core.errors import InputError
 from repflow.mixers import build, check_mixer
+from repflow.mixers.base import Mixer
 from repflow.mixers.reorder import Reordered, TokenOrder, soft_sort
 from tests.mixers.mamba_oracles import loud, relative
 
@@ -88,6 +90,18 @@ def test_chunks_are_read_behind_sorted_ones(name, options):
         rows.append(mixer.inner.core(sequence)[:, -1:])
     said = mixer.inner.leave(torch.cat(rows, 1), gate)
     assert relative(mixer(x), said) < 1e-9
+
+
+@pytest.mark.parametrize(("conv", "head_dim", "tokens"), [(None, 1, 33), (0, 2, 8), (3, 2, 13)])
+def test_h3_behind_chunks_equals_a_pass_per_chunk(conv, head_dim, tokens):
+    torch.manual_seed(0)
+    mixer = loud(build("h3", WIDTH, state=4, conv=conv, head_dim=head_dim).double())
+    inputs = [scores(2, count, WIDTH, seed=count).requires_grad_() for count in ((tokens - 1) // 4 * 4, tokens)]
+    ends = []
+    for way in (mixer.core_behind, partial(Mixer.core_behind, mixer)):
+        y = way(*inputs, 4)
+        ends.append([y, *torch.autograd.grad(y.square().sum(), [*inputs, *mixer.parameters()])])
+    assert all(relative(fast, plain) < 1e-9 for fast, plain in zip(*ends, strict=True))
 
 
 @pytest.mark.parametrize("form", ["whole", "chunks", "prefix"])

@@ -8,10 +8,12 @@ is written as one; the transition is the diagonal SSM's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import DiagonalSSM, diagonal_transition
@@ -80,10 +82,32 @@ class H3(Mixer):
         if self.reference_wanted("fourier", "the same filter at every token"):
             return self.by_recurrence(x)
         kv = self._product(x)
+        return self._gated(self._by_fourier(kv), kv, x)
+
+    def _by_fourier(self, kv: Tensor) -> Tensor:
+        """The diagonal SSM over products (batch, token, head, value, key)."""
         # one SSM per head serves all its products: they take the place of samples
         apart = kv.permute(0, 3, 4, 1, 2).flatten(0, 2)
-        y = torch.unflatten(self.kernel(apart), 0, (kv.shape[0], self.head_dim, self.head_dim)).permute(0, 3, 4, 1, 2)
-        return self._gated(y, kv, x)
+        return torch.unflatten(self.kernel(apart), 0, (kv.shape[0], self.head_dim, self.head_dim)).permute(
+            0, 3, 4, 1, 2
+        )
+
+    def core_behind(self, past: Tensor, tokens: Tensor, size: int) -> Tensor:
+        """Both filters over the past as a whole, and over each chunk what its tokens change (`behind`)."""
+        if self.reference_wanted("fourier", "the same filter at every token"):
+            return super().core_behind(past, tokens, size)
+        fill = -tokens.shape[1] % size
+        own_keys, own_values = (filled(part(tokens), fill) for part in (self.k_proj, self.v_proj))
+        missing = own_keys.shape[1] - past.shape[1]
+        keys, values = (filled(part(past), missing) for part in (self.k_proj, self.v_proj))
+        shifted, own_shifted = keys, own_keys
+        if self.shift is not None and self.shift_D is not None:
+            shifted = self.shift(keys) + self.shift_D * keys
+            own_shifted = behind(self.shift, keys, own_keys, size) + self.shift_D * own_keys
+        kv, own_kv = self._outer(values, shifted), self._outer(own_values, own_shifted)
+        y = behind(self._by_fourier, kv, own_kv, size)
+        count = tokens.shape[1]
+        return self._gated(y[:, :count], own_kv[:, :count], tokens)
 
     def transition(self, x: Tensor) -> Transition:
         """Of the diagonal SSM: channels are (head, value, key), b = (B̄ / Δ) k̃ v."""
@@ -105,9 +129,39 @@ class H3(Mixer):
         keys = self.k_proj(x)
         if self.shift is not None and self.shift_D is not None:
             keys = self.shift(keys) + self.shift_D * keys
-        return split_heads(self.v_proj(x), self.heads)[..., :, None] * split_heads(keys, self.heads)[..., None, :]
+        return self._outer(self.v_proj(x), keys)
+
+    def _outer(self, values: Tensor, keys: Tensor) -> Tensor:
+        return split_heads(values, self.heads)[..., :, None] * split_heads(keys, self.heads)[..., None, :]
 
     def _gated(self, y: Tensor, kv: Tensor, x: Tensor) -> Tensor:
         queries = split_heads(self.q_proj(x), self.heads)
         y = y + self.D[:, None, None] * kv
         return self.output_linear((y * queries[..., None, :]).sum(-1).flatten(2))
+
+
+def filled(x: Tensor, count: int) -> Tensor:
+    """Tokens (batch, token, channel) with this many zeros behind them."""
+    return functional.pad(x, (0, 0, 0, count))
+
+
+def behind(filter_: Callable[[Tensor], Tensor], past: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """A causal filter over each chunk of tokens, behind what stands in `past` for the chunks before it.
+
+    The filter is linear and the same at every token, so it may run over the past as a whole; what a chunk's own tokens
+    are apart from it is then filtered chunk by chunk: a pass per chunk is not needed.
+
+    Args:
+        filter_: (batch, token, ...) → the same.
+        past: (batch, token, ...), whole chunks, of which the last is 0.
+        tokens: of the same shape.
+        size: tokens of a chunk.
+
+    >>> twice = lambda x: x + functional.pad(x, (0, 0, 1, 0))[:, :-1]
+    >>> past, tokens = torch.tensor([[[5.0], [7.0], [0.0], [0.0]]]), torch.tensor([[[1.0], [2.0], [3.0], [4.0]]])
+    >>> behind(twice, past, tokens, 2).flatten().tolist()
+    [1.0, 3.0, 10.0, 7.0]
+    """
+    apart = torch.unflatten(tokens - past, 1, (-1, size))
+    changed = torch.unflatten(filter_(apart.flatten(0, 1)), 0, apart.shape[:2])
+    return filter_(past) + changed.flatten(1, 2)

@@ -64,7 +64,7 @@ class Classifier:
         if self.sequential and network.config.input_channels is None:
             remedy = "build the stack with input_channels"
             raise InputError(teach("a classifier of pixels", f"{self.name}, which reads token ids", remedy))
-        own = getattr(network.config, "pixel_layout", None) or {}
+        own = getattr(network.config, "pixel_layout", None) or {"grey": not self.sequential and self.colours == 1}
         self.layout = PixelLayout(**own)
 
     @cached_property
@@ -81,6 +81,18 @@ class Classifier:
         return int(self.network.config.num_labels)
 
     @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the network calls its classes; None where it only numbers them."""
+        names = getattr(self.network.config, "id2label", None) or {}
+        numbered = all(str(name) in (str(number), f"LABEL_{number}") for number, name in names.items())
+        return None if numbered else tuple(str(names[number]) for number in sorted(names))
+
+    @property
+    def colours(self) -> int:
+        """Channels of a picture that an image model of transformers reads."""
+        return int(getattr(self.network.config, "num_channels", 3))
+
+    @property
     def device(self) -> torch.device:
         """Where it runs."""
         return self.network.device
@@ -94,6 +106,9 @@ class Classifier:
             expected = f"tokens of {self.network.config.input_channels} channels, as {self.name} reads them"
             remedy = "check --images, --grey and --patch"
             raise InputError(teach(expected, f"{layout.channels(shape)}", remedy))
+        if not self.sequential and (self.colours not in (1, 3) or (self.colours == 1 < shape[2] and not layout.grey)):
+            got = f"{shape[2]}, where {self.name} reads {self.colours}"
+            raise InputError(teach("pictures of the model's channels, 1 or 3", got, "pass --grey for a model of 1"))
         most = getattr(self.network.config, "max_position_embeddings", None) if self.sequential else None
         if most is not None and layout.tokens(shape) > most:
             expected = f"at most {most} tokens, which have a position embedding"
@@ -111,10 +126,10 @@ class Classifier:
             return named
         picture = _picture(tokens, layout, shape)
         mean, spread = (
-            torch.tensor(self.pixel_range[name], device=tokens.device).view(1, -1, 1, 1)
+            torch.tensor(self.pixel_range[name][: self.colours], device=tokens.device).view(1, -1, 1, 1)
             for name in ("image_mean", "image_std")
         )
-        picture = (picture.expand(-1, 3, -1, -1) - mean) / spread
+        picture = (picture.expand(-1, self.colours, -1, -1) - mean) / spread
         side = getattr(self.network.config, "image_size", None)
         if isinstance(side, int) and tuple(picture.shape[2:]) != (side, side):
             picture = functional.interpolate(picture, (side, side), mode="bilinear", antialias=True)
@@ -199,4 +214,6 @@ def _pixel_range(folder: Path | None) -> dict[str, Any]:
     if file is None or not file.is_file():
         return {}
     data = read_json(file)
-    return {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) == 3}
+    if data.get("do_normalize") is False:
+        return {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    return {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) in (1, 3)}

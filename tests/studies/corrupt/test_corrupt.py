@@ -24,7 +24,7 @@ from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
-from repflow.tasks.pixels import Images, PixelLayout
+from repflow.tasks.pixels import Images, PixelLayout, load_images
 from repflow.tasks.prompt import Prompt
 
 COUNT = 40
@@ -244,6 +244,31 @@ def test_an_image_classifier_of_transformers(tmp_path, capfd):
     assert torch.allclose(classifier.logits(tokens, layout, (16, 16, 3)), expected, atol=1e-5)
     result = study.run(CorruptConfig(model=str(tmp_path), images="drawn:8", samples=20, regions=["windows:32"]))
     assert result["accuracy"].shape == (6, 2)
+
+
+def test_classes_are_matched_by_their_names(tmp_path):
+    """A model that numbers the same classes in another order names as many images rightly."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes["initializer_range"] = 1.0  # so that it names different classes
+    config = ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=10, num_channels=1)
+    network = ViTForImageClassification(config).eval()
+    network.save_pretrained(tmp_path / "numbered")
+    classes = load_images("drawn:8", train=1, test=20).classes
+    turned = classes[::-1]
+    network.config.id2label = dict(enumerate(turned))
+    network.classifier.weight.data = network.classifier.weight.data.flip(0)
+    network.save_pretrained(tmp_path / "named")
+    (tmp_path / "named" / "preprocessor_config.json").write_text('{"image_mean": [0.5], "image_std": [0.5]}')
+    asked = {"images": "drawn:8", "samples": 40, "regions": ["last:4"], "replace": ["normal"]}
+    numbered, named = (study.run(CorruptConfig(model=str(tmp_path / kind), **asked)) for kind in ("numbered", "named"))
+    assert named["accuracy"].tolist() == numbered["accuracy"].tolist()
+    assert named["predicted"].tolist() == numbered["predicted"][..., ::-1].tolist()
+    assert (numbered["predicted"] > 0).any(0).sum() > 2
+    network.config.id2label = dict(enumerate(("other", *turned[1:])))
+    network.save_pretrained(tmp_path / "crossed")
+    with pytest.raises(InputError, match="as class 8 of the images and 1 of the model"):
+        study.run(CorruptConfig(model=str(tmp_path / "crossed"), **asked))
 
 
 def test_log_odds_of_a_language_model():

@@ -135,5 +135,34 @@ def open_subject(config: Any, given: Any = None) -> Subject:
         grey=own.grey or config.grey,
         patch=own.patch if config.patch is None else config.patch,
     )
-    images = data.test.first(min(config.samples, len(data.test)))
+    images = renumbered(data.test.first(min(config.samples, len(data.test))), classifier.class_names)
     return Subject.of(classifier, images, layout, config.batch_size)
+
+
+def renumbered(images: Images, names: tuple[str, ...] | None) -> Images:
+    """Images whose classes are numbered as a model numbers them, where both call them alike; else as they are.
+
+    Args:
+        images: with names of their classes.
+        names: what the model calls its classes; None where it only numbers them.
+
+    >>> images = Images.checked(np.zeros((2, 4, 4)), [0, 1], ("cat", "dog"))
+    >>> renumbered(images, ("Dog", "Cat")).labels.tolist(), renumbered(images, ("tabby", "dog")).labels.tolist()
+    ([1, 0], [0, 1])
+
+    Raises:
+        InputError: some classes are called alike, and stand at other numbers.
+    """
+    if names is None or len(names) != len(images.classes):
+        return images
+    theirs, ours = ([name.strip().casefold() for name in part] for part in (names, images.classes))
+    if sorted(theirs) == sorted(ours):
+        places = np.array([theirs.index(name) for name in ours])
+        named = tuple(images.classes[ours.index(name)] for name in theirs)
+        return Images(images.pixels, places[images.labels], named)
+    moved = [name for name in theirs if name in ours and ours.index(name) != theirs.index(name)]
+    if moved:
+        expected = "images whose classes are called as the model calls them, or not at all alike"
+        got = f"{moved[0]!r} as class {ours.index(moved[0])} of the images and {theirs.index(moved[0])} of the model"
+        raise InputError(teach(expected, got, f"name the images' classes as the model does: {', '.join(names)}"))
+    return images

@@ -317,6 +317,8 @@ def test_log_odds_of_a_language_model():
         ("attack FOLDER --images drawn:8 --task kvpr", "repflow corrupt replaces tokens"),
         ("attack zoo:gpt-neox", "a classifier of images"),
         ("corrupt zoo:gpt-neox --task pixels", "a classifier for --task pixels"),
+        ("corrupt zoo:gpt-neox --images drawn:8", "--images for zoo:gpt-neox, a language model"),
+        ("corrupt FOLDER --images drawn:8 --task kvpr", "--task auto or pixels"),
     ],
 )
 def test_refused(words, said, folder, tmp_path):

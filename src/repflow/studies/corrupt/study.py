@@ -145,6 +145,9 @@ class Corrupt(ImageStudy):
             return self._text_job(replace(config, task="kvpr" if config.task == AUTO else config.task), models)
         from repflow.studies.corrupt.classifier import open_subject
 
+        if config.task not in (AUTO, "pixels"):
+            got = f"{config.task!r} for {config.model}, a classifier of images"
+            raise InputError(teach(f"--task {AUTO} or pixels", got, "leave --task out, and choose --images"))
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)
@@ -160,6 +163,11 @@ class Corrupt(ImageStudy):
         if config.task == "pixels":
             got = f"{config.model}, a language model"
             raise InputError(teach("a classifier for --task pixels", got, "pass --task kvpr, mdqa, text or FILE.jsonl"))
+        usual = CorruptConfig()
+        named = [name for name in ("images", "patch", "order", "grey") if getattr(config, name) != getattr(usual, name)]
+        if named:
+            got = f"--{named[0]} for {config.model}, a language model"
+            raise InputError(teach("options of images for a classifier of images alone", got, "leave it out"))
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])

@@ -161,7 +161,7 @@ def check_loss():
 
 
 def block_weights(replicas=3, width=64, state=16, rank=4):
-    from repflow.mixers.triton.row_scan import BlockWeights
+    from repflow.mixers.triton.replicas import BlockWeights
 
     channels = 2 * width
     shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
@@ -171,13 +171,12 @@ def block_weights(replicas=3, width=64, state=16, rank=4):
 
 def check_row_blocks():
     """Blocks of several models at once: states and tokens that fill tiles and that do not, two ranks, gradients."""
-    from repflow.mixers.triton.row_scan import row_block
+    from repflow.mixers.triton.replicas import row_block
 
     for half, state, width, tokens in (
         (torch.bfloat16, 16, 64, 32),
-        (torch.bfloat16, 18, 128, 30),
-        (torch.bfloat16, 18, 64, 32),
-        (torch.float32, 16, 64, 30),
+        (torch.bfloat16, 18, 40, 30),
+        (torch.float32, 5, 40, 30),
         (torch.bfloat16, 64, 32, 32),
         (torch.float32, 32, 64, 8),
     ):

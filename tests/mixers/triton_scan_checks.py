@@ -22,6 +22,8 @@ from repflow.mixers.triton import ssd as triton_ssd
 from repflow.mixers.triton.block import causal_conv_silu, norm_backward, norm_forward, rms_norm
 from repflow.mixers.triton.loss import cross_entropy_in_place
 from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
+from repflow.mixers.triton.replicas import BlockWeights, row_block
+from repflow.mixers.triton.row_scan import Sizes, row_scan, row_scan_back
 from repflow.models.fastpath.gpu import gpu_blocks
 from repflow.models.fastpath.memory import Memory
 from tests.interpreter import run_named
@@ -667,24 +669,18 @@ def replica_case(tie, tokens, **shape):
 
 
 def check_replicas_of_even_rows():
-    replica_case(tie=False, tokens=8, layers=2)
+    replica_case(tie=False, tokens=8, layers=2, state=16)
 
 
 def check_replicas_of_odd_rows():
-    """The gradient goes back four tokens at a time: here one, then four."""
-    replica_case(tie=True, tokens=5)
+    """Nine tokens are filled up to three turns of four, five states to a group; 40 channels are not whole blocks."""
+    replica_case(tie=True, tokens=9, width=20)
 
 
 def check_replicas_with_groups_of_states():
-    """32 states of 64 channels: two programs to a row."""
-    from repflow.mixers.triton import row_scan
-
-    calls = []
-    usual = row_scan.group_scan
-    row_scan.group_scan = lambda *args: calls.append(len(args)) or usual(*args)
-    replica_case(tie=False, tokens=4, state=32, width=32)
-    replica_case(tie=False, tokens=4, state=18, width=32)  # filled up to two groups
-    assert len(calls) == 2
+    """18 states are filled up to two groups, 64 are four: programs side by side, whose parts are summed behind them."""
+    replica_case(tie=False, tokens=4, state=18, width=20)
+    replica_case(tie=False, tokens=4, state=64)
 
 
 def check_classifiers_side_by_side():
@@ -726,21 +722,20 @@ def check_classifiers_side_by_side():
 
 
 def check_sums_by_the_matrix_unit():
-    """In half precision the sums over channels are products with ones: float16 stands for bfloat16 here."""
-    for state in (5, 32):  # 64 channels to a tile, below which sums go across lanes; one group of states, and two
+    """In half precision products sum over channels: float16 stands for bfloat16 here."""
+    for state in (16, 32):  # one group of states, and two
         half_precision_case(state)
 
 
 def half_precision_case(state):
-    from repflow.mixers.triton.row_scan import BlockWeights, row_block
-
     torch.manual_seed(0)
-    width, channels, rank = 32, 64, 2
+    width, channels, rank = 16, 40, 2  # the second block of channels has 8
     shapes = [(width,), (2 * channels, width), (channels, 4), (channels,), (rank + 2 * state, channels)]
     shapes += [(channels, rank), (channels,), (channels, state), (channels,), (width, channels)]
     values = [torch.randn(2, *shape) * 0.3 for shape in shapes]
     values[7] = -values[7].abs()
-    x = torch.randn(2, 8, width)
+    hold_alone(BlockWeights(*values), state)
+    x = torch.randn(2, 4, width)
     slope = torch.randn_like(x)
 
     def gradients(half):
@@ -750,6 +745,25 @@ def half_precision_case(state):
 
     for narrow, wide in zip(gradients(torch.float16), gradients(torch.float32), strict=True):
         assert error(narrow, wide.double()) < 5e-3
+
+
+def hold_alone(weights, state):
+    """Every bit of what the scan's kernels give of a model, with and without another beside it."""
+    channels, side = weights.A.shape[1], 2 * state + 8
+    u, xz, dy = (torch.randn(2, 4, width * channels).half() for width in (1, 2, 1))
+    maps = torch.randn(2, 4, side)
+
+    def run(first):
+        own = BlockWeights(*(part[first:] for part in weights))
+        size = Sizes.of(u[first:], own)
+        inputs, dxz = (u[first:], xz[first:], maps[first:]), torch.zeros_like(xz[first:])
+        scanned = row_scan(*inputs, own, size, True)
+        back = row_scan_back(*inputs, scanned, own, dy[first:], dxz, size)
+        assert torch.equal(row_scan(*inputs, own, size, False).y, scanned.y), "without a gradient"
+        return scanned.y, back.u, dxz, back.maps[..., : 2 * state]
+
+    for beside, alone in zip(run(0), run(1), strict=True):
+        assert torch.equal(beside[1:], alone)
 
 
 def check_adamw_of_replicas():

@@ -2,7 +2,7 @@
 
 | form | for | how |
 |---|---|---|
-| fused | gated S6 blocks with RMS norms, on a GPU | kernels over all rows (`repflow.mixers.triton.row_scan`) |
+| fused | gated S6 blocks with RMS norms, on a GPU | kernels over all rows (`repflow.mixers.triton.replicas`) |
 | batched | mixers of plain torch operations, on a GPU | torch.vmap: every operation takes all replicas |
 | alone | all others, and a CPU | one after another by their own code |
 
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from repflow.mixers.s6 import S6
 from repflow.mixers.triton.launch import obstacle
-from repflow.mixers.triton.row_scan import BlockWeights, row_block
+from repflow.mixers.triton.replicas import BlockWeights, row_block
 
 BATCHED = ("softmax_attention", "h3", "s4d", "rwkv4")
 """Mixers whose fastest form on a GPU is made of torch operations, which torch.vmap batches."""

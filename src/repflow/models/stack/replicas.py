@@ -2,7 +2,7 @@
 
 Replicas are seeds, rates, or models that differ in which decays are fixed. Each computes what its stack computes alone;
 none sees another. On a GPU, stacks of gated S6 blocks run in kernels that take all replicas at once
-(`repflow.mixers.triton.row_scan`); all others, and all stacks on a CPU, run one after another by their own code. For
+(`repflow.mixers.triton.replicas`); all others, and all stacks on a CPU, run one after another by their own code. For
 classifiers see `repflow.models.stack.replica_classifier`.
 
 A free decay rate is a parameter, a fixed one is not, so replicas with different poles have A_log of different widths.
@@ -23,7 +23,7 @@ from repflow.core.errors import InputError, teach
 from repflow.mixers.eigen import ConstrainedMaps
 from repflow.mixers.s6 import S6
 from repflow.mixers.triton.launch import obstacle
-from repflow.mixers.triton.row_scan import NEVER, BlockWeights, row_block
+from repflow.mixers.triton.replicas import NEVER, BlockWeights, row_block
 from repflow.models.stack.network import StackForCausalLM, StackForSequenceClassification
 from repflow.models.stack.replica_classifier import class_logits, class_obstacle, is_plain, side_by_side
 

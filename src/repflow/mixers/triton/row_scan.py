@@ -88,7 +88,7 @@ class Sizes(NamedTuple):
         return {**shape, "EVEN": even, "FUSED": fused, "num_warps": 1, "num_stages": 1}
 
     def around(self, tokens: int) -> tuple[tuple[int, int], dict[str, Any]]:
-        """Grid and constants of the kernels around the scan, so many tokens to a program."""
+        """Grid and constants of the kernels around the scan, for a number of tokens to a program."""
         constants = {"channels": self.channels, "T": tokens, "BLOCK": TILE, "num_warps": 4}
         return (self.whole // tokens, ceil_div(self.channels, TILE)), constants
 

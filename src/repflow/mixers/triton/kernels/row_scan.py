@@ -387,15 +387,15 @@ def row_gradient_kernel(
     four = _four(t, inputs, seen, channels, EVEN, FUSED)
     for j in range(0, tokens // 4):
         t = tokens - 4 - 4 * j
-        totals, found = _turn(h0, four, p_at + t * side, totals, rate, skip, pick, side, STATE, half, DOT, FUSED)
+        totals, slopes = _turn(h0, four, p_at + t * side, totals, rate, skip, pick, side, STATE, half, DOT, FUSED)
         # behind the last turn its own once more: cheaper than a mask
         ahead = tl.maximum(t - 4, 0)
         h0 = _load(m_at + ahead // 4 * STATE * channels, seen[None, :], EVEN)
         four = _four(ahead, inputs, seen, channels, EVEN, FUSED)
-        _put_token(t + 3, found[3], outputs, seen, channels, side, STATE, EVEN, FUSED)
-        _put_token(t + 2, found[2], outputs, seen, channels, side, STATE, EVEN, FUSED)
-        _put_token(t + 1, found[1], outputs, seen, channels, side, STATE, EVEN, FUSED)
-        _put_token(t, found[0], outputs, seen, channels, side, STATE, EVEN, FUSED)
+        _put_token(t + 3, slopes[3], outputs, seen, channels, side, STATE, EVEN, FUSED)
+        _put_token(t + 2, slopes[2], outputs, seen, channels, side, STATE, EVEN, FUSED)
+        _put_token(t + 1, slopes[1], outputs, seen, channels, side, STATE, EVEN, FUSED)
+        _put_token(t, slopes[0], outputs, seen, channels, side, STATE, EVEN, FUSED)
     _put(sums + sample * STATE * channels + cell, totals[1], seen[None, :], EVEN)
     if FUSED:
         end = ends + sample * (2 * channels) + at

@@ -38,6 +38,8 @@ from repflow.tasks.pixels import PixelLayout
 IMAGE_CLASS = "ForImageClassification"
 PLAIN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 """How pixels are scaled for an image model that does not say it."""
+MOST_SIDE = 4096
+"""Pixels a side that images are enlarged to at most: a file may say anything."""
 
 
 class Classifier:
@@ -47,7 +49,8 @@ class Classifier:
         network: a stack's classifier with input channels, or an image classifier of transformers, in eval mode.
         name: short name.
         spec: what was requested.
-        pixel_range: `image_mean` and `image_std` of an image model.
+        pixel_range: `image_mean` and `image_std` of an image model, and `size`, rows and columns, where its network
+            does not say how large its images are.
 
     Attributes:
         layout: how its pixels stand in a sequence, where the network says it; row by row of pixels otherwise.
@@ -130,9 +133,9 @@ class Classifier:
             for name in ("image_mean", "image_std")
         )
         picture = (picture.expand(-1, self.colours, -1, -1) - mean) / spread
-        side = getattr(self.network.config, "image_size", None)
-        if isinstance(side, int) and tuple(picture.shape[2:]) != (side, side):
-            picture = functional.interpolate(picture, (side, side), mode="bilinear", antialias=True)
+        size = _pair(getattr(self.network.config, "image_size", None)) or self.pixel_range.get("size")
+        if size is not None and tuple(picture.shape[2:]) != size:
+            picture = functional.interpolate(picture, size, mode="bilinear", antialias=True)
         output: Tensor = self.network(pixel_values=picture.to(kind)).logits
         return output
 
@@ -209,11 +212,32 @@ def load_classifier(spec: str, *, device: Any = None, dtype: Any = DEFAULT) -> C
 
 
 def _pixel_range(folder: Path | None) -> dict[str, Any]:
-    """Mean and spread of pixels, as a folder's preprocessor_config.json has them."""
+    """Mean and spread of pixels, and their size, as a folder's preprocessor_config.json has them.
+
+    Whole images are brought to the size that would be cropped: a replaced region at an edge stays in the picture.
+    """
     file = None if folder is None else folder / "preprocessor_config.json"
     if file is None or not file.is_file():
         return {}
     data = read_json(file)
+    cropped = _pair(data.get("crop_size")) if data.get("do_center_crop") else None
+    size = cropped or (_pair(data.get("size")) if data.get("do_resize", True) else None)
+    more: dict[str, Any] = {} if size is None else {"size": size}
     if data.get("do_normalize") is False:
-        return {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
-    return {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) in (1, 3)}
+        return {"image_mean": [0.0] * 3, "image_std": [1.0] * 3} | more
+    known = {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) in (1, 3)}
+    return known | more
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """Rows and columns, in whichever of its forms transformers gives them; None where it gives none.
+
+    >>> [_pair(size) for size in (8, [8, 6], {"height": 8, "width": 6}, {"shortest_edge": 8}, None)]
+    [(8, 8), (8, 6), (8, 6), (8, 8), None]
+    """
+    if isinstance(size, dict):
+        edge = size.get("shortest_edge")
+        size = [size.get("height", edge), size.get("width", edge)]
+    pair = size if isinstance(size, list | tuple) else [size, size]
+    whole = len(pair) == 2 and all(isinstance(side, int) and 0 < side <= MOST_SIDE for side in pair)
+    return (pair[0], pair[1]) if whole else None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from transformers import ViTConfig, ViTForImageClassification
+from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
 
 from repflow.capture.influence.answer import answer_influence
@@ -244,6 +244,23 @@ def test_an_image_classifier_of_transformers(tmp_path, capfd):
     assert torch.allclose(classifier.logits(tokens, layout, (16, 16, 3)), expected, atol=1e-5)
     result = study.run(CorruptConfig(model=str(tmp_path), images="drawn:8", samples=20, regions=["windows:32"]))
     assert result["accuracy"].shape == (6, 2)
+
+
+def test_images_have_the_size_that_a_model_was_trained_on(tmp_path):
+    """A network that takes any size, whose preprocessor says which: read as pictures enlarged by hand."""
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8], "depths": [1], "layer_type": "basic"}
+    network = ResNetForImageClassification(ResNetConfig(**sizes, num_labels=10)).eval()
+    network.save_pretrained(tmp_path)
+    facts = {"do_normalize": False, "size": {"shortest_edge": 24}, "crop_size": {"height": 20, "width": 16}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(facts | {"do_center_crop": True}), encoding="utf-8")
+    tokens = torch.rand(2, 64, 3)
+    picture = tokens.view(2, 8, 8, 3).permute(0, 3, 1, 2)
+    larger = torch.nn.functional.interpolate(picture, (20, 16), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        logits = load_classifier(str(tmp_path), device="cpu").logits(tokens, PixelLayout(), (8, 8, 3))
+        assert torch.allclose(logits, network(pixel_values=larger).logits, atol=1e-5)
+        assert not torch.allclose(logits, network(pixel_values=picture).logits, atol=1e-5)
 
 
 def test_classes_are_matched_by_their_names(tmp_path):

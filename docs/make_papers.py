@@ -140,6 +140,18 @@ def laboratory(name: str, claims: list[str]) -> str:
     return f"{'; '.join(said)} ({link})" if said else f"numbers in the {link}"
 
 
+def at_lab(command: str) -> str:
+    """What a recipe of trained models said at scale lab, where a laboratory keeps it.
+
+    >>> at_lab("repflow measure")
+    ''
+    """
+    stored = json.loads((DOCS / "laboratories" / "tokens.json").read_text(encoding="utf-8")).get("recipes", {})
+    found = re.search(r"reproduce (\S+) --scale lab", command)
+    known = stored.get(f"{found[1]} lab") if found else None
+    return f"; at lab {counted([line['holds'] for line in known['lines']])}" if known and known["lines"] else ""
+
+
 def run_words(recipe: str, stored: dict[str, Any]) -> str:
     """Verdict of a recipe that was run."""
     entry = stored[recipe]
@@ -158,7 +170,7 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
         return str(sources["statements"][name])
     if kind == "lab":
         page, _, claims = name.partition(":")
-        return laboratory(page, claims.split("|") if claims else [])
+        return laboratory(page, claims.split("|") if claims else []) + at_lab(row.get("command") or "")
     if kind == "run":
         return run_words(name, sources["runs"])
     single = {"check": check, "random": random_half, "hybrids": hybrids}

@@ -31,8 +31,9 @@ from repflow.mixers.triton.row_scan import (
 
 NEVER = -1e30
 """Rate that stands for −∞, a decay of exactly 0 for every step size above 1e-28."""
-NORM_ROWS = 256
-"""Rows over which a program sums a norm's gradient, at most."""
+NORM_ROWS = 16
+"""Rows over which a program sums a norm's gradient, at most. With 256, 2 models of 64 rows of 256 tokens had 128
+programs that went over them one by one: 0.21 ms a layer on an H200, where their bytes would take 0.02."""
 
 
 class BlockWeights(NamedTuple):

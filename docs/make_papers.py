@@ -140,16 +140,17 @@ def laboratory(name: str, claims: list[str]) -> str:
     return f"{'; '.join(said)} ({link})" if said else f"numbers in the {link}"
 
 
-def at_lab(command: str) -> str:
-    """What a recipe of trained models said at scale lab, where a laboratory keeps it.
+def at_lab(item: str) -> str:
+    """What the recipes of an item of paper 3 said at scale lab, where the laboratory keeps it.
 
-    >>> at_lab("repflow measure")
+    >>> at_lab("Table 77")
     ''
     """
     stored = json.loads((DOCS / "laboratories" / "tokens.json").read_text(encoding="utf-8")).get("recipes", {})
-    found = re.search(r"reproduce (\S+) --scale lab", command)
-    known = stored.get(f"{found[1]} lab") if found else None
-    return f"; at lab {counted([line['holds'] for line in known['lines']])}" if known and known["lines"] else ""
+    kind = "fig" if item.startswith("Figure") else "table"
+    known = [stored.get(f"dynamics-{kind}{number} lab", {"lines": []}) for number in re.findall(r"\d+", item)]
+    holds = [line["holds"] for one in known for line in one["lines"]]
+    return f"; at lab {counted(holds)}" if holds else ""
 
 
 def run_words(recipe: str, stored: dict[str, Any]) -> str:
@@ -170,7 +171,7 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
         return str(sources["statements"][name])
     if kind == "lab":
         page, _, claims = name.partition(":")
-        return laboratory(page, claims.split("|") if claims else []) + at_lab(row.get("command") or "")
+        return laboratory(page, claims.split("|") if claims else []) + (at_lab(row["item"]) if page == "tokens" else "")
     if kind == "run":
         return run_words(name, sources["runs"])
     single = {"check": check, "random": random_half, "hybrids": hybrids}

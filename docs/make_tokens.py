@@ -19,6 +19,7 @@ from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
 from repflow.studies.reproduce.images import RECIPES as SORTED_IMAGES
+from repflow.studies.reproduce.tokens import LANGUAGE
 from repflow.studies.reproduce.tokens import RECIPES as TRAINED
 from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
 from tools.tokens.run import PARTS as STUDIED
@@ -30,6 +31,8 @@ NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "tokens.json").rea
 TIMED: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "sorting_gpu.json").read_text(encoding="utf-8"))
 """Of `benchmarks/sorting.py --device cuda --layers 12 --width 640 --rows 128`."""
 NOTHING = "Not run yet."
+GREATEST = max(float(rate) for rate in LANGUAGE["lab"]["rates"])
+"""Rate of recipes at lab."""
 WORDS = {
     "scenarios": "eigenvalues at equal scale",
     "mamba": "orders of tokens, Mamba",
@@ -375,13 +378,28 @@ def recipes() -> str:
         ran = f"{lab['models']} models, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
         said = _counted(lab["lines"]) if lab else "–"
         tried = f"{paper['steps']} steps of {paper['models']} models, {paper['device']}" if paper else NOT_RUN
-        rows.append([f"`{name}`", ran, said, tried])
-    return table(["recipe", "at lab", "statements at lab", "at paper, a try"], rows)
+        run = f"`{lab['run'].rpartition('/')[2]}`" if lab else "–"
+        rows.append([f"`{name}`", ran, run, said, tried])
+    return table(["recipe", "at lab", "run", "statements at lab", "at paper, a try"], rows)
 
 
 def _counted(lines: list[dict[str, Any]]) -> str:
     sides = [line["holds"] for line in lines]
     return f"{sides.count(True)} hold, {sides.count(False)} do not hold, {sides.count(None)} open"
+
+
+def recipe_rates() -> str:
+    """At which rate rows of the recipes at lab were best, and what diverged."""
+    words = []
+    runs = {known["run"]: known for name, known in NUMBERS.get("recipes", {}).items() if name.endswith(" lab")}
+    for run, known in runs.items():
+        rates = list(known["best_rates"].values())
+        most = max(rates, default=0.0)
+        if rates:
+            shown = f"{rates.count(most)} of {len(rates)} rows of `{run.rpartition('/')[2]}` were best at {most:g}"
+            words.append(f"{shown}, the greatest of the sweep" if most == GREATEST else shown)
+        words += known["diverged"]
+    return "; ".join(words) or NOT_RUN
 
 
 def recipe_lines() -> str:
@@ -426,6 +444,7 @@ PARTS = {
     "cost": cost,
     "commands": commands,
     "recipes": recipes,
+    "recipe_rates": recipe_rates,
     "recipe_lines": recipe_lines,
 }
 

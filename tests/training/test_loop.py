@@ -192,11 +192,24 @@ class Silent(Again):
         return type("Graph", (), {"replay": lambda _: None})()
 
 
-def test_a_replayed_step_of_a_stack_asks_for_padding_on_the_right():
+class Inside(torch.nn.Module):
+    """A module around a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.model(input_ids, attention_mask=attention_mask)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_replayed_step_of_a_stack_asks_for_padding_on_the_right(wrapped):
     from repflow.models.stack.config import StackConfig
     from repflow.models.stack.network import StackForSequenceClassification
 
     model = StackForSequenceClassification(StackConfig(vocab_size=9, hidden_size=8, mixers=["mamba"], num_labels=2))
+    model = Inside(model) if wrapped else model
     stepper = Stepper(model.train(), CrossEntropy(), config(steps=30), CPU, recorder=Silent())
     inputs, mask = torch.ones(2, 4, dtype=torch.long), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     good = Batch(inputs, targets=torch.tensor([0, 1]), mask=mask)

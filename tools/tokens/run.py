@@ -222,6 +222,15 @@ def reviews(run: Path | None) -> dict[str, Any]:
     return {"reviews": {**facts, "said": said, "cells": cells}}
 
 
+def _best_rates(grid: Any) -> dict[str, float]:
+    """The rate of every row of a grid of language models; none of others."""
+    from repflow.studies.architecture.fit import best_cells
+
+    if "perplexity" not in grid:
+        return {}
+    return {grid.provenance["cells"][at]["row"]: grid.provenance["cells"][at]["rate"] for at in best_cells(grid)}
+
+
 def recipes(runs: Path | None) -> dict[str, Any]:
     """What `repflow reproduce dynamics-...` says of stored comparisons, by recipe and scale."""
     from repflow.store import load_result
@@ -239,6 +248,9 @@ def recipes(runs: Path | None) -> dict[str, Any]:
             "steps": grid.config["steps"],
             "tried": bool(result.config["try_steps"]),
             "device": grid.provenance["device_name"],
+            "run": result.provenance["runs"]["models"],
+            "best_rates": _best_rates(grid),
+            "diverged": [finding.message for finding in grid.findings if finding.code == "diverged"],
             "lines": [{key: line[key] for key in kept} for line in judged],
         }
     return {"recipes": known}

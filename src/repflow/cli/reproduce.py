@@ -187,9 +187,9 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
     from repflow.studies.engine.cost import amount_words, pass_words
 
     least = "at least " if cost.unknown else ""
-    fast = cost.rate >= 1e12  # what small models do is bound by launches
-    speed = f"{cost.rate / 1e12:.0f} TFLOP/s" if fast else f"{cost.rate / 1e9:.3g} GFLOP/s"
-    hours = f"{_hours(cost.pass_hours)} at {speed}"
+    # what small models take is bound by launches and their start, not by operations
+    speed = f" at {cost.rate / 1e12:.0f} TFLOP/s" if cost.rate >= 1e12 else ""
+    hours = f"{_hours(cost.pass_hours)}{speed}"
     if cost.gpu_hours > cost.pass_hours:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [

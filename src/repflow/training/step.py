@@ -77,6 +77,7 @@ class Stepper:
         if half:
             require_dtype(torch.bfloat16, self.device)
         self._half = half
+        self._causal = any(isinstance(part, StackPreTrainedModel) for part in self.network.modules())
         # a recorded step may choose other kernels than a launched one (attention in bfloat16 does), and a resumed
         # training launches a few steps that the uninterrupted one replayed: their bits would differ
         if self.recorder is None and self.config.graph and not self.config.deterministic and self.device.type == "cuda":
@@ -92,7 +93,7 @@ class Stepper:
         slot = self._filled(batch)
         set_rate(self.optimiser, self.config.rate(number))
         if slot.graph is not None:
-            if isinstance(self.network, StackPreTrainedModel):
+            if self._causal:
                 check_right_padding(batch.mask)
             slot.graph.replay()
         elif slot.tried or self.recorder is None or len(self._slots) > GRAPHS:

@@ -116,11 +116,11 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     def pass_seconds(self, config: ArchitectureConfig, size: Size, rate: float) -> float:
         """By the rates of small models; large ones by their operations, and are not built for it."""
-        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE
+        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE, START
 
         if (size.parameters or 0) < LARGE:
             return super().pass_seconds(config, size, rate)
-        return self.flops(config, size) / min(rate, LARGE_RATE)
+        return START * len(config.grid()) + self.flops(config, size) / min(rate, LARGE_RATE)
 
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
         """A stack of the row with a tied head."""

@@ -92,11 +92,11 @@ class Classify(Laboratory[ClassifyConfig]):
 
     def pass_seconds(self, config: ClassifyConfig, size: Size, rate: float) -> float:
         """By the rates of small models; large ones by their operations, and are not built for it."""
-        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE
+        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE, START
 
         if (size.parameters or 0) < LARGE:
             return super().pass_seconds(config, size, rate)
-        return self.flops(config, size) / min(rate, LARGE_RATE)
+        return START * len(config.grid()) + self.flops(config, size) / min(rate, LARGE_RATE)
 
     def source(self, cell: ClassifyCell, config: ClassifyConfig, device: torch.device) -> BatchSource:
         """Texts of all folds but the cell's, each epoch in an order of its own."""

@@ -180,9 +180,9 @@ def check_options(recipe: Recipe, config: ReproduceConfig) -> None:
         value = getattr(config, entry.name)
         if entry.name in recipe.takes or value == getattr(plain, entry.name):
             continue
-        flag = FLAGS.get(entry.name, f"--{entry.name.replace('_', '-')}")
+        flag = _flag(entry.name)
         got = ", ".join(map(str, value)) if isinstance(value, list) else f"{value}"
-        what = f"leave {flag} out" + ("" if recipe.roles else f": it is {recipe.work}")
+        what = f"leave {flag} out" + ("" if recipe.roles else f": it is {recipe.work}, and {_taken(recipe)}")
         raise InputError(teach(f"{config.recipe} without {flag}", got, what))
     scales = recipe.row.scales
     if scales and config.scale not in scales:
@@ -192,6 +192,16 @@ def check_options(recipe: Recipe, config: ReproduceConfig) -> None:
         number = getattr(config, name)
         if number is not None and number < least:
             raise InputError(teach(f"--{name.replace('_', '-')} of at least {least}", f"{number}", "or leave it out"))
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _taken(recipe: Recipe) -> str:
+    """Options of a recipe."""
+    flags = [_flag(name) for name in recipe.takes if name != "recipe"]
+    return f"takes {', '.join(flags)}" if flags else "takes no option"
 
 
 def short_hash(request: Any) -> str:

@@ -174,13 +174,20 @@ def tried(chosen: Mapping[str, Any], steps: int, tokens: int) -> dict[str, Any]:
     return {"steps": steps, "batch": batch // parts, "seeds": chosen["seeds"][:1]}
 
 
-def values_of(result: Result, name: str = "perplexity", place: int | None = 0, *, log: bool = True) -> RowValues:
-    """A number by row and seed, every row at its best rate."""
+def values_of(
+    result: Result,
+    name: str = "perplexity",
+    place: int | None = 0,
+    *,
+    log: bool = True,
+    chosen: Sequence[int] | None = None,
+) -> RowValues:
+    """A number by row and seed, every row at its best rate, or of the cells that are chosen."""
     import numpy as np
 
     from repflow.studies.architecture.fit import best_cells
 
-    chosen = best_cells(result)
+    chosen = best_cells(result) if chosen is None else list(chosen)
     cells = [result.provenance["cells"][at] for at in chosen]
     values = result[name][chosen] if place is None else result[name][chosen][:, place]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -264,40 +271,59 @@ def _norms(rows: Mapping[str, str], *, normed: bool) -> Iterator[Statement]:
     """Figures 7 and 8: token norms behind the last block over those of the embedding."""
     source = "Figure 8" if normed else "Figure 7"
     said = "“not necessarily” to 0" if normed else "goes to 0"
-    reader = partial(_last_norm, row=rows["negative"], grows=normed)
+    reader = partial(_last_norm, row=rows["negative"], grows=normed, rows=tuple(rows.values()))
     does = "with norms: tokens do not shrink" if normed else "without norms: tokens shrink"
     what = f"negative eigenvalues {does}"
     yield Statement(what, said, source, (KEY,), reader)
     if not normed:
         for kind in ("mixed", "positive"):
-            reader = partial(_last_norm, row=rows[kind], grows=True)
+            reader = partial(_last_norm, row=rows[kind], grows=True, rows=tuple(rows.values()))
             yield Statement(f"{kind} eigenvalues without norms: tokens grow", "diverges", source, (KEY,), reader)
 
 
-def course_of(result: Result, row: str) -> np.ndarray | None:
-    """Mean token norm behind every block (state,), mean of logarithms over seeds; None where all diverged."""
+def alike(result: Result, rows: Sequence[str]) -> list[int]:
+    """Cells of some rows at one rate, the best at which none of them diverged: norms depend on it.
+
+    Each row at its own best rate, where there is no such one.
+    """
     import numpy as np
 
     from repflow.studies.architecture.fit import best_cells
 
-    mine = [at for at in best_cells(result) if result.provenance["cells"][at]["row"] == row]
+    cells, loss = result.provenance["cells"], np.log(result["perplexity"][:, 0])
+    rates = sorted({cell["rate"] for cell in cells})
+    by = {rate: [at for at, cell in enumerate(cells) if cell["rate"] == rate and cell["row"] in rows] for rate in rates}
+    whole = {rate: float(loss[mine].mean()) for rate, mine in by.items() if np.isfinite(loss[mine]).all()}
+    if whole:
+        return by[min(whole, key=lambda rate: whole[rate])]
+    return [at for at in best_cells(result) if cells[at]["row"] in rows]
+
+
+def course_of(result: Result, row: str, rows: Sequence[str]) -> np.ndarray | None:
+    """Mean token norm behind every block (state,), mean of logarithms over seeds; None where all diverged."""
+    import numpy as np
+
+    mine = [at for at in alike(result, rows) if result.provenance["cells"][at]["row"] == row]
     norms = result["token_norm"][mine]
     norms = norms[np.isfinite(norms).all(1)]
     return np.exp(np.log(norms).mean(0)) if len(norms) else None
 
 
-def _last_norm(result: Result, row: str, grows: bool) -> Reading:
-    last, first = (values_of(result, "token_norm", place) for place in (-1, 0))
+def _last_norm(result: Result, row: str, grows: bool, rows: Sequence[str]) -> Reading:
+    chosen = alike(result, rows)
+    last, first = (values_of(result, "token_norm", place, chosen=chosen) for place in (-1, 0))
     apart = last.less(row, row, first)
-    text = f"ln of the last norm over the first {apart.nats().replace(' nats', '')}; {_rate(result, row)}"
+    rate = next(result.provenance["cells"][at]["rate"] for at in chosen if result.provenance["cells"][at]["row"] == row)
+    words = apart.nats().replace(" nats", "")
+    text = f"ln of the last norm over the first {words}, at rate {rate:g}; {_rate(result, row, rows)}"
     return Reading(text, apart.above if grows else apart.below)
 
 
-def _rate(result: Result, row: str) -> str:
+def _rate(result: Result, row: str, rows: Sequence[str]) -> str:
     """Which of the theory's rates a row follows."""
     from repflow.dynamics.rates import REGIMES, fit_rates
 
-    norms = course_of(result, row)
+    norms = course_of(result, row, rows)
     if norms is None:
         return "diverged"
     fit = fit_rates(norms)
@@ -361,10 +387,15 @@ def _cost(result: Result, models: Mapping[str, Any]) -> Iterator[tuple[str, str,
 
 
 def _norm_table(result: Result, rows: Mapping[str, str], source: str) -> Iterator[tuple[str, str, str]]:
+    every = tuple(rows.values())
     for kind, row in rows.items():
-        norms = course_of(result, row)
+        norms = course_of(result, row, every)
         shown = "diverged" if norms is None else ", ".join(f"{value:.3g}" for value in norms)
-        yield f"{kind}: mean token norm behind every block", f"a curve ({source})", f"{shown}; {_rate(result, row)}"
+        yield (
+            f"{kind}: mean token norm behind every block",
+            f"a curve ({source})",
+            f"{shown}; {_rate(result, row, every)}",
+        )
 
 
 def _way_table(result: Result) -> Iterator[tuple[str, str, str]]:
@@ -394,6 +425,7 @@ def _accuracies(result: Result) -> Iterator[tuple[str, str, str]]:
 NOTE = (
     "trained on the text that is passed (the paper: WikiText-103), each row at its best rate, differences within a seed"
 )
+NORMS = "trained on the text that is passed (the paper: WikiText-103), all rows at one rate"
 SIGNS = f"the public code adds 0.7 to sizes of positive and negative eigenvalues, none to mixed ones; {NOTE}"
 SORTED = f"`leaky` lines are of models that read their future, `causal` ones of models that predict; {NOTE}"
 SPOKEN9 = {kind: f"{mean} ± {spread}" for kind, (mean, spread) in TABLE9.items()}
@@ -431,14 +463,14 @@ RECIPES = {
     ),
     "dynamics-fig7": Trained(
         name="dynamics-fig7",
-        note=f"no norms at all, the last one neither; {NOTE}",
+        note=f"no norms at all, the last one neither; {NORMS}",
         grid="norms",
         said=partial(_norms, NORMLESS, normed=False),
         beside=partial(_norm_table, rows=NORMLESS, source="Figure 7"),
     ),
     "dynamics-fig8": Trained(
         name="dynamics-fig8",
-        note=f"RMS norms, which Mamba has in place of the LayerNorm that the paper names; {NOTE}",
+        note=f"RMS norms, which Mamba has in place of the LayerNorm that the paper names; {NORMS}",
         grid="norms",
         said=partial(_norms, NORMED, normed=True),
         beside=partial(_norm_table, rows=NORMED, source="Figure 8"),

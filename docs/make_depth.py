@@ -122,6 +122,22 @@ def values(numbers: Mapping[str, Any] = NUMBERS) -> str:
     return table(heads, rows) if rows else NOTHING
 
 
+def fit_table(name: str) -> str:
+    """What each factor of a finished phase does to every outcome, with 95 % intervals; why where nothing is fitted."""
+    fits = NUMBERS.get(name, {}).get("fits", {})
+    factors = list(dict.fromkeys(factor for fit in fits.values() for factor in fit.get("effects", {})))
+    rows = []
+    for fit in fits.values():
+        known = fit.get("effects", {})
+        shown = [_effect(known[factor]) if factor in known else "" for factor in factors]
+        rows.append([fit["of"], str(fit["models"]), *shown, fit.get("reason", "")])
+    return table(["outcome", "models", *factors, ""], rows) if rows else NOTHING
+
+
+def _effect(effect: Mapping[str, float]) -> str:
+    return f"{effect['mean']:+.3g}{bracketed(effect['low'], effect['high'], '+.3g')}"
+
+
 def rates() -> str:
     """What was screened: loss at the end of training, text and recall alike."""
     rows = []
@@ -216,6 +232,7 @@ PARTS = {
     "phases": phases,
     "values": values,
     "rates": rates,
+    "fits": lambda: fit_table("depth-seeds"),
     "commands": commands,
     "open": lambda: open_list("depth"),
 }

@@ -20,6 +20,7 @@ from docs.make_depth import (
     NUMBERS,
     claim_table,
     command_list,
+    fit_table,
     means,
     open_list,
     phase_table,
@@ -94,6 +95,14 @@ def norm_values() -> str:
     return table(["row", "seeds", "that recall", *(NUMBER_FORMS[name][0] for name in names)], rows)
 
 
+def unprobed() -> list[str]:
+    """Says how many models of the last phase of norms are not probed, where some are not."""
+    cells = NUMBERS.get(NORM_STUDY, {"cells": []})["cells"]
+    left = sum("probe_last" not in cell for cell in cells if cell.get("loss") is not None)
+    words = "not run" if left == len(cells) else f"{left} of {len(cells)} models are not probed"
+    return [f"- `probes`: {words}."] if left or not cells else []
+
+
 PARTS = {
     "norms": lambda: claim_table(NORM_CLAIMS),
     "norm_phases": lambda: phase_table("norms"),
@@ -101,7 +110,7 @@ PARTS = {
     "state": lambda: state_of("remedies"),
     "hybrid_state": lambda: state_of("hybrids"),
     "training": lambda: training_of(CORE),
-    "open": lambda: "\n".join(open_list(study) for study in ("remedies", "hybrids", "norms")),
+    "open": lambda: "\n".join([*(open_list(study) for study in ("remedies", "hybrids", "norms")), *unprobed()]),
     "sizes": sizes,
     "primary": lambda: claim_table(PRIMARY),
     "secondary": lambda: claim_table(SECONDARY),
@@ -111,6 +120,7 @@ PARTS = {
     "hybrid_phases": lambda: phase_table("hybrids"),
     "strengths": strengths,
     "values": values,
+    "fits": lambda: fit_table("hybrids-screen"),
     "commands": lambda: command_list(["remedies", "hybrids", "norms"]),
 }
 

@@ -350,13 +350,25 @@ def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, t
     prepared, options = small
     monkeypatch.setattr(plan, "REMEDIES", {"diversity": ("+diversity@0.1",), "poles": ("+poles",)})
     call(*prepared)
+    call("plan", *options, "--out", tmp_path / "runs")  # before anything is chosen
+    costs = dict(re.findall(r"(.+): (\d+) models, .+, about \d+ s of one H200", capsys.readouterr().out))
+    assert list(costs)[:3] == ["screen --study depth", "seeds --study depth", "rates --study remedies"]
     for phase in ("rates", "screen", "seeds"):
         call(phase, "--study", "remedies", *options, "--out", tmp_path / "runs")
+        assert len(run.tested(tmp_path / "runs", f"remedies-{phase}")) == int(costs[f"{phase} --study remedies"])
     assert "remedies-seeds is done" in capsys.readouterr().out
+    call("plan", *options, "--out", tmp_path / "runs")
+    assert "remedies" not in capsys.readouterr().out
     rows = [cell["row"] for cell in run.tested(tmp_path / "runs", "remedies-seeds")]
     assert rows == ["mamba2", "mamba2+diversity@0.1", "mamba2+poles", "transformer", "transformer+diversity@0.1"]
     with pytest.raises(SystemExit, match="has the phases screen, seeds, not rates"):
         call("rates", "--study", "depth", *options)
+    for name, phase in run.table(tmp_path / "runs").items():
+        monkeypatch.setitem(make_depth.NUMBERS, name, phase)
+    fits = make_depth.fit_table("remedies-seeds")
+    assert "| outcome | models | attention in all layers | +diversity@0.1 | +poles |  |" in fits
+    assert "| ln Sm | 5 | " in fits
+    assert make_depth.fit_table("hybrids-screen") == "Not run yet."
 
 
 def test_models_without_norms_are_kept_probed_and_gathered(small, monkeypatch, tmp_path, capsys):
@@ -382,7 +394,7 @@ def test_models_without_norms_are_kept_probed_and_gathered(small, monkeypatch, t
         call("probes", "--out", out, "--device", "cpu")
 
 
-def test_norms_are_judged_by_similarity_and_probes():
+def test_norms_are_judged_by_similarity_and_probes(monkeypatch):
     rng, cells = np.random.default_rng(0), []
     for base in plan.BASES:
         for word in plan.NORMS:
@@ -396,5 +408,9 @@ def test_norms_are_judged_by_similarity_and_probes():
     assert len(said) == 12
     assert said["Mamba-2 without norms, trained again: the last tokens are less alike."] == "holds"
     assert said["Transformer without norms, trained again: probes find less at the last state."] == "does not hold"
+    monkeypatch.setitem(
+        make_depth.NUMBERS, "norms-seeds", {"cells": [model("mamba2", 12, 256, 1, loss=2, recall=1), *cells]}
+    )
+    assert make_remedies.unprobed() == ["- `probes`: 1 of 25 models are not probed."]
     unread = Study([{**cell, "probe_last": None} for cell in cells])
     assert remedies.NORM_CLAIMS[1].verdict(unread) == ("open", "diverged or not trained (open)")

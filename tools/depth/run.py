@@ -1,5 +1,6 @@
 """Depth, remedies and hybrids (docs/laboratories/depth.md and remedies.md), in parts that can be carried.
 
+    python -m tools.depth.run plan                                                        what every phase costs
     python -m tools.depth.run prepare --corpus TRAIN --held-out TEXT --text runs/depth-text     where the texts are
     python -m tools.depth.run screen --study depth    --out runs/depth [--seconds 540]    two rates of every depth
     python -m tools.depth.run seeds  --study depth    --out runs/depth [--seconds 540]    two new seeds
@@ -39,7 +40,7 @@ PHASES = ("rates", "screen", "seeds")
 PROBED = "norms"
 """Study whose models are kept and probed."""
 STEPS, BATCH_TOKENS, SCREENED = 2400, 16384, 3
-"""Steps of the last phase, tokens of a step, and by what the steps of all others are divided."""
+"""Steps of the last phase and of hybrids, tokens of a step, and by what the steps of all others are divided."""
 NUMBERS = ("half_reach", "kappa", "smoothness", "stability", "parameters", "own_width", "diverged_at", "loss_drop")
 SETTINGS = (
     "steps",
@@ -56,22 +57,31 @@ SETTINGS = (
 
 
 def config_of(plan: Plan, phase: str, options: argparse.Namespace) -> ArchitectureConfig:
-    """The request of a phase."""
-    earlier = {name: tested(options.out, name) for name in plan.needs(phase)}
-    missing = [name for name in earlier if not (options.out / name / "result.json").exists()]
-    if missing:
+    """The request of a phase; what it costs can be asked before the phases that it decides by are run."""
+    missing = [name for name in plan.needs(phase) if not (options.out / name / "result.json").exists()]
+    if missing and not options.dry_run:
         raise SystemExit(f"run {missing[0]} first")
+    earlier = {name: assumed(name) if name in missing else tested(options.out, name) for name in plan.needs(phase)}
     settings = plan.settings
-    steps = options.steps if phase == "seeds" else max(1, options.steps // SCREENED)
+    last = phase == "seeds" or plan.study == "hybrids"  # all hybrids are judged, not only those that are chosen
+    steps = options.steps if last else max(1, options.steps // SCREENED)
     more: dict[str, Any] = {"text": [str(options.text)], "seconds": options.seconds, "device": options.device}
     more |= {"recall_share": 0.5, "recall_ids": options.recall_ids, "recall_rows": options.recall_rows}
     more["recall_pairs"] = options.recall_pairs.split(",")
     more |= {"match_row": settings.match[0], "match_layers": settings.match[1], "head_dim": options.head_dim}
     more |= {"readings": 0, "warmup": 0.1, "checkpoint": 200, "heads": options.heads, "together": 16}
-    more |= {"flow_samples": 0 if phase != "seeds" else options.flow_samples}
+    more |= {"flow_samples": options.flow_samples if last else 0}
     more |= {"keep_models": plan.study == PROBED and phase == "seeds"}
     batch = max(1, options.batch_tokens // max(settings.windows))
     return ArchitectureConfig(cells=plan.cells(phase, earlier), steps=steps, batch=batch, **more)
+
+
+def assumed(name: str) -> list[dict[str, Any]]:
+    """Models of a phase as if all had ended alike, by which the cost of later ones can be said before it is run."""
+    plan, phase = next((plan, own) for plan in PLANS.values() for own in plan.phases if plan.name(own) == name)
+    alike = {"last_loss": 0.0, "loss": 0.0, "validation_loss": 0.0, "recall": [0.0]}
+    words = plan.cells(phase, {before: assumed(before) for before in plan.needs(phase)})
+    return [{**ArchitectureCell.parse(word).values(), **alike} for word in words]
 
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
@@ -113,8 +123,18 @@ def table(out: Path) -> dict[str, Any]:
                 known = json.loads(facts.read_text(encoding="utf-8"))
                 done = (out / name / "result.json").exists()
                 cells = [cell | read_probes(out, name, cell["cell"]) for cell in tested(out, name)]
-                numbers[name] = {"finished": done, **known, "cells": cells}
+                fits = {"fits": fitted(out / name)} if done else {}
+                numbers[name] = {"finished": done, **known, **fits, "cells": cells}
     return numbers
+
+
+def fitted(run: Path) -> dict[str, Any]:
+    """What each factor of a finished run does, as `repflow architecture` fitted it, rounded."""
+    fits = json.loads((run / "result.json").read_text(encoding="utf-8"))["provenance"][STUDY.name]["fits"]
+    for fit in fits.values():
+        for effect in fit.get("effects", {}).values():
+            effect |= {side: _plain(effect[side]) for side in ("mean", "low", "high")}
+    return dict(fits)
 
 
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:
@@ -161,6 +181,19 @@ def train(options: argparse.Namespace) -> None:
     run_phase(STUDY, config, name, options, show)
 
 
+def costs(options: argparse.Namespace) -> None:
+    """Say what every phase that is not finished takes, its trainings one after another."""
+    from repflow.studies.laboratory.cost import cost_words, gpu_seconds
+
+    options.dry_run = True
+    for word, plan in PLANS.items():
+        for phase in plan.phases:
+            if not (options.out / plan.name(phase) / "result.json").exists():
+                config = config_of(plan, phase, options)
+                seconds = f"about {gpu_seconds(STUDY, config):.0f} s of one H200"
+                print(f"{phase} --study {word}: {cost_words(STUDY, config)}, {seconds}", flush=True)
+
+
 def prepare(options: argparse.Namespace) -> None:
     """Token ids of the texts in a folder: to train, to test, and to choose strengths on."""
     from repflow.tasks.documents import read_documents
@@ -179,7 +212,7 @@ def prepare(options: argparse.Namespace) -> None:
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=("prepare", *PHASES, "probes", "table"))
+    parser.add_argument("phase", choices=("plan", "prepare", *PHASES, "probes", "table"))
     parser.add_argument("--study", choices=list(PLANS), default="depth")
     parser.add_argument("--out", type=Path, default=Path("runs/depth"))
     parser.add_argument("--text", type=Path, default=Path("runs/depth-text"), help="folder that prepare wrote")
@@ -188,7 +221,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--most-tokens", type=int, help="of the text to train on, for prepare")
     carry_options(parser)
     parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of the phase seeds; others have 1/{SCREENED}")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"of the phase seeds and of hybrids; others have 1/{SCREENED}"
+    )
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS)
     parser.add_argument("--recall-ids", type=int, default=IDS)
     parser.add_argument("--recall-pairs", default=",".join(map(str, PAIRS)))
@@ -204,8 +239,8 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Run a phase, or gather all of them."""
     options = parsed()
-    if options.phase == "prepare":
-        prepare(options)
+    if options.phase in ("plan", "prepare"):
+        {"plan": costs, "prepare": prepare}[options.phase](options)
         return
     phase_or_table(options, train, table)
 

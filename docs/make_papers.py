@@ -172,6 +172,9 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
     if kind == "lab":
         page, _, claims = name.partition(":")
         return laboratory(page, claims.split("|") if claims else []) + (at_lab(row["item"]) if page == "tokens" else "")
+    if kind == "recipe":
+        known = at_lab(row["item"]).removeprefix("; ") or "not run yet at this scale: it needs a GPU"
+        return f"{known}; {name}"
     if kind == "run":
         return run_words(name, sources["runs"])
     single = {"check": check, "random": random_half, "hybrids": hybrids}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6
 from repflow.studies.reproduce.images import RECIPES as SORTED_IMAGES
 from repflow.studies.reproduce.tokens import LANGUAGE
 from repflow.studies.reproduce.tokens import RECIPES as TRAINED
-from tools.tokens.claims import CLAIMS, NOT_RUN, Study, course, read_study
+from tools.tokens.claims import CLAIMS, NOT_RUN, Claim, Study, course, read_study
 from tools.tokens.run import PARTS as STUDIED
 from tools.tokens.run import score, screened_row
 
@@ -33,6 +34,7 @@ TIMED: dict[str, Any] = json.loads((DOCS.parent / "benchmarks" / "sorting_gpu.js
 NOTHING = "Not run yet."
 GREATEST = max(float(rate) for rate in LANGUAGE["lab"]["rates"])
 """Rate of recipes at lab."""
+SHORTER = " in the study; shorter trainings are below"
 WORDS = {
     "scenarios": "eigenvalues at equal scale",
     "mamba": "orders of tokens, Mamba",
@@ -179,8 +181,31 @@ def claims(core: bool) -> str:
     for claim in CLAIMS:
         if claim.core == core:
             word, numbers = claim.verdict(study)
+            numbers += SHORTER if numbers == NOT_RUN and any(claim is other for other, *_ in shorter()) else ""
             rows.append([claim.text, claim.control, f"**{word}**", numbers])
     return table(["claim", "decided by", "verdict", "numbers"], rows)
+
+
+def shorter() -> Iterator[tuple[Claim, str, str, dict[str, Any]]]:
+    """Claims that the study has no models for and a recipe at lab has: verdict and numbers by its shorter trainings."""
+    study = read_study(NUMBERS)
+    runs = {known["run"]: known for name, known in NUMBERS.get("recipes", {}).items() if name.endswith(" lab")}
+    for claim in CLAIMS:
+        if claim.verdict(study)[1] == NOT_RUN:
+            for known in runs.values():
+                word, numbers = claim.verdict(Study(known["models_at_best_rates"]))
+                if numbers != NOT_RUN:
+                    yield claim, word, numbers, known
+
+
+def shorter_claims() -> str:
+    """Such claims as a table."""
+    rows = []
+    for claim, word, numbers, known in shorter():
+        one = known["models_at_best_rates"][0]
+        size = f"{one['layers']} layers of width {one['width']}, {known['steps']:,} steps"
+        rows.append([claim.text, f"`{known['run'].rpartition('/')[2]}`", size, f"**{word}**", numbers])
+    return table(["claim", "run", "models", "verdict there", "numbers"], rows) if rows else NOTHING
 
 
 def perplexity() -> str:
@@ -375,12 +400,17 @@ def recipes() -> str:
     rows = []
     for name in (*TRAINED, *SORTED_IMAGES):
         lab, paper = known.get(f"{name} lab"), known.get(f"{name} paper")
-        ran = f"{lab['models']} models, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
+        ran = f"{lab['models']} models{_size(lab)}, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
         said = _counted(lab["lines"]) if lab else "–"
         tried = f"{paper['steps']} steps of {paper['models']} models, {paper['device']}" if paper else NOT_RUN
         run = f"`{lab['run'].rpartition('/')[2]}`" if lab else "–"
         rows.append([f"`{name}`", ran, run, said, tried])
     return table(["recipe", "at lab", "run", "statements at lab", "at paper, a try"], rows)
+
+
+def _size(known: dict[str, Any]) -> str:
+    sizes = {f" of {cell['layers']} × {cell['width']}" for cell in known["models_at_best_rates"]}
+    return sizes.pop() if len(sizes) == 1 else ""
 
 
 def _counted(lines: list[dict[str, Any]]) -> str:
@@ -393,7 +423,7 @@ def recipe_rates() -> str:
     words = []
     runs = {known["run"]: known for name, known in NUMBERS.get("recipes", {}).items() if name.endswith(" lab")}
     for run, known in runs.items():
-        rates = list(known["best_rates"].values())
+        rates = list({cell["row"]: cell["rate"] for cell in known["models_at_best_rates"]}.values())
         most = max(rates, default=0.0)
         if rates:
             shown = f"{rates.count(most)} of {len(rates)} rows of `{run.rpartition('/')[2]}` were best at {most:g}"
@@ -403,13 +433,21 @@ def recipe_rates() -> str:
 
 
 def recipe_lines() -> str:
-    """Statements of the recipes at lab that their numbers decide."""
-    words = {True: HOLDS, False: DOES_NOT}
+    """Statements of the recipes at lab; those of two recipes on one run that read the same numbers stand once."""
+    words = {True: HOLDS, False: DOES_NOT, None: OPEN}
+    merged: dict[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {}
+    for name, known in NUMBERS.get("recipes", {}).items():
+        for line in known["lines"] if name.endswith(" lab") else ():
+            merged.setdefault((line["what"], line["ours"]), []).append((name.removesuffix(" lab"), line))
     rows = [
-        [f"`{name.removesuffix(' lab')}`", line["what"], line["stated"], f"**{words[line['holds']]}**", line["ours"]]
-        for name, known in NUMBERS.get("recipes", {}).items()
-        for line in known["lines"]
-        if name.endswith(" lab") and line["holds"] is not None
+        [
+            ", ".join(f"`{name}`" for name, _ in own),
+            what,
+            "; ".join(dict.fromkeys(line["stated"] for _, line in own)),
+            f"**{words[own[0][1]['holds']]}**",
+            ours,
+        ]
+        for (what, ours), own in merged.items()
     ]
     return table(["recipe", "statement", "printed", "verdict at lab", "numbers"], rows) if rows else NOTHING
 
@@ -433,6 +471,7 @@ PARTS = {
     "status": status,
     "core_claims": lambda: claims(True),
     "more_claims": lambda: claims(False),
+    "shorter_claims": shorter_claims,
     "perplexity": perplexity,
     "gains": gains,
     "leak": leak,

@@ -145,6 +145,36 @@ def test_the_page_of_models_that_diverged_are_missing_or_had_fewer_steps(monkeyp
     )
 
 
+def recipe(row_gains, *, steps=600):
+    """A recipe at lab whose rows have known losses, three seeds each."""
+    one = {"layers": 2, "width": 64, "length": 256, "rate": 0.01, "steps": steps}
+    cells = [
+        {**one, "row": row, "seed": seed, "perplexity": [float(np.exp(3 + 0.1 * seed + gain + 0.001 * (seed == at)))]}
+        for at, (row, gain) in enumerate(row_gains.items())
+        for seed in range(3)
+    ]
+    facts = {"models": 2 * len(cells), "steps": steps, "tried": False, "device": "H200", "diverged": [], "lines": []}
+    return {**facts, "run": "dynamics-lab/orders-1", "models_at_best_rates": cells}
+
+
+def test_what_a_recipe_shows_of_a_claim_that_the_study_lacks_stands_apart(monkeypatch):
+    gains = {"h3": 0.0, "h3+chunks": -0.1, "h3+chunks+identity": 0.0, "h3+chunks+random": 0.05, "mamba": 0.0}
+    gains["mamba+chunks"] = 0.3  # the study has these rows: what it says is not said again
+    phases = {name: phase for name, phase in stored().items() if not name.startswith("h3")}
+    phases["recipes"] = {"dynamics-table6 lab": recipe(gains), "dynamics-table6 paper": recipe(gains, steps=20)}
+    text = page_of(phases, monkeypatch)
+    control = "tokens as they come, the same chunks in their own order, and in a fixed random order"
+    shown = f"| Causal sorting helps H3. | {control} | **open** | not run in the study; shorter trainings are below |"
+    assert shown in text
+    (line,) = [line for line in text.splitlines() if "2 layers of width 64, 600 steps" in line]
+    assert line.startswith("| Causal sorting helps H3. | `orders-1` |")
+    assert "| **holds** | h3+chunks against h3: perplexity -9.5 %" in line
+    phases["recipes"]["dynamics-table6 lab"] = recipe({row: -gain for row, gain in gains.items()})
+    assert "| **does not hold** | h3+chunks against h3: perplexity +10.5 %" in page_of(phases, monkeypatch)
+    del phases["recipes"]
+    assert "shorter trainings are below" not in page_of(phases, monkeypatch)
+
+
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     text_data("english", share=0.2).save(tmp_path / "text")

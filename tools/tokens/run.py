@@ -222,13 +222,18 @@ def reviews(run: Path | None) -> dict[str, Any]:
     return {"reviews": {**facts, "said": said, "cells": cells}}
 
 
-def _best_rates(grid: Any) -> dict[str, float]:
-    """The rate of every row of a grid of language models; none of others."""
+def _best_models(grid: Any) -> list[dict[str, Any]]:
+    """Models of a grid of language models at each row's best rate, as the study's are described; none of others."""
     from repflow.studies.architecture.fit import best_cells
 
     if "perplexity" not in grid:
-        return {}
-    return {grid.provenance["cells"][at]["row"]: grid.provenance["cells"][at]["rate"] for at in best_cells(grid)}
+        return []
+    keys = ("row", "layers", "width", "length", "rate", "seed")
+    return [
+        {key: grid.provenance["cells"][at][key] for key in keys}
+        | {"steps": grid.config["steps"], "perplexity": _plain(grid["perplexity"][at])}
+        for at in best_cells(grid)
+    ]
 
 
 def recipes(runs: Path | None) -> dict[str, Any]:
@@ -249,7 +254,7 @@ def recipes(runs: Path | None) -> dict[str, Any]:
             "tried": bool(result.config["try_steps"]),
             "device": grid.provenance["device_name"],
             "run": result.provenance["runs"]["models"],
-            "best_rates": _best_rates(grid),
+            "models_at_best_rates": _best_models(grid),
             "diverged": [finding.message for finding in grid.findings if finding.code == "diverged"],
             "lines": [{key: line[key] for key in kept} for line in judged],
         }

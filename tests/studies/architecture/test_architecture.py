@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import repflow
 from repflow.cli.main import app
-from repflow.core.errors import InputError
+from repflow.core.errors import ConfigChangedError, InputError
 from repflow.spec.architecture import Numbers
 from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.architecture.size import count_parameters, matched_width
@@ -127,6 +127,21 @@ def test_a_cell_has_a_command_that_trains_it_again(trained):
     place = words[3].split(",").index(result.provenance["cells"][3]["cell"])
     again = json.loads(done.stdout)["metrics"]["perplexity"]["values"]
     assert again[place] == pytest.approx(result["perplexity"][3], rel=1e-5)
+
+
+def test_a_text_that_changes_is_read_again_by_the_next_call(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n<|endoftext|>\n".join(f"line {number} of the first text" for number in range(20)))
+    config = small(text=[str(text)], rows=["mamba"], steps=1, readings=0, flow_samples=0)
+    first = STUDY.run(config, out=tmp_path / "runs")
+    text.write_text("\n<|endoftext|>\n".join(f"row {number} of another one" for number in range(20)))
+    begun = text_of(config)
+    assert begun is text_of(config)  # models of one run read the same
+    assert begun.facts() == first.provenance["architecture"]["data"]
+    with pytest.raises(ConfigChangedError, match="train"):
+        STUDY.run(config, out=tmp_path / "runs")
+    again = STUDY.run(config, out=tmp_path / "others")
+    assert again.provenance["architecture"]["data"] != first.provenance["architecture"]["data"]
 
 
 BAD = {

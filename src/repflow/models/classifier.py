@@ -103,7 +103,9 @@ class Classifier:
     @property
     def size(self) -> tuple[int, int] | None:
         """Rows and columns that pictures are brought to; None where an image model takes them as they are."""
-        return _pair(getattr(self.network.config, "image_size", None)) or self.pixel_range.get("size")
+        config = self.network.config
+        part = getattr(config, "vision_config", config)  # of models that read texts too, such as CLIP
+        return _pair(getattr(part, "image_size", None)) or self.pixel_range.get("size")
 
     @property
     def device(self) -> torch.device:
@@ -126,6 +128,16 @@ class Classifier:
         if most is not None and layout.tokens(shape) > most:
             expected = f"at most {most} tokens, which have a position embedding"
             raise InputError(teach(expected, f"{layout.tokens(shape)}", "choose smaller images or larger patches"))
+        if not self.sequential:
+            self._try_picture(layout, shape)
+
+    @torch.no_grad()
+    def _try_picture(self, layout: PixelLayout, shape: tuple[int, int, int]) -> None:
+        """Have a black picture read: a network may ask for something else than pictures, or for a size of its own."""
+        black = torch.zeros(1, layout.tokens(shape), layout.channels(shape), device=self.device)
+        remedy = "give images of its size, or a preprocessor_config.json that has one"
+        with refusing("an image classifier that takes pixel_values", self.name, remedy):
+            self.logits(black, layout, shape)
 
     def logits(self, tokens: Tensor, layout: PixelLayout, shape: tuple[int, int, int]) -> Tensor:
         """Logits (image, class) of pixels from 0 to 1 as sequences (image, token, channel)."""
@@ -249,14 +261,30 @@ def _pixel_range(file: Path | None) -> dict[str, Any]:
     cropped = _pair(data.get("crop_size")) if data.get("do_center_crop") else None
     size = cropped or (_pair(data.get("size")) if data.get("do_resize", True) else None)
     more: dict[str, Any] = {} if size is None else {"size": size}
-    if data.get("do_normalize") is False:
-        return {"image_mean": [0.0] * 3, "image_std": [1.0] * 3} | more
-    known = {name: data[name] for name in PLAIN if isinstance(data.get(name), list) and len(data[name]) in (1, 3)}
-    for name, values in known.items():
-        if not all(isinstance(v, int | float) and math.isfinite(v) for v in values) or (0 in values and "std" in name):
-            expected = f"finite numbers in {name} of {file}, none of them 0 in image_std"
-            raise InputError(teach(expected, f"{values}", "correct the file: images are divided by it"))
-    return known | more
+    plain = "do_normalize" in data and not data["do_normalize"]
+    twice = data.get("include_top", _kind(data).startswith("EfficientNet"))
+    known = {name: _numbers(data, name, file) for name in PLAIN if not plain or (twice and name == "image_std")}
+    mean, spread = known.get("image_mean", [0.0] * 3), known.get("image_std", [1.0] * 3)
+    if twice and not plain:  # EfficientNet divides by the spread a second time, alone where it does not normalise
+        spread = [value * value for value in spread]
+    return {"image_mean": mean, "image_std": spread} | more
+
+
+def _kind(data: dict[str, Any]) -> str:
+    """Class of a preprocessor, in the words of new and of old files."""
+    return str(data.get("image_processor_type") or data.get("feature_extractor_type") or "")
+
+
+def _numbers(data: dict[str, Any], name: str, file: Path) -> list[float]:
+    """Mean or spread of pixels; other numbers than the model was trained with would give wrong answers silently."""
+    written = data.get(name)
+    values = written if isinstance(written, list) else []
+    finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    if len(values) not in (1, 3) or not finite or (0 in values and "std" in name):
+        expected = f"1 or 3 finite numbers in {name} of {file}, none of them 0 in image_std"
+        remedy = "write what the model was trained with, or do_normalize false"
+        raise InputError(teach(expected, "none" if written is None else f"{written}", remedy))
+    return [float(value) for value in values]
 
 
 def _refuse_unread(data: dict[str, Any], file: Path) -> None:

@@ -9,7 +9,18 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+from transformers import (
+    CLIPConfig,
+    CLIPForImageClassification,
+    CLIPVisionConfig,
+    ImageGPTConfig,
+    ImageGPTForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
+from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
 from typer.testing import CliRunner
 
 from repflow.capture.influence.answer import answer_influence
@@ -114,6 +125,8 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert result["mean_success"].tolist() == [0, 1]
     named = [attack._targets(AttackConfig(samples=COUNT, targets=words), subject()) for words in ([], ["all"])]
     assert named[0] == named[1] == list(range(len(subject().images.classes)))
+    asked = [AttackConfig("folder", targets=words) for words in ([], ["all"], ["1"])]
+    assert attack.run_name(asked[0]) == attack.run_name(asked[1]) != attack.run_name(asked[2])
     assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
     assert 0 < result["base_rate_high"][0] < 0.2
     assert view_of("attack").view(result)
@@ -265,6 +278,21 @@ def test_images_have_the_size_that_a_model_was_trained_on(tmp_path):
         assert not torch.allclose(logits, network(pixel_values=picture).logits, atol=1e-5)
 
 
+def test_networks_that_read_no_pictures_of_this_size_are_refused(tmp_path):
+    """CLIP has its size in a part of its configuration; ImageGPT reads ids of colours."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    vision = CLIPVisionConfig(**sizes, image_size=16, patch_size=8, projection_dim=8)
+    clip = CLIPForImageClassification(CLIPConfig(vision_config=vision.to_dict(), text_config=sizes, num_labels=10))
+    clip.eval().save_pretrained(tmp_path / "clip")
+    asked = {"images": "drawn:8", "samples": 20, "regions": ["last:4"], "replace": ["mean"]}
+    assert study.run(CorruptConfig(str(tmp_path / "clip"), **asked))["accuracy"].shape == (1, 1)
+    colours = ImageGPTConfig(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=64, num_labels=10)
+    ImageGPTForImageClassification(colours).save_pretrained(tmp_path / "gpt")
+    with pytest.raises(InputError, match="takes pixel_values"):
+        study.run(CorruptConfig(str(tmp_path / "gpt"), **asked))
+
+
 def test_classes_are_matched_by_their_names(tmp_path):
     """A model that numbers the same classes in another order names as many images rightly."""
     torch.manual_seed(0)
@@ -303,10 +331,10 @@ def test_another_preprocessor_is_another_model(tmp_path):
     tiny_vit(tmp_path / "model", num_labels=10)
     asked = CorruptConfig(str(tmp_path / "model"), images="drawn:8", samples=10, regions=["last:4"], replace=["mean"])
     file = tmp_path / "model" / "preprocessor_config.json"
-    file.write_text('{"image_mean": [0.5, 0.5, 0.5]}', encoding="utf-8")
+    file.write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5]}', encoding="utf-8")
     first = study.run(asked, out=tmp_path / "runs")
     assert study.run(asked, out=tmp_path / "runs")["accuracy"].tolist() == first["accuracy"].tolist()
-    file.write_text('{"image_mean": [0.1, 0.5, 0.5]}', encoding="utf-8")
+    file.write_text('{"image_mean": [0.1, 0.5, 0.5], "image_std": [0.5]}', encoding="utf-8")
     with pytest.raises(ConfigChangedError, match=r"config\.pixels\.image_mean"):
         study.run(asked, out=tmp_path / "runs")
 
@@ -320,22 +348,41 @@ def test_another_preprocessor_is_another_model(tmp_path):
         ({"rescale_offset": True}, "between -1 and 1"),
         ({"image_std": [0.0, 1.0, 1.0]}, "none of them 0"),
         ({"image_mean": ["a", 1, 2]}, "finite numbers in image_mean"),
+        ({"image_mean": None}, "finite numbers in image_mean.*got none"),
     ],
 )
 def test_preprocessors_that_would_be_read_wrongly_are_refused(tmp_path, facts, match):
     tiny_vit(tmp_path, num_labels=10)
     file = tmp_path / "preprocessor_config.json"
-    file.write_text(json.dumps({"rescale_factor": 0.00392156862745098}), encoding="utf-8")
+    right = {"rescale_factor": 0.00392156862745098, "image_mean": [0.5], "image_std": [0.5]}
+    file.write_text(json.dumps(right), encoding="utf-8")
     load_classifier(str(tmp_path), device="cpu")
-    file.write_text(json.dumps(facts), encoding="utf-8")
+    file.write_text(json.dumps(right | facts), encoding="utf-8")
     with pytest.raises(InputError, match=match):
         load_classifier(str(tmp_path), device="cpu")
+
+
+@pytest.mark.parametrize("options", [{}, {"include_top": False}, {"do_normalize": False}, {"do_normalize": None}])
+def test_an_efficientnet_reads_pixels_as_its_own_preprocessor_has_them(tmp_path, options):
+    """It divides by the spread twice unless told otherwise, once where it does not normalise."""
+    processor = EfficientNetImageProcessorPil(do_resize=False, image_std=[0.4, 0.5, 0.6], **options)
+    processor.save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    if not options:  # as written before the option was there
+        file.write_text(json.dumps({k: v for k, v in processor.to_dict().items() if k != "include_top"}))
+    network = tiny_vit(tmp_path, num_labels=10)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8)
+    with torch.no_grad():
+        expected = network(processor(list(pixels), return_tensors="pt")["pixel_values"]).logits
+        tokens = torch.from_numpy(PixelLayout().sequence(pixels)).float() / 255
+        logits = load_classifier(str(tmp_path), device="cpu").logits(tokens, PixelLayout(), (8, 8, 3))
+    assert torch.allclose(logits, expected, atol=1e-5)
 
 
 def test_a_hub_id_has_its_preprocessor(tmp_path, monkeypatch):
     tiny_vit(tmp_path / "vit", num_labels=10)
     file = tmp_path / "preprocessor_config.json"
-    file.write_text('{"image_mean": [0.1, 0.2, 0.3]}', encoding="utf-8")
+    file.write_text('{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5]}', encoding="utf-8")
     asked = []
 
     def cached(name, wanted, **options):

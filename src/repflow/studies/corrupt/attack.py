@@ -13,7 +13,7 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import PAPER, RANDOM_PAIR, TARGET, Region, parse_regions, scaled_region
-from repflow.studies.corrupt.config import ALL, AttackConfig, check, names
+from repflow.studies.corrupt.config import AttackConfig, check, names
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.study import CLEAN, CorruptJob, ImageStudy
 from repflow.studies.corrupt.summary import region_facts
@@ -79,7 +79,7 @@ class Attack(ImageStudy):
     def passes(self, config: AttackConfig, tokens: int) -> int:
         """Regions times targets, ten by default, each by the target's pixels and by others."""
         words = config.regions or [scaled_region(word, tokens) for word in PAPER["recency-fig3"]]
-        return 2 * len(parse_regions(words, tokens)) * (10 if config.targets in ([], [ALL]) else len(config.targets))
+        return 2 * len(parse_regions(words, tokens)) * (len(config.targets) or 10)
 
     def names(self, config: AttackConfig) -> Names:
         """Model, study."""
@@ -93,7 +93,7 @@ def _regions(config: AttackConfig, subject: Subject) -> list[Region]:
 
 def _targets(config: AttackConfig, subject: Subject) -> list[int]:
     """Numbers of the targets; every one has images that lend pixels, and others that receive them."""
-    names = list(subject.images.classes) if config.targets in ([], [ALL]) else config.targets
+    names = config.targets or list(subject.images.classes)
     targets = [subject.images.class_number(name) for name in names]
     if len(set(targets)) < len(targets):
         raise InputError(teach("different targets", ",".join(names), "name each class once"))

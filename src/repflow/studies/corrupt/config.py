@@ -106,6 +106,7 @@ class AttackConfig(Targets, Corrupted):
     def __post_init__(self) -> None:
         """Lists in one form, so that the same request makes the same run."""
         self.regions, self.targets = words(self.regions), words(self.targets)
+        self.targets = [] if self.targets == [ALL] else self.targets
         self.ablate = ablation_names(self.ablate)
 
 

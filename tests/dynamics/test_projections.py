@@ -1,6 +1,7 @@
 """Eigenvalue signs of real layers against the whole matrix, and x'Mx against B and C of a forward pass."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import repflow
 from repflow.core.errors import UnsupportedModelError
 from repflow.dynamics import symmetric_eigenvalues
 from repflow.dynamics.projections import signature
+from repflow.dynamics.rates import MOVED
 from repflow.models import StackConfig, StackForCausalLM
 from repflow.studies.dynamics.apply import apply
 from repflow.studies.dynamics.layers import mamba_layers, reading_forms
@@ -105,7 +107,11 @@ def test_apply_counts_and_norms(mamba, tmp_path):
     assert result["token_norm"] == pytest.approx(np.nanmean(states["token_norm"], axis=2), rel=1e-5)
     assert result["token_norm_without_norms"].shape == result["token_norm"].shape
     assert not np.allclose(result["token_norm_without_norms"][-1], result["token_norm"][-1])
-    assert {finding.code for finding in result.findings} >= {"prediction", "token_norm_course"}
+    said = {finding.code: finding.message for finding in result.findings}
+    assert said.keys() >= {"prediction", "token_norm_course"}
+    assert re.search(r"(\d) of 3 Mamba blocks .* \(\d+ % \[\d+, \d+\]\)$", said["blocks"])
+    rate = result.provenance["followed"]["token_norm_without_norms"]
+    assert ("too little to distinguish" in said["token_norm_without_norms_course"]) == (rate["moved"] < MOVED)
     again = apply(mamba, samples=2, length=12, out=tmp_path)
     assert (again["form_positive"] == result["form_positive"]).all()
 

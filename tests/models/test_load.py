@@ -170,7 +170,12 @@ def test_folder_wins_over_the_hub(folder, monkeypatch, offline):
 
 
 def test_folder_without_config(tmp_path):
-    with pytest.raises(InputError, match=r"a folder with a config\.json"):
+    with pytest.raises(InputError, match=r"a folder with a config\.json.*give a Hugging Face model folder"):
+        load(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=f"which holds 2 such folders; name one, such as {tmp_path}/a"):
         load(tmp_path)
 
 

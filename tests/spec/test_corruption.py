@@ -5,6 +5,7 @@ import pytest
 from repflow.core.errors import InputError
 from repflow.spec.corruption import (
     PAPER,
+    TEXT,
     Region,
     check_regions,
     check_replacements,
@@ -54,3 +55,5 @@ def test_replacements():
         check_replacements(["shufle"], ("normal", "shuffle"))
     with pytest.raises(InputError, match="different replacements"):
         check_replacements(["normal", "normal"], ("normal",))
+    with pytest.raises(InputError, match="normal replaces pixels alone"):
+        check_replacements(["normal"], TEXT)

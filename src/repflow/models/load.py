@@ -329,9 +329,17 @@ def config_file(source: Source) -> Path:
     if source.path is not None:
         file = source.path / "config.json"
         if not file.is_file():
-            raise InputError(teach("a folder with a config.json", str(source.path), "give a Hugging Face model folder"))
+            raise InputError(teach("a folder with a config.json", *_found_instead(source.path)))
         return file
     return _download(source, "config.json")
+
+
+def _found_instead(folder: Path) -> tuple[str, str]:
+    """What a folder without a config.json is, and what to do about it."""
+    inner = sorted(file.parent for file in folder.glob("*/config.json"))
+    if not inner:
+        return str(folder), "give a Hugging Face model folder"
+    return f"{folder}, which holds {len(inner)} such folder{'s' * (len(inner) > 1)}", f"name one, such as {inner[0]}"
 
 
 def _download(source: Source, name: str) -> Path:

@@ -165,7 +165,9 @@ def check_replacements(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         aimed = known[0] == PIXELS[0] and name.startswith(AIMED) and len(name) > len(AIMED)
         if name not in known and not aimed:
-            raise InputError(teach(f"--replace {', '.join(known)}", repr(name), nearest(name, known)))
+            what = "tokens of text" if name in TEXT else "pixels" if name in PIXELS else None
+            advice = f"{name} replaces {what} alone; choose one of these" if what else nearest(name, known)
+            raise InputError(teach(f"--replace {', '.join(known)}", repr(name), advice))
 
 
 def scaled_region(word: str, tokens: int) -> str:

@@ -64,6 +64,6 @@ def test_readers_leave_out_what_was_not_judged():
     axes = {"probe_accuracy": ("state", "seed"), "probe_corrected": ("state",), "probe_chance": (), "probe_drop": ()}
     result = Result(arrays, axes | {"answer_correct": ("sample",)}, provenance={"probe": about})
     result = replace(result, bands={"probe_drop": result.band("probe_drop")})
-    assert "greedy answers that hold the right one: 0.250 of 4" in summary_lines(result)
+    assert "greedy answers that hold the right one: 1 of 4" in summary_lines(result)
     share, count = ProbeEvidence.of(result).facts["answers"]
     assert (share.value, count) == (pytest.approx(0.25), 4)

@@ -3,6 +3,7 @@
 import functools
 import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -219,8 +220,8 @@ def test_branches_are_counted_as_blocks_from_1():
     for part in view(result):
         console.print(part)
     text = page.getvalue()
-    first = [line.split()[0].rstrip("*=") for line in text.splitlines() if line.strip()]
-    assert [word for word in first if word.isdigit()] == [str(block) for block in range(1, blocks + 1)]
+    first = re.findall(r"^ +(\d+)[*=]? +\d\.\d{3}", text, re.MULTILINE)
+    assert first == [str(block) for block in range(1, blocks + 1)]
     assert "block " in text
     assert "state 0" not in text
 

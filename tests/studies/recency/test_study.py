@@ -140,7 +140,8 @@ def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(m
     assert f"R² {fit['r2']:.3f}" in said
     assert "half-life" not in said.replace("it has no half-life", "")
     assert "the decay is not exponential" in said
-    assert f"half of the influence comes from the last {measured.mean('half_reach'):.0f} tokens" in said
+    reach = f"{measured.mean('half_reach'):.1f}".removesuffix(".0")
+    assert f"half of the influence comes from the last {reach} tokens" in said
     tables = [part for part in view(measured) if not isinstance(part, Text)][:2]
     assert sum("no interval below 3 prompts" in table.caption for table in tables) == 1
     assert not any("nan" in str(cell) for table in tables for cell in cells(table))

@@ -104,18 +104,19 @@ def side_by_side(results: Sequence[Result]) -> FittedTable:
     rows = []
     for result in results:
         name = "accuracy" if "accuracy" in result else "log_odds_change"
+        unit, digits = (100, 1) if name == "accuracy" else (1, 3)
         values = result[name] if name == "accuracy" else result.mean(name)
         place = np.unravel_index(np.nanargmin(values), values.shape)
         rows.append(
             [
                 result.provenance["model"]["name"],
-                number(result.provenance["corrupt"]["clean"][0]),
-                number(float(values[place])),
+                number(unit * result.provenance["corrupt"]["clean"][0], digits),
+                number(unit * float(values[place]), digits),
                 result.provenance["regions"][place[1]],
                 result.provenance["replacements"][place[0]],
             ]
         )
-    what = "accuracy" if "accuracy" in results[0] else "log-odds as they are, and their change"
+    what = "accuracy (%)" if "accuracy" in results[0] else "log-odds as they are, and their change"
     headings = ["model", "as they are", "worst", "region", "replacement"]
     return _table("Models side by side", headings, rows, what)
 

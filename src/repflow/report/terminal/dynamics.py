@@ -17,6 +17,8 @@ from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
 
 MOST_TOKENS = 20
+SHORT = 4
+"""Digits of what is measured on a model; a simulation has more."""
 
 
 def view(result: Result) -> list[RenderableType]:
@@ -108,11 +110,11 @@ def apply_view(result: Result) -> list[RenderableType]:
                 "− eig": str(int(result["negative"][i])),
                 "+ eig": str(int(result["positive"][i])),
                 "x'Mx > 0": f"{100 * float(result['form_positive'][i].mean()):.0f} %",
-                "norm": _number(float(norms[layer + 1])),
-                "norm, no norms": _number(float(bare[layer + 1])),
+                "norm": _number(float(norms[layer + 1]), SHORT),
+                "norm, no norms": _number(float(bare[layer + 1]), SHORT),
                 "0 eig": str(int(result["zero"][i])),
-                "lowest": _number(float(result["lowest"][i])),
-                "highest": _number(float(result["highest"][i])),
+                "lowest": _number(float(result["lowest"][i]), SHORT),
+                "highest": _number(float(result["highest"][i]), SHORT),
             }
         )
     caption = (

@@ -55,7 +55,8 @@ def layer_table(result: Result) -> FittedTable:
     order = ["layer", "kind", "range ≤ ½", "half-life", "trace", "β", *COLUMNS, "range", *CURVES]
     headings = [name for name in order if any(name in row for row in rows)]
     notes = [f"{len(layers)} of {len(transitions)} layers shown"] if len(layers) < len(transitions) else []
-    notes += ["range: A_max − A_min of a unit, half-life in tokens (medians)", "E: sharpness, mean over prompts"]
+    notes += ["range: A_max − A_min of a unit, half-life in tokens (medians)"] if "A_range" in result else []
+    notes += ["E: sharpness, mean over prompts"]
     if "write_strength" in result:
         notes += ["delta rule: half-life of its decay, trace that of entries, β write strength (medians)"]
     title = f"{label(result)}: memory by layer"

@@ -40,9 +40,10 @@ def _heading(result: Result) -> str:
     facts = result.provenance
     count = len(facts["needles"])
     words = round(1 / facts["chance"][0])
+    places, lengths = (len(facts[name]) for name in ("positions", "lengths"))
     return (
-        f"{label(result)}: {count} needles in {facts['haystack']}, each at {len(facts['positions'])} positions and "
-        f"{len(facts['lengths'])} lengths, ranked among {words} words (chance {100 / words:.3g} %)"
+        f"{label(result)}: {count} needles in {facts['haystack']}, each at {places} position{'s' * (places > 1)} and "
+        f"{lengths} length{'s' * (lengths > 1)}, ranked among {words} words (chance {100 / words:.3g} %)"
     )
 
 
@@ -50,9 +51,9 @@ def _totals(result: Result) -> str:
     """Means over all cells."""
     means = {name: float(np.mean(result[name])) for name in ("rank", "gain_first", "answer_true") if name in result}
     words = round(1 / result.provenance["chance"][0])
-    parts = [f"mean rank {means['rank']:.1f} of {words}", f"gains most of all candidates {means['gain_first']:.0%}"]
+    parts = [f"mean rank {means['rank']:.1f} of {words}", f"gains most of all candidates in {means['gain_first']:.0%}"]
     if "answer_true" in means:
-        parts.append(f"greedy answer holds the true word {means['answer_true']:.0%}")
+        parts.append(f"greedy answer holds the true word in {means['answer_true']:.0%}")
     return f"over all cells: {', '.join(parts)}"
 
 

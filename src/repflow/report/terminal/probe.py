@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from repflow.core.intervals import bracketed
 from repflow.core.readout import ReadOut
 from repflow.core.results import Result
 from repflow.report.data.labels import label
@@ -86,8 +87,7 @@ def _band_cells(result: Result, name: str, row: int | None = None) -> list[str]:
     band = result.band(name)
     parts = [part if row is None else part[row] for part in (band.mean, band.low, band.high)]
     return [
-        f"{number(float(mean))} [{number(float(low))}, {number(float(high))}]"
-        for mean, low, high in zip(*parts, strict=True)
+        f"{number(float(mean))}{bracketed(float(low), float(high))}" for mean, low, high in zip(*parts, strict=True)
     ]
 
 
@@ -135,7 +135,7 @@ def _beside(result: Result) -> list[str]:
     if "answer_correct" in result:
         values = result["answer_correct"]
         count = int(np.isfinite(values).sum())
-        lines.append(f"greedy answers that hold the right one: {np.nanmean(values):.3f} of {count}")
+        lines.append(f"greedy answers that hold the right one: {int(np.nansum(values))} of {count}")
     if "sweep/probe_peak_accuracy" in result:
         cells = _band_cells(result, "sweep/probe_peak_accuracy")
         read_out = ReadOut.of(result)

@@ -47,7 +47,8 @@ def twins_table(result: Result) -> FittedTable:
     caption = (
         f"token similarity over the first and the last {config['share']:.0%} of the blocks, "
         f"{config['samples']} prompts, {config['seeds']} seeds of random weights; "
-        f"intervals are 95 %, over prompts and seeds; +, −: the interval excludes 0; {ABSENT}: not measured"
+        f"intervals are 95 %, over prompts and seeds; +, −: the interval excludes 0, ?: it does not; "
+        f"{ABSENT}: not measured"
     )
     return FittedTable(headings, len(named) + 1, build, caption, folds=named)
 

@@ -34,6 +34,7 @@ class Attack(ImageStudy):
 
     name = "attack"
     config = AttackConfig
+    counts = "attacks"
     usual = ()  # no built-in model classifies images
     usual_words = ""
     summary = """Paste pixels of a target class into other images: how often MODELs then name the target.

@@ -127,6 +127,7 @@ class Corrupt(ImageStudy):
 
     name = "corrupt"
     config = CorruptConfig
+    counts = "parts"
     summary = """Replace parts of what MODELs read: accuracy of a classifier, log-odds of a language model's answer.
 
     A classifier is a stack of repflow or an image classifier of transformers. An interrupted run resumes when the same

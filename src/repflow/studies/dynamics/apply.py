@@ -184,7 +184,8 @@ def _rates(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[s
         fit = fit_rates(arrays[name].mean(axis=1))
         curves[f"{name}_rates"] = fit.curves
         errors = [round(float(error), 6) if np.isfinite(error) else None for error in fit.errors]
-        rates[name] = {"scenario": fit.followed, "errors": errors}
+        moved = round(fit.constant, 6) if np.isfinite(fit.constant) else None
+        rates[name] = {"scenario": fit.followed, "errors": errors, "moved": moved}
     return curves, rates
 
 
@@ -239,10 +240,12 @@ def _findings(arrays: dict[str, np.ndarray], job: ApplyJob, rates: dict[str, Any
 
 def _rate_words(rate: dict[str, Any]) -> str:
     """Which of the theory's rates a course follows."""
-    from repflow.dynamics.rates import REGIMES
+    from repflow.dynamics.rates import MOVED, REGIMES
 
-    if all(error is None for error in rate["errors"]):
+    if rate["moved"] is None:
         return "too few states for a rate"
+    if rate["moved"] < MOVED:
+        return f"too little to distinguish the theory's rates ({rate['moved']:.2g} in ln, read from {MOVED:g} on)"
     parts = [f"{name} {error:.2f}" for name, error in zip(REGIMES, rate["errors"], strict=True) if error is not None]
     said = f"follows {rate['scenario']}" if rate["scenario"] else "follows none of the theory's rates"
     return f"{said} (errors in ln: {', '.join(parts)})"
@@ -263,13 +266,13 @@ def _block_words(arrays: dict[str, np.ndarray], job: ApplyJob) -> str:
     band = proportion_interval(right, known)
     words = "without norms" if job.bare is not None else "with norms"
     interval = bracketed(float(band.low), float(band.high), ".0f", scale=100.0)
-    return (
-        f"block by block, {words}: {right} of {known} Mamba blocks change the norm as their signs predict, %{interval}"
-    )
+    share = f" ({100 * right / known:.0f} %{interval})" if known else ""
+    said = f"{right} of {known} Mamba blocks change the norm as their signs predict"
+    return f"block by block, {words}: {said}{share}"
 
 
 def _course(ratio: float) -> str:
-    return "shrink" if ratio < FALLS else "grow" if ratio > RISES else "keep their length"
+    return "shrink" if ratio < FALLS else "grow" if ratio > RISES else "neither halve nor double"
 
 
 def apply(model: Any, task: str = "text", *, out: str | Path | None = None, **options: Any) -> Result:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repflow.studies.laboratory.size import FLOAT, KEPT, StepWork, byte_words, model_cost, step_work
+from repflow.studies.laboratory.size import FLOAT, KEPT, StepWork, byte_words, model_cost, step_work, two_digits
 
 if TYPE_CHECKING:
     from repflow.studies.laboratory.cell import Cell
@@ -75,11 +75,14 @@ class GridCost:
         """
         low, high = self.parameters
         size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        how = "all side by side" if self.groups == 1 else f"side by side in {self.groups} groups"
+        if self.groups == self.models:
+            how = "alone" if self.models == 1 else "one after another"
         calls = ""
         if seconds and self.gpu_seconds > seconds:
             calls = f"; about {-(-self.gpu_seconds // seconds):.0f} calls of {seconds:g} s there"
         return [
-            f"{self.groups} trainings of models side by side; {size} parameters each",
+            f"trained {how}; {size} parameters each",
             f"time: about {_span(self.gpu_seconds)} on one H200, {_span(self.cpu_seconds)} on one CPU core{calls}",
             f"memory: at most about {byte_words(self.memory_bytes)} at once; half-trained models on disk "
             f"{byte_words(float(self.checkpoint_bytes))}",
@@ -89,13 +92,13 @@ class GridCost:
 def _span(seconds: float) -> str:
     """A time with its unit.
 
-    >>> _span(42), _span(5400), _span(500_000)
-    ('42 s', '1.5 h', '5.8 days')
+    >>> _span(42), _span(5400), _span(5e7)
+    ('42 s', '1.5 h', '580 days')
     """
     for unit, size in (("days", 172_800), ("h", 3600), ("min", 90)):
         if seconds >= size:
-            return f"{seconds / {'days': 86_400, 'h': 3600, 'min': 60}[unit]:.2g} {unit}"
-    return f"{seconds:.2g} s"
+            return f"{two_digits(seconds / {'days': 86_400, 'h': 3600, 'min': 60}[unit])} {unit}"
+    return f"{two_digits(seconds)} s"
 
 
 def estimate(lab: Method[Any], config: LaboratoryConfig) -> GridCost:

@@ -90,10 +90,20 @@ def saved_bytes(network: Any, batch: Any, loss: Any) -> float:
 def byte_words(count: float) -> str:
     """Bytes with their unit.
 
-    >>> byte_words(2.5e6), byte_words(3e9)
-    ('2.5 MB', '3 GB')
+    >>> byte_words(2.5e6), byte_words(712e6), byte_words(3e9)
+    ('2.5 MB', '710 MB', '3 GB')
     """
-    return f"{count / 1e9:.2g} GB" if count >= 1e9 else f"{count / 1e6:.2g} MB"
+    return f"{two_digits(count / 1e9)} GB" if count >= 1e9 else f"{two_digits(count / 1e6)} MB"
+
+
+def two_digits(value: float) -> str:
+    """Rounded to two digits, without powers of ten where it is large.
+
+    >>> two_digits(0.314), two_digits(9.96), two_digits(1234)
+    ('0.31', '10', '1,200')
+    """
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def fitting(lab: Method[Any], cell: Cell, config: LaboratoryConfig) -> int:

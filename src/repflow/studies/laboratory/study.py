@@ -185,13 +185,14 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
             if not share.has(number) or all(sink.has(shard_name(place)) for place in group):
                 continue
             bench.release()
-            words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {len(group)} models"
+            size = f"{len(group)} model{'s' * (len(group) > 1)}"
+            words = f"{cost_words(self, config)}; group {number + 1} of {len(parts)}, {size}"
             tell(progress, words, number, len(parts))
             if bench.left() == 0.0:
                 raise PausedError(_paused(config, f"with {number} of {len(parts)} groups trained"))
             bench.group(group, f"group-{number:03d}")
             if progress is not None:
-                progress(min(len(cells), group[-1] + 1), len(cells), 0)
+                progress(sum(sink.has(shard_name(place)) for place in range(len(cells))), len(cells), 0)
 
     def result(self, config: C, cells: list[tuple[dict[str, np.ndarray], Mapping[str, Any]]]) -> Result:
         """Arrays over all cells; what a model has not is NaN."""

@@ -67,7 +67,8 @@ def _reach(side: Side) -> str:
 def _half_reach(side: Side) -> str:
     axes, values = side.table["half_reach"]
     band = sample_band(values, axes, span=span_of("half_reach"))
-    return f"{float(band.mean):.0f}{bracketed(band.low, band.high, '.0f')}"
+    mean = f"{float(band.mean):.1f}".removesuffix(".0")  # as the table below it, where 2.5 is not 2
+    return f"{mean}{bracketed(band.low, band.high, '.1f')}"
 
 
 def _exponential(fit: ExponentialFit, side: Side) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -51,7 +52,7 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
         f"last / first; {facts['images_replaced']} test images; in brackets the 95 % interval of what the last ones "
         "cost more than the first, for other seeds and images, where there are three seeds"
     )
-    table = Table(title=title, caption=caption)
+    table = _table(title, caption)
     for column in ("model", "seeds", "accuracy (%)", *facts["replacements"]):
         table.add_column(column, justify="left" if column == "model" else "right")
     lost = drops(result)
@@ -69,9 +70,9 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
 
 def verdict_table(result: Result) -> Table:
     """Whether the end costs more than the start, in a word."""
-    kinds, sizes = result.provenance["pixels"]["replacements"], ", ".join(map(str, ends(result)))
-    title = f"Do the last tokens cost more than the first, {sizes} of them?"
-    table = Table(title=title, caption="holds: at every size, by intervals for other seeds and images")
+    kinds, sizes = result.provenance["pixels"]["replacements"], " and ".join(map(str, ends(result)))
+    title = f"Do the last tokens cost more than the first? Regions of {sizes} tokens"
+    table = _table(title, "holds: at every size, by intervals for other seeds and images")
     for column in ("model", *kinds):
         table.add_column(column, justify="left")
     for variant in variants(result):
@@ -92,6 +93,10 @@ def change_lines(result: Result) -> list[Text]:
     return lines
 
 
+def _table(title: str, caption: str) -> Table:
+    return Table(box=box.SIMPLE, title=title, title_justify="left", caption=caption, caption_justify="left")
+
+
 def _spread(values: np.ndarray) -> str:
     there = values[np.isfinite(values)]
     if not len(there):
@@ -106,7 +111,7 @@ def influence_table(result: Result, lines: Sequence[Line]) -> Table:
     title = (
         f"Rank correlation of a window's influence on the answer and of what its replacement costs, {windows} windows"
     )
-    table = Table(title=title, caption="in brackets 95 % intervals over seeds, where there are three")
+    table = _table(title, "in brackets 95 % intervals over seeds, where there are three")
     for column in ("model", *facts["replacements"]):
         table.add_column(column, justify="left" if column == "model" else "right")
     for line in lines:
@@ -122,7 +127,7 @@ def attack_table(result: Result, lines: Sequence[Line]) -> Table:
     facts = result.provenance["pixels"]
     title = f"How often (%) the target is named once it lends a region, mean of {len(facts['targets'])} targets"
     caption = "in brackets what is above the rate with pixels of any other class; base: named without an attack"
-    table = Table(title=title, caption=caption)
+    table = _table(title, caption)
     for column in ("model", "base", *facts["attack_regions"]):
         table.add_column(column, justify="left" if column == "model" else "right")
     for line in lines:

@@ -116,6 +116,7 @@ def test_short_windows_have_as_many_tokens_as_long_ones():
     config = small(rows=["mamba"], lengths=["8", "16"])
     assert [STUDY.step_tokens(cell, config) for cell in config.grid()] == [32.0, 32.0]
     assert [STUDY.source(cell, config, torch.device("cpu")).rows for cell in config.grid()] == [4, 2]
+    assert STUDY.reads(config) == (config.steps * (4 + 2), config.steps * 64)
 
 
 def test_a_cell_has_a_command_that_trains_it_again(trained):

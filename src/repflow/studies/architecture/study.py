@@ -33,6 +33,7 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
 
     name = "architecture"
     config = ArchitectureConfig
+    reads_text = True
     summary = """Train a grid of language models on a text: perplexity, recall, flow, influence, fits of each factor.
 
     A row says which blocks in which order, with which remedies. Every row, depth, width, length, rate and seed is one
@@ -110,18 +111,14 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         width, numbers = self.width(cell, config), config.row_numbers()
         return count_parameters(cell.row, cell.layers, width, self.vocabulary(config), numbers)
 
+    def reads(self, config: ArchitectureConfig) -> tuple[int, int]:
+        """Shorter windows have more rows."""
+        return config.steps * sum(config.rows_of(cell.length) for cell in config.grid()), super().reads(config)[1]
+
     def flops(self, config: ArchitectureConfig, size: Size) -> float:
         """Forward and backward passes of every model at its own size."""
         each = (self.count(cell, config) * self.step_tokens(cell, config) for cell in config.grid())
         return float(TRAINING * config.steps * sum(each))
-
-    def pass_seconds(self, config: ArchitectureConfig, size: Size, rate: float) -> float:
-        """By the rates of small models; large ones by their operations, and are not built for it."""
-        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE, START
-
-        if (size.parameters or 0) < LARGE:
-            return super().pass_seconds(config, size, rate)
-        return START * len(config.grid()) + self.flops(config, size) / min(rate, LARGE_RATE)
 
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:
         """A stack of the row with a tied head."""

@@ -34,6 +34,7 @@ class Classify(Laboratory[ClassifyConfig]):
 
     name = "classify"
     config = ClassifyConfig
+    reads_text = True
     summary = """Train a grid of classifiers of texts: accuracy with intervals, and the smallest effect they could show.
 
     Every row, depth, width, rate and seed is one model; a seed names the fold that is tested. Here +leaky sorts the
@@ -90,14 +91,6 @@ class Classify(Laboratory[ClassifyConfig]):
 
     def _count(self, cell: ClassifyCell, config: ClassifyConfig) -> int:
         return sum(part.numel() for part in self.build(cell, config).parameters())
-
-    def pass_seconds(self, config: ClassifyConfig, size: Size, rate: float) -> float:
-        """By the rates of small models; large ones by their operations, and are not built for it."""
-        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE, START
-
-        if (size.parameters or 0) < LARGE:
-            return super().pass_seconds(config, size, rate)
-        return START * len(config.grid()) + self.flops(config, size) / min(rate, LARGE_RATE)
 
     def source(self, cell: ClassifyCell, config: ClassifyConfig, device: torch.device) -> BatchSource:
         """Texts of all folds but the cell's, each epoch in an order of its own."""

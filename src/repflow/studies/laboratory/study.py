@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 
@@ -58,6 +58,8 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
 
     one_model = False
     counts = "models"
+    reads_text: ClassVar[bool] = False
+    """Whether its models read text: the rate of large ones was measured on those."""
 
     def check(self, config: C) -> None:
         """Refuse wrong options; no torch."""
@@ -88,9 +90,14 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         return float(TRAINING * (size.parameters or 0) * self.reads(config)[1])
 
     def pass_seconds(self, config: C, size: Size, rate: float) -> float:
-        """From rates that grids of small models reached, which launches and memory bound more than operations."""
-        from repflow.studies.laboratory.cost import gpu_seconds
+        """From rates that grids of small models reached, which launches and memory bound more than operations.
 
+        Large ones that read text by their operations; they are not built for it.
+        """
+        from repflow.studies.laboratory.cost import LARGE, LARGE_RATE, START, gpu_seconds
+
+        if self.reads_text and (size.parameters or 0) >= LARGE:
+            return START * len(config.grid()) + self.flops(config, size) / min(rate, LARGE_RATE)
         return gpu_seconds(self, config)
 
     def load(self, config: C) -> dict[str, Model]:

@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]
 def carry_options(parser: argparse.ArgumentParser) -> None:
     """Options that all studies in carried parts have."""
     parser.add_argument("--seconds", type=float, help="stop after these; the same command goes on")
+    parser.add_argument("--until", type=float, help="or at this time, in seconds since 1970: a program's start counts")
     parser.add_argument("--parallel", type=int, default=1, help="processes that share the machine's GPU")
     parser.add_argument("--device")
     parser.add_argument("--keep", type=Path, help="folder of packed runs and half-trained models")
@@ -122,6 +124,9 @@ def phase_or_table(
 ) -> None:
     """Unpack what `--from` names, then train a phase, or add the numbers of all of them to the file `--to`."""
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.until is not None:
+        left = max(0.0, options.until - time.time())
+        options.seconds = left if options.seconds is None else min(left, options.seconds)
     if options.source is not None:
         unpack(options.source, options.out)
     if options.phase != "table":

@@ -211,7 +211,7 @@ def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch
     with pytest.raises(SystemExit, match=r"expected --only of mamba, transformer; got gru"):
         small("screen", *SMALL, "--only", "gru", "--out", tmp_path)
     with pytest.raises(SystemExit, match=r"differ in steps"):
-        small("screen", *SMALL, "--only", "transformer,mamba", "--out", tmp_path, "--seconds", "0", "--steps", "2")
+        small("screen", *SMALL, "--only", "transformer,mamba", "--out", tmp_path, "--until", "1", "--steps", "2")
         run.table(tmp_path)
 
 

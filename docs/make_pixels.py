@@ -140,9 +140,7 @@ def rates() -> str:
     phases = [NUMBERS[name] for name in (f"{CIFAR}-screen", f"{CIFAR}-extension-screen") if name in NUMBERS]
     rows: dict[tuple[str, str], dict[float, str]] = {}
     for cell in (cell for phase in phases for cell in phase["cells"]):
-        value = cell.get("test_accuracy")
-        shown = "diverged" if value is None else f"{100 * value:.1f}"
-        rows.setdefault((cell["row"], cell["init"]), {})[cell["rate"]] = shown
+        rows.setdefault((cell["row"], cell["init"]), {})[cell["rate"]] = _accuracy(cell)
     if not rows:
         return NOTHING
     heads = sorted({rate for row in rows.values() for rate in row})
@@ -171,10 +169,9 @@ def epochs() -> str:
 
 
 def _of_pair(cell: dict[str, Any]) -> bool:
-    return (cell["token_order"], cell["init"], cell["seed"]) == ("row", "right", 1) and cell["row"] in (
-        "mamba",
-        "transformer",
-    )
+    """Whether a cell is one of the pair, and did not diverge."""
+    wanted = (cell["token_order"], cell["init"], cell["seed"]) == ("row", "right", 1)
+    return wanted and cell["row"] in ("mamba", "transformer") and "asymmetry" in cell
 
 
 def strong() -> str:
@@ -182,8 +179,13 @@ def strong() -> str:
     known = NUMBERS.get(f"{CIFAR}-strong")
     if known is None or not known["cells"]:
         return NOTHING
-    rows = [[c["cell"], f"{known['facts']['steps']:,}", f"{100 * c['test_accuracy']:.1f}"] for c in known["cells"]]
+    rows = [[c["cell"], f"{known['facts']['steps']:,}", _accuracy(c)] for c in known["cells"]]
     return table(["model", "steps", "accuracy (%)"], rows)
+
+
+def _accuracy(cell: dict[str, Any]) -> str:
+    value = cell.get("test_accuracy")
+    return "diverged" if value is None else f"{100 * value:.1f}"
 
 
 def speed() -> str:

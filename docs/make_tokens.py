@@ -402,7 +402,8 @@ def recipes() -> str:
         lab, paper = known.get(f"{name} lab"), known.get(f"{name} paper")
         ran = f"{lab['models']} models{_size(lab)}, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
         said = _counted(lab["lines"]) if lab else "–"
-        tried = f"{paper['steps']} steps of {paper['models']} models, {paper['device']}" if paper else NOT_RUN
+        lost = f", {len(paper['diverged'])} diverged" if paper and paper["diverged"] else ""
+        tried = f"{paper['steps']} steps of {paper['models']} models{lost}, {paper['device']}" if paper else NOT_RUN
         run = f"`{lab['run'].rpartition('/')[2]}`" if lab else "–"
         rows.append([f"`{name}`", ran, run, said, tried])
     return table(["recipe", "at lab", "run", "statements at lab", "at paper, a try"], rows)

@@ -238,7 +238,7 @@ def _best_models(grid: Any) -> list[dict[str, Any]]:
 
 def recipes(runs: Path | None) -> dict[str, Any]:
     """What `repflow reproduce dynamics-...` says of stored comparisons, by recipe and scale."""
-    from repflow.store import load_result
+    from repflow.store import load_result, read_record
 
     known: dict[str, Any] = {}
     if runs is None:
@@ -252,7 +252,8 @@ def recipes(runs: Path | None) -> dict[str, Any]:
             "models": len(grid.provenance["cells"]),
             "steps": grid.config["steps"],
             "tried": bool(result.config["try_steps"]),
-            "device": grid.provenance["device_name"],
+            # of the machine that trained: shares may be put together on another
+            "device": read_record(runs / result.provenance["runs"]["models"]).provenance["device_name"],
             "run": result.provenance["runs"]["models"],
             "models_at_best_rates": _best_models(grid),
             "diverged": [finding.message for finding in grid.findings if finding.code == "diverged"],

@@ -114,6 +114,13 @@ def test_a_try_decides_nothing():
     assert alike.cells[0].name == work.cells[0].name
 
 
+@pytest.mark.parametrize("name", ["dynamics-fig7", "dynamics-table10"])
+def test_rows_without_norms_have_a_rate_at_which_they_do_not_diverge(name):
+    whole, few = (plan(ReproduceConfig(recipe=name, scale="paper", try_steps=n), "runs").cells[0] for n in (None, 20))
+    assert whole.config.rates == ["0.00015", "0.0015"]
+    assert (few.config.rates, len(few.config.grid())) == (["0.00015"], len(few.config.rows))
+
+
 def test_recipes_share_their_runs_and_paper_is_the_papers():
     names = {
         name: plan(ReproduceConfig(recipe=name, scale="lab"), "runs").cells[0].name

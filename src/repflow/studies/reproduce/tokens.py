@@ -76,6 +76,9 @@ LANGUAGE: dict[str, dict[str, Any]] = {
 minutes on one GPU; docs/laboratories/tokens.md trains three times as long."""
 SMALL: dict[str, Any] = {"layers": ["2"], "widths": ["64"], "batch": 32}
 """At `lab` of grids with many rows that cannot be trained side by side: 5 million tokens a model."""
+NORMLESS_RATES = ["0.00015", "0.0015"]
+"""At `paper` of grids with rows that have no norms. The paper names no rate of theirs; at that of its other models,
+the second, four such rows diverged at step 3 or 4 of a try on a GPU."""
 LABELLED: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"layers": ["1"], "widths": ["16"], "length": 32, "steps": 10, "batch": 8, "folds": 3},
@@ -114,8 +117,9 @@ class Trained(StatementRecipe):
         """One grid."""
         many = config.scale == "lab" and self.grid in ("orders", "ablations")
         chosen = LANGUAGE[config.scale] | (SMALL if many else {})
-        if self.seeds and config.scale == "paper":
-            chosen["seeds"] = [str(seed) for seed in self.seeds]
+        if config.scale == "paper":
+            chosen |= {"seeds": [str(seed) for seed in self.seeds]} if self.seeds else {}
+            chosen |= {"rates": NORMLESS_RATES} if self.grid in ("norms", "ablations") else {}
         chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
         if config.try_steps:
             tokens = int(chosen["lengths"][0])
@@ -162,16 +166,19 @@ class Labelled(Trained):
 
 
 def tried(chosen: Mapping[str, Any], steps: int, tokens: int) -> dict[str, Any]:
-    """What a few steps need to show that a grid runs: every row once, with as many rows as memory takes at a time.
+    """What a few steps need to show that a grid runs: every row once, at its lowest rate, as many rows as memory takes.
 
     A whole batch is summed over such parts (`batch_parts`), which needs no more memory and shows nothing new.
 
     >>> tried({"layers": ["24"], "widths": ["768"], "batch": 128, "seeds": ["42", "43"]}, 20, 1024)
     {'steps': 20, 'batch': 16, 'seeds': ['42']}
+    >>> tried({"layers": ["2"], "widths": ["64"], "batch": 32, "seeds": ["0"], "rates": ["0.01", "0.005"]}, 5, 256)
+    {'steps': 5, 'batch': 32, 'seeds': ['0'], 'rates': ['0.005']}
     """
     layers, width, batch = int(chosen["layers"][0]), int(chosen["widths"][0]), int(chosen["batch"])
     parts = batch_parts(batch * tokens * layers * width, batch)
-    return {"steps": steps, "batch": batch // parts, "seeds": chosen["seeds"][:1]}
+    few = {"steps": steps, "batch": batch // parts, "seeds": chosen["seeds"][:1]}
+    return few | ({"rates": [min(chosen["rates"], key=float)]} if "rates" in chosen else {})
 
 
 def values_of(

@@ -290,3 +290,10 @@ def test_a_ratio_of_equal_weights_is_a_mean():
     assert np.isnan(ratio_interval([1.0, 2.0], [1.0, 1.0]).low)
     with pytest.raises(InputError, match="for each document"):
         ratio_interval([1.0], [-1.0])
+
+
+def test_wilsons_ends_are_exact_where_nothing_or_everything_is_right():
+    """Rounding left 4.9e-17 for 0 of 3, which the page's table printed."""
+    none, all_right = proportion_interval(0, np.arange(1, 50)), proportion_interval(np.arange(1, 50), np.arange(1, 50))
+    assert (none.low == 0).all()
+    assert (all_right.high == 1).all()

@@ -447,7 +447,8 @@ def _wilson(share: np.ndarray, count: np.ndarray, level: float) -> tuple[np.ndar
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, whole = share + z**2 / (2 * count), 1 + z**2 / count
         half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-        return np.asarray(((middle - half) / whole).clip(0, 1)), np.asarray(((middle + half) / whole).clip(0, 1))
+        low, high = ((middle - half) / whole).clip(0, 1), ((middle + half) / whole).clip(0, 1)
+    return np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)  # exactly so, where rounding leaves 5e-17
 
 
 def _clopper_pearson(right: np.ndarray, count: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:

@@ -117,6 +117,35 @@ def test_the_headline_opens_with_the_run_that_the_sentence_and_the_cards_speak_o
     assert page.cards[0].value == "0.90"
 
 
+def test_models_of_other_lengths_are_not_compared_with_those_that_most_share(runs):
+    """A tiny checkpoint read at another length was "least alike", and "forgot first" where its prompts were shorter."""
+    short = with_similarity(measured("short"), [0.0, 0.01, 0.01, 0.01, 0.01])
+    near = reached("short", half=1)
+    for name, result in (("s", short), ("t", near)):
+        result.config["length"] = 16
+        keep(runs, name, result)
+    page = build_page([runs])
+    cards = {card.title: card for card in page.cards}
+    assert cards["Least alike"].text.startswith("mamba, at its highest: ")
+    assert cards["Farthest reach"].text.endswith("gpt; in mamba it is 4")
+    assert page.subtitle.startswith("mamba forgets first")
+
+
+def test_weights_that_end_alike_are_not_called_changed():
+    from types import SimpleNamespace
+
+    from repflow.report.data.summary import twin_sentence
+
+    def entry(label, own, random):
+        twin = with_similarity(measured(label), [0.1, 0.2, 0.2, 0.2, random])
+        run = SimpleNamespace(result=twin, facts={"init": "default"})
+        return SimpleNamespace(label=label, curve=np.array([0.1, own]), twin=run)
+
+    assert twin_sentence([entry("a", 0.301, 0.304)]).startswith("Training hardly changes")
+    assert twin_sentence([entry("a", 0.3, 0.5)]).startswith("Tokens of a end 0.30 alike. With random weights (default)")
+    assert twin_sentence([entry("a", 0.3, 0.5), entry("b", 0.3, 0.9)]).startswith("Training changes most in b")
+
+
 def test_a_page_of_ones_own_runs_makes_no_claims_of_the_paper(runs):
     own, asked = build_page([runs]), build_page([runs], papers=True)
     assert not CLAIMS & {section.id for section in own.sections}

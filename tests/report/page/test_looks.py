@@ -79,7 +79,10 @@ def test_log_axes_write_few_digits_and_strips_are_read_on_their_colours(opened, 
 
     models = [PageModel("m", 0, 2, ["ssm", "attention"])]
     spans = {"two": [1, 130], "half": [1, 1.5], "six": [1e-6, 1], "three": [0.01, 6]}
-    figures = []
+    figures = [
+        Figure(name, name, "", "", [Variant({}, [{"x": [1, 40], "y": [0, 1]}], {"xaxis": {"type": "log", **axis}})])
+        for name, axis in {"across": {}, "named": {"tickvals": [1, 4, 16]}}.items()
+    ]
     for name, y in spans.items():
         layout = {"yaxis": {"type": "log"}} | strips(models)
         traces = [{"x": [0, 1], "y": y, "meta": {"model": "m"}}]
@@ -92,6 +95,9 @@ def test_log_axes_write_few_digits_and_strips_are_read_on_their_colours(opened, 
         assert page.show(name).evaluate(OVERLAPS) == [], name
         told[name] = page.layout(name)["yaxis"].get("dtick")
     assert told == {"two": "D2", "half": None, "six": None, "three": 1}
+    page.show("across")
+    page.show("named")
+    assert [page.layout(name)["xaxis"].get("dtick") for name in ("across", "named")] == ["D2", None]
     labels = [shape["label"]["font"]["color"] for shape in page.layout("two")["shapes"]]
     assert labels == ["#000000", "#ffffff"], "dark on orange, white on blue"
 

@@ -274,9 +274,25 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"
 
 
+def similar_entries(entries: Sequence[Summary]) -> list[Summary]:
+    """Models whose similarity can be compared: those of the set of prompts that most of them share."""
+    return _together([(entry, entry.flow) for entry in entries if entry.flow and len(entry.curve)])
+
+
+def reaching_entries(entries: Sequence[Summary]) -> list[Summary]:
+    """Models whose reach can be compared: prompts of another length bound it otherwise."""
+    return _together([(entry, entry.reach) for entry in entries if entry.reach and entry.tokens_back])
+
+
+def _together(pairs: Sequence[tuple[Summary, StoredRun]]) -> list[Summary]:
+    groups = [group for group in group_runs([run for _, run in pairs]) if group.states != MIXED]
+    shared = {id(run) for run in groups[0].runs} if groups else set()
+    return [entry for entry, run in pairs if id(run) in shared]
+
+
 def alike_sentence(entries: Sequence[Summary]) -> str:
     """Where tokens become most alike, and where they stay most distinct; of one model, by depth."""
-    known = [entry for entry in entries if len(entry.curve)]
+    known = similar_entries(entries)
     if not known:
         return ""
     if len(known) == 1:
@@ -301,13 +317,22 @@ def _alike_alone(one: Summary) -> str:
     return f"{begin}, most alike {one.place(one.peak)} ({top}), and {end} alike {one.place(last)}."
 
 
+def tokens(count: float) -> str:
+    """A mean number of tokens: a half counts where there are few.
+
+    >>> tokens(2.5), tokens(2.0), tokens(21.5)
+    ('2.5', '2', '22')
+    """
+    return f"{count:.1f}".removesuffix(".0") if count < 10 else f"{count:.0f}"
+
+
 FORGETS = 2
 """A model forgets first where another reaches twice as far: less may be luck of a few prompts."""
 
 
 def reach_sentence(entries: Sequence[Summary]) -> str:
     """Which model looks back least and which most."""
-    known = [(value.value, entry) for entry in entries if (value := entry.tokens_back)]
+    known = [(value.value, entry) for entry in reaching_entries(entries) if (value := entry.tokens_back)]
     if not known:
         return ""
     (near, nearest), (far, farthest) = (choose(known, key=lambda pair: pair[0]) for choose in (min, max))
@@ -315,13 +340,13 @@ def reach_sentence(entries: Sequence[Summary]) -> str:
         back = nearest.tokens_back
         assert back is not None
         between = f" (95 % interval {back.low:.0f} to {back.high:.0f})" if np.isfinite(back.low) else ""
-        return f"Half of what moves the last output of {nearest.label} lies in the last {near:.0f} tokens{between}."
+        return f"Half of what moves the last output of {nearest.label} lies in the last {tokens(near)} tokens{between}."
     whose = (
         f"{nearest.label} forgets first: half of what moves its last output"
         if far >= FORGETS * near
         else f"Half of what moves the last output of {nearest.label}"
     )
-    return f"{whose} lies in the last {near:.0f} tokens. In {farthest.label} it lies in the last {far:.0f}."
+    return f"{whose} lies in the last {tokens(near)} tokens. In {farthest.label} it lies in the last {tokens(far)}."
 
 
 def twin_sentence(entries: Sequence[Summary]) -> str:
@@ -332,10 +357,11 @@ def twin_sentence(entries: Sequence[Summary]) -> str:
         return ""
     entry, curve = max(pairs, key=lambda pair: abs(pair[0].curve[-1] - pair[1][-1]))
     assert entry.twin is not None
-    return (
-        f"Training changes most in {entry.label}: its tokens end {entry.curve[-1]:.2f} alike. With random weights "
-        f"({entry.twin.facts.get('init')}) they end {curve[-1]:.2f} alike."
-    )
+    own, random, init = f"{entry.curve[-1]:.2f}", f"{curve[-1]:.2f}", entry.twin.facts.get("init")
+    if own == random:
+        return f"Training hardly changes how alike tokens end: {own} in {entry.label}, as with random weights."
+    start = f"Training changes most in {entry.label}: its tokens" if len(pairs) > 1 else f"Tokens of {entry.label}"
+    return f"{start} end {own} alike. With random weights ({init}) they end {random} alike."
 
 
 def readout_sentence(entries: Sequence[Summary]) -> str:

@@ -73,6 +73,8 @@ def reading(variant: Variant) -> str:
     >>> two = [{"name": "a", "y": [1, 3]}, {"name": "b", "y": [1, 2]}]
     >>> reading(Variant({}, two, {"yaxis": {"title": {"text": "norm"}}}))
     'Norm at the end: highest in a (3), lowest in b (2).'
+    >>> reading(Variant({}, [two[0], {**two[0], "name": "c"}], {"yaxis": {"title": {"text": "norm"}}}))
+    'Norm at the end: 3 in all 2.'
     """
     named = lines(variant)
     if not named:
@@ -82,7 +84,10 @@ def reading(variant: Variant) -> str:
         return f"{what}: {named[0].words()}."
     ends = sorted(named, key=lambda line: line.y[-1])
     place = "at the end: " if any(len(line.y) > 1 for line in named) else ""
-    high, low = (f"{line.name} ({shown(line.y[-1])})" for line in (ends[-1], ends[0]))
+    least, most = (shown(line.y[-1]) for line in (ends[0], ends[-1]))
+    if least == most:
+        return f"{what} {place}{most} in all {len(named)}."
+    high, low = f"{ends[-1].name} ({most})", f"{ends[0].name} ({least})"
     return f"{what} {place}highest in {high}, lowest in {low}." if place else f"{what}: highest {high}, lowest {low}."
 
 

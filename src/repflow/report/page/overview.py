@@ -10,7 +10,15 @@ import numpy as np
 from repflow.report.data.comparable import basis
 from repflow.report.data.model import Card, Figure, Section
 from repflow.report.data.runs import StoredRun
-from repflow.report.data.summary import Summary, chosen_words, measured_on, sentences
+from repflow.report.data.summary import (
+    Summary,
+    chosen_words,
+    measured_on,
+    reaching_entries,
+    sentences,
+    similar_entries,
+    tokens,
+)
 
 HEADLINE = "figure-2"
 """Token similarity by depth; a page without it begins with its first figure."""
@@ -68,7 +76,7 @@ def cards(entries: Sequence[Summary], sections: Sequence[Section] = ()) -> list[
 
 
 def _alike(entries: Sequence[Summary]) -> list[Card]:
-    known = [entry for entry in entries if len(entry.curve)]
+    known = similar_entries(entries)
     titles = ("Most alike", "Least alike")
     if not known:
         return [_missing("How alike", "how alike tokens are", "similarity", entries)]
@@ -97,17 +105,17 @@ def _between(entry: Summary, state: int) -> str:
 
 
 def _reach(entries: Sequence[Summary]) -> Card:
-    known = [(value, entry) for entry in entries if (value := entry.tokens_back)]
+    known = [(value, entry) for entry in reaching_entries(entries) if (value := entry.tokens_back)]
     if not known:
         return _missing("Farthest reach", "how far back tokens reach", "reach", entries)
     value, entry = max(known, key=lambda pair: pair[0].value)
     others = min(known, key=lambda pair: pair[0].value)
-    against = f"; in {others[1].label} it is {others[0].value:.0f}" if len(known) > 1 else ""
+    against = f"; in {others[1].label} it is {tokens(others[0].value)}" if len(known) > 1 else ""
     between = f"95 % interval {value.low:.0f} to {value.high:.0f}; " if np.isfinite(value.low) else ""
     assert entry.reach is not None
     return Card(
         "Farthest reach" if len(known) > 1 else "Reach",
-        f"{value.value:.0f} tokens",
+        f"{tokens(value.value)} tokens",
         f"hold half of what moves the last output of {entry.label}{against}",
         f"{between}{basis([entry.reach], states=False)}",
         "recency-influence",

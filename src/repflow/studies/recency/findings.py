@@ -67,8 +67,8 @@ def _reach(side: Side) -> str:
 def _half_reach(side: Side) -> str:
     axes, values = side.table["half_reach"]
     band = sample_band(values, axes, span=span_of("half_reach"))
-    mean = f"{float(band.mean):.1f}".removesuffix(".0")  # as the table below it, where 2.5 is not 2
-    return f"{mean}{bracketed(band.low, band.high, '.1f')}"
+    mean, ends = f"{float(band.mean):.1f}", bracketed(band.low, band.high, ".1f")  # as in the table: 2.5 is not 2
+    return f"{mean}{ends}" if ends else mean.removesuffix(".0")
 
 
 def _exponential(fit: ExponentialFit, side: Side) -> str:

@@ -194,7 +194,7 @@ function styledAxis(axis, { log, linear }) {
 
 /** On an axis of a few decades Plotly writes every digit from 1 to 9, one over the other: 1, 2 and 5 are enough. */
 function fewDigits(key, axis, traces) {
-  if (axis.type !== "log" || axis.dtick !== undefined) return;
+  if (axis.type !== "log" || axis.dtick !== undefined || axis.tickvals !== undefined) return;
   const own = traces.filter((trace) => axisKey(trace[key[0] + "axis"] || key[0]) === key);
   const values = own.flatMap((trace) => (Array.isArray(trace[key[0]]) ? trace[key[0]] : [])).filter((value) => typeof value === "number" && value > 0);
   let [low, high] = [Infinity, 0];
@@ -249,7 +249,7 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
   for (const key of new Set([...used, ...Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))])) {
     layout[key] = styledAxis(layout[key] || {}, { log: log && key[0] === "y", linear: figure.log && !log && key[0] === "y" });
   }
-  for (const key of Object.keys(layout).filter((name) => /^yaxis\d*$/.test(name))) fewDigits(key, layout[key], traces);
+  for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) fewDigits(key, layout[key], traces);
   if (layout.xaxis.type === "category") cutNames(layout.xaxis, traces);
   for (const key of Object.keys(layout).filter((name) => /^coloraxis\d*$/.test(name))) {
     layout[key] = { colorscale: scale("sequential"), ...layout[key], colorbar: colorbar(layout[key].colorbar) };

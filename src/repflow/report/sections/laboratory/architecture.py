@@ -17,6 +17,8 @@ from repflow.report.sections.laboratory.curve import Mark, line_trace, marked, t
 from repflow.report.terminal.laboratory.architecture import fit_rows, row_words
 
 FIT_TITLE = "What each factor does, all others held: linear fits with 95 % intervals"
+FEW_LAYERS = 12
+"""Up to here an axis has a tick for every state."""
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -61,6 +63,8 @@ def _reading(run: StoredRun) -> str:
     ranked = _ranked(run)
     if not ranked:
         return ""
+    if len(ranked) > 1 and f"{ranked[0][0]:.2f}" == f"{ranked[-1][0]:.2f}":
+        return f"All {len(ranked)} models that predict have a perplexity of {ranked[0][0]:.2f}."
     text = f"Of the models that predict, {ranked[0][1]} has the lowest perplexity, {ranked[0][0]:.2f}"
     return f"{text}." if len(ranked) == 1 else f"{text}, and {ranked[-1][1]} the highest, {ranked[-1][0]:.2f}."
 
@@ -104,22 +108,24 @@ def _place_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure |
     if "loss_by_place" not in run.result:
         return None
     traces, rows = [], []
+    ticks: set[int] = set()
     for place, line in enumerate(lines):
         values = line.mean("loss_by_place")
-        values = np.exp(values[: int(np.isfinite(values).sum())])
+        values = values[: int(np.isfinite(values).sum())]
         edges = _edges(len(values))
-        means = np.array([values[a:b].mean() for a, b in pairwise(edges)])
+        means = np.exp([values[a:b].mean() for a, b in pairwise(edges)])
+        ticks |= set(edges[1:])
         traces.append(line_trace(line, place, edges[1:], means))
         rows += [[line.words, *part] for part in zip(edges[1:], plain(means), strict=True)]
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "place in the window"}, "type": "log"},
+        "xaxis": {"title": {"text": "place in the window"}, "type": "log", "tickvals": sorted(ticks)},
         "yaxis": {"title": {"text": "held-out perplexity"}, "type": "log"},
     }
     variant = Variant({}, traces, layout, ["model", "up to place", "perplexity"], rows, basis=_basis(run))
     return Figure(
         f"architecture-places{mark.id}",
         f"Does more context help?{mark.title}",
-        "Perplexity by place in the window, means up to each place from the one before it.",
+        "Perplexity by place in the window, of the mean loss up to each place from the one before it.",
         "Held-out perplexity by place in the window, a line per row.",
         [variant],
     )
@@ -142,13 +148,15 @@ def _recall_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure 
     if "recall" not in run.result:
         return None
     traces, rows = [], []
+    ticks: set[int] = set()
     for place, line in enumerate(lines):
         pairs = run.result.provenance["architecture"]["pairs"][str(line.shared["length"])]
         values = line.mean("recall")[: len(pairs)]
+        ticks |= set(pairs)
         traces.append(line_trace(line, place, pairs, values))
         rows += [[line.words, *part] for part in zip(pairs, plain(values), strict=True)]
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "pairs in a row"}, "type": "log"},
+        "xaxis": {"title": {"text": "pairs in a row"}, "type": "log", "tickvals": sorted(ticks)},
         "yaxis": {"title": {"text": "right answers (share)"}, "range": [0, 1]},
     }
     variant = Variant({}, traces, layout, ["model", "pairs", "right answers"], rows, basis=_basis(run))
@@ -166,6 +174,7 @@ def _norm_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure | 
     if "token_norm" not in run.result:
         return None
     variants = []
+    whole = {"dtick": 1} if max(line.shared["layers"] for line in lines) <= FEW_LAYERS else {}
     for words, name in (("trained", "token_norm"), ("before training", "start_token_norm")):
         traces, rows = [], []
         for place, line in enumerate(lines):
@@ -174,7 +183,7 @@ def _norm_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure | 
             traces.append(line_trace(line, place, range(len(values)), values))
             rows += [[line.words, *part] for part in zip(range(len(values)), plain(values), strict=True)]
         layout: dict[str, Any] = {
-            "xaxis": {"title": {"text": "state: 0 is the embedding"}},
+            "xaxis": {"title": {"text": "state: 0 is the embedding"}, "tickformat": "d", **whole},
             "yaxis": {"title": {"text": "mean norm of a token"}, "type": "log"},
         }
         variants.append(

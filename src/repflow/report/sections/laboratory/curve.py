@@ -11,6 +11,7 @@ from repflow.report.data.laboratory import Line
 from repflow.report.data.model import Figure, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import plain
+from repflow.report.draw.palette import model_dash, model_marker
 
 FRESH = "Means over equal spans of steps; every row is new, so accuracy is that of test rows of all lengths."
 CURVES = (("loss", "loss (nats)"), ("train_accuracy", "accuracy on fresh rows"))
@@ -43,14 +44,15 @@ def trained_words(run: StoredRun) -> str:
 
 
 def line_trace(line: Line, place: int, x: Sequence[Any], y: np.ndarray, **more: Any) -> dict[str, Any]:
-    """A line of a figure; `place` chooses its colour and dash."""
+    """A line of a figure; `place` chooses its colour, dash and marker."""
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": line.words,
         "x": list(x),
         "y": plain(y),
-        "line": {"color": f"model:{place % 8}", "dash": ("solid", "dash", "dot")[place // 8 % 3]},
+        "line": {"color": f"model:{place}", "dash": model_dash(place)},
+        "marker": {"symbol": model_marker(place)},
         **more,
     }
 

@@ -25,7 +25,8 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     blocks: list[Block] = []
     for run, mark in marked(runs, "pixels"):
         lines = best_lines(run.result, row_words, score="test_accuracy")
-        blocks += [_window_figure(run, lines, mark), _end_table(run, mark)]
+        blocks += [_window_figure(run, lines, mark)] if len(windows(run.result)) > 1 else []
+        blocks.append(_end_table(run, mark))
         blocks += [_influence_figure(run, lines, mark)] if "influence" in run.result else []
         blocks += [_attack_figure(run, lines, mark)] if "success" in run.result else []
         curves = (("loss", "loss (nats)"), ("train_accuracy", "accuracy on training images"))

@@ -18,6 +18,9 @@ from repflow.report.terminal.cell import ABSENT
 from repflow.report.terminal.fitted import FittedTable
 from repflow.report.terminal.laboratory.table import finding_lines, rate_table
 
+NOISE = 7
+"""Decimals of an effect beyond which there is rounding alone."""
+
 
 def view(result: Result) -> list[RenderableType]:
     """Rows at their best rates, all rates, findings."""
@@ -45,8 +48,9 @@ def unfitted_lines(result: Result) -> list[Text]:
 def _effect(effect: Mapping[str, Any] | None) -> str:
     if effect is None or effect["mean"] is None:
         return ABSENT
-    low, high = (np.nan if effect[side] is None else effect[side] for side in ("low", "high"))
-    return f"{effect['mean']:+.3g}{bracketed(low, high, '+.3g')}"
+    parts = (effect[part] for part in ("mean", "low", "high"))
+    mean, low, high = (np.nan if part is None else round(part, NOISE) + 0.0 for part in parts)
+    return f"{mean:+.3g}{bracketed(low, high, '+.3g')}"
 
 
 def fit_table(result: Result) -> FittedTable | None:

@@ -104,7 +104,10 @@ def means(study: Study, kind: tuple[str, int, int], names: Sequence[str]) -> lis
         _, scale, form = NUMBER_FORMS[name]
         band = student_interval(scale * mine.of(name))
         there = np.isfinite(band.mean)
-        shown = f"{float(band.mean):{form}}{bracketed(float(band.low), float(band.high), form)}"
+        low, high = (float(end) for end in (band.low, band.high))
+        if scale == 100:  # a share: its interval ends where shares do
+            low, high = max(low, 0.0), min(high, 100.0)
+        shown = f"{float(band.mean):{form}}{bracketed(low, high, form)}"
         words.append(shown if there else "not read")
     return words
 

@@ -53,7 +53,7 @@ def run_phase(
             spread(config, name, options)
         study.run(config, out=options.out, name=name, progress=Shown())
         print(f"{name} is done")
-    except (PausedError, subprocess.TimeoutExpired) as error:
+    except PausedError as error:
         print(error)
     finally:
         show()
@@ -67,7 +67,7 @@ def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> 
     Models that are too small for a GPU leave most of it idle; several at once fill it.
 
     Raises:
-        subprocess.TimeoutExpired: `--seconds` are over; the same command resumes.
+        PausedError: `--seconds` are over; the same command resumes.
     """
     import torch
 
@@ -84,7 +84,8 @@ def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> 
         except subprocess.TimeoutExpired:
             process.terminate()
             process.wait()
-            raise
+            said = f"stopped after {options.seconds:g} s, as asked; the same command goes on"
+            raise PausedError(said) from None
     if code:
         raise SystemExit(code)
 

@@ -156,6 +156,15 @@ def test_pages_of_remedies_and_hybrids_half_done(monkeypatch):
     assert "+30.0 [" in text
 
 
+def test_intervals_of_shares_end_where_shares_do():
+    cells = [
+        model("mamba", 4, 256, seed, loss=2.0 + seed, recall=recall) for seed, recall in enumerate((0.0, 0.01, 0.05))
+    ]
+    loss, recall = make_depth.means(Study(cells), ("mamba", 4, 256), ["loss", "recall"])[2:]
+    assert loss == "3.000 [0.516, 5.484]"
+    assert recall.startswith("2.0 [0.0, ")
+
+
 def test_a_third_seed_counts_once_its_run_is_finished():
     two, three = deep(seeds=2), deep(seeds=3)
     third = [cell for cell in three.cells if cell["seed"] == 2]

@@ -231,7 +231,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--flow-samples", type=int, default=16)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=16)
-    parser.add_argument("--probe-samples", type=int, default=1000, help="prompts of a probe, for probes")
+    parser.add_argument("--probe-samples", type=int, default=4000, help="prompts of a probe, for probes")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/depth.json"))
     return parser.parse_args()
 

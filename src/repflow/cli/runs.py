@@ -133,7 +133,7 @@ def rerun(run: Path, trust: Trust) -> None:
         raise _not_again(run)
     study = study_at(row)
     out, name = study.place(folder)
-    with quiet(), ProgressLine(folder.name) as progress:
+    with quiet(), ProgressLine(folder.name, study.counts) as progress:
         study.run(study.again(stored), out=out, name=name, progress=progress)
 
 

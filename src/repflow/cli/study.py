@@ -99,7 +99,7 @@ def single_command(row: StudyRow) -> Callable[..., None]:
         study.check_request(config, name)
         called = name or study.find_name(config, out)
         take_part(study, {called: config}, out)
-        with quiet(), ProgressLine(short_name(spec)) as progress:
+        with quiet(), ProgressLine(short_name(spec), study.counts) as progress:
             result = study.run(config, out=out, name=called, progress=progress)
         show_whole(result, [out / called], as_json=as_json)
 
@@ -145,7 +145,7 @@ def run_each(
         if place:
             gc.collect()  # the last model is free before the next one is loaded
         try:
-            with quiet(), ProgressLine(short_name(config.model)) as progress:
+            with quiet(), ProgressLine(short_name(config.model), study.counts) as progress:
                 result = beside_others.run(config, out=out, name=called, progress=progress)
         except Exception as error:  # noqa: BLE001  one model must not take the others down
             codes.add(complain(error, config.model if len(configs) > 1 else ""))

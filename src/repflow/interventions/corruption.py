@@ -80,7 +80,11 @@ def _donors(sequences: Sequences, kind: str, target: int | None, random: np.rand
         assert target is not None
         pool = sequences.members(target) if kind == TARGET else np.flatnonzero(sequences.labels != target)
         if not len(pool):
-            raise InputError(teach("images that lend their pixels", f"none of class {target}", "give more images"))
+            raise InputError(
+                teach(
+                    "images that lend their pixels", f"none of class {target}", "raise --samples, or give more images"
+                )
+            )
         return pool[random.integers(0, len(pool), len(sequences))]
     order = np.argsort(sequences.labels, kind="stable")
     place = np.empty_like(order)
@@ -92,10 +96,10 @@ def _donors(sequences: Sequences, kind: str, target: int | None, random: np.rand
         if own.min() < 2:
             lone = int(sequences.labels[own.argmin()])
             expected = "at least 2 images of every class, to lend pixels to each other"
-            raise InputError(teach(expected, f"1 of class {lone}", "give more images"))
+            raise InputError(teach(expected, f"1 of class {lone}", "raise --samples, or give more images"))
         return order[first + (place - first + 1 + random.integers(0, own - 1)) % own]
     if own.max() == len(sequences):
-        raise InputError(teach("images of at least 2 classes", "one", "give more images"))
+        raise InputError(teach("images of at least 2 classes", "one", "raise --samples, or give more images"))
     return order[(first + own + random.integers(0, len(sequences) - own)) % len(sequences)]
 
 

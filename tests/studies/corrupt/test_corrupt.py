@@ -278,6 +278,13 @@ def test_images_have_the_size_that_a_model_was_trained_on(tmp_path):
         assert not torch.allclose(logits, network(pixel_values=picture).logits, atol=1e-5)
 
 
+def test_too_few_images_to_lend_are_refused_before_any_is_read(folder, tmp_path):
+    asked = CorruptConfig(model=folder, **SMALL | {"samples": 12}, replace=["normal", "same"])
+    with pytest.raises(InputError, match=r"at least 2 images of every class.*raise samples"):
+        study.run(asked, out=tmp_path / "runs")
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_networks_that_read_no_pictures_of_this_size_are_refused(tmp_path):
     """CLIP has its size in a part of its configuration; ImageGPT reads ids of colours."""
     torch.manual_seed(0)

@@ -85,6 +85,10 @@ class Subject:
             draw, kind = {**draw, "target": self.target(kind)}, TARGET
         return fill(self.sequences, region, kind, **draw)
 
+    def check_lenders(self, kind: str) -> None:
+        """Refuse a replacement that these images cannot lend to each other, before any is read."""
+        self._fill(Region(0, 1), kind, seed=0, draw=0)
+
     def target(self, kind: str) -> int:
         """Class that lends its pixels by `target:CLASS`, of which there must be images."""
         number = self.images.class_number(kind.removeprefix(AIMED))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
 from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names, task_refusal
 from repflow.studies.corrupt.piece import Piece, keep_pieces
 from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
@@ -152,8 +152,7 @@ class Corrupt(ImageStudy):
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)
         for kind in config.replace:
-            if kind.startswith(AIMED):
-                subject.target(kind)
+            subject.check_lenders(kind)
         regions = parse_regions(config.regions, subject.tokens)
         return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
 
@@ -171,8 +170,8 @@ class Corrupt(ImageStudy):
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])
-        parse_regions(config.regions, prompts.lengths[0])
-        return CorruptJob(config, models, prompts, len(prompts), answers=answers)
+        parts = len(parse_regions(config.regions, prompts.lengths[0])) * len(config.replace)
+        return CorruptJob(config, models, prompts, parts, answers=answers)
 
     def pieces(self, job: CorruptJob) -> Sequence[Piece]:
         """Every replacement of every region."""

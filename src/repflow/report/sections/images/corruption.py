@@ -25,7 +25,7 @@ ABOUT = {
     "shuffle": "parts of the same sequence",
     "mean": "mean image",
     "same": "another image of the same class",
-    "other": "another image or prompt",
+    "other": "an image of another class, or another prompt",
     "random": "random tokens",
 }
 IMAGES, TEXT = "images", "text"

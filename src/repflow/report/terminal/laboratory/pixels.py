@@ -125,7 +125,9 @@ def influence_table(result: Result, lines: Sequence[Line]) -> Table:
 def attack_table(result: Result, lines: Sequence[Line]) -> Table:
     """Success of attacks, mean over targets, above the rate of random pairs."""
     facts = result.provenance["pixels"]
-    title = f"How often (%) the target is named once it lends a region, mean of {len(facts['targets'])} targets"
+    targets = facts["targets"]
+    words = targets[0] if len(targets) == 1 else f"mean of {len(targets)} targets"
+    title = f"How often (%) the target is named once it lends a region, {words}"
     caption = "in brackets what is above the rate with pixels of any other class; base: named without an attack"
     table = _table(title, caption)
     for column in ("model", "base", *facts["attack_regions"]):

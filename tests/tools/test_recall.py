@@ -97,15 +97,24 @@ def test_parts_are_small_and_half_trained_models_stay_behind_where_they_do_not_f
     runs, parts, again = (tmp_path / name for name in ("runs", "parts", "again"))
     (runs / "a").mkdir(parents=True)
     (runs / "a" / "result").write_bytes(bytes(3000))
-    (runs / "a.training").mkdir()
-    (runs / "a.training" / "weights").write_bytes(bytes(90_000))
-    assert "runs and half-trained models" in carry.pack(runs, parts, part=20_000, parts=8)
+    far, near = (
+        ".repflow/work/a.2-of-2@1/a.training/group-001/checkpoint-000000400",
+        "a.training/group-000/checkpoint-200",
+    )
+    for name in (far, near):
+        (runs / name).parent.mkdir(parents=True)
+        (runs / name).write_bytes(bytes(50_000))
+    assert "runs and 2 of 2 half-trained models: 0.1 MiB" in carry.pack(runs, parts, part=20_000, parts=8)
     assert max(file.stat().st_size for file in parts.iterdir()) <= 20_000
     again.mkdir()
     carry.unpack(parts, again)
-    assert (again / "a.training" / "weights").read_bytes() == bytes(90_000)
-    assert "runs alone: half-trained models would take" in carry.pack(runs, parts, part=20_000, parts=2)
-    assert len(list(parts.iterdir())) == 1
+    assert (again / near).read_bytes() == (again / far).read_bytes() == bytes(50_000)
+    assert "runs and 1 of 2 half-trained models" in carry.pack(runs, parts, part=20_000, parts=4)
+    carry.unpack(parts, tmp_path / "some")
+    assert (tmp_path / "some" / far).exists()
+    assert not (tmp_path / "some" / near).exists()
+    assert "runs and 0 of 2 half-trained models" in carry.pack(runs, parts, part=20_000, parts=2)
+    assert len(list(parts.iterdir())) <= 2
     with pytest.raises(SystemExit, match="no parts in"):
         carry.unpack(again, runs)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
 from repflow.core.errors import InputError, MissingExtraError, UnsupportedModelError
 from repflow.models import Model, families, load
@@ -270,11 +270,22 @@ def test_language_models_beside_a_vision_tower_or_without_a_head(tmp_path, offli
 
 def test_a_model_without_tokens_is_refused_for_that(tmp_path, offline):
     options = {name: value for name, value in TINY.items() if name != "vocab_size"}
-    AutoModel.from_config(AutoConfig.for_model("vit", **options)).save_pretrained(tmp_path / "m")
+    AutoModel.from_config(AutoConfig.for_model("audio-spectrogram-transformer", **options)).save_pretrained(
+        tmp_path / "m"
+    )
     with pytest.raises(
-        UnsupportedModelError, match=r"ViTModel raised .*; repflow reads decoders that run on token ids alone"
+        UnsupportedModelError, match=r"ASTModel raised .*; repflow reads decoders that run on token ids alone"
     ):
         load(tmp_path / "m")
+
+
+def test_classifiers_of_images_are_sent_to_their_commands(tmp_path):
+    fields = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    AutoModelForImageClassification.from_config(AutoConfig.for_model("vit", **fields)).save_pretrained(tmp_path)
+    with pytest.raises(
+        UnsupportedModelError, match="got vit, which reads images; only repflow corrupt and repflow attack"
+    ):
+        load(tmp_path)
 
 
 def test_an_encoders_class_as_a_decoder_is_a_decoder():

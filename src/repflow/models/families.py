@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from repflow.core.errors import UnsupportedModelError, teach
 from repflow.core.results import Finding
@@ -47,7 +50,7 @@ def refuse_encoder(config: Any) -> None:
     (`leak_findings`).
 
     Raises:
-        UnsupportedModelError: An encoder, such as BERT, or an encoder-decoder, such as T5.
+        UnsupportedModelError: An encoder, such as BERT, an encoder-decoder, such as T5, or a classifier of images.
     """
     kind = str(getattr(config, "model_type", ""))
     decoder = bool(getattr(config, "is_decoder", False) or getattr(config, "causal", False))
@@ -55,6 +58,9 @@ def refuse_encoder(config: Any) -> None:
         got = f"{kind}, an encoder-decoder, whose encoder sees the whole input"
     elif kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decoder:
         got = f"{kind}, an encoder, whose tokens see later ones too (bidirectional attention)"
+    elif kind in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+        advice = "only repflow corrupt and repflow attack take classifiers of images"
+        raise UnsupportedModelError(teach("a decoder, which reads token ids", f"{kind}, which reads images", advice))
     else:
         return
     raise UnsupportedModelError(teach("a decoder, whose tokens see earlier ones only", got, DECODERS))

@@ -377,7 +377,7 @@ def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, t
     fits = make_depth.fit_table("remedies-seeds")
     assert "| outcome | models | attention in all layers | +diversity@0.1 | +poles |  |" in fits
     assert "| ln Sm | 5 | " in fits
-    assert make_depth.fit_table("hybrids-screen") == "Not run yet."
+    assert make_depth.fit_table("no-such-run") == "Not run yet."
 
 
 def test_models_without_norms_are_kept_probed_and_gathered(small, monkeypatch, tmp_path, capsys):

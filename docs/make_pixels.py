@@ -99,7 +99,7 @@ def costs() -> str:
         for tokens in SIZES:
             size = study.size(tokens)
             first, last = ends(study.result)[size]
-            lost = 100 * drops(study.result)[list(one.cells)].mean(0)
+            lost = 100 * drops(study.result)[list(one.cells)].mean(0) + 0.0  # no −0.0
             band = asymmetry_band(study.result, one.cells, size)
             intervals = [bracketed(low, high, "+.1f", scale=100) for low, high in zip(band.low, band.high, strict=True)]
             numbers = [f"{own[last]:.1f} / {own[first]:.1f}{more}" for own, more in zip(lost, intervals, strict=True)]

@@ -112,6 +112,12 @@ def test_widths_match_the_parameters_of_another_row(row):
     assert sum(part.numel() for part in network.parameters()) == exact
 
 
+def test_operations_count_shared_weights_in_every_layer():
+    shared, own = (small(rows=[row], layers=["6"]) for row in ("mamba+shared", "mamba"))
+    assert STUDY.flops(shared, STUDY.size(shared)) == STUDY.flops(own, STUDY.size(own))
+    assert STUDY.size(shared).parameters < STUDY.size(own).parameters / 2
+
+
 def test_short_windows_have_as_many_tokens_as_long_ones():
     config = small(rows=["mamba"], lengths=["8", "16"])
     assert [STUDY.step_tokens(cell, config) for cell in config.grid()] == [32.0, 32.0]

@@ -119,6 +119,8 @@ def test_rows_without_norms_have_a_rate_at_which_they_do_not_diverge(name):
     whole, few = (plan(ReproduceConfig(recipe=name, scale="paper", try_steps=n), "runs").cells[0] for n in (None, 20))
     assert whole.config.rates == ["0.00015", "0.0015"]
     assert (few.config.rates, len(few.config.grid())) == (["0.00015"], len(few.config.rows))
+    # of layers with shared weights, which are 3,552 wide, memory takes 2 windows at a time
+    assert few.config.batch == (2 if name == "dynamics-table10" else 16)
 
 
 def test_recipes_share_their_runs_and_paper_is_the_papers():

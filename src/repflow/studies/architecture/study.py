@@ -104,20 +104,21 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
             (Size(self.count(cell, config), cell.layers, self.width(cell, config)) for cell in kinds), key=_count
         )
 
-    def count(self, cell: ArchitectureCell, config: ArchitectureConfig) -> int:
-        """Parameters of a cell's model."""
+    def count(self, cell: ArchitectureCell, config: ArchitectureConfig, *, used: bool = False) -> int:
+        """Parameters of a cell's model; those that a token meets, where shared ones count in every layer, if `used`."""
         from repflow.studies.architecture.size import count_parameters
 
         width, numbers = self.width(cell, config), config.row_numbers()
-        return count_parameters(cell.row, cell.layers, width, self.vocabulary(config), numbers)
+        row = cell.row.replace("+shared", "") if used else cell.row
+        return count_parameters(row, cell.layers, width, self.vocabulary(config), numbers)
 
     def reads(self, config: ArchitectureConfig) -> tuple[int, int]:
         """Shorter windows have more rows."""
         return config.steps * sum(config.rows_of(cell.length) for cell in config.grid()), super().reads(config)[1]
 
     def flops(self, config: ArchitectureConfig, size: Size) -> float:
-        """Forward and backward passes of every model at its own size."""
-        each = (self.count(cell, config) * self.step_tokens(cell, config) for cell in config.grid())
+        """Forward and backward passes of every model at its own size; shared weights are used once in every layer."""
+        each = (self.count(cell, config, used=True) * self.step_tokens(cell, config) for cell in config.grid())
         return float(TRAINING * config.steps * sum(each))
 
     def network(self, cell: ArchitectureCell, config: ArchitectureConfig) -> Any:

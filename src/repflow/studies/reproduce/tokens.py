@@ -8,6 +8,7 @@ ones with their controls. Its scenarios differ in scale as well as in sign, whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -123,7 +124,9 @@ class Trained(StatementRecipe):
         chosen["seeds"] = [str(int(seed) + config.seed) for seed in chosen["seeds"]]
         if config.try_steps:
             tokens = int(chosen["lengths"][0])
-            chosen |= tried(chosen, config.try_steps, tokens) | {"readings": 1, "leak_positions": 20}
+            # layers that share weights are wider for as many parameters: about by the root of their number
+            wider = math.sqrt(int(chosen["layers"][0])) if self.grid == "ablations" else 1.0
+            chosen |= tried(chosen, config.try_steps, round(wider * tokens)) | {"readings": 1, "leak_positions": 20}
         if self.grid == "ablations":  # narrower ones could not be matched closely
             chosen |= {"match_row": "mamba", "widths": ["48"] if config.scale == "tiny" else chosen["widths"]}
         more: dict[str, Any] = {"text": list(config.text), "tokenizer": config.tokenizer, "device": config.device}

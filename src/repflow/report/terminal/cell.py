@@ -20,6 +20,16 @@ def thinned(count: int, rows: int = ROWS) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(rows, count))})
 
 
+def decimals(values: np.ndarray, least: int = 2, most: int = 6) -> int:
+    """Decimals with which the smallest value of a column that is not 0 keeps two digits.
+
+    >>> decimals(np.array([0.0, 0.16, 31.2])), decimals(np.array([0.0013, 2.0])), decimals(np.array([np.nan]))
+    (2, 4, 2)
+    """
+    known = np.abs(values[np.isfinite(values) & (values != 0)])
+    return int(np.clip(1 - np.floor(np.log10(known.min())), least, most)) if known.size else least
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A number of fixed digits, by powers of ten where these would fill the line; a dash where there is none.
 

@@ -15,7 +15,7 @@ from repflow.core.catalogue import METRICS
 from repflow.core.intervals import NO_INTERVAL
 from repflow.core.results import Result
 from repflow.report.data.labels import label
-from repflow.report.terminal.cell import ABSENT, DEPTHS, number, thinned
+from repflow.report.terminal.cell import ABSENT, DEPTHS, decimals, number, thinned
 from repflow.report.terminal.fitted import FittedTable
 
 SUMMARY = {
@@ -160,7 +160,8 @@ def _columns(result: Result) -> list[Column]:
         cosine = result.token_mean("layer_cosine", pooled=True)
         columns.append(("layer cosine", _curve(np.concatenate([[np.nan], cosine]))))
     if "token_norm" in result:
-        columns.append(("norm (median)", _curve(_reduce(np.nanmedian, result["token_norm"]), 2)))
+        norms = _reduce(np.nanmedian, result["token_norm"])
+        columns.append(("norm (median)", _curve(norms, decimals(norms))))
     if "common_share" in result:
         columns.append(("common share", _curve(result.mean("common_share"))))
     columns += [(name, _curve(result.mean(name))) for name in _asked(result, ("state", "sample"))]

@@ -108,6 +108,7 @@ def test_held_out_choice_is_unbiased_where_the_plain_maximum_is_not():
 
 def test_few_prompts_give_no_interval_and_no_verdict():
     said, missing = judge(flow(TRANSFORMER, samples=1, noise=0), None)
+    assert "intervals of the flow (need 6 prompts: --flow-samples 6)" in missing
     assert found(said, "recover").holds is None
     assert "no interval" in found(said, "recover").text
     assert any("excess similarity" in text for text in missing)
@@ -234,6 +235,7 @@ def test_what_was_measured_is_said_and_what_was_not_is_listed():
     for word in ("final norm", "control task", "twin", "answers", "lens"):
         assert any(word in text for text in missing)
     said, missing = judge(flow(TRANSFORMER), None)
+    assert not any("intervals of the flow" in text for text in missing)
     assert not [s for s in said if s.section == "read-out"]
     assert any("no labels" in text for text in missing)
 

@@ -15,7 +15,7 @@ from repflow.core.results import Finding
 from repflow.core.tasks import LABELLED, UNLABELLED
 from repflow.studies import measure
 from repflow.studies.diagnose.blocks import block_statements, block_steps
-from repflow.studies.diagnose.evidence import FlowEvidence, ProbeEvidence
+from repflow.studies.diagnose.evidence import ENOUGH, FlowEvidence, ProbeEvidence
 from repflow.studies.diagnose.flow import early_signature, homogenise, late_signature, recover
 from repflow.studies.diagnose.readout import layout, loss_signature, readout
 from repflow.studies.diagnose.statement import Statement, Thresholds
@@ -159,6 +159,8 @@ def judge(
         statements += early_signature(flow, limits) + late_signature(flow, limits)
         if flow.excess is None:
             missing.append("excess similarity (needs at least two prompts)")
+        if flow.similarity.shape[1] < ENOUGH:
+            missing.append(f"intervals of the flow (need {ENOUGH} prompts: --flow-samples {ENOUGH})")
     if probe is None:
         missing.append(f"what can be decoded ({unprobed})")
     else:
@@ -184,7 +186,7 @@ class Diagnose(BaseStudy[DiagnoseConfig]):
         config.thresholds()
         if config.flow_samples < 1:
             got = f"{config.flow_samples}"
-            raise InputError(teach("--flow-samples of at least 1", got, "4 or more give intervals"))
+            raise InputError(teach("--flow-samples of at least 1", got, f"{ENOUGH} or more give intervals"))
         if not config.model:
             if config.flow_run is None and config.probe_run is None:
                 expected = "a MODEL to measure and probe, or runs of it"

@@ -55,7 +55,8 @@ def _state_table(result: Result) -> FittedTable:
         return table
 
     notes = [f"{len(rows)} of {count} states shown"] if len(rows) < count else []
-    notes += ["* peak, chosen on validation", "= not distinguished from it", interval_note(read_out)]
+    notes += ["* peak, chosen on validation", "= not distinguished from it"]
+    notes += [interval_note(read_out)] if np.isfinite(result.band("probe_accuracy").low).any() else []
     notes += [str(read_out.counts)] if read_out.counts is not None else []
     return FittedTable(list(columns), 1, build, "; ".join(notes))
 

@@ -19,6 +19,7 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
+from repflow.report.terminal.paper_figure import counts
 from repflow.studies.reproduce.images import RECIPES as SORTED_IMAGES
 from repflow.studies.reproduce.tokens import LANGUAGE
 from repflow.studies.reproduce.tokens import RECIPES as TRAINED
@@ -401,7 +402,7 @@ def recipes() -> str:
     for name in (*TRAINED, *SORTED_IMAGES):
         lab, paper = known.get(f"{name} lab"), known.get(f"{name} paper")
         ran = f"{lab['models']} models{_size(lab)}, {lab['steps']:,} steps, {lab['device']}" if lab else NOT_RUN
-        said = _counted(lab["lines"]) if lab else "–"
+        said = counts(lab["lines"]).partition(": ")[2] if lab else "–"
         lost = f", {len(paper['diverged'])} diverged" if paper and paper["diverged"] else ""
         tried = f"{paper['steps']} steps of {paper['models']} models{lost}, {paper['device']}" if paper else NOT_RUN
         run = f"`{lab['run'].rpartition('/')[2]}`" if lab else "–"
@@ -412,11 +413,6 @@ def recipes() -> str:
 def _size(known: dict[str, Any]) -> str:
     sizes = {f" of {cell['layers']} × {cell['width']}" for cell in known["models_at_best_rates"]}
     return sizes.pop() if len(sizes) == 1 else ""
-
-
-def _counted(lines: list[dict[str, Any]]) -> str:
-    sides = [line["holds"] for line in lines]
-    return f"{sides.count(True)} hold, {sides.count(False)} do not hold, {sides.count(None)} open"
 
 
 def recipe_rates() -> str:

@@ -467,6 +467,8 @@ def test_log_odds_of_a_language_model():
         ("corrupt zoo:gpt-neox --images drawn:8", "--images for zoo:gpt-neox, a language model"),
         ("corrupt FOLDER --images drawn:8 --task kvpr", "--task auto or pixels"),
         ("corrupt FOLDER --images drawn:8 --task text", "--task auto or pixels"),
+        ("corrupt FOLDER --images drawn:8 --text nowhere.txt", "--text for"),
+        ("attack FOLDER --images drawn:8 --length 64", "options of prompts for a language model alone"),
     ],
 )
 def test_refused(words, said, folder, tmp_path):

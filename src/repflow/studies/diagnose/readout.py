@@ -53,8 +53,8 @@ def _decodable(probe: ProbeEvidence) -> Statement:
     )
     numbers["corrected"] = corrected
     if "information" in probe.facts:
-        numbers["bits"] = float(probe.facts["information"][probe.peak])
-        text += f", {numbers['bits']:.2f} bits"
+        numbers["bits"] = bits = float(probe.facts["information"][probe.peak])
+        text += f", {round(bits, 2) + 0.0:.2f} bits"  # never -0.00
     if probe.recipe:
         text += f"; recipe {probe.recipe}"
     return Statement("decodable", "read-out", holds, f"{text}{read_out.beside}.", numbers | prompts_of(probe))

@@ -112,6 +112,18 @@ def test_widths_match_the_parameters_of_another_row(row):
     assert sum(part.numel() for part in network.parameters()) == exact
 
 
+def test_models_are_outlined_without_numbers_and_group_as_built_ones_do():
+    rows = [*ROWS, "mamba+shared", "mamba-norm", "h3"]
+    config = small(rows=rows)
+    for cell in config.grid():
+        outlined, built = STUDY.outline(cell, config), STUDY.build(cell, config)
+        assert STUDY.shape(outlined, cell, config) == STUDY.shape(built, cell, config), cell
+        # a scale by a spectral norm and H3's poles are computed from numbers
+        real = "scaled" in cell.row or cell.row == "h3"
+        assert {part.is_meta for part in outlined.parameters()} == {not real}, cell
+        assert not any(part.is_meta for part in built.parameters()), cell
+
+
 def test_operations_count_shared_weights_in_every_layer():
     shared, own = (small(rows=[row], layers=["6"]) for row in ("mamba+shared", "mamba"))
     assert STUDY.flops(shared, STUDY.size(shared)) == STUDY.flops(own, STUDY.size(own))

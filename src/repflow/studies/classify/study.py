@@ -90,7 +90,7 @@ class Classify(Laboratory[ClassifyConfig]):
         return max(sizes, key=lambda size: size.parameters or 0)
 
     def _count(self, cell: ClassifyCell, config: ClassifyConfig) -> int:
-        return sum(part.numel() for part in self.build(cell, config).parameters())
+        return sum(part.numel() for part in self.outline(cell, config).parameters())
 
     def source(self, cell: ClassifyCell, config: ClassifyConfig, device: torch.device) -> BatchSource:
         """Texts of all folds but the cell's, each epoch in an order of its own."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def shape_keys(lab: Method[Any], config: LaboratoryConfig) -> list[Hashable | None]:
     """Of each cell what it must share with those that are trained beside it; None where it is trained alone.
 
-    A model of every kind is built for it, once in a process: a worker asks again for every share.
+    A model of every kind is outlined for it, once in a process: a worker asks again for every share.
     """
     asked, last = repr(config), _last_keys.get(lab)
     if last is not None and last[0] == asked:
@@ -36,7 +36,7 @@ def shape_keys(lab: Method[Any], config: LaboratoryConfig) -> list[Hashable | No
     known: dict[tuple[Any, ...], Hashable | None] = {}
     for cell in config.grid():
         if cell.variant not in known:
-            known[cell.variant] = lab.shape(lab.build(cell, config), cell, config)
+            known[cell.variant] = lab.shape(lab.outline(cell, config), cell, config)
     _last_keys[lab] = asked, [known[cell.variant] for cell in config.grid()]
     return _last_keys[lab][1]
 

@@ -80,7 +80,7 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
         from repflow.studies.engine.size import Size
 
         kinds = {cell.variant: cell for cell in config.grid()}.values()
-        networks = [self.build(cell, config) for cell in kinds]
+        networks = [self.outline(cell, config) for cell in kinds]
         largest = max(networks, key=lambda network: sum(part.numel() for part in network.parameters()))
         count = sum(part.numel() for part in largest.parameters())
         return Size(count, int(largest.config.num_hidden_layers), int(largest.config.hidden_size))

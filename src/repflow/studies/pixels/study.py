@@ -141,7 +141,7 @@ class Pixels(Laboratory[PixelsConfig]):
         from repflow.training.recipe import RECIPES as KNOWN
         from repflow.training.recipe import TORCH_BETAS
 
-        names = [name for name, _ in self.build(cell, config).named_parameters()]
+        names = [name for name, _ in self.outline(cell, config).named_parameters()]
         rates = KNOWN[RECIPES[config.optimiser]].rates(names)
         return OptimiserConfig(decay=config.decay, betas=TORCH_BETAS, rates=rates)
 

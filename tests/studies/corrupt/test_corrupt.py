@@ -468,7 +468,7 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --task kvpr", "--task auto or pixels"),
         ("corrupt FOLDER --images drawn:8 --task text", "--task auto or pixels"),
         ("corrupt FOLDER --images drawn:8 --text nowhere.txt", "--text for"),
-        ("attack FOLDER --images drawn:8 --length 64", "options of prompts for a language model alone"),
+        ("attack FOLDER --images drawn:8 --length 64", "no options of prompts, which this model does not read"),
     ],
 )
 def test_refused(words, said, folder, tmp_path):

@@ -10,14 +10,13 @@ from typing import Any
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.architecture import MODELS, Numbers, parse_architecture
+from repflow.studies.laboratory.outline import outlined
 
 STEP = 8
 """Widths are multiples of this, and of twice the heads where there is attention."""
 SSD_HEAD = 64
 """Channels of a head of Mamba-2, whose inner width is twice the stream's."""
 MOST = 1 << 15
-VALUELESS = ("s6", "ssd", "softmax_attention")
-"""Families whose constructors look at no value of a weight."""
 
 
 @functools.cache
@@ -51,9 +50,8 @@ def _count(blocks: tuple[str, ...], width: int, vocabulary: int, frame: str) -> 
     mixers, mlps = zip(*(json.loads(block) for block in blocks), strict=True)
     size: dict[str, Any] = {"hidden_size": width, "vocab_size": vocabulary, "tie_word_embeddings": True}
     config = StackConfig(list(mixers), mlp=list(mlps), **size, **json.loads(frame))
-    place = "meta" if {mixer["name"] for mixer in mixers} <= set(VALUELESS) else "cpu"
-    with torch.random.fork_rng(devices=[]), torch.device(place):
-        network = StackForCausalLM(config)
+    with torch.random.fork_rng(devices=[]):
+        network = outlined(lambda: StackForCausalLM(config))
         network.tie_weights()
     return sum(part.numel() for part in network.parameters())
 

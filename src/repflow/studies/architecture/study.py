@@ -322,17 +322,10 @@ def _read(
     return text_data(paths, held_out=held_out, share=share, others=dict(others), tokenizer=tokenizer, seed=SPLIT_SEED)
 
 
-def _places(
-    paths: tuple[str, ...],
-    held_out: str | None,
-    share: float,
-    others: tuple[tuple[str, str], ...],
-    tokenizer: str | None,
-) -> list[str | None]:
-    return [*paths, held_out, *(path for _, path in others), tokenizer]
-
-
-TEXTS = FromFiles(_read, _places)
+TEXTS = FromFiles(
+    _read,
+    lambda paths, held_out, share, others, tokenizer: [*paths, held_out, *(path for _, path in others), tokenizer],
+)
 STUDY = ArchitectureStudy()
 check_request = STUDY.check_request
 run = STUDY.run

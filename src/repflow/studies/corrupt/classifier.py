@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from repflow.core.errors import InputError, teach
 from repflow.interventions.corruption import Sequences, fill
 from repflow.models.classifier import Classifier, load_classifier
 from repflow.spec.corruption import AIMED, TARGET, Region
+from repflow.studies.corrupt.config import refuse_set
 from repflow.studies.engine.parts import Prompting
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 
@@ -130,7 +131,7 @@ def open_subject(config: Any, given: Any = None) -> Subject:
     if config.init != "trained" or config.ablate:
         got = f"init {config.init}, ablate {config.ablate}"
         raise InputError(teach("a classifier as it was trained", got, "leave --init and --ablate out"))
-    _refuse_prompting(config)
+    refuse_set(config, Prompting, "prompts", f"{config.model or 'a network'}, a classifier of images", ALSO_OF_IMAGES)
     extra = {"dtype": config.dtype} if config.dtype else {}
     options = {"device": config.device, **extra}
     classifier = Classifier(given) if given is not None else load_classifier(config.model, **options)
@@ -145,15 +146,6 @@ def open_subject(config: Any, given: Any = None) -> Subject:
     )
     images = renumbered(data.test.first(min(config.samples, len(data.test))), classifier.class_names)
     return Subject.of(classifier, images, layout, config.batch_size)
-
-
-def _refuse_prompting(config: Any) -> None:
-    """Options of prompts say nothing of images: a request that has one is mistaken."""
-    usual = type(config)()
-    for name in sorted({entry.name for entry in fields(Prompting)} - ALSO_OF_IMAGES):
-        if getattr(config, name) != getattr(usual, name):
-            got = f"--{name.replace('_', '-')} for {config.model or 'a network'}, a classifier of images"
-            raise InputError(teach("options of prompts for a language model alone", got, "leave it out"))
 
 
 def renumbered(images: Images, names: tuple[str, ...] | None) -> Images:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from repflow.core.errors import InputError, teach
@@ -143,6 +144,23 @@ def task_refusal(config: Corrupted) -> InputError:
     """Error of a task of text for a classifier of images."""
     got = f"{str(config.task)!r} for {config.model}, a classifier of images"
     return InputError(teach(f"--task {AUTO} or pixels", got, "leave --task out, and choose --images"))
+
+
+def refuse_set(config: Corrupted, part: type, what: str, model: str, taken: Collection[str] = ()) -> None:
+    """Refuse options that say nothing to a model, rather than leave them aside.
+
+    Args:
+        config: the request.
+        part: has these options.
+        what: they are of, prompts or images.
+        model: in words.
+        taken: those of them that mean something all the same.
+    """
+    usual = type(config)()
+    for name in (entry.name for entry in fields(part) if entry.name not in taken):
+        if getattr(config, name) != getattr(usual, name):
+            got = f"--{name.replace('_', '-')} for {model}"
+            raise InputError(teach(f"no options of {what}, which this model does not read", got, "leave it out"))
 
 
 def check_words(config: CorruptConfig) -> None:

@@ -12,11 +12,20 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
-from repflow.studies.corrupt.config import AUTO, CorruptConfig, Corrupted, check_words, names, task_refusal
+from repflow.studies.corrupt.config import (
+    AUTO,
+    CorruptConfig,
+    Corrupted,
+    check_words,
+    names,
+    refuse_set,
+    task_refusal,
+)
 from repflow.studies.corrupt.piece import Piece, keep_pieces
 from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names
+from repflow.studies.engine.parts import Pictures
 from repflow.studies.engine.study import ONE, Job, Study
 
 if TYPE_CHECKING:
@@ -162,11 +171,7 @@ class Corrupt(ImageStudy):
         if config.task == "pixels":
             got = f"{config.model}, a language model"
             raise InputError(teach("a classifier for --task pixels", got, "pass --task kvpr, mdqa, text or FILE.jsonl"))
-        usual = CorruptConfig()
-        named = [name for name in ("images", "patch", "order", "grey") if getattr(config, name) != getattr(usual, name)]
-        if named:
-            got = f"--{named[0]} for {config.model}, a language model"
-            raise InputError(teach("options of images for a classifier of images alone", got, "leave it out"))
+        refuse_set(config, Pictures, "images", f"{config.model}, a language model")
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])

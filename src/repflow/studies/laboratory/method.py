@@ -107,17 +107,10 @@ class Method(ABC, Generic[C]):
             return self.network(cell, config)
 
     def outline(self, cell: Any, config: C) -> Any:
-        """The model of a cell without its numbers, for shapes and counts: large ones take seconds to draw.
+        """The model of a cell for its shapes and counts, without numbers where it can be built so."""
+        from repflow.studies.laboratory.outline import outlined
 
-        A model whose start is computed from its numbers, such as a spectral norm, is built as it is.
-        """
-        import torch
-
-        try:
-            with torch.device("meta"):
-                return self.build(cell, config)
-        except (RuntimeError, NotImplementedError):
-            return self.build(cell, config)
+        return outlined(lambda: self.build(cell, config))
 
     def weight_seed(self, cell: Any, config: C) -> int:
         """Seed of a cell's weights."""

@@ -141,7 +141,7 @@ def check(options: argparse.Namespace) -> dict[str, float]:
         true = torch.nn.functional.cross_entropy(class_logits(slow, x.double(), form="alone").flatten(0, 1), labels)
         true.backward()
         for half in (False, True):
-            fast = ReplicaStack(networks).to(options.device).eval()
+            fast = ReplicaStack([copy.deepcopy(one) for one in networks]).to(options.device).eval()
             with torch.autocast(options.device, dtype=torch.bfloat16, enabled=half):
                 logits = class_logits(fast, x)
             torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels).backward()

@@ -71,7 +71,7 @@ def spread(config: LaboratoryConfig, name: str, options: argparse.Namespace) -> 
     """
     import torch
 
-    many = ["--workers", str(options.parallel)]
+    many = ["--workers", str(options.parallel), "--retry-failed"]  # the same command goes on, also after a failure
     many += ["--per-gpu", str(options.parallel)] if torch.cuda.is_available() and options.device != "cpu" else []
     words = shlex.split(config.command(*config.grid()))[1:]
     words += ["--checkpoint", str(config.checkpoint), *(["--keep-models"] if config.keep_models else [])]

@@ -15,10 +15,25 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import bracketed
+from repflow.core.intervals import LEVEL, Band, bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends
-from repflow.papers.vulnerability import Variant, end_verdict, variants
-from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, SEEDS, SIZES, Study, read_study
+from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, two_orders, variants
+from tools.pixels.claims import (
+    CLOSED,
+    MAMBA,
+    NAMES,
+    OWN_CLAIMS,
+    PAPER_CLAIMS,
+    PUBLISHED,
+    SEEDS,
+    SIZES,
+    TRANSFORMER,
+    USUAL,
+    Kind,
+    Study,
+    above,
+    read_study,
+)
 from tools.pixels.run import EPOCHS
 
 DOCS = Path(__file__).parent
@@ -45,9 +60,16 @@ def status() -> str:
         known = NUMBERS.get(f"{CIFAR}-{phase}")
         words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
-        facts = [] if known is None else [epochs_of(known), f"{known['facts']['steps']:,}", known["facts"]["device"]]
-        rows.append([words, done, *(facts or ["–", "–", "–"])])
-    return table(["phase, CIFAR-10", "trained and tested", "epochs", "steps", "on"], rows)
+        rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
+    heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
+    return table(heads, rows)
+
+
+def facts_of(phase: dict[str, Any]) -> list[str]:
+    """Epochs, steps, images and machine of a phase; a phase that reads two single tokens asks for accuracy alone."""
+    facts = phase["facts"]
+    read = f"{facts['images_replaced']:,}" if len(facts["regions"]) > 2 else "–"
+    return [epochs_of(phase), f"{facts['steps']:,}", read, facts["device"]]
 
 
 def epochs_of(phase: dict[str, Any]) -> str:
@@ -188,6 +210,12 @@ def _accuracy(cell: dict[str, Any]) -> str:
     return "diverged" if value is None else f"{100 * value:.1f}"
 
 
+def commands() -> str:
+    """Of all models, those that were trained side by side in one command."""
+    groups = [words for phase in NUMBERS.values() for words in phase.get("commands", [])]
+    return table(["models", "command"], [[str(len(words.split()[3].split(","))), f"`{words}`"] for words in groups])
+
+
 def speed() -> str:
     """What benchmarks/pixels.py measured."""
     known = NUMBERS.get("speed")
@@ -201,18 +229,183 @@ def speed() -> str:
     return table(["row", "models", "million tokens/s", "bar", "form"], rows)
 
 
+BOTH: Kind = ("mamba+both", "row", "right")
+H3: Kind = ("h3", "row", "right")
+
+
+def points(band: Band) -> str:
+    """A number of points with its interval."""
+    return f"{100 * float(band.mean):+.1f}{bracketed(band.low, band.high, '+.1f', scale=100)}"
+
+
+def answers() -> str:
+    """The questions of the page in a sentence each, from the numbers below."""
+    study = read_study(NUMBERS, CIFAR)
+    if study is None:
+        return NOTHING
+    asked = {
+        "Do the drops survive their controls?": "; ".join(_survives(study, kind) for kind in (MAMBA, H3)),
+        "How much is the published initialisation's?": _initialisation(study),
+        "Is it the end of the sequence, or the bottom of the image?": _orders(study),
+        "Does bidirectionality close the hole?": _closed(study),
+        "Do attacks at the end succeed more often?": _attacked(study),
+        "Does a model's influence say where it is vulnerable?": _influence(study),
+    }
+    lines = [f"- **{question}** {words}." for question, words in asked.items()]
+    return "\n".join([*lines, "", _limits(study)])
+
+
+def _survives(study: Study, kind: Kind) -> str:
+    """For which replacements the end costs more, at both sizes."""
+    name = NAMES[kind]
+    if study.variant(kind) is None:
+        return f"{name}: not run, or not learned"
+    shown, rest = [], []
+    for word in study.result.provenance["pixels"]["replacements"]:
+        bands = [study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word) for tokens in SIZES]
+        if all(above(band) for band in bands):
+            shown.append(f"{word} ({points(bands[0])})")
+        else:
+            rest.append(word)
+    sizes = " and ".join(map(str, SIZES))
+    said = f"the last {sizes} tokens cost more than the first by {', '.join(shown)}" if shown else "shown for none"
+    return f"{name}: {said}" + (f"; open for {', '.join(rest)}" if rest and shown else "")
+
+
+def _initialisation(study: Study) -> str:
+    shown = [
+        f"{name} {points(study.more(LEVEL, one=PUBLISHED, other=MAMBA, tokens=SIZES[0], replacement=name))}"
+        for name in ("normal", "data", "same")
+    ]
+    return f"to what Mamba's last {SIZES[0]} tokens cost more than its first it adds {', '.join(shown)}"
+
+
+def _orders(study: Study) -> str:
+    said = [
+        f"{one.words}, {name}: the end {points(end)}, the image {points(image)}"
+        for one, turned in order_pairs(study.result)
+        for name in ("normal", "data")
+        for end, image in [_asymmetries(study, one, turned, SIZES[0], study.place(name))]
+    ]
+    return f"asymmetry of {SIZES[0]} tokens, read forwards and in reverse: {'; '.join(said)}" if said else NOTHING
+
+
+def _closed(study: Study) -> str:
+    bands = [(name, study.asymmetry(LEVEL, kind=BOTH, tokens=SIZES[0], replacement=name)) for name in USUAL]
+    less = study.more(LEVEL, one=MAMBA, other=BOTH, tokens=SIZES[0], replacement="normal")
+    inside = all(band.low > -CLOSED and band.high < CLOSED for _, band in bands)
+    word = "closed" if inside else "not shown to be closed"
+    shown = ", ".join(f"{name} {points(band)}" for name, band in bands)
+    front = (
+        "" if study.variant(("mamba+both+first", "row", "right")) else "; with it in front or in the middle: not run"
+    )
+    return (
+        f"two directions, class token at the end: {word} (asymmetry of {SIZES[0]} tokens: {shown}; Mamba's less this, "
+        f"normal: {points(less)}){front}"
+    )
+
+
+def _attacked(study: Study) -> str:
+    """By region of the sequence, and with order and image told apart."""
+    said = []
+    for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
+        if study.variant(kind) is not None:
+            band = study.attacks(LEVEL, kind=kind, regions=ATTACKED[0], above_pairs=False)
+            said.append(f"{NAMES[kind]} {points(band)}")
+    turned = [
+        f"{one.words}: the end {points(end)}, the image {points(image)}"
+        for one, other in order_pairs(study.result)
+        for end, image in [_successes(study, one, other, ATTACKED[0])]
+    ]
+    return (
+        f"with {ATTACK_WORDS[0]} tokens at the end less at the start, mean over targets: {', '.join(said)}; "
+        f"read forwards and in reverse, {'; '.join(turned)}"
+    )
+
+
+def _influence(study: Study) -> str:
+    parts = [part for claim in OWN_CLAIMS if claim.unit == "correlation" for part in claim.parts(study)]
+    shown = sum(part.holds is True for *_, part in parts)
+    return f"a rank correlation of the expected sign is shown in {shown} of {len(parts)} parts of three claims below"
+
+
+def _limits(study: Study) -> str:
+    known = NUMBERS[f"{CIFAR}-seeds"]
+    images = study.result.provenance["pixels"]["images_replaced"]
+    return (
+        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. Those of one model "
+        "are for other seeds and images; those of differences between models, and of what is the end's or the image's, "
+        f"are over seeds on these images. The models were trained for {epochs_of(known)} epochs, the paper's for 100, "
+        "and are less accurate than its; what longer training changes is open. What is the end's and what the image's "
+        "was not asked before the data were seen."
+    )
+
+
+ATTACKED = (("768:1024", "0:256"), ("544:1024", "0:480"))
+ATTACK_WORDS = ("256", "480")
+PARTED = (("the end", 0), ("the image", 1))
+
+
+def _asymmetries(study: Study, one: Variant, turned: Variant, size: int, place: int) -> tuple[Band, Band]:
+    at = list(ends(study.result)).index(size)
+    forward, back = (study.result["asymmetry"][list(own.cells), place, at] for own in (one, turned))
+    return two_orders(forward, back)
+
+
+def _successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, str]) -> tuple[Band, Band]:
+    known = study.result.provenance["pixels"]["attack_regions"]
+    last, first = (known.index(region) for region in regions)
+    rates = [attack_rates(study.result, own.cells)["success"] for own in (one, turned)]
+    forward, back = (own[:, last] - own[:, first] for own in rates)
+    return two_orders(forward, back)
+
+
+def orders() -> str:
+    """What is the end's and what is the image's, of drops, by size and replacement."""
+    study = read_study(NUMBERS, CIFAR)
+    pairs = [] if study is None else order_pairs(study.result)
+    if study is None or not pairs:
+        return NOTHING
+    kinds = study.result.provenance["pixels"]["replacements"]
+    rows = []
+    for one, turned in pairs:
+        for size in sorted(ends(study.result)):
+            both = [_asymmetries(study, one, turned, size, place) for place in range(len(kinds))]
+            for word, part in PARTED:
+                rows.append([one.words, str(size), word, *(points(bands[part]) for bands in both)])
+    return table(["model", "tokens", "due to", *kinds], rows)
+
+
+def attack_orders() -> str:
+    """What is the end's and what is the image's, of attacks."""
+    study = read_study(NUMBERS, CIFAR)
+    pairs = [] if study is None or "success" not in study.result else order_pairs(study.result)
+    if study is None or not pairs:
+        return NOTHING
+    rows = []
+    for one, turned in pairs:
+        both = [_successes(study, one, turned, regions) for regions in ATTACKED]
+        for word, part in PARTED:
+            rows.append([one.words, word, *(points(bands[part]) for bands in both)])
+    return table(["model", "due to", *(f"{words} tokens (points of success)" for words in ATTACK_WORDS)], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "answers": answers,
     "status": status,
     "printed": printed,
     "paper_claims": partial(claims, PAPER_CLAIMS),
     "own_claims": partial(claims, OWN_CLAIMS),
     "costs": costs,
     "controls": controls,
+    "orders": orders,
+    "attack_orders": attack_orders,
     "attacks": attacks,
     "rates": rates,
     "epochs": epochs,
     "strong": strong,
     "speed": speed,
+    "commands": commands,
 }
 
 

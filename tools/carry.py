@@ -1,18 +1,26 @@
-"""Runs and half-trained models in parts of a bounded size, to be carried from one machine to another."""
+"""Runs and half-trained models in parts of a bounded size, to be carried from one machine to another.
+
+python -m tools.carry RUNS FOLDER       packs finished runs to be kept, compressed, in the same form
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
+import lzma
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repflow.store.claims.attempt import OWN, WORK
+from repflow.store.shard import SHARDS
 
 PART, PARTS = 15 << 20, 4
 """Bytes of a part, and parts that one call may bring back."""
 NAME = "runs-{:02d}.part"
+LEFT = (".training", ".models")
+"""Ends of names of folders beside a run: half-trained models, and kept ones."""
 
 
 def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> str:
@@ -36,10 +44,32 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> s
         left += 1
         data = _tar(whole, [half.relative_to(runs) for half in halves[:left]])
     words = f"runs and {len(halves) - left} of {len(halves)} half-trained models" if halves else "runs"
+    return f"packed {words}: {_write(data, folder, part)}"
+
+
+def keep(runs: Path, folder: Path, *, results: bool = False) -> str:
+    """Write finished runs to be stored beside a page: compressed, and without what workers and trainings left.
+
+    Args:
+        runs: folder of runs.
+        folder: where the parts go; earlier ones are removed.
+        results: leave out the shards of runs that have their result, which holds the same numbers.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("runs-*.part"):
+        old.unlink()
+    entries = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(LEFT)]
+    left = [path.relative_to(runs) for path in runs.rglob("*") if path.name == OWN or path.name.endswith(LEFT)]
+    left += [file.parent.relative_to(runs) / SHARDS for file in runs.rglob("result.json") if results]
+    return f"kept {_write(lzma.compress(_tar(entries, left)), folder, PART)}"
+
+
+def _write(data: bytes, folder: Path, part: int) -> str:
+    """Cut into parts; says how many."""
     count = -(-len(data) // part)
     for number in range(count):
         (folder / NAME.format(number)).write_bytes(data[number * part : (number + 1) * part])
-    return f"packed {words}: {len(data) / 2**20:.1f} MiB in {count} parts"
+    return f"{len(data) / 2**20:.1f} MiB in {count} part{'' if count == 1 else 's'}"
 
 
 def unpack(folder: Path, runs: Path) -> None:
@@ -70,3 +100,12 @@ def _tar(entries: Sequence[Path], without: Sequence[Path]) -> bytes:
         for entry in entries:
             archive.add(entry, entry.name, filter=lambda info: None if info.name in names else info)
     return stream.getvalue()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--results", action="store_true", help="without shards of runs that have their result")
+    options = parser.parse_args()
+    print(keep(options.runs, options.folder, results=options.results))

@@ -119,5 +119,25 @@ def test_parts_are_small_and_half_trained_models_stay_behind_where_they_do_not_f
         carry.unpack(again, runs)
 
 
+def test_kept_runs_are_finished_ones_alone(tmp_path):
+    runs, parts, again = (tmp_path / name for name in ("runs", "parts", "again"))
+    files = (
+        "grid/a/result.json",
+        "grid/a/shards/cell-0.safetensors",
+        "grid/.repflow/claims/a",
+        "b/shards/cell-0.safetensors",
+    )
+    for name in (*files, "a.training/group-000/checkpoint-200", "grid/a.models/model.safetensors"):
+        (runs / name).parent.mkdir(parents=True, exist_ok=True)
+        (runs / name).write_bytes(bytes(50_000))
+    for results, there in ((False, {files[0], files[1], files[3]}), (True, {files[0], files[3]})):
+        assert carry.keep(runs, parts, results=results) == "kept 0.0 MiB in 1 part"
+        carry.unpack(parts, again / str(results))
+        found = {
+            str(path.relative_to(again / str(results))) for path in (again / str(results)).rglob("*") if path.is_file()
+        }
+        assert found == there
+
+
 def test_rows_are_switches():
     assert set(claims.SWITCHES) == set(run.ROWS["core"][1])

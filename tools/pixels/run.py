@@ -214,13 +214,21 @@ def table(out: Path) -> dict[str, Any]:
         cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
         name = file.stem.partition("@")[0]
         if name not in numbers:
-            numbers[name] = {"finished": False, "models": models, "facts": facts, "cells": []}
+            numbers[name] = {"finished": False, "models": models, "facts": facts, "commands": [], "cells": []}
         differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]
         if differing:
             raise SystemExit(f"expected one phase {name}; got runs that differ in {', '.join(differing)}")
         numbers[name]["cells"] += cells
+        numbers[name]["commands"] += commands(out / file.stem)
         numbers[name]["finished"] = len(numbers[name]["cells"]) == models
     return numbers
+
+
+def commands(run: Path) -> list[str]:
+    """Of each group of models that was trained side by side in a finished run."""
+    from repflow.store import load_result
+
+    return list(load_result(run).provenance[STUDY.name]["groups"]) if (run / "result.json").exists() else []
 
 
 def note(out: Path, name: str, config: PixelsConfig, models: int) -> None:

@@ -245,6 +245,29 @@ def test_questions_get_their_words():
     assert vulnerability.comparisons(few, 8)[0].holds is None
 
 
+def test_what_the_end_costs_is_told_from_what_the_image_shows_there():
+    """0.3 at the end read forwards, 0.1 in reverse: 0.2 are the end's, 0.1 the image's."""
+    result = made_up(recency=0.3, names=("right", "right"), spread=0.001)
+    for cell in result.provenance["cells"][3:]:
+        cell |= {"row": "mamba", "token_order": "reversed"}
+    result.arrays["asymmetry"][3:] += 0.1
+    ((forward, turned),) = vulnerability.order_pairs(result)
+    assert (forward.cells, turned.cells) == ((0, 1, 2), (3, 4, 5))
+    values = [result["asymmetry"][list(one.cells), 0, 0] for one in (forward, turned)]
+    end, image = vulnerability.two_orders(*values)
+    for band, true in ((end, 0.2), (image, 0.1)):
+        assert float(band.mean) == pytest.approx(true, abs=0.005)
+        assert band.low < band.mean < band.high
+    # the interval is that of a difference of two means of halves, as scipy has it
+    oracle = stats.ttest_ind(values[0] / 2, -values[1] / 2, equal_var=False).confidence_interval(0.95)
+    assert (float(end.low), float(end.high)) == pytest.approx((oracle.low, oracle.high))
+    (answer,) = vulnerability.comparisons(result, 8)
+    assert answer.question.startswith("mamba, read forwards and in reverse: the end costs more whatever the image")
+    assert answer.holds is True
+    result.arrays["test_accuracy"][3:] = 0.15
+    assert vulnerability.comparisons(result, 8)[0].holds is None
+
+
 def test_models_that_have_not_learned_answer_no_question():
     result = made_up(recency=0.3, names=("right", "right"))
     result.arrays["test_accuracy"][:3] = 0.15

@@ -203,8 +203,10 @@ def shorter_claims() -> str:
     """Such claims as a table."""
     rows = []
     for claim, word, numbers, known in shorter():
-        one = known["models_at_best_rates"][0]
-        size = f"{one['layers']} layers of width {one['width']}, {known['steps']:,} steps"
+        one, rows_of = known["models_at_best_rates"][0], claim.text.rpartition(" ")[2].rstrip(".")
+        own = {cell.get("own_width") for cell in known["models_at_best_rates"] if cell["row"].startswith(rows_of)}
+        width = own.pop() if len(own) == 1 else None
+        size = f"{one['layers']} layers of width {width or one['width']}, {known['steps']:,} steps"
         rows.append([claim.text, f"`{known['run'].rpartition('/')[2]}`", size, f"**{word}**", numbers])
     return table(["claim", "run", "models", "verdict there", "numbers"], rows) if rows else NOTHING
 
@@ -411,8 +413,11 @@ def recipes() -> str:
 
 
 def _size(known: dict[str, Any]) -> str:
-    sizes = {f" of {cell['layers']} × {cell['width']}" for cell in known["models_at_best_rates"]}
-    return sizes.pop() if len(sizes) == 1 else ""
+    """Layers and widths: rows of matched parameters have widths of their own."""
+    models = known["models_at_best_rates"]
+    layers = {cell["layers"] for cell in models}
+    widths = sorted({cell.get("own_width") or cell["width"] for cell in models})
+    return f" of {layers.pop()} × {' or '.join(map(str, widths))}" if len(layers) == 1 else ""
 
 
 def recipe_rates() -> str:
@@ -425,8 +430,31 @@ def recipe_rates() -> str:
         if rates:
             shown = f"{rates.count(most)} of {len(rates)} rows of `{run.rpartition('/')[2]}` were best at {most:g}"
             words.append(f"{shown}, the greatest of the sweep" if most == GREATEST else shown)
+        elif len(known.get("rates", [])) == 1:
+            words.append(f"`{run.rpartition('/')[2]}` has one rate, {known['rates'][0]:g}")
         words += known["diverged"]
     return "; ".join(words) or NOT_RUN
+
+
+def recipe_falling() -> str:
+    """Models of recipes at lab whose loss was still falling when training ended, run by run."""
+    runs = {known["run"]: known for name, known in NUMBERS.get("recipes", {}).items() if name.endswith(" lab")}
+    words = []
+    for run, known in runs.items():
+        found = re.search(r"(\d+) of (\d+) models", known.get("still_falling", ""))
+        words += [f"{found[1]} of {found[2]} models of `{run.rpartition('/')[2]}`"] if found else []
+    return f"{', '.join(words)} and no others" if words else "none of these models"
+
+
+def recipe_rounding() -> str:
+    """What rounding alone does to models of the recipes: chunks in their own order less no chunks, by family."""
+    words = {}
+    for name, known in NUMBERS.get("recipes", {}).items():
+        loss = Study(known["models_at_best_rates"]).loss if name.endswith(" lab") else None
+        for row in () if loss is None else loss.values:
+            if f"{row}{IDENTITY}" in loss.values:
+                words[row] = f"{row} {loss.less(f'{row}{IDENTITY}', row).words()}"
+    return "; ".join(words.values()) or NOT_RUN
 
 
 def recipe_lines() -> str:
@@ -481,6 +509,8 @@ PARTS = {
     "commands": commands,
     "recipes": recipes,
     "recipe_rates": recipe_rates,
+    "recipe_falling": recipe_falling,
+    "recipe_rounding": recipe_rounding,
     "recipe_lines": recipe_lines,
 }
 

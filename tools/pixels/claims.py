@@ -130,7 +130,7 @@ class Study:
         if variant is None or "influence" not in self.result:
             return NOTHING
         values = correlations(self.result).by_cell[list(variant.cells), self.place(replacement)]
-        return student_interval(values, level=level)
+        return Band(*(np.clip(part, -1.0, 1.0) for part in student_interval(values, level=level)))
 
     def predicted(self, level: float, *, by: str, replacement: str) -> Band:
         """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again."""

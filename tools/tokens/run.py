@@ -232,6 +232,7 @@ def _best_models(grid: Any) -> list[dict[str, Any]]:
     return [
         {key: grid.provenance["cells"][at][key] for key in keys}
         | {"steps": grid.config["steps"], "perplexity": _plain(grid["perplexity"][at])}
+        | ({"own_width": int(grid["own_width"][at])} if "own_width" in grid else {})
         for at in best_cells(grid)
     ]
 
@@ -255,6 +256,8 @@ def recipes(runs: Path | None) -> dict[str, Any]:
             # of the machine that trained: shares may be put together on another
             "device": read_record(runs / result.provenance["runs"]["models"]).provenance["device_name"],
             "run": result.provenance["runs"]["models"],
+            "rates": sorted({cell["rate"] for cell in grid.provenance["cells"]}),
+            "still_falling": _said(runs / result.provenance["runs"]["models"], "still_falling"),
             "models_at_best_rates": _best_models(grid),
             "diverged": [finding.message for finding in grid.findings if finding.code == "diverged"],
             "lines": [{key: line[key] for key in kept} for line in judged],

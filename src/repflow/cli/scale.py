@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -105,18 +106,31 @@ def take_part(study: BaseStudy[Any], requests: Mapping[str, Any], out: Path) -> 
 
 def spread(order: Order, scale: ScaleConfig) -> frozenset[str]:
     """Have workers do every cell of an order, so that each is finished or has failed; returns what was finished now."""
-    from repflow.studies.scale.crew import run_crew
-
     fresh: set[str] = set()
     for stage in order.stages():
-        engine, posts = engine_for(stage, scale)
-        note(f"{counted(stage)} in {stage.folder}: starting {len(posts)} workers ({scale.engine})")
-        with CrewTable(len(stage.cells)) as table:
-            standing = run_crew(stage, engine, posts, show=table.show, say=note)
+        standing = _crewed(stage, scale)
         fresh |= standing.fresh
-        for name, reason in sorted(standing.reasons().items()):
-            note(f"{name}: {reason}")
+        if failed := standing.reasons():
+            # for lack of memory beside other workers, or by a fault of another process: one worker alone would do them
+            # one after the other when it puts the cell together
+            note(f"{len(failed)} of {counted(stage)} failed and are tried once more, by half as many workers at most")
+            again = replace(stage, cells=tuple(cell for cell in stage.cells if cell.name in failed))
+            few = replace(scale, retry_failed=True, workers=max(1, (scale.workers or 1) // 2))
+            fresh |= _crewed(again, few).fresh
     return frozenset(fresh)
+
+
+def _crewed(order: Order, scale: ScaleConfig) -> Standing:
+    """Have workers do what can be done at once, and say why shares failed."""
+    from repflow.studies.scale.crew import run_crew
+
+    engine, posts = engine_for(order, scale)
+    note(f"{counted(order)} in {order.folder}: starting {len(posts)} workers ({scale.engine})")
+    with CrewTable(len(order.cells)) as table:
+        standing = run_crew(order, engine, posts, show=table.show, say=note)
+    for name, reason in sorted(standing.reasons().items()):
+        note(f"{name}: {reason}")
+    return standing
 
 
 def counted(order: Order) -> str:

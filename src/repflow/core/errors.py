@@ -66,6 +66,10 @@ class OutOfMemoryError(RepflowError):
     """The machine has too little memory for the work; what was stored before stays."""
 
 
+class DeviceLostError(RepflowError):
+    """A process can no longer use its GPU, after a fault of a kernel; what was stored before stays."""
+
+
 _typed_commands = 0
 """Depth of `command_line` blocks."""
 SWITCHES = frozenset(
@@ -158,6 +162,30 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | OutOfMemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return True
     return isinstance(error, RuntimeError | OSError) and SHORTAGE.search(str(error)) is not None
+
+
+FAULT = re.compile(
+    r"(CUDA error|Triton Error \[CUDA\]): .*?(illegal (memory access|instruction)|misaligned address|device-side assert"
+    r"|unspecified launch failure|launch timed out|invalid (program counter|address space)|hardware stack error"
+    r"|uncorrectable ECC|MPS (client|server)|unknown error)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Faults after which every further call of CUDA fails in a process. Under MPS those of one process end all the others
+that share the GPU, and so does a process that is killed while its kernels run."""
+
+
+def device_lost(error: BaseException) -> bool:
+    """True for an error, or one that it came from, after which a process cannot use its GPU any more.
+
+    >>> device_lost(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    True
+    >>> [device_lost(RuntimeError(f"CUDA error: {what}")) for what in ("out of memory", "invalid argument")]
+    [False, False]
+    """
+    if isinstance(error, RuntimeError) and FAULT.search(str(error)):
+        return True
+    earlier = error.__cause__ or error.__context__
+    return earlier is not None and device_lost(earlier)
 
 
 def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from repflow.cli.main import app
 from repflow.cli.scale import CrewTable
-from repflow.core.errors import InputError, RepflowError
+from repflow.core.errors import DeviceLostError, InputError, RepflowError
 from repflow.core.trust import Trust
 from repflow.store.claims.attempt import OWN
 from repflow.store.claims.board import Policy
@@ -24,6 +24,7 @@ from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, born
 from repflow.store.claims.place import FolderPlace
 from repflow.studies.engine.cell import Cell
+from repflow.studies.engine.cells import Bench, run_cells
 from repflow.studies.engine.cost import plan
 from repflow.studies.scale import posts as posting
 from repflow.studies.scale.config import ScaleConfig, check_scale
@@ -32,6 +33,7 @@ from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.local import LocalEngine, apart
 from repflow.studies.scale.order import BLOCK, Order, rotated
 from repflow.studies.scale.posts import local_posts, thread_share
+from repflow.studies.scale.service import DEVICE_LOST, serve
 from repflow.studies.scale.worker import Post, work
 
 BRISK = Policy(beat=0.05)
@@ -210,6 +212,46 @@ def test_what_a_worker_says_is_the_commands_error(order):
     with pytest.raises(RepflowError, match="worker 0 cannot go on: no room"):
         run_crew(order, engine, [post], show=lambda _: None, say=lambda _: None, wait=lambda _: None)
     assert engine.stopped
+
+
+FAULT = "CUDA error: an illegal memory access was encountered"
+
+
+def test_a_worker_that_has_lost_its_gpu_takes_no_further_cell(order, same, monkeypatch):
+    """Every call of CUDA fails after a fault: one cell has failed, and the others are left to another process."""
+    done, broken = Bench._done, []
+
+    def fault(self, cell, *more):
+        if not broken or self is broken[0]:
+            broken[:] = [self]
+            raise RuntimeError(FAULT)
+        return done(self, cell, *more)
+
+    monkeypatch.setattr(Bench, "_done", fault)
+    post, lines = replace(posts(1)[0], session="first"), []
+    assert serve(order, post, terminable=False) == DEVICE_LOST
+    place, _ = order.meeting()
+    kinds = [entry.kind for cell in order.cells if (entry := last_entry(place, cell.name)) is not None]
+    assert sorted(kinds, key=str) == sorted([Kind.FAILED, Kind.RELEASED], key=str)
+    engine = Scripted([Ended(post, error=DEVICE_LOST), Ended(post, error="no room")])
+    with pytest.raises(RepflowError, match="no room"):
+        run_crew(order, engine, [post], show=lambda _: None, say=lines.append, wait=lambda _: None)
+    assert lines == ["worker 0 lost its GPU; another takes its post"]
+    assert engine.started == [0, 0]
+    again = replace(post, session="second", policy=replace(BRISK, retry=True))
+    assert serve(order, again, terminable=False) == ""
+    same(2)  # the cell that failed and the one that was given back are claimed again
+
+
+def test_a_command_says_that_its_gpu_is_lost(order, monkeypatch):
+    def fault(*_):
+        raise ValueError("a batch") from RuntimeError(f"Triton Error [CUDA]: {FAULT.partition(': ')[2]}")
+
+    monkeypatch.setattr(Bench, "_done", fault)
+    cells = run_cells(order.cells[:2], order.folder)
+    assert next(cells).status == "failed"
+    with pytest.raises(DeviceLostError, match="a GPU that answers; got a batch in an earlier cell; run the same"):
+        next(cells)
 
 
 def test_time_left_follows_the_pace_of_this_command(order):

@@ -1,12 +1,14 @@
 """One run by several workers: shares of its prompts or of the models that it trains, put together bit by bit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from repflow.cli import scale
 from repflow.cli.main import app
 from repflow.core.errors import InputError
 from repflow.models import StackConfig, StackForSequenceClassification
@@ -24,6 +26,8 @@ from repflow.studies.engine.table import study_for
 from repflow.studies.measure import MeasureConfig
 from repflow.studies.probe.study import ProbeConfig
 from repflow.studies.recall.study import STUDY as RECALL
+from repflow.studies.scale.config import ScaleConfig
+from repflow.studies.scale.engine import Engine
 from repflow.studies.scale.order import Order
 from repflow.studies.scale.worker import Post, work
 from tests.studies.recall.tiny import tiny
@@ -198,6 +202,48 @@ def test_groups_of_a_laboratory_are_trained_by_different_workers(tmp_path, reque
     assert sorted(p.name for p in (tmp_path / "shared").iterdir()) == [OWN, NAME, f"{NAME}.models"]
     with pytest.raises(InputError, match="leave seconds out"):
         RECALL.shares(tiny(seconds=5.0), 1)
+
+
+class Here(Engine):
+    """Workers in this process, one after the other."""
+
+    def start(self, order, posts):
+        for post in posts:
+            work(order, post)
+
+    def replace(self, order, post):
+        raise AssertionError("no worker is lost")
+
+    def ended(self):
+        return []
+
+    def stop(self, patience):
+        pass
+
+
+def test_shares_that_failed_are_tried_once_more_by_the_crew(tmp_path, monkeypatch, capsys):
+    """Memory that others held is free again: one worker alone need not train all that failed."""
+    config, failing, crews = recall(), [2], []
+    whole, share = RECALL.run_share, "expected memory for none/4"
+
+    def short(*args, **more):
+        if failing[0]:
+            failing[0] -= 1
+            raise InputError(share)
+        return whole(*args, **more)
+
+    def engine_for(order, scale):
+        crews.append((len(order.cells), scale.workers))
+        return Here(), [replace(POST, policy=replace(POST.policy, retry=scale.retry_failed))]
+
+    monkeypatch.setattr(type(RECALL), "run_share", lambda self, *args, **more: short(*args, **more))
+    monkeypatch.setattr(scale, "engine_for", engine_for)
+    scale.spread(divided(config, tmp_path, split=1), ScaleConfig(workers=4))
+    assert crews == [(2, 4), (2, 2), (1, 4)]
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count(share) == 2
+    assert "2 of 2 shares failed and are tried once more, by half as many workers at most" in said
+    assert (tmp_path / NAME / "result.json").exists()
 
 
 def run(*words):

@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from repflow.core.errors import DamagedRunError, InputError, RunLockedError, StoreError, UnsupportedModelError
+from repflow.core.errors import (
+    DamagedRunError,
+    DeviceLostError,
+    InputError,
+    RunLockedError,
+    StoreError,
+    UnsupportedModelError,
+    device_lost,
+    teach,
+    words_of,
+)
 from repflow.store.claims.attempt import is_whole
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
 from repflow.store.claims.liveness import Worker
@@ -128,6 +138,7 @@ class Bench:
         self._places = {cell.name: spot_of(folder, cell).result for cell in cells}
         self.board = Board(*meeting(folder, cells, store), worker or Worker(), policy)
         self._holder = HeldModel()
+        self._fault = ""
 
     def __enter__(self) -> Bench:
         self.board.__enter__()
@@ -154,6 +165,10 @@ class Bench:
         path = self._places[cell.name]
         taken = self.board.take(cell.name, config_digest(identity(cell.config)))
         if isinstance(taken, Hold):
+            if self._fault:
+                taken.release()
+                remedy = "run the same command again: it goes on in a process of its own"
+                raise DeviceLostError(teach("a GPU that answers", f"{self._fault} in an earlier cell", remedy))
             return self._worked(cell, taken, progress)
         if taken.phase is Phase.FAILED:
             assert taken.entry is not None
@@ -165,6 +180,8 @@ class Bench:
         self.board.heartbeat.doing(cell=cell.name, done=0, total=0, tokens=0, phase="")
         self.board.heartbeat.beat()
         outcome = self._attempted(cell, hold, guarded(progress, hold))
+        if outcome.error is not None and device_lost(outcome.error):  # every further cell would fail in this process
+            self._fault = words_of(outcome.error).partition(" Search for")[0]
         if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
             return outcome if hold.release() else None
         published = hold.finish() if outcome.status == "finished" else hold.fail(outcome.status, outcome.reason)

@@ -14,7 +14,7 @@ from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
-from repflow.studies.scale.service import INTERRUPTED
+from repflow.studies.scale.service import DEVICE_LOST, INTERRUPTED
 from repflow.studies.scale.way import sweep_marks
 from repflow.studies.scale.worker import Post
 
@@ -155,7 +155,8 @@ def run_crew(
 def _answer(
     ended: Ended, order: Order, engine: Engine, standing: Standing, say: Callable[[str], None], *, hopeless: bool
 ) -> None:
-    lost = ended.lost or ended.error == INTERRUPTED  # by somebody else: a machine that shuts down terminates first
+    # interrupted by somebody else: a machine that shuts down terminates first
+    lost = ended.lost or ended.error in (INTERRUPTED, DEVICE_LOST)
     if ended.error and not lost:
         raise RepflowError(f"worker {ended.post.number} cannot go on: {ended.error}")
     if standing.complete or not lost:
@@ -165,7 +166,8 @@ def _answer(
             "workers end again and again before a cell is finished: they are killed, perhaps for lack of memory; "
             f"start fewer with --workers, and see {order.folder / OWN / 'logs'}"
         )
-    say(f"worker {ended.post.number} was lost; another takes its post")
+    words = DEVICE_LOST if ended.error == DEVICE_LOST else "was lost"
+    say(f"worker {ended.post.number} {words}; another takes its post")
     engine.replace(order, ended.post)
 
 

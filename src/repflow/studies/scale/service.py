@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 
-from repflow.core.errors import RepflowError, command_line
+from repflow.core.errors import DeviceLostError, RepflowError, command_line
 from repflow.studies.scale.order import Order
 from repflow.studies.scale.worker import Post, work
 
 INTERRUPTED = "interrupted"
+DEVICE_LOST = "lost its GPU"
+"""Answers of workers whose posts others take."""
 
 
 def serve(order: Order, post: Post, *, terminable: bool = True) -> str:
@@ -27,6 +29,8 @@ def serve(order: Order, post: Post, *, terminable: bool = True) -> str:
             work(order, post)
         except KeyboardInterrupt:
             return INTERRUPTED
+        except DeviceLostError:
+            return DEVICE_LOST
         except RepflowError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001  the last stop before the command that started this worker

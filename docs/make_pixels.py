@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import LEVEL, Band, bracketed
-from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends
+from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
+from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends, windows
 from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, two_orders, variants
 from tools.pixels.claims import (
     CLOSED,
@@ -39,6 +40,7 @@ from tools.pixels.run import EPOCHS
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
+PICTURE = DOCS / "pictures" / "pixels.png"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "pixels.json").read_text(encoding="utf-8"))
 NOTHING = "Not run yet."
 CIFAR = "cifar10"
@@ -253,6 +255,7 @@ def answers() -> str:
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
         "Does bidirectionality close the hole?": _closed(study),
         "Do attacks at the end succeed more often?": _attacked(study),
+        "Which model loses most, wherever tokens are replaced?": _everywhere(study),
         "Does a model's influence say where it is vulnerable?": _influence(study),
     }
     lines = [f"- **{question}** {words}." for question, words in asked.items()]
@@ -264,57 +267,60 @@ def _survives(study: Study, kind: Kind) -> str:
     name = NAMES[kind]
     if study.variant(kind) is None:
         return f"{name}: not run, or not learned"
-    return f"{name}, the last {' and '.join(map(str, SIZES))} tokens less the first: " + _by_replacement(
-        study, lambda word, tokens: study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
+    return (
+        f"{name}: that the last {' and '.join(map(str, SIZES))} tokens cost more than the first is "
+        + _by_replacement(
+            study, lambda word, tokens: study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
+        )
     )
 
 
 def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
-    """What is shown to be above 0 at both sizes, what at one alone, and what is open."""
+    """What is shown to be above 0 at both sizes, what at one alone, and what is open; numbers are of the smaller."""
     shown, partly, rest = [], [], []
     for word in study.result.provenance["pixels"]["replacements"]:
         bands = [band_of(word, tokens) for tokens in SIZES]
         sure = [bool(above(band)) for band in bands]
         if all(sure):
-            shown.append(f"{word} ({', '.join(map(points, bands))})")
+            shown.append(f"{PLAIN[word]} ({points(bands[0])})")
         elif any(sure):
             at = sure.index(True)
-            partly.append(f"{word} at {SIZES[at]} ({points(bands[at])})")
+            partly.append(f"{PLAIN[word]} at {SIZES[at]} alone ({points(bands[at])})")
         else:
-            rest.append(word)
-    parts = {"shown for": shown, "at one size alone for": partly, "open for": rest}
+            rest.append(PLAIN[word])
+    parts = {"shown with": [*shown, *partly], "open with": rest}
     return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
 
 
 def _initialisation(study: Study) -> str:
-    return f"what it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens: " + _by_replacement(
+    return f"that it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens is " + _by_replacement(
         study, lambda word, tokens: study.more(LEVEL, one=PUBLISHED, other=MAMBA, tokens=tokens, replacement=word)
     )
 
 
 def _orders(study: Study) -> str:
     said = [
-        f"{one.words}, {name}: the end {points(end)}, the image {points(image)}"
+        f"{PLAIN[name]} on {SIZES[0]} tokens of {one.words}: the end's part {points(end)}, the image's {points(image)}"
         for one, turned in order_pairs(study.result)
         for name in ("normal", "data")
         for end, image in [_asymmetries(study, one, turned, SIZES[0], study.place(name))]
     ]
-    return f"asymmetry of {SIZES[0]} tokens, read forwards and in reverse: {'; '.join(said)}" if said else NOTHING
+    return f"both orders together tell them apart: {'; '.join(said)}" if said else NOTHING
 
 
 def _closed(study: Study) -> str:
     """Whether the asymmetry of two directions lies within the margin, beyond it, or neither."""
-    sides: dict[str, list[str]] = {"closed": [], "not closed": [], "open": []}
+    sides: dict[str, list[str]] = {"it is": [], "it is not": [], "open": []}
     for name in USUAL:
         for tokens in SIZES:
             band = study.asymmetry(LEVEL, kind=BOTH, tokens=tokens, replacement=name)
-            side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
-            sides[side].append(f"{name} {tokens} ({points(band)})")
-    shown = "; ".join(f"{word}: {', '.join(parts)}" for word, parts in sides.items() if parts)
+            side = {True: "it is", False: "it is not", None: "open"}[within(band, CLOSED)]
+            sides[side].append(f"{PLAIN[name]} at {tokens} ({points(band)})")
+    shown = "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
     front = (
-        "" if study.variant(("mamba+both+first", "row", "right")) else "; with it in front or in the middle: not run"
+        "" if study.variant(("mamba+both+first", "row", "right")) else ". With it in front or in the middle: not run"
     )
-    return f"two directions, class token at the end, within ± {100 * CLOSED:.0f} points: {shown}{front}"
+    return f"with two directions and the class token at the end, to within ± {100 * CLOSED:.0f} points: {shown}{front}"
 
 
 def _attacked(study: Study) -> str:
@@ -322,19 +328,32 @@ def _attacked(study: Study) -> str:
     said = []
     for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
         if study.variant(kind) is not None:
-            bands = [study.attacks(LEVEL, kind=kind, regions=regions, above_pairs=False) for regions in ATTACKED]
-            said.append(f"{NAMES[kind]} {', '.join(map(points, bands))}")
-    turned = []
-    for one, other in order_pairs(study.result):
-        both = [_successes(study, one, other, regions) for regions in ATTACKED]
-        parts = [f"{word} {', '.join(points(bands[part]) for bands in both)}" for word, part in PARTED]
-        turned.append(f"{one.words}: {'; '.join(parts)}")
-    sizes = " and ".join(ATTACK_WORDS)
+            band = study.attacks(LEVEL, kind=kind, regions=ATTACKED[0], above_pairs=False)
+            said.append(f"{NAMES[kind]} {points(band)}")
+    turned = [
+        f"{one.words} {points(end)} the end's, {points(image)} the image's"
+        for one, other in order_pairs(study.result)
+        for end, image in [_successes(study, one, other, ATTACKED[0])]
+    ]
     return (
-        f"{sizes} tokens at the end less at the start, row by row, mean over targets: {'; '.join(said)}. Read forwards "
-        f"and in reverse, of the same differences {'; '.join(turned)}; the published initialisation and H3 were not "
+        f"success with {ATTACK_WORDS[0]} tokens at the end less at the start, row by row, mean over targets: "
+        f"{'; '.join(said)}. Both orders together: {'; '.join(turned)}. The published initialisation and H3 were not "
         "read in reverse"
     )
+
+
+def _everywhere(study: Study) -> str:
+    """Drop by 32 replaced tokens, mean over all windows of the sequence, and its interval over seeds."""
+    chosen, said = windows(study.result), []
+    for name in ("normal", "data"):
+        parts = []
+        for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
+            variant = study.variant(kind)
+            if variant is not None:
+                lost = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)
+                parts.append(f"{NAMES[kind]} {points(student_interval(lost))}")
+        said.append(f"{PLAIN[name]}: {', '.join(parts)}")
+    return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}"
 
 
 def _influence(study: Study) -> str:
@@ -347,14 +366,23 @@ def _limits(study: Study) -> str:
     known = NUMBERS[f"{CIFAR}-seeds"]
     images = study.result.provenance["pixels"]["images_replaced"]
     return (
-        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. Those of one model "
-        "are for other seeds and images; those of differences between models, and of what is the end's or the image's, "
-        f"are over seeds on these images. The models were trained for {epochs_of(known)} epochs, the paper's for 100, "
-        "and are less accurate than its; what longer training changes is open. Those of attacks are wide: all targets "
-        "of an image count as one trial. What is the end's and what is the image's was asked with the data in view."
+        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. "
+        "Intervals of one model are for other seeds and images; those of differences between models, of the end's and "
+        "the image's parts and of means over windows are over seeds, on these images. Those of attacks are wide: all "
+        f"targets of an image count as one trial. The models were trained for {epochs_of(known)} epochs, the paper's "
+        "for 100, and are less accurate than its; what longer training changes is open. The two parts and the means "
+        "over windows were asked for with the data in view."
     )
 
 
+PLAIN = {
+    "normal": "N(0, 1) noise",
+    "data": "noise in range",
+    "shuffle": "shuffled pixels",
+    "mean": "the mean image",
+    "same": "pixels of the same class",
+    "other": "pixels of another class",
+}
 ATTACKED = (("768:1024", "0:256"), ("544:1024", "0:480"))
 ATTACK_WORDS = ("256", "480")
 PARTED = (("the end", 0), ("the image", 1))
@@ -372,6 +400,34 @@ def _successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, 
     rates = [attack_rates(study.result, own.cells)["success"] for own in (one, turned)]
     forward, back = (own[:, last] - own[:, first] for own in rates)
     return two_orders(forward, back)
+
+
+CURVES = ("normal", "data", "same")
+
+
+def picture() -> None:
+    """Drop of accuracy by the place of the window that is replaced, a panel a replacement, a line a model."""
+    study = read_study(NUMBERS, CIFAR)
+    if study is None:
+        return
+    from matplotlib import pyplot as plt
+
+    chosen, places = windows(study.result), bounds(study.result)
+    middle = places[chosen].mean(1)
+    figure, panels = plt.subplots(1, len(CURVES), figsize=(9.6, 3.4), sharey=True, layout="constrained")
+    for panel, name in zip(panels, CURVES, strict=True):
+        for number, (one, style) in enumerate(zip(variants(study.result), cycle(("-", "--", "-.", ":")), strict=False)):
+            lost = 100 * drops(study.result)[list(one.cells), study.place(name)][:, chosen]
+            panel.plot(middle, lost.mean(0), style, color=f"C{number}", label=one.words, linewidth=1.4)
+        panel.axhline(0, color="0.6", linewidth=0.8)
+        panel.set_title(PLAIN[name], fontsize=10)
+        panel.set_xlabel("place of 32 tokens in the sequence", fontsize=9)
+    panels[0].set_ylabel("points of accuracy lost, mean of 3 seeds", fontsize=9)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+    )
+    figure.savefig(PICTURE, dpi=110)
+    plt.close(figure)
 
 
 def orders() -> str:
@@ -430,4 +486,5 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    picture()
     print(f"wrote {PAGE}")

@@ -23,26 +23,28 @@ LEFT = (".training", ".models")
 """Ends of names of folders beside a run: half-trained models, and kept ones."""
 
 
-def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS) -> str:
+def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS, leave: Sequence[str] = ()) -> str:
     """Write all runs, and the furthest half-trained models that fit beside them; says what was packed.
 
     Kept models stay.
 
     Args:
-        runs: folder of runs.
+        runs: folder of runs, or of folders of runs.
         folder: where the parts go; earlier ones are removed.
         part: bytes of a part.
         parts: parts at most.
+        leave: names of folders in `runs` that are not packed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("runs-*.part"):
         old.unlink()
-    whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(".models")]
+    models = [path.relative_to(runs) for path in runs.rglob("*.models") if path.is_dir()]
+    whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and entry.name not in leave]
     halves = sorted((half for entry in whole for half in _half_trained(entry)), key=_steps)
-    data, left = _tar(whole, []), 0
+    data, left = _tar(whole, models), 0
     while len(data) > part * parts and left < len(halves):
         left += 1
-        data = _tar(whole, [half.relative_to(runs) for half in halves[:left]])
+        data = _tar(whole, [*models, *(half.relative_to(runs) for half in halves[:left])])
     words = f"runs and {len(halves) - left} of {len(halves)} half-trained models" if halves else "runs"
     return f"packed {words}: {_write(data, folder, part)}"
 
@@ -82,10 +84,11 @@ def unpack(folder: Path, runs: Path) -> None:
 
 
 def _half_trained(entry: Path) -> Iterator[Path]:
-    """Half-trained models in a folder: those beside a run, and those that workers have left."""
-    place = entry / WORK if entry.name == OWN else entry
-    if place.is_dir() and (entry.name == OWN or entry.name.endswith(".training")):
-        yield from place.iterdir()
+    """Half-trained models in a folder, however deep: those beside a run, and those that workers have left."""
+    for place in (entry, *entry.rglob("*")):
+        left = place.name.endswith(".training") and place.parent.parent.name != WORK
+        if place.is_dir() and (left or (place.name == WORK and place.parent.name == OWN)):
+            yield from place.iterdir()
 
 
 def _steps(half: Path) -> int:

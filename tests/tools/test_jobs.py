@@ -1,0 +1,108 @@
+"""Phases side by side on one machine: who may begin, what is tried again, what ends at the time."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tools import carry, jobs
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """Writes jobs and runs them in a folder of the test's own; returns what became of each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "POLL", 0.02)
+
+    def run(entries, workers=4, gib=10.0):
+        lines = [
+            line for entry in entries for line in ("[[job]]", *(f"{k} = {json.dumps(v)}" for k, v in entry.items()))
+        ]
+        (tmp_path / "jobs.toml").write_text("\n".join(lines))
+        jobs.Queue(tmp_path / "jobs.toml", workers, gib).run()
+        return json.loads((jobs.FOLDER / jobs.STATUS).read_text())
+
+    return run
+
+
+def command(code):
+    return f"python -c '{code}'"
+
+
+def begun(name):
+    """Says when it began and ended, with a while between."""
+    return command(
+        f'import time; f = open("order", "a"); f.write("+{name} "); f.flush(); time.sleep(.3); f.write("-{name} ")'
+    )
+
+
+def test_jobs_wait_for_each_other_and_for_files_and_are_tried_again(queue, tmp_path):
+    known = queue(
+        [
+            {"name": "last", "command": command("print(1)"), "after": ["third"]},
+            {"name": "never", "command": command("print(1)"), "after": ["wrong"]},
+            {"name": "wrong", "command": command("raise SystemExit(3)"), "needs": "made"},
+            {
+                "name": "third",
+                "command": command('f = open("tries", "a"); f.write("x"); raise SystemExit(f.tell() < 2)'),
+            },
+            {"name": "first", "command": command('open("made", "w")')},
+        ]
+    )
+    assert {name: entry.get("code") for name, entry in known.items()} == {
+        "first": 0,
+        "third": 0,
+        "last": 0,
+        "wrong": 3,
+        "never": None,
+    }
+    assert (known["third"]["tries"], known["wrong"]["tries"]) == (2, jobs.TRIES)
+    assert (tmp_path / "tries").read_text() == "xx"
+    assert (jobs.FOLDER / jobs.OVER).exists()
+
+
+@pytest.mark.parametrize("part", [{"gib": 6}, {"workers": 3}, {"gib": 60}], ids=["memory", "processes", "too large"])
+def test_jobs_that_do_not_fit_beside_each_other_run_one_after_the_other(queue, tmp_path, part):
+    queue([{"name": name, "command": begun(name), **part} for name in "ab"])
+    assert (tmp_path / "order").read_text() == "+a -a +b -b "
+
+
+def test_jobs_that_fit_run_beside_each_other(queue, tmp_path):
+    wait = 'import time, os; open("{}", "w")\nwhile not os.path.exists("{}"): time.sleep(.02)'
+    known = queue([{"name": a, "command": command(wait.format(a, b)), "gib": 5} for a, b in ("xy", "yx")])
+    assert [entry["code"] for entry in known.values()] == [0, 0]
+
+
+def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, monkeypatch, capsys):
+    """A job with a child of its own, which would go on for an hour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "POLL", 0.02)
+    slow = "import time; open('up', 'w'); time.sleep(3600)"
+    child = f'import subprocess, sys; subprocess.run([sys.executable, "-c", "{slow}"])'
+    (tmp_path / "child.py").write_text(child)
+    (tmp_path / "jobs.toml").write_text('[[job]]\nname = "long"\ncommand = "python child.py"\n')
+    line = jobs.Queue(tmp_path / "jobs.toml", 1, 1.0)
+    line.folder.mkdir(parents=True)
+    while not (tmp_path / "up").exists():
+        assert not line._turn()
+        time.sleep(0.02)
+    pid = line.running["long"][0].pid
+    (line.folder / jobs.TIME).write_text("0")
+    assert line._turn()
+    assert line.ended["long"]["code"] != 0
+    left = subprocess.run(["ps", "-o", "pid=", "--sid", str(pid)], capture_output=True, text=True)
+    assert not left.stdout.split()
+    (tmp_path / "runs" / "texts").mkdir()
+    monkeypatch.setattr(sys, "argv", ["jobs", "wait", "--keep", "parts", "--leave", "texts"])
+    jobs.main()
+    assert "long | " in capsys.readouterr().out
+    carry.unpack(tmp_path / "parts", tmp_path / "again")
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["queue"]
+
+
+@pytest.mark.parametrize("second", [{"name": "a"}, {"name": "b", "after": ["c"]}], ids=["name", "after"])
+def test_wrong_files_are_refused_before_anything_runs(queue, second):
+    with pytest.raises(SystemExit, match="names of their own and to wait for each other"):
+        queue([{"name": "a", "command": "true"}, {"command": "true", **second}])

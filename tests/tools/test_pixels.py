@@ -8,7 +8,9 @@ import pytest
 
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS
+from repflow.tasks.pixels import Images, load_images
 from tests.tools.phases import carried, program
+from tools import pack_images
 from tools.pixels import claims, run
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
@@ -226,3 +228,33 @@ def test_the_best_rate_of_a_screen_that_learned():
 
 def _screened(rate, accuracy, row="mamba", init="right"):
     return {"row": row, "init": init, "rate": rate, "test_accuracy": accuracy}
+
+
+def test_images_in_parts_are_the_same_or_refused(tmp_path, monkeypatch, capsys):
+    """Sheets of few images, of which one is not full; a part that is missing or changed gives no images."""
+    random = np.random.default_rng(0)
+    (tmp_path / "whole").mkdir()
+    for name, count in (("data_batch_1.bin", 23), ("test_batch.bin", 12)):
+        pixels = random.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        images = Images.checked(pixels, random.permutation(np.arange(count) % 10))
+        (tmp_path / "whole" / name).write_bytes(pack_images.records(images))
+    monkeypatch.setattr(pack_images, "SHEET", 5)
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["pack_images", *map(str, words)])
+        pack_images.main()
+
+    call("pack", tmp_path / "whole", tmp_path / "parts", "--mib", 0.05)
+    parts = sorted((tmp_path / "parts").iterdir())
+    assert len(parts) > 1
+    assert f"in {len(parts)} parts" in capsys.readouterr().out
+    call("unpack", tmp_path / "again", *reversed(parts))
+    ours, theirs = (load_images(str(tmp_path / name)) for name in ("whole", "again"))
+    assert (ours.train.digest(), ours.test.digest()) == (theirs.train.digest(), theirs.test.digest())
+    with pytest.raises(SystemExit, match="name all parts"):
+        call("unpack", tmp_path / "none", *parts[:-1])
+    sheets = sorted(file for part in parts for file in part.glob("*.webp"))
+    sheets[0].write_bytes(sheets[1].read_bytes())
+    with pytest.raises(SystemExit, match="do not give the same images"):
+        call("unpack", tmp_path / "none", *parts)
+    assert not (tmp_path / "none").exists()

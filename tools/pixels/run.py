@@ -11,7 +11,7 @@ Each phase is one run of `repflow pixels`; run a phase again until it says that 
 seeds for more rows. `--only ROWS` has a phase of some rows as a run of its own, so that several processes can share a
 GPU, each with its own screen and seeds; the table joins them. `--keep FOLDER` packs runs and half-trained models into
 parts of 15 MiB when the time is up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
-`--images` is CIFAR-10 wherever it is; `tools/pack_images.py` packs it into parts. `--set NAME` keeps the numbers of
+`--images` is CIFAR-10 wherever it is; `tools/pack_images.py` carries it in parts. `--set NAME` keeps the numbers of
 other images apart, such as drawn ones. `--epochs N` or `--steps N` train a phase for another time: where a GPU has it,
 `seeds --epochs 30` and `long --epochs 100` are what was first planned.
 """

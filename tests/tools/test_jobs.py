@@ -1,6 +1,7 @@
 """Phases side by side on one machine: who may begin, what is tried again, what ends at the time."""
 
 import json
+import shlex
 import sys
 import time
 from contextlib import suppress
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tools import carry, jobs
+from tools.depth import run as depth
+from tools.pixels import run as pixels
+from tools.tokens import run as tokens
 
 
 @pytest.fixture
@@ -118,3 +122,22 @@ def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, mo
 def test_wrong_files_are_refused_before_anything_runs(queue, second):
     with pytest.raises(SystemExit, match="names of their own and to wait for each other"):
         queue([{"name": "a", "command": "true"}, {"command": "true", **second}])
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(jobs.__file__).parent).glob("*/jobs.toml")), ids=lambda file: file.parent.name
+)
+def test_the_studies_own_jobs_can_be_asked_for(file, monkeypatch, capsys):
+    """Every command of a tool of ours has the options that it is given; phases come after those they need."""
+    tools = {"tools.depth.run": depth.parsed, "tools.tokens.run": tokens.parsed, "tools.pixels.run": pixels.parsed}
+    entries = jobs.read_jobs(file)
+    by_name = {job.name: job for job in entries}
+    assert entries
+    for job in entries:
+        words = shlex.split(job.command)
+        if words[1:2] == ["-m"] and words[2] in tools:
+            monkeypatch.setattr(sys, "argv", words[2:])
+            options = tools[words[2]]()
+            phases = [by_name[name].command for name in job.after]
+            needed = {"seeds": " screen ", "probes": " seeds "}.get(options.phase)
+            assert needed is None or any(needed in words for words in phases), job

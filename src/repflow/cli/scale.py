@@ -113,10 +113,11 @@ def spread(order: Order, scale: ScaleConfig) -> frozenset[str]:
         if failed := standing.reasons():
             # for lack of memory beside other workers, or by a fault of another process: one worker alone would do them
             # one after the other when it puts the cell together
-            note(f"{len(failed)} of {counted(stage)} failed and are tried once more, by half as many workers at most")
+            few = None if scale.workers is None else max(1, scale.workers // 2)
+            fewer = "" if few is None else f" by {few} worker{'s' * (few > 1)}"
+            note(f"{len(failed)} of {counted(stage)} failed and are tried once more{fewer}")
             again = replace(stage, cells=tuple(cell for cell in stage.cells if cell.name in failed))
-            few = replace(scale, retry_failed=True, workers=max(1, (scale.workers or 1) // 2))
-            fresh |= _crewed(again, few).fresh
+            fresh |= _crewed(again, replace(scale, retry_failed=True, workers=few)).fresh
     return frozenset(fresh)
 
 

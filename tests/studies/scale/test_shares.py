@@ -242,7 +242,7 @@ def test_shares_that_failed_are_tried_once_more_by_the_crew(tmp_path, monkeypatc
     assert crews == [(2, 4), (2, 2), (1, 4)]
     said = " ".join(capsys.readouterr().err.split())
     assert said.count(share) == 2
-    assert "2 of 2 shares failed and are tried once more, by half as many workers at most" in said
+    assert "2 of 2 shares failed and are tried once more by 2 workers" in said
     assert (tmp_path / NAME / "result.json").exists()
 
 

@@ -6,13 +6,16 @@ Each check is a function of this module whose name starts with `check_`; test_tr
 
 import copy
 import math
+from functools import partial
 from itertools import cycle
 
 import pytest
 import torch
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from repflow.core.errors import InputError
+from repflow.mixers import ssd as ssd_mixer
 from repflow.mixers.scan import forms as scan
 from repflow.mixers.triton import block
 from repflow.mixers.triton import delta as triton_delta
@@ -483,6 +486,41 @@ def check_mamba2_between_its_projections():
         return (v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * norm,)
 
     hold(inputs, run, reference, 2e-6)
+
+
+def check_ssd_mixer_in_one_step():
+    """A stack's own Mamba-2 layer between its projections, and those that go by parts, against the reference."""
+    taken = []
+    usual = ssd_mixer.mamba2_inner
+    ssd_mixer.mamba2_inner = lambda *args: taken.append(1) or usual(*args)
+    forms = [{}, {"groups": 2}, {"conv_bias": False}, {"bias": True}]
+    by_parts = [
+        {"norm_groups": 2},
+        {"polarize": "both"},
+        {"gate": False},
+        {"skip": False},
+        {"conv": 0},
+        {"norm": False},
+    ]
+    try:
+        for number, options in enumerate([*forms, *by_parts]):
+            torch.manual_seed(number)
+            mixer = ssd_mixer.SSD(12, state=6, head_dim=4, **options)
+            with torch.no_grad():
+                for weight in mixer.parameters():
+                    weight += 0.2 * torch.randn_like(weight)
+            wide = copy.deepcopy(mixer).double()
+            inputs = {"x": torch.randn(2, 19, 12), **{n.replace(".", "/"): p for n, p in mixer.named_parameters()}}
+
+            def call(network, path, x, **weights):
+                named = {name.replace("/", "."): value for name, value in weights.items()}
+                return (functional_call(network, named, (x,), {"path": path}),)
+
+            hold(inputs, partial(call, mixer, "triton"), partial(call, wide, "reference"), 3e-6)
+            assert bool(taken) == (options in forms), options
+            taken.clear()
+    finally:
+        ssd_mixer.mamba2_inner = usual
 
 
 def hold_spoiled(inputs, run, reference, places):

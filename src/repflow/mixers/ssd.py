@@ -9,6 +9,7 @@ Parameter names are those of mamba_ssm and transformers, so that their weights l
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -20,8 +21,12 @@ from repflow.mixers.option import at_least, divides, one_of
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.step import initial_step_bias
 from repflow.mixers.polarize import poles_of, with_poles
-from repflow.mixers.scan.forms import Path, ssd_scan
+from repflow.mixers.scan.forms import Path, in_one_step, ssd_scan
 from repflow.mixers.transition import Transition
+from repflow.mixers.triton.block import MAX_TAPS, MAX_WIDTH
+from repflow.mixers.triton.launch import obstacle
+from repflow.mixers.triton.mamba2 import Shape, Weights, mamba2_inner
+from repflow.mixers.triton.ssd import TILES, TRAINING, Setting, supported
 
 HEAD_DIM = 64
 
@@ -134,9 +139,16 @@ class SSD(Mixer):
         return self.inner * self.state
 
     def forward(self, x: Tensor, *, path: Path = "auto") -> Tensor:
-        """Mix tokens by `ssd_scan`: once for the free states, once for the state of decay 1, not at all for decay 0."""
+        """Mix tokens by `ssd_scan`: once for the free states, once for the state of decay 1, not at all for decay 0.
+
+        On a GPU a layer of the usual form is one step between its projections (`repflow.mixers.triton.mamba2`).
+        """
         self.check_input(x)
-        u, z, delta, B, C = self._project(x)
+        projected = self.in_proj(x)
+        if in_one_step(projected, partial(self._step_obstacle, projected), path=path):
+            whole: Tensor = self.out_proj(mamba2_inner(projected, *self._step_parts()))
+            return whole
+        u, z, delta, B, C = self._parts(projected)
         first, last = int(self.poles.one), self.state - int(self.poles.zero)
         y = ssd_scan(u, delta, self._rates(), B[..., first:last], C[..., first:last], D=self.D, path=path)
         assert isinstance(y, Tensor)
@@ -147,6 +159,27 @@ class SSD(Mixer):
         if self.poles.zero:
             y = y + self._per_head(B[..., last:] * C[..., last:]) * delta.unsqueeze(-1) * u
         return self._finish(y.flatten(2), z)
+
+    def _step_obstacle(self, projected: Tensor) -> str | None:
+        """Why one step cannot take all between the projections, on a GPU; None if it can."""
+        convolution, norm = self.conv1d, self.norm
+        if self.poles.fixed or not self.gate or self.D is None:
+            return "fixed decays, no gate or no skip"
+        if norm is None or norm.groups > 1 or convolution is None or convolution.kernel_size[0] > MAX_TAPS:
+            return "another norm or convolution"
+        u, maps = projected.new_empty(1, 1, self.heads, self.head_dim), projected.new_empty(1, 1, 1, self.state)
+        wide = f"a layer of {self.inner} channels" if self.inner > MAX_WIDTH else None
+        return wide or supported(u, self.dt_bias, self.A_log, maps, maps, self.D) or obstacle(projected, norm.weight)
+
+    def _step_parts(self) -> tuple[Weights, Shape]:
+        """Parameters and sizes of that step."""
+        assert self.conv1d is not None
+        assert self.D is not None
+        assert self.norm is not None
+        tiles = TRAINING if torch.is_grad_enabled() else TILES
+        shape = Shape(self.heads, self.head_dim, self.groups, self.state, self.norm.eps, Setting(tiles, softplus=True))
+        own = self.conv1d
+        return Weights(own.weight, own.bias, self.dt_bias, self.A_log, self.D, self.norm.weight), shape
 
     def transition(self, x: Tensor) -> Transition:
         """A = exp(delta A), equal within a head but for its poles, b = u B, c = C, delta; channels head by head."""
@@ -166,7 +199,11 @@ class SSD(Mixer):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """Inputs u (batch, token, head, dim), gate z, delta, B and C (batch, token, group, state)."""
-        z, mixed, dt = torch.split(self.in_proj(x), [self.inner * self.gate, self.mixed, self.heads], dim=-1)
+        return self._parts(self.in_proj(x))
+
+    def _parts(self, projected: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """The same of what the projection has given."""
+        z, mixed, dt = torch.split(projected, [self.inner * self.gate, self.mixed, self.heads], dim=-1)
         mixed = functional.silu(mixed if self.conv1d is None else self.conv1d(mixed))
         u, *maps = torch.split(mixed, [self.inner] + [self.groups * self.state] * 2, dim=-1)
         B, C = (torch.unflatten(part, -1, (self.groups, self.state)) for part in maps)

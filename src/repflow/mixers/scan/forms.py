@@ -226,6 +226,20 @@ def choose_delta(
     return _choose(path, v, lambda: _delta_obstacle(q, k, v, beta, log_decay))
 
 
+def in_one_step(projected: Tensor, obstacle: Callable[[], str | None], *, path: Path = "auto") -> bool:
+    """Whether a kernel takes all that a layer does between its projections; what cannot goes by parts.
+
+    Args:
+        projected: What enters.
+        obstacle: Says why the kernel cannot take the layer; None if it can.
+        path: As a scan's.
+    """
+    choice = _choose(path, projected, obstacle)
+    if choice.path == "triton":
+        _note(*choice)
+    return choice.path == "triton"
+
+
 def _choose(path: Path, x: Tensor, triton_obstacle: Callable[[], str | None]) -> Choice:
     if path not in PATHS:
         raise InputError(teach(f"a path among {', '.join(PATHS)}", repr(path), nearest(str(path), PATHS)))

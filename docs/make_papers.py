@@ -140,6 +140,17 @@ def laboratory(name: str, claims: list[str]) -> str:
     return f"{'; '.join(said)} ({link})" if said else f"numbers in the {link}"
 
 
+def attack_parts() -> str:
+    """What is the end's and what is the image's of attacks on Mamba, where models of both orders were trained."""
+    text = (DOCS / "laboratories" / "pixels.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| mamba \| (the end|the image) \| ([^|]+) \|", text, re.MULTILINE)
+    return (
+        f"; with images read in reverse too, due to {', to '.join(f'{word} {part}' for word, part in rows)}"
+        if rows
+        else ""
+    )
+
+
 def at_lab(item: str) -> str:
     """What the recipes of an item of paper 3 said at scale lab, where the laboratory keeps it.
 
@@ -171,7 +182,8 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
         return str(sources["statements"][name])
     if kind == "lab":
         page, _, claims = name.partition(":")
-        return laboratory(page, claims.split("|") if claims else []) + (at_lab(row["item"]) if page == "tokens" else "")
+        more = at_lab(row["item"]) if page == "tokens" else attack_parts() if ": attacks" in claims else ""
+        return laboratory(page, claims.split("|") if claims else []) + more
     if kind == "recipe":
         known = at_lab(row["item"]).removeprefix("; ") or "not run yet at this scale: it needs a GPU"
         return f"{known}; {name}"

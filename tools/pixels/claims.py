@@ -191,6 +191,8 @@ class Claim:
         if study is None:
             return OPEN, NOT_RUN
         parts = self.parts(study)
+        if not any(np.isfinite(band.mean) for _, band, _ in parts):
+            return OPEN, NOT_KNOWN
         verdict: Verdict = decide([part for *_, part in parts])
         counts = f"{verdict.held} of {verdict.parts} shown, {verdict.failed} shown not to be"
         return verdict.word, f"{counts}; {'; '.join(self.shown(text, band) for text, band, _ in parts)}"

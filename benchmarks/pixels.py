@@ -175,6 +175,8 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options, began, table = parsed(), time.perf_counter(), []
+    if options.out:
+        Path(options.out).mkdir(parents=True, exist_ok=True)
     errors = check(options)
     print(json.dumps({"errors": errors}), flush=True)
     wrong = [words for words, error in errors.items() if not error < LARGEST[words.rpartition(" ")[2]]]
@@ -204,6 +206,7 @@ def main() -> None:
         words = "met" if rate >= BAR else f"{BAR / rate:.1f}x below"
         numbers = f"{row['ms_per_step']:.2f} | {rate:.1f} | {row['million_tokens_read_per_second']:.1f}"
         print(f"{row['row']} | {row['models']} | {row['form']} | {numbers} | {words}")
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -122,6 +122,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
     found = errors(options)
     wrong = [words for words, error in found.items() if not error < LARGEST[words.rpartition(" ")[2]]]
     print(json.dumps(found), f"WRONG: {'; '.join(wrong)}" if wrong else "both forms are right", sep="\n", flush=True)
@@ -134,6 +136,7 @@ def main() -> None:
         print(f"{row['form']} | {row['ms']:.2f} | {rate:.2f} | {ratio:.2f}x")
         for kernel in row.get("kernels", []):
             print("   ", *kernel, sep="  ")
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":

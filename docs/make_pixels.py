@@ -277,18 +277,21 @@ def _survives(study: Study, kind: Kind) -> str:
 
 def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
     """What is shown to be above 0 at both sizes, what at one alone, and what is open; numbers are of the smaller."""
-    shown, partly, rest = [], [], []
+    shown, partly, against, rest = [], [], [], []
     for word in study.result.provenance["pixels"]["replacements"]:
         bands = [band_of(word, tokens) for tokens in SIZES]
         sure = [bool(above(band)) for band in bands]
+        against += [
+            f"{PLAIN[word]} at {n} ({points(b)})" for n, b in zip(SIZES, bands, strict=True) if above(b) is False
+        ]
         if all(sure):
             shown.append(f"{PLAIN[word]} ({points(bands[0])})")
         elif any(sure):
             at = sure.index(True)
             partly.append(f"{PLAIN[word]} at {SIZES[at]} alone ({points(bands[at])})")
         else:
-            rest.append(PLAIN[word])
-    parts = {"shown with": [*shown, *partly], "open with": rest}
+            rest += [] if any(above(band) is False for band in bands) else [PLAIN[word]]
+    parts = {"shown with": [*shown, *partly], "shown not to be with": against, "open with": rest}
     return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
 
 
@@ -325,6 +328,8 @@ def _closed(study: Study) -> str:
 
 def _attacked(study: Study) -> str:
     """By region of the sequence, and with order and image told apart."""
+    if "success" not in study.result:
+        return NOTHING
     said = []
     for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
         if study.variant(kind) is not None:

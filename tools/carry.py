@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import io
 import lzma
+import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from repflow.store.claims.attempt import OWN, WORK
@@ -35,9 +37,6 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS, leav
         parts: parts at most.
         leave: names of folders in `runs` that are not packed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("runs-*.part"):
-        old.unlink()
     models = [path.relative_to(runs) for path in runs.rglob("*.models") if path.is_dir()]
     whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and entry.name not in leave]
     halves = sorted((half for entry in whole for half in _half_trained(entry)), key=_steps)
@@ -57,9 +56,6 @@ def keep(runs: Path, folder: Path, *, results: bool = False) -> str:
         folder: where the parts go; earlier ones are removed.
         results: leave out the shards of runs that have their result, which holds the same numbers.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("runs-*.part"):
-        old.unlink()
     entries = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(LEFT)]
     left = [path.relative_to(runs) for path in runs.rglob("*") if path.name == OWN or path.name.endswith(LEFT)]
     left += [file.parent.relative_to(runs) / SHARDS for file in runs.rglob("result.json") if results]
@@ -67,7 +63,10 @@ def keep(runs: Path, folder: Path, *, results: bool = False) -> str:
 
 
 def _write(data: bytes, folder: Path, part: int) -> str:
-    """Cut into parts; says how many."""
+    """Cut into parts, in place of those that are there; says how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("runs-*.part"):
+        old.unlink()
     count = -(-len(data) // part)
     for number in range(count):
         (folder / NAME.format(number)).write_bytes(data[number * part : (number + 1) * part])
@@ -97,12 +96,32 @@ def _steps(half: Path) -> int:
 
 
 def _tar(entries: Sequence[Path], without: Sequence[Path]) -> bytes:
-    """A tar of folders; `without` are paths in it."""
+    """A tar of folders; `without` are paths in it. Files that change meanwhile are as they were read, or left out."""
     names, stream = {str(path) for path in without}, io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for entry in entries:
-            archive.add(entry, entry.name, filter=lambda info: None if info.name in names else info)
+            for folder, inner, files in os.walk(entry):
+                place = Path(entry.name) / Path(folder).relative_to(entry)
+                if str(place) in names:
+                    inner.clear()
+                    continue
+                info = tarfile.TarInfo(str(place))
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(info)
+                for name in sorted(files):
+                    if str(place / name) not in names:
+                        _add(archive, Path(folder) / name, str(place / name))
+                inner.sort()
     return stream.getvalue()
+
+
+def _add(archive: tarfile.TarFile, file: Path, name: str) -> None:
+    """Put a file in as it is now, if it is still there."""
+    with suppress(FileNotFoundError):
+        data, facts = file.read_bytes(), file.stat()
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = len(data), int(facts.st_mtime), facts.st_mode & 0o777
+        archive.addfile(info, io.BytesIO(data))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,15 @@ def read_jobs(file: Path) -> list[Job]:
     names = [job.name for job in jobs]
     for job in jobs:
         missing = [name for name in job.after if name not in names]
-        if names.count(job.name) > 1 or missing:
-            raise SystemExit(f"expected jobs of {file} to have names of their own and to wait for each other: {job}")
+        if names.count(job.name) > 1 or missing or _waits_for(job, job.name, jobs):
+            raise SystemExit(f"expected jobs of {file} to have names of their own and to wait for earlier ones: {job}")
     return jobs
+
+
+def _waits_for(job: Job, name: str, jobs: Sequence[Job], seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a job waits for another, directly or through others."""
+    before = [one for one in jobs if one.name in job.after and one.name not in seen]
+    return name in job.after or any(_waits_for(one, name, jobs, seen | {one.name}) for one in before)
 
 
 @dataclass
@@ -83,6 +90,7 @@ class Queue:
         workers: processes at once.
         gib: memory of the GPU.
         folder: of logs and of the status.
+        jobs: of the file when it was last read.
         running: processes with the time at which they began.
         ended: what became of each job: exit code, seconds, tries.
     """
@@ -91,6 +99,7 @@ class Queue:
     workers: int
     gib: float
     folder: Path = FOLDER
+    jobs: list[Job] = field(default_factory=list)
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -104,7 +113,7 @@ class Queue:
 
     def _turn(self) -> bool:
         """Look at what runs, begin what may; returns whether nothing is left to do."""
-        jobs = read_jobs(self.file)
+        jobs = self._read()
         until = self.folder / TIME
         late = until.exists() and time.time() > float(until.read_text(encoding="utf-8"))
         if late:
@@ -119,6 +128,19 @@ class Queue:
         self._write(jobs)
         waiting = any(self._open(job) and self._hopeful(job, jobs) for job in jobs)
         return late or not (self.running or waiting)
+
+    def _read(self) -> list[Job]:
+        """Jobs of the file; the last ones while it is being written, or is wrong."""
+        try:
+            jobs = read_jobs(self.file)
+        except (OSError, tomllib.TOMLDecodeError, TypeError, SystemExit) as error:
+            if not self.jobs:
+                raise
+            print(f"{self.file} cannot be read, its last jobs stay: {error}", flush=True)
+            return self.jobs
+        gone = [job for job in self.jobs if job.name in self.running and job.name not in {one.name for one in jobs}]
+        self.jobs = [*jobs, *gone]
+        return self.jobs
 
     def _open(self, job: Job) -> bool:
         """Whether it is still to be run."""
@@ -145,7 +167,12 @@ class Queue:
         words = shlex.split(job.command)
         words[0] = sys.executable if words[0] in ("python", "python3") else words[0]
         with (self.folder / f"{job.name}.log").open("ab") as log:
-            process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            except OSError as error:
+                log.write(f"{error}\n".encode())
+                self.ended[job.name] = {"code": 127, "seconds": 0, "tries": TRIES}
+                return
         self.running[job.name] = process, time.time()
 
     def _note(self, name: str, code: int, began: float) -> None:
@@ -157,10 +184,11 @@ class Queue:
         """End all that runs, with their processes."""
         for force in (signal.SIGTERM, signal.SIGKILL):
             for process, _ in self.running.values():
-                if process.poll() is None:
-                    os.killpg(process.pid, force)
+                if alive(process):
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, force)
             end = time.time() + PATIENCE
-            while time.time() < end and any(process.poll() is None for process, _ in self.running.values()):
+            while time.time() < end and any(alive(process) for process, _ in self.running.values()):
                 time.sleep(0.1)
 
     def _write(self, jobs: Sequence[Job]) -> None:
@@ -171,8 +199,23 @@ class Queue:
         scratch.replace(self.folder / STATUS)
 
 
+def alive(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a job or a process that it has started lives; of some that have ended, nobody has asked yet."""
+    if process.poll() is None:
+        return True
+    states = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            states += [fields[0]] if int(fields[3]) == process.pid else []
+    return any(state != "Z" for state in states)
+
+
 def show(folder: Path) -> None:
     """Jobs with what became of them, and the last line of each log."""
+    if not (folder / STATUS).exists():
+        print("nothing has begun")
+        return
     known: Mapping[str, Any] = json.loads((folder / STATUS).read_text(encoding="utf-8"))
     for name, entry in known.items():
         log = folder / f"{name}.log"
@@ -208,6 +251,8 @@ def main() -> None:
         read_jobs(options.jobs)
     if options.what == "start":
         options.folder.mkdir(parents=True, exist_ok=True)
+        for left in (OVER, STATUS, *([TIME] if options.until is None else [])):  # of an earlier queue
+            (options.folder / left).unlink(missing_ok=True)
         words = ["run", str(options.jobs), "--workers", str(options.workers), "--gib", str(options.gib)]
         with (options.folder / "queue.log").open("ab") as log:
             command = [sys.executable, "-m", "tools.jobs", *words, "--folder", str(options.folder)]

@@ -37,6 +37,8 @@ def pack(options: argparse.Namespace) -> None:
     data = load_images(options.images, train=options.train)
     if data.train.shape != (SIDE, SIDE, 3) or len(data.classes) != len(CLASSES):
         raise SystemExit(f"expected images of {SIDE} × {SIDE} in colour and {len(CLASSES)} classes; got {data.facts()}")
+    if options.parts.exists() and any(options.parts.iterdir()):
+        raise SystemExit(f"expected an empty folder for the parts; got {options.parts} with files; name another")
     part, room = 0, options.mib * 2**20
     facts = {"test": len(data.test), "digests": [data.train.digest(), data.test.digest()]}
     facts["labels"] = [*data.test.labels.tolist(), *data.train.labels.tolist()]
@@ -66,7 +68,10 @@ def unpack(options: argparse.Namespace) -> None:
     """Put the parts together; the images are those that were packed, or none is written."""
     from PIL import Image
 
-    facts = json.loads(next(file for part in options.parts for file in part.glob(FACTS)).read_text(encoding="utf-8"))
+    known = [file for part in options.parts for file in part.glob(FACTS)]
+    if not known:
+        raise SystemExit(f"expected {FACTS} in one of the parts; got none; name all parts, the first among them")
+    facts = json.loads(known[0].read_text(encoding="utf-8"))
     sheets = sorted((file for part in options.parts for file in part.glob("*.webp")), key=lambda file: file.name)
     pixels = [np.asarray(Image.open(file).convert("RGB")).reshape(-1, SIDE, SIDE, 3) for file in sheets]
     labels = np.array(facts["labels"])

@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,23 +79,17 @@ def test_jobs_that_fit_run_beside_each_other(queue, tmp_path):
     assert [entry["code"] for entry in known.values()] == [0, 0]
 
 
-def living(session):
-    """Processes of a session that have not ended; of some that have, nobody has asked yet."""
-    states = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = file.read_text().rpartition(")")[2].split()
-            states += [fields[0]] if int(fields[3]) == session else []
-    return [state for state in states if state != "Z"]
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, monkeypatch, capsys):
     """A job with a child of its own, which would go on for an hour."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "POLL", 0.02)
-    slow = "import time; open('up', 'w'); time.sleep(3600)"
-    child = f'import subprocess, sys; subprocess.run([sys.executable, "-c", "{slow}"])'
+    (tmp_path / "slow.py").write_text(
+        "import signal, sys, time\n"
+        "def end(*_):\n    time.sleep(.5)\n    open('ended', 'w')\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nopen('up', 'w')\ntime.sleep(3600)\n"
+    )
+    child = 'import subprocess, sys; subprocess.run([sys.executable, "slow.py"])'
     (tmp_path / "child.py").write_text(child)
     (tmp_path / "jobs.toml").write_text('[[job]]\nname = "long"\ncommand = "python child.py"\n')
     line = jobs.Queue(tmp_path / "jobs.toml", 1, 1.0)
@@ -104,16 +97,12 @@ def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, mo
     while not (tmp_path / "up").exists():
         assert not line._turn()
         time.sleep(0.02)
-    pid = line.running["long"][0].pid
-    assert len(living(pid)) == 2
+    process = line.running["long"][0]
     (line.folder / jobs.TIME).write_text("0")
     assert line._turn()
     assert line.ended["long"]["code"] != 0
-    for _ in range(3000):  # a child that was told to end may take a moment
-        if not living(pid):
-            break
-        time.sleep(0.02)
-    assert not living(pid)
+    assert not jobs.alive(process)
+    assert (tmp_path / "ended").exists(), "the queue was over before the child was"
     (tmp_path / "runs" / "texts").mkdir()
     monkeypatch.setattr(sys, "argv", ["jobs", "wait", "--keep", "parts", "--leave", "texts"])
     jobs.main()
@@ -122,9 +111,13 @@ def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, mo
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["queue"]
 
 
-@pytest.mark.parametrize("second", [{"name": "a"}, {"name": "b", "after": ["c"]}], ids=["name", "after"])
+@pytest.mark.parametrize(
+    "second",
+    [{"name": "a"}, {"name": "b", "after": ["c"]}, {"name": "b", "after": ["b"]}],
+    ids=["name", "after", "circle"],
+)
 def test_wrong_files_are_refused_before_anything_runs(queue, second):
-    with pytest.raises(SystemExit, match="names of their own and to wait for each other"):
+    with pytest.raises(SystemExit, match="names of their own and to wait for earlier ones"):
         queue([{"name": "a", "command": "true"}, {"command": "true", **second}])
 
 

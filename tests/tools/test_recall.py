@@ -1,6 +1,7 @@
 """The recall laboratory's study: claims judged on simulated trainings whose truth is known, phases, parts to carry."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,6 +118,25 @@ def test_parts_are_small_and_half_trained_models_stay_behind_where_they_do_not_f
     assert len(list(parts.iterdir())) <= 2
     with pytest.raises(SystemExit, match="no parts in"):
         carry.unpack(again, runs)
+
+
+def test_runs_that_change_while_they_are_packed(tmp_path, monkeypatch):
+    """A checkpoint goes between its listing and its reading: it is left out, and all else is there."""
+    runs, parts = tmp_path / "runs", tmp_path / "parts"
+    (runs / "a").mkdir(parents=True)
+    for name in ("gone", "stays"):
+        (runs / "a" / name).write_bytes(bytes(9))
+    usual = Path.read_bytes
+
+    def read(self):
+        if self.name == "gone":
+            self.unlink()
+        return usual(self)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert carry.pack(runs, parts) == "packed runs: 0.0 MiB in 1 part"
+    carry.unpack(parts, tmp_path / "again")
+    assert [path.name for path in (tmp_path / "again" / "a").iterdir()] == ["stays"]
 
 
 def test_kept_runs_are_finished_ones_alone(tmp_path):

@@ -110,7 +110,7 @@ def spread(order: Order, scale: ScaleConfig) -> frozenset[str]:
     for stage in order.stages():
         standing = _crewed(stage, scale)
         fresh |= standing.fresh
-        if failed := standing.reasons():
+        if failed := standing.failed_now():
             # for lack of memory beside other workers, or by a fault of another process: one worker alone would do them
             # one after the other when it puts the cell together
             few = None if scale.workers is None else max(1, scale.workers // 2)

@@ -165,27 +165,30 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 FAULT = re.compile(
-    r"(CUDA error|Triton Error \[CUDA\]): .*?(illegal (memory access|instruction)|misaligned address|device-side assert"
-    r"|unspecified launch failure|launch timed out|invalid (program counter|address space)|hardware stack error"
-    r"|uncorrectable ECC|MPS (client|server)|unknown error)",
-    re.DOTALL | re.IGNORECASE,
+    r"(CUDA (driver )?error|Triton Error \[CUDA\]): [^\n]*?(illegal (memory access|instruction)|misaligned address"
+    r"|device-side assert triggered|unspecified launch failure|launch timed out|invalid (program counter|address space)"
+    r"|hardware stack error|uncorrectable ECC|MPS (client|server)|unknown error|_EXECUTION_FAILED)",
+    re.IGNORECASE,
 )
-"""Faults after which every further call of CUDA fails in a process. Under MPS those of one process end all the others
-that share the GPU, and so does a process that is killed while its kernels run."""
+"""Faults after which every further call of CUDA fails in a process, by the line that names them: torch has hints behind
+it. Under MPS those of one process end all the others that share the GPU, and so does a process that is killed while its
+kernels run."""
 
 
-def device_lost(error: BaseException) -> bool:
-    """True for an error, or one that it came from, after which a process cannot use its GPU any more.
+def device_fault(error: BaseException) -> str | None:
+    r"""The fault, of an error or of one that it came from, after which a process cannot use its GPU any more.
 
-    >>> device_lost(RuntimeError("CUDA error: an illegal memory access was encountered"))
-    True
-    >>> [device_lost(RuntimeError(f"CUDA error: {what}")) for what in ("out of memory", "invalid argument")]
-    [False, False]
+    >>> device_fault(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    'CUDA error: an illegal memory access'
+    >>> hint = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    >>> [device_fault(RuntimeError(f"CUDA error: {what}\n{hint}")) for what in ("out of memory", "invalid argument")]
+    [None, None]
     """
-    if isinstance(error, RuntimeError) and FAULT.search(str(error)):
-        return True
+    line = FAULT.search(str(error)) if isinstance(error, RuntimeError) else None
+    if line is not None:
+        return line[0]
     earlier = error.__cause__ or error.__context__
-    return earlier is not None and device_lost(earlier)
+    return None if earlier is None else device_fault(earlier)
 
 
 def memory_words(error: BaseException, doing: str) -> OutOfMemoryError:

@@ -232,7 +232,7 @@ def test_a_worker_that_has_lost_its_gpu_takes_no_further_cell(order, same, monke
     assert serve(order, post, terminable=False) == DEVICE_LOST
     place, _ = order.meeting()
     kinds = [entry.kind for cell in order.cells if (entry := last_entry(place, cell.name)) is not None]
-    assert sorted(kinds, key=str) == sorted([Kind.FAILED, Kind.RELEASED], key=str)
+    assert kinds == [Kind.FAILED]  # none is taken and given back, which would part it from what others left
     engine = Scripted([Ended(post, error=DEVICE_LOST), Ended(post, error="no room")])
     with pytest.raises(RepflowError, match="no room"):
         run_crew(order, engine, [post], show=lambda _: None, say=lines.append, wait=lambda _: None)
@@ -240,7 +240,7 @@ def test_a_worker_that_has_lost_its_gpu_takes_no_further_cell(order, same, monke
     assert engine.started == [0, 0]
     again = replace(post, session="second", policy=replace(BRISK, retry=True))
     assert serve(order, again, terminable=False) == ""
-    same(2)  # the cell that failed and the one that was given back are claimed again
+    same(1)  # the cell that failed is claimed again
 
 
 def test_a_command_says_that_its_gpu_is_lost(order, monkeypatch):
@@ -250,7 +250,9 @@ def test_a_command_says_that_its_gpu_is_lost(order, monkeypatch):
     monkeypatch.setattr(Bench, "_done", fault)
     cells = run_cells(order.cells[:2], order.folder)
     assert next(cells).status == "failed"
-    with pytest.raises(DeviceLostError, match="a GPU that answers; got a batch in an earlier cell; run the same"):
+    with pytest.raises(
+        DeviceLostError, match=r"that answers; got Triton Error \[CUDA\]: an illegal memory access in an earlier"
+    ):
         next(cells)
 
 

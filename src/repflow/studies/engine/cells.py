@@ -17,9 +17,8 @@ from repflow.core.errors import (
     RunLockedError,
     StoreError,
     UnsupportedModelError,
-    device_lost,
+    device_fault,
     teach,
-    words_of,
 )
 from repflow.store.claims.attempt import is_whole
 from repflow.store.claims.board import Board, Hold, Policy, config_digest
@@ -138,7 +137,7 @@ class Bench:
         self._places = {cell.name: spot_of(folder, cell).result for cell in cells}
         self.board = Board(*meeting(folder, cells, store), worker or Worker(), policy)
         self._holder = HeldModel()
-        self._fault = ""
+        self._fault: str | None = None
 
     def __enter__(self) -> Bench:
         self.board.__enter__()
@@ -163,12 +162,11 @@ class Bench:
 
     def _work(self, cell: Cell, progress: Progress | None) -> Outcome | None:
         path = self._places[cell.name]
+        if self._fault:  # before anything is taken: what another worker has left half done stays for the next
+            remedy = "run the same command again, with --retry-failed for that cell: it goes on in a new process"
+            raise DeviceLostError(teach("a GPU that answers", f"{self._fault} in an earlier cell", remedy))
         taken = self.board.take(cell.name, config_digest(identity(cell.config)))
         if isinstance(taken, Hold):
-            if self._fault:
-                taken.release()
-                remedy = "run the same command again: it goes on in a process of its own"
-                raise DeviceLostError(teach("a GPU that answers", f"{self._fault} in an earlier cell", remedy))
             return self._worked(cell, taken, progress)
         if taken.phase is Phase.FAILED:
             assert taken.entry is not None
@@ -180,8 +178,8 @@ class Bench:
         self.board.heartbeat.doing(cell=cell.name, done=0, total=0, tokens=0, phase="")
         self.board.heartbeat.beat()
         outcome = self._attempted(cell, hold, guarded(progress, hold))
-        if outcome.error is not None and device_lost(outcome.error):  # every further cell would fail in this process
-            self._fault = words_of(outcome.error).partition(" Search for")[0]
+        if outcome.error is not None:  # after a fault every further cell would fail in this process
+            self._fault = device_fault(outcome.error)
         if isinstance(outcome.error, UnwritableError | RunLockedError):  # says nothing about the cell
             return outcome if hold.release() else None
         published = hold.finish() if outcome.status == "finished" else hold.fail(outcome.status, outcome.reason)

@@ -96,6 +96,12 @@ class Standing:
         entries = {name: last_entry(self._place, name) for name in shares}
         return {name: entry.reason for name, entry in entries.items() if entry is not None}
 
+    def failed_now(self) -> set[str]:
+        """Shares that failed under this command, not under an earlier one."""
+        shares = [cell.name for cell in self.order.cells if cell.share is not None and cell.name in self.failed]
+        entries = {name: last_entry(self._place, name) for name in shares}
+        return {name for name, entry in entries.items() if entry is not None and entry.session == self.session}
+
     def seconds_left(self, now: float | None = None) -> float | None:
         """Time until all is done if cells go on at the pace of this command; None before the first has ended."""
         done = sum(self._weights[name] for name in self.over) - self.before

@@ -138,3 +138,29 @@ def test_the_studies_own_jobs_can_be_asked_for(file, monkeypatch, capsys):
             phases = [by_name[name].command for name in job.after]
             needed = {"seeds": " screen ", "probes": " seeds "}.get(options.phase)
             assert needed is None or any(needed in words for words in phases), job
+
+
+def test_a_file_that_is_being_written_and_a_program_that_is_not_there_end_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "jobs.toml"
+    file.write_text('[[job]]\nname = "none"\ncommand = "no-such-program"\n[[job]]\nname = "b"\ncommand = "true"\n')
+    line = jobs.Queue(file, 1, 1.0)
+    line.folder.mkdir(parents=True)
+    line._turn()
+    file.write_text("[[job]]\nname = ")
+    while not line._turn():
+        time.sleep(0.02)
+    assert {name: entry["code"] for name, entry in line.ended.items()} == {"none": 127, "b": 0}
+    assert "its last jobs stay" in capsys.readouterr().out
+
+
+def test_a_new_queue_knows_nothing_of_an_earlier_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *_, **__: None)
+    (tmp_path / "jobs.toml").write_text('[[job]]\nname = "a"\ncommand = "true"\n')
+    jobs.FOLDER.mkdir(parents=True)
+    for name in (jobs.TIME, jobs.OVER, jobs.STATUS):
+        (jobs.FOLDER / name).write_text("0")
+    monkeypatch.setattr(sys, "argv", ["jobs", "start", "jobs.toml"])
+    jobs.main()
+    assert [path.name for path in jobs.FOLDER.iterdir()] == ["queue.log"]

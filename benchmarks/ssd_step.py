@@ -3,9 +3,9 @@
     python benchmarks/ssd_step.py [--profile] [--out FOLDER]
 
 First both forms are held against the reference in float64, in float32 and under autocast to bfloat16. Then whole steps
-(forward, backward, AdamW, replayed as a CUDA graph) are timed in turn for the models of the remedy study: 12 layers of
-width 112, heads of 16, 64 rows of 256 tokens. With `--device cpu --layers 1 --width 16 --rows 2 --tokens 16` it runs
-anywhere, to see that it works; there both forms are the same.
+of the training loop (forward, backward, clip, AdamW, replayed as a CUDA graph) are timed in turn for the models of the
+remedy study: 12 layers of width 112, heads of 16, 64 rows of 256 tokens. With `--device cpu --layers 1 --width 16
+--rows 2 --tokens 16` it runs anywhere, to see that it works; there both forms are the same.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
+from replicas import profiled, seconds
 
 from repflow.mixers import ssd
 from repflow.mixers.ssd import SSD
 from repflow.models import StackConfig, StackForCausalLM
+from repflow.training.batch import Batch
+from repflow.training.config import TrainingConfig
+from repflow.training.losses import CrossEntropy
+from repflow.training.step import Stepper
 
 FORMS = {"one step": ssd.in_one_step, "by parts": lambda *_, **__: False}
+IDS = 1280
 LARGEST = {"float32": 2e-3, "bfloat16": 5e-2}
 """Relative errors above which a form is called wrong: products in tf32, and in bfloat16."""
 
@@ -55,62 +58,22 @@ def errors(options: argparse.Namespace) -> dict[str, float]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds of a step in one form."""
+    """Milliseconds of a step of the training loop in one form."""
     ssd.in_one_step = FORMS[name]
     torch.manual_seed(0)
-    frame = StackConfig("ssd", num_hidden_layers=options.layers, hidden_size=options.width, vocab_size=1280)
-    frame.mixers = [{"name": "ssd", "head_dim": options.head_dim}] * options.layers
-    network = StackForCausalLM(frame).to(options.device).train()
-    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, capturable=options.device == "cuda")
-    ids = torch.randint(0, 1280, (options.rows, options.tokens), device=options.device)
-    cuda = options.device == "cuda"
-
-    def step() -> None:
-        optimiser.zero_grad(set_to_none=False)
-        with torch.autocast(options.device, dtype=torch.bfloat16, enabled=cuda):
-            logits = network(ids).logits[:, :-1]
-        functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten()).backward()
-        optimiser.step()
-
-    run = _recorded(step) if cuda else step
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(options.steps):
-            run()
-        if cuda:
-            torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / options.steps)
-    row = {"form": name, "ms": 1e3 * statistics.median(times), "tokens": options.rows * options.tokens}
-    row["million_tokens_per_second"] = row["tokens"] / row["ms"] / 1e3
-    if cuda:
+    shape = {"num_hidden_layers": options.layers, "hidden_size": options.width, "vocab_size": IDS}
+    network = StackForCausalLM(StackConfig(mixers={"name": "ssd", "head_dim": options.head_dim}, **shape))
+    config = TrainingConfig(steps=10_000, device=options.device)
+    stepper = Stepper(network.to(options.device).train(), CrossEntropy(), config, torch.device(options.device))
+    rows = Batch(torch.randint(0, IDS, (options.rows, options.tokens), device=options.device))
+    each = seconds(stepper, rows, options.steps)
+    row = {"form": name, "ms": 1e3 * each, "million_tokens_per_second": rows.inputs.numel() / each / 1e6}
+    row |= {"graph": stepper.recorded, "notes": stepper.notes}
+    if options.device == "cuda":
         row["gib"] = torch.cuda.max_memory_allocated() / 2**30
-        row["kernels"] = _profiled(run) if options.profile else []
+        row["kernels"] = profiled(stepper, rows)[:14] if options.profile else []
         torch.cuda.reset_peak_memory_stats()
     return row
-
-
-def _recorded(step: Any) -> Any:
-    """The step as a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def _profiled(run: Any) -> list[list[Any]]:
-    """Microseconds and launches of the kernels of a step, the longest first."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
-        torch.cuda.synchronize()
-    events = [[event.key[:80], event.self_device_time_total, event.count] for event in profile.key_averages()]
-    return sorted(events, key=lambda event: -event[1])[:14]
 
 
 def main() -> None:

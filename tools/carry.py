@@ -1,6 +1,6 @@
 """Runs and half-trained models in parts of a bounded size, to be carried from one machine to another.
 
-python -m tools.carry RUNS FOLDER       packs finished runs to be kept, compressed, in the same form
+python -m tools.carry RUNS FOLDER [--results]       packs finished runs to be kept, compressed, in the same form
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ JOBS.toml has a table `[[job]]` for each, the most important first:
 
 A job begins when what it waits for is there, and processes and memory are free beside those that run. One that fails is
 tried again, three times in all: the studies go on where they were. The file is read again while the queue runs, so that
-jobs can be added. At the time `--until` everything that runs is ended, and nothing before: under NVIDIA's MPS a process
-that is killed while its kernels run ends those of all others. Large models fill the GPU with their kernels, for which
-those of small ones then wait: have them in queues of their own, one after the other.
+jobs can be added; a job whose file never comes keeps the queue waiting until its time. At the time `--until` everything
+that runs is ended, and nothing before: under NVIDIA's MPS a process that is killed while its kernels run ends those of
+all others. Large models fill the GPU with their kernels, for which those of small ones then wait: have them in queues
+of their own, one after the other.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def test_at_the_time_all_processes_end_and_wait_packs_what_is_there(tmp_path, mo
     """A job with a child of its own, which would go on for an hour."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "POLL", 0.02)
+    monkeypatch.setattr(jobs, "PATIENCE", 600.0)
     (tmp_path / "slow.py").write_text(
         "import signal, sys, time\n"
         "def end(*_):\n    time.sleep(.5)\n    open('ended', 'w')\n    sys.exit(0)\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from repflow.core.errors import RepflowError, StoreError
 from repflow.store.claims.attempt import OWN
-from repflow.store.claims.ledger import CLAIMS, Kind, last_entry
+from repflow.store.claims.ledger import CLAIMS, Entry, Kind, last_entry
 from repflow.store.claims.liveness import WORKERS, has_ended, read_beat
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order, weight
@@ -92,15 +92,16 @@ class Standing:
 
     def reasons(self) -> dict[str, str]:
         """Why shares failed, by name: no later table shows them, as it does cells."""
-        shares = [cell.name for cell in self.order.cells if cell.share is not None and cell.name in self.failed]
-        entries = {name: last_entry(self._place, name) for name in shares}
-        return {name: entry.reason for name, entry in entries.items() if entry is not None}
+        return {name: entry.reason for name, entry in self._failed_shares().items()}
 
     def failed_now(self) -> set[str]:
         """Shares that failed under this command, not under an earlier one."""
+        return {name for name, entry in self._failed_shares().items() if entry.session == self.session}
+
+    def _failed_shares(self) -> dict[str, Entry]:
         shares = [cell.name for cell in self.order.cells if cell.share is not None and cell.name in self.failed]
         entries = {name: last_entry(self._place, name) for name in shares}
-        return {name for name, entry in entries.items() if entry is not None and entry.session == self.session}
+        return {name: entry for name, entry in entries.items() if entry is not None}
 
     def seconds_left(self, now: float | None = None) -> float | None:
         """Time until all is done if cells go on at the pace of this command; None before the first has ended."""

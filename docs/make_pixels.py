@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
+from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
 from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends, windows
 from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, two_orders, variants
 from tools.pixels.claims import (
@@ -255,10 +255,10 @@ def answers() -> str:
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
         "Does bidirectionality close the hole?": _closed(study),
         "Do attacks at the end succeed more often?": _attacked(study),
-        "Which model loses most, wherever tokens are replaced?": _everywhere(study),
+        "Which model loses most, on average over the sequence?": _everywhere(study),
         "Does a model's influence say where it is vulnerable?": _influence(study),
     }
-    lines = [f"- **{question}** {words}." for question, words in asked.items()]
+    lines = [f"- **{question}** {words[:1].upper()}{words[1:]}." for question, words in asked.items()]
     return "\n".join([*lines, "", _limits(study)])
 
 
@@ -348,17 +348,21 @@ def _attacked(study: Study) -> str:
 
 
 def _everywhere(study: Study) -> str:
-    """Drop by 32 replaced tokens, mean over all windows of the sequence, and its interval over seeds."""
+    """Drop by 32 replaced tokens, mean over all windows of the sequence: the Transformer's less each other model's."""
     chosen, said = windows(study.result), []
     for name in ("normal", "data"):
-        parts = []
-        for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
+        lost = {}
+        for kind in (TRANSFORMER, MAMBA, PUBLISHED, H3):
             variant = study.variant(kind)
             if variant is not None:
-                lost = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)
-                parts.append(f"{NAMES[kind]} {points(student_interval(lost))}")
-        said.append(f"{PLAIN[name]}: {', '.join(parts)}")
-    return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}"
+                lost[kind] = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)
+        own = lost.pop(TRANSFORMER, None)
+        if own is not None:
+            parts = [f"{NAMES[kind]} {points(welch_interval(own, other))}" for kind, other in lost.items()]
+            said.append(
+                f"{PLAIN[name]} costs the Transformer {100 * own.mean():.1f} points, more than {', '.join(parts)}"
+            )
+    return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}" if said else NOTHING
 
 
 def _influence(study: Study) -> str:

@@ -233,6 +233,32 @@ def test_a_cuda_graph_gives_the_plain_steps():
     assert not train(network(), source(), config(device="cuda", graph=True, deterministic=True)).graph
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_of_many_shapes_share_their_memory_and_give_the_plain_steps():
+    from repflow.models.stack.config import StackConfig
+    from repflow.models.stack.network import StackForCausalLM
+
+    device = torch.device("cuda")
+    draw = torch.Generator().manual_seed(0)
+    kinds = [Batch(torch.randint(0, 64, (64 - k, 256), generator=draw).to(device)) for k in range(6)]
+    order = [*(k for k in range(6) for _ in range(4)), 5, 0, 3, 0, 1, 4, 2, 5, 0]  # all recorded, then in any order
+    ends, taken = {}, {}
+    for name, shapes, graph in (("plain", 6, False), ("graphs", 6, True), ("one shape", 1, True)):
+        torch.manual_seed(0)
+        model = StackForCausalLM(StackConfig(vocab_size=64, hidden_size=64, mixers="ssd", num_hidden_layers=2))
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        how = config(steps=60, device="cuda", graph=graph, precision="float32")
+        stepper = Stepper(model.to(device).train(), CrossEntropy(), how, device)
+        losses = [stepper.step(step, kinds[k % shapes]).tolist()[0] for step, k in enumerate(order)]
+        torch.cuda.empty_cache()
+        assert stepper.recorded is graph, stepper.notes
+        ends[name], taken[name] = losses, torch.cuda.memory_reserved() - before
+        del stepper, model
+    assert ends["graphs"] == pytest.approx(ends["plain"], rel=1e-3)
+    assert taken["graphs"] < 1.5 * taken["one shape"]
+
+
 # ---------------------------------------------------------------- callbacks and the log
 class Meddler(Callback):
     """Draws random numbers, changes modes, runs the model with and without gradients."""

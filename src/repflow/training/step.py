@@ -26,7 +26,7 @@ from repflow.training.replicas import ReplicaAdamW
 WARM = 3
 """Steps before a CUDA graph is recorded."""
 GRAPHS = 16
-"""Shapes of batches that are recorded at most: each graph keeps its own memory."""
+"""Shapes of batches that are recorded at most: each takes some steps without a graph and time to record."""
 
 Shape = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
-from tools.depth.claim import Claim, Study, read_study, recalls
+from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls
 from tools.depth.depths import CLAIMS, CORE
 from tools.depth.plan import IDS as RECALL_IDS
 from tools.depth.plan import PLANS, Plan
@@ -214,6 +214,35 @@ def first_form() -> Mapping[str, Any]:
     return {f"depth-{name.removeprefix(prefix)}": phase for name, phase in NUMBERS.items() if name.startswith(prefix)}
 
 
+def rate_claims() -> str:
+    """Claims on Mamba with the better rate of each kind after all steps."""
+    better = at_better_rates(NUMBERS, "depth-seeds", "depth-rate-seeds")
+    return claim_table([claim for claim in CLAIMS if claim.study == CORE], better) if better else NOTHING
+
+
+def by_rate() -> str:
+    """Loss and recall of every depth at either rate, means over seeds; which rate the screen took."""
+    rows = []
+    for name, words in (("depth-seeds", "taken"), ("depth-rate-seeds", "other")):
+        study = read_study(NUMBERS, name)
+        for row, layers, context in dict.fromkeys(study.kinds()) if study is not None else ():
+            rate = next(c["rate"] for c in study.cells if (c["layers"], c["length"]) == (layers, context))
+            own = means(study, (row, layers, context), ["loss", "recall"])
+            rows.append([str(layers), f"{context:,}", f"{rate:g}", words, *own])
+    rows.sort(key=lambda row: (int(row[0]), int(row[1].replace(",", "")), float(row[2])))
+    heads = ["layers", "context", "rate", "by the screen", "seeds", "that recall", "loss (nats)", "recall (%)"]
+    return table(heads, rows) if rows else NOTHING
+
+
+def size() -> str:
+    """What the trainings beside the built-in models say of size."""
+    from repflow.papers.findings import judge, known_readings
+
+    found = next(entry for entry in judge(known_readings()) if entry.code == "F 3.4.3")
+    word, _, rest = str(found.judgement).partition(":")
+    return f"**{word}**:{rest}; {found.reason}."
+
+
 def pilot() -> str:
     """Recall by number of pairs of the models that were tried before."""
     rows = []
@@ -228,6 +257,9 @@ PARTS = {
     "first_claims": lambda: claim_table([claim for claim in CLAIMS if claim.study == CORE], first_form()),
     "first_values": lambda: values(first_form()),
     "pilot": pilot,
+    "size": size,
+    "rate_claims": rate_claims,
+    "by_rate": by_rate,
     "state": lambda: state_of("depth"),
     "training": lambda: training_of("depth-seeds"),
     "sizes": sizes,

@@ -28,11 +28,12 @@ from docs.make_depth import (
     state_of,
     training_of,
 )
-from tools.depth.claim import read_study
+from tools.depth.claim import at_better_rates, read_study
 from tools.depth.plan import BASES, HYBRIDS, PLANS
 from tools.depth.remedies import (
     CORE,
     EXTENSION,
+    HYBRID,
     HYBRID_CLAIMS,
     MORE_PRIMARY,
     NORM_CLAIMS,
@@ -52,11 +53,11 @@ def sizes() -> str:
     return table(["row", "layers", "width", "parameters (millions)"], rows)
 
 
-def strengths() -> str:
+def strengths(*parts: str) -> str:
     """What was screened: perplexity on the validation text over the base's, and which form was taken."""
-    rates = NUMBERS.get("remedies-rates")
     rows = []
-    for part in ("", "-more"):
+    for part in parts:
+        rates = NUMBERS.get("remedies-first-rates" if part == "-first" else "remedies-rates")
         screen, seeds = (NUMBERS.get(f"remedies{part}-{phase}", {"cells": []}) for phase in ("screen", "seeds"))
         taken = {cell["row"] for cell in seeds["cells"]}
         for cell in screen["cells"]:
@@ -64,8 +65,30 @@ def strengths() -> str:
             known = [] if rates is None else rates["cells"]
             plain = [c for c in known if (c["row"], c["rate"]) == (base, cell["rate"])]
             chosen = "taken" if cell["row"] in taken else ""
-            rows.append([f"`{cell['row']}`", _ratio(cell, plain[0] if plain else {}), chosen])
-    return table(["row", "perplexity over the base's", ""], rows) if rows else NOTHING
+            grown = "" if cell.get("first_growth") is None else f"{cell['first_growth']:.3g}"
+            rows.append([f"`{cell['row']}`", _ratio(cell, plain[0] if plain else {}), grown, chosen])
+    return table(["row", "perplexity over the base's", GROWTH, ""], rows) if rows else NOTHING
+
+
+GROWTH = "length of tokens behind the first block over before it"
+
+
+def rates(part: str) -> str:
+    """Losses of both bases by rate, a third of the steps: text and recall alike, and text alone."""
+    cells = NUMBERS.get(f"remedies{part}-rates", {"cells": []})["cells"]
+    rows = []
+    for cell in cells:
+        words = [f"`{cell['row']}`", f"{cell['rate']:g}"]
+        for name, form in (("last_loss", ".3f"), ("validation_loss", ".3f"), ("first_growth", ".3g")):
+            words.append("diverged" if cell.get(name) is None else f"{cell[name]:{form}}")
+        rows.append(words)
+    return table(["base", "rate", "training loss", "validation loss", GROWTH], rows) if rows else NOTHING
+
+
+def low_claims() -> str:
+    """Claims on hybrids with the better of two rates for each."""
+    better = at_better_rates(NUMBERS, HYBRID, "hybrids-low-screen")
+    return claim_table([claim for claim in HYBRID_CLAIMS if claim.study == HYBRID], better) if better else NOTHING
 
 
 def _ratio(cell: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
@@ -118,7 +141,11 @@ PARTS = {
     "more": lambda: claim_table(MORE_PRIMARY),
     "phases": lambda: phase_table("remedies"),
     "hybrid_phases": lambda: phase_table("hybrids"),
-    "strengths": strengths,
+    "strengths": lambda: strengths("", "-more"),
+    "first_strengths": lambda: strengths("-first"),
+    "rates": lambda: rates(""),
+    "first_rates": lambda: rates("-first"),
+    "low_claims": low_claims,
     "values": values,
     "fits": lambda: fit_table("hybrids-screen"),
     "commands": lambda: command_list(["remedies", "hybrids", "norms"]),

@@ -13,7 +13,7 @@ from docs import make_depth, make_remedies
 from tests.tools.phases import carried, program
 from tools import carry
 from tools.depth import depths, plan, remedies, run
-from tools.depth.claim import Study, read_study
+from tools.depth.claim import Study, at_better_rates, read_study
 from tools.depth.plan import CONTEXTS, DEPTHS, HYBRIDS, PLANS, REMEDIES, Plan, Settings, best_rate, chosen_row, picked
 
 
@@ -151,7 +151,7 @@ def test_pages_of_remedies_and_hybrids_half_done(monkeypatch):
     text = page_of(make_remedies, phases, monkeypatch)
     assert "| A diversity loss raises recall of Mamba-2." in text
     assert "**open** | diverged or not trained (open) |" in text
-    assert "| diverged | taken |" in text
+    assert "| diverged |  | taken |" in text
     assert "Attention in every fourth layer (`3xmamba2.attention`) raises recall of Mamba-2. | gain" in text
     assert "+30.0 [" in text
 
@@ -266,6 +266,47 @@ def test_rates_and_strengths_are_chosen_by_the_rules():
     assert best_rate(known, "mamba2", 12) == 0.01
     with pytest.raises(SystemExit, match="no screened rate of mamba with 12 layers"):
         best_rate(known, "mamba", 12)
+
+
+def test_the_other_rate_has_the_same_depths_and_seeds():
+    screen = [
+        model("mamba", d, w, 0, loss=2 + (r == 0.003) * (d == 16), recall=0, rate=r)
+        for d in plan.DEPTHS
+        for w in plan.CONTEXTS
+        for r in plan.RATES
+    ]
+    known = {"depth-screen": [{**cell, "last_loss": cell["loss"] + (cell["rate"] == 0.01) * 0.1} for cell in screen]}
+    taken, other = (PLANS[name].cells("seeds", known) for name in ("depth", "depth-rate"))
+    assert len(taken) == len(other) == 16
+    for one, two in zip(taken, other, strict=True):
+        assert sorted([one.split(":")[4], two.split(":")[4]]) == ["0.003", "0.01"]
+        assert one.split(":")[:4] + one.split(":")[5:] == two.split(":")[:4] + two.split(":")[5:]
+    assert {word.split(":")[4] for word in taken if word.startswith("mamba:16:")} == {"0.01"}
+
+
+def test_hybrids_at_a_lower_rate_are_the_same_hybrids():
+    screen = {"hybrids-screen": [model(row, 12, 256, 0, loss=1, recall=0.5, rate=0.01) for row in HYBRIDS.values()]}
+    words = PLANS["hybrids-low"].cells("screen", screen)
+    assert [word.split(":")[0] for word in words] == list(HYBRIDS.values())
+    assert {word.split(":")[4] for word in words} == {"0.003"}
+
+
+def test_the_better_rate_of_each_kind_is_chosen_on_validation():
+    def phase(rate, losses, finished=True):
+        cells = [
+            {**model("mamba", d, w, seed, loss=9.0, recall=0, rate=rate), "validation_loss": losses[d]}
+            for d in (4, 32) for w in plan.CONTEXTS for seed in (1, 2)
+        ]  # fmt: skip
+        return {"finished": finished, "cells": cells}
+
+    one, two = phase(0.003, {4: 1.0, 32: 1.3}), phase(0.01, {4: 1.1, 32: 1.2})
+    assert at_better_rates({"a": one, "b": {**two, "finished": False}}, "a", "b") == {}
+    chosen = at_better_rates({"a": one, "b": two}, "a", "b")["a"]["cells"]
+    assert {(cell["layers"], cell["rate"]) for cell in chosen} == {(4, 0.003), (32, 0.01)}
+    assert len(chosen) == 8
+    two["cells"][-1]["validation_loss"] = None  # of 32 layers at 1,024 tokens: its rate is not taken there
+    chosen = at_better_rates({"a": one, "b": two}, "a", "b")["a"]["cells"]
+    assert {cell["rate"] for cell in chosen if (cell["layers"], cell["length"]) == (32, 1024)} == {0.003}
 
 
 def test_every_model_of_every_phase_is_one_of_one_size():

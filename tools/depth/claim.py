@@ -208,3 +208,27 @@ def read_study(numbers: Mapping[str, Any], name: str) -> Study | None:
     added = [numbers[part] for part in more if numbers.get(part, {}).get("finished")]
     cells = [] if own is None else [cell for phase in (own, *added) for cell in phase["cells"]]
     return Study(cells) if cells else None
+
+
+def at_better_rates(numbers: Mapping[str, Any], first: str, other: str) -> dict[str, Any]:
+    """A phase with the models of the better rate of each kind, by the loss on the validation text, mean over seeds.
+
+    Args:
+        numbers: as `tools.depth.run table` writes them.
+        first: phase whose name the result has.
+        other: phase with the same kinds and seeds at another rate; nothing is compared before both are finished.
+    """
+    if not all(numbers.get(name, {}).get("finished") for name in (first, other)):
+        return {}
+    by_kind: dict[tuple[Any, ...], dict[float, list[Mapping[str, Any]]]] = {}
+    for cell in (*numbers[first]["cells"], *numbers[other]["cells"]):
+        kind = cell["row"], cell["layers"], cell["length"]
+        by_kind.setdefault(kind, {}).setdefault(float(cell["rate"]), []).append(cell)
+    chosen = [min(rates.values(), key=_validation) for rates in by_kind.values()]
+    return {first: {**numbers[first], "cells": [cell for cells in chosen for cell in cells]}}
+
+
+def _validation(cells: Sequence[Mapping[str, Any]]) -> float:
+    """Mean loss on the validation text; infinite where a model diverged."""
+    values = [cell.get("validation_loss") for cell in cells]
+    return float("inf") if None in values else float(np.mean([float(value) for value in values if value is not None]))

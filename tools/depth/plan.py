@@ -1,8 +1,9 @@
 """Which models each phase of the three studies trains, and what the phases before decide. No torch.
 
-    depth      screen two rates of every depth            seeds    two new seeds at the better rate
+    depth      screen two rates of every depth            seeds    two new seeds at the better rate (rate: at the other)
     remedies   rates of both bases   screen strengths     seeds    three new seeds at the chosen strength
     hybrids    screen 4 ratios x 3 places, one seed       seeds    three new seeds of the best, the middle and the worst
+               (low: the screen at the next lower rate)
     norms      screen rates with, frozen and without      seeds    three new seeds at the best rate, kept and probed
 
 All models have text and recall in turn (`repflow architecture --recall-share 0.5`). Within a study they are of one
@@ -22,6 +23,9 @@ from repflow.studies.architecture.config import ArchitectureCell
 Cells = Sequence[Mapping[str, Any]]
 """Models of a phase as `tools.depth.run` describes them."""
 DEPTHS, CONTEXTS, RATES = (4, 8, 16, 32), (256, 1024), (0.003, 0.01)
+BASE_RATES = (0.0003, 0.001, *RATES, 0.03)
+"""Of the bases of remedies. With .003 and .01 alone, stored as `remedies-first`, the best of either base was at an end,
+and a Transformer's first block made its tokens 30 times as long at the lower: what helps it there may help the rate."""
 PAIRS, IDS = (4, 8, 16, 32, 64), 1024
 """Pairs of the rows of recall, at either context alike, and ids of their keys and values. A first form with 160 ids is
 stored as `first form`: none of its models learned so much as which values stand in a row, for which there is less to
@@ -108,10 +112,10 @@ class Plan:
 
     def needs(self, phase: str) -> list[str]:
         """Runs that a phase decides by."""
-        if self.study == "depth" and self.part == "third":
+        if self.study == "depth" and self.part in ("third", "rate"):
             return ["depth-screen"]
         if self.study == "hybrids" and phase == "screen":
-            return ["remedies-rates"]
+            return ["remedies-rates" if self.part == "core" else "hybrids-screen"]
         before = list(self.phases[: self.phases.index(phase)])
         shared = ["remedies-rates"] if self.study == "remedies" and self.part != "core" else []
         return [*shared, *map(self.name, before)]
@@ -131,7 +135,8 @@ class Plan:
         grid = [(row, layers, window) for layers in self.settings.layers for window in self.settings.windows]
         if phase == "screen":
             return [(*kind, rate, 0) for kind in grid for rate in self.settings.rates]
-        return [(*kind, best_rate(known, kind[0], kind[1]), seed) for kind in grid for seed in self.settings.seeds]
+        chosen = other_rate if self.part == "rate" else best_rate
+        return [(*kind, chosen(known, kind[0], kind[1]), seed) for kind in grid for seed in self.settings.seeds]
 
     def _remedies(self, phase: str, known: Cells) -> list[tuple[str, int, int, float, int]]:
         shape = (self.settings.layers[0], self.settings.windows[0])
@@ -159,9 +164,13 @@ class Plan:
 
     def _hybrids(self, phase: str, known: Cells) -> list[tuple[str, int, int, float, int]]:
         shape = (self.settings.layers[0], self.settings.windows[0])
-        if phase == "screen":
+        if phase == "screen" and self.part == "core":
             rate = best_rate(known, "mamba2", shape[0])
             return [(row, *shape, rate, 0) for row in HYBRIDS.values()]
+        if phase == "screen":
+            usual = float(known[0]["rate"])
+            lower = max(rate for rate in BASE_RATES if rate < usual)
+            return [(row, *shape, lower, 0) for row in HYBRIDS.values()]
         return [(row, *shape, rate, seed) for row, rate in picked(known) for seed in self.settings.seeds]
 
     def _norms(self, phase: str, known: Cells) -> list[tuple[str, int, int, float, int]]:
@@ -174,18 +183,20 @@ class Plan:
         return [(row, *shape, best_rate(known, row, shape[0]), seed) for row in usable for seed in self.settings.seeds]
 
 
-SMALL = Settings(layers=(12,), width=112, windows=(256,), seeds=(1, 2, 3), match=("mamba2", 12))
+SMALL = Settings(layers=(12,), width=112, windows=(256,), rates=BASE_RATES, seeds=(1, 2, 3), match=("mamba2", 12))
 PLANS = {
     plan.name("").rstrip("-"): plan
     for plan in (
         Plan("depth", "core", ("screen", "seeds")),
         Plan("depth", "third", ("seeds",), Settings(seeds=(3,))),
+        Plan("depth", "rate", ("seeds",)),
         Plan("depth", "mamba2", ("screen", "seeds"), Settings(width=144, seeds=(1, 2, 3))),  # 32 layers fit 144
         Plan("depth", "transformer", ("screen", "seeds"), Settings(width=144, seeds=(1, 2, 3))),
         Plan("remedies", "core", ("rates", "screen", "seeds"), SMALL),
         Plan("remedies", "more", ("screen", "seeds"), SMALL),
         Plan("hybrids", "core", ("screen", "seeds"), SMALL),
-        Plan("norms", "core", ("screen", "seeds"), replace(SMALL, rates=(0.001, *RATES))),
+        Plan("hybrids", "low", ("screen",), SMALL),
+        Plan("norms", "core", ("screen", "seeds"), replace(SMALL, rates=BASE_RATES[:-1])),
     )
 }
 """All studies, by the word of the command line."""
@@ -202,6 +213,13 @@ def best_rate(known: Cells, row: str, layers: int) -> float:
     if not usable:
         raise SystemExit(f"no screened rate of {row} with {layers} layers has a finite loss: screen lower --rates")
     return min(usable, key=lambda rate: usable[rate])
+
+
+def other_rate(known: Cells, row: str, layers: int) -> float:
+    """The rate of two screened ones that is not the best."""
+    best = best_rate(known, row, layers)
+    tried = {float(cell["rate"]) for cell in known if (cell["row"], cell["layers"]) == (row, layers)}
+    return min(tried - {best}, default=best)
 
 
 def remedy_rows(base: str, strengths: Sequence[str]) -> list[str]:

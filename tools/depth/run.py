@@ -14,10 +14,11 @@
     python -m tools.depth.run probes --out runs/depth                                     probes of these, same machine
     python -m tools.depth.run table  --out runs/depth                    docs/laboratories/depth.json from these
 
-Extensions have the same phases: `--study depth-third` (seeds alone), `depth-mamba2`, `depth-transformer`,
-`remedies-more`. Each phase is one run of `repflow architecture`; run it again until it says that it is done.
-`--dry-run` says what it costs. `--keep FOLDER` packs runs and half-trained models into parts of 15 MiB when the time is
-up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
+Extensions have the same phases: `--study depth-third` and `depth-rate` (seeds alone), `depth-mamba2`,
+`depth-transformer`, `remedies-more`, `hybrids-low` (screen alone). Each phase is one run of `repflow architecture`; run
+it again until it says that it is done. `--dry-run` says what it costs. `--keep FOLDER` packs runs and half-trained
+models into parts of 15 MiB when the time is up, so that they can be carried to another machine, where `--from FOLDER`
+unpacks them.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         places = arrays["loss_by_place"]
         spans = [part for part in np.array_split(places, 8) if len(part)]
         cell["loss_by_place"] = [_plain(part.mean()) for part in spans]
+    if "token_norm" in arrays:
+        cell["first_growth"] = _plain(arrays["token_norm"][1] / arrays["token_norm"][0])
     if "token_similarity" in arrays:
         cell["similarity"] = _plain(arrays["token_similarity"])
         cell["onset"] = _plain(np.array(onset_depth(arrays["token_similarity"])))
@@ -113,18 +116,15 @@ def _plain(values: Any) -> Any:
 
 
 def table(out: Path) -> dict[str, Any]:
-    """Numbers of all phases that have begun, a command for every model."""
+    """Numbers of all phases that have begun, also of earlier forms of a study; a command for every model."""
     numbers: dict[str, Any] = {}
-    for plan in PLANS.values():
-        for phase in plan.phases:
-            name = plan.name(phase)
-            facts = out / f"{name}.facts" / "facts.json"
-            if facts.exists():
-                known = json.loads(facts.read_text(encoding="utf-8"))
-                done = (out / name / "result.json").exists()
-                cells = [cell | read_probes(out, name, cell["cell"]) for cell in tested(out, name)]
-                fits = {"fits": fitted(out / name)} if done else {}
-                numbers[name] = {"finished": done, **known, **fits, "cells": cells}
+    for facts in sorted(out.glob("*.facts/facts.json")):
+        name = facts.parent.stem
+        known = json.loads(facts.read_text(encoding="utf-8"))
+        done = (out / name / "result.json").exists()
+        cells = [cell | read_probes(out, name, cell["cell"]) for cell in tested(out, name)]
+        fits = {"fits": fitted(out / name)} if done else {}
+        numbers[name] = {"finished": done, **known, **fits, "cells": cells}
     return numbers
 
 

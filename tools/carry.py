@@ -13,14 +13,20 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from repflow.store.claims.attempt import OWN, WORK
+from repflow.store.claims.ledger import CLAIMS, Kind, key_of, last_entry
+from repflow.store.claims.liveness import machine_id
+from repflow.store.claims.place import FolderPlace
 from repflow.store.shard import SHARDS
 
 PART, PARTS = 15 << 20, 4
 """Bytes of a part, and parts that one call may bring back."""
 NAME = "runs-{:02d}.part"
+CARRIED = "carried"
+"""Start of a process that is no process of this machine."""
 LEFT = (".training", ".models")
 """Ends of names of folders beside a run: half-trained models, and kept ones."""
 
@@ -74,12 +80,26 @@ def _write(data: bytes, folder: Path, part: int) -> str:
 
 
 def unpack(folder: Path, runs: Path) -> None:
-    """Put the parts of a folder together again; what is there already stays, unless a part has it too."""
+    """Put the parts of a folder together again; what is there already stays, unless a part has it too.
+
+    Work that was in hand when it was packed is free: its workers are on another machine, and nobody waits to see that.
+    """
     files = sorted(folder.glob("runs-*.part"))
     if not files:
         raise SystemExit(f"no parts in {folder}")
     with tarfile.open(fileobj=io.BytesIO(b"".join(file.read_bytes() for file in files))) as archive:
         archive.extractall(runs, filter="data")
+        _free(runs, archive.getnames())
+
+
+def _free(runs: Path, names: Sequence[str]) -> None:
+    """Say of carried claims that their worker has ended: of one of this machine that can be seen at once."""
+    claims = {Path(name).parent for name in names if Path(name).parts[-4:-2] == (OWN, CLAIMS)}
+    for ledger in claims:
+        place = FolderPlace(runs / ledger.parent.parent)
+        last = last_entry(place, ledger.name)
+        if last is not None and last.kind is Kind.CLAIM:
+            place.write(key_of(last.cell, last.number), replace(last, machine=machine_id(), born=CARRIED).to_bytes())
 
 
 def _half_trained(entry: Path) -> Iterator[Path]:

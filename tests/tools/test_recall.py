@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from repflow.store.claims.attempt import OWN
+from repflow.store.claims.ledger import Entry, Kind, add_entry, attempt_name, last_entry
+from repflow.store.claims.liveness import Watch, Worker
+from repflow.store.claims.place import FolderPlace
 from tests.tools.phases import carried, program
 from tools import carry
 from tools.recall import claims, run
@@ -161,3 +165,29 @@ def test_kept_runs_are_finished_ones_alone(tmp_path):
 
 def test_rows_are_switches():
     assert set(claims.SWITCHES) == set(run.ROWS["core"][1])
+
+
+def test_work_in_hand_is_free_once_it_is_carried(tmp_path):
+    """A worker of another machine is waited for as long as its heartbeat may be late; not one that was left behind."""
+    place = FolderPlace(tmp_path / "runs" / "study" / OWN)
+    worker = Worker(machine="elsewhere")
+    facts = worker.facts()
+    for cell in ("first", "second"):
+        claim = Entry(1, Kind.CLAIM, cell=cell, attempt=attempt_name(cell, 1, worker.token), **facts)
+        assert add_entry(place, claim)
+    assert add_entry(
+        place, Entry(2, Kind.DONE, cell="second", attempt=attempt_name("second", 1, worker.token), **facts)
+    )
+    before = last_entry(place, "second")
+    assert not Watch(place).gone(last_entry(place, "first"))
+    carry.pack(tmp_path / "runs", tmp_path / "parts")
+    carry.unpack(tmp_path / "parts", tmp_path / "there")
+    there = FolderPlace(tmp_path / "there" / "study" / OWN)
+    claim = last_entry(there, "first")
+    assert Watch(there).gone(claim)
+    assert (claim.kind, claim.token, claim.attempt) == (
+        Kind.CLAIM,
+        worker.token,
+        attempt_name("first", 1, worker.token),
+    )
+    assert last_entry(there, "second") == before

@@ -307,9 +307,10 @@ def prepare(options: argparse.Namespace) -> None:
     (scratch / "wikitext2.txt").write_text("\n<|endoftext|>\n".join(articles), encoding="utf-8")
     for name in ("train", "valid"):
         (scratch / f"{name}.txt").write_bytes(lzma.decompress((corpus / f"{name}.txt.xz").read_bytes()))
-    if options.documents:
-        parts = (scratch / "train.txt").read_text(encoding="utf-8").split("<|endoftext|>")[: options.documents]
-        (scratch / "train.txt").write_text("<|endoftext|>".join(parts), encoding="utf-8")
+    for name, count in (("train", options.documents), ("valid", options.tests), ("wikitext2", options.tests)):
+        if count:
+            parts = (scratch / f"{name}.txt").read_text(encoding="utf-8").split("<|endoftext|>")[:count]
+            (scratch / f"{name}.txt").write_text("<|endoftext|>".join(parts), encoding="utf-8")
     data = text_data(
         scratch / "train.txt",
         held_out=scratch / "valid.txt",
@@ -330,6 +331,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("runs/tokens-text"))
     parser.add_argument("--corpus", type=Path, help="folder with corpus and wikitext2, for prepare")
     parser.add_argument("--documents", type=int, help="first documents of the corpus alone, for a try")
+    parser.add_argument("--tests", type=int, help="first documents of both tests alone, for a try: they take longer")
     carry_options(parser)
     parser.add_argument("--steps", type=int, default=STEPS, help="of the phase seeds")
     parser.add_argument("--rates", help="in place of the part's")

@@ -12,11 +12,13 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from docs.make_architecture import CELLS
 from docs.make_depth import DOCS, NUMBERS, means, state_of
 from repflow.core.intervals import student_interval
-from tools.depth.claim import read_study
-from tools.depth.plan import HYBRIDS
+from repflow.spec.architecture import parse_architecture
+from tools.depth.claim import GUESS, read_study
+from tools.depth.plan import HYBRIDS, SMALL
 from tools.depth.remedies import HYBRID_CLAIMS, ORDER
 
-PAGE = DOCS / "guides" / "place-attention.md"
+PAGE, PICTURE = DOCS / "guides" / "place-attention.md", DOCS / "pictures" / "place-attention.png"
+LAYERS = SMALL.layers[0]
 OPEN_YET = "Not run yet: what follows from it is open."
 
 
@@ -71,6 +73,37 @@ def built_in() -> str:
     return table(["attention", "values found, 512 tokens", "loss on prose (nats)", "seeds"], rows)
 
 
+def picture() -> None:
+    """Where attention stands in every hybrid, a strip of layers each, and what it recalls: one dot a seed."""
+    from matplotlib import pyplot as plt
+    from matplotlib.patches import Rectangle
+
+    known = [study for study in (read_study(NUMBERS, name) for name in ("hybrids-screen", ORDER)) if study is not None]
+    found: dict[str, list[float]] = {}
+    for study in known:
+        for cell, value in zip(study.cells, study.of("recall"), strict=True):
+            found.setdefault(str(cell["row"]), []).append(100 * value)
+    if not found:
+        return
+    rows = [HYBRIDS[key] for key in sorted(HYBRIDS, key=lambda key: ("first", "spread", "last").index(key[1]))]
+    sides = {"width_ratios": (2, 3), "sharey": True, "layout": "constrained"}
+    figure, (strips, recall) = plt.subplots(1, 2, figsize=(9.0, 3.8), **sides)
+    for place, row in enumerate(rows):
+        for layer, mixer in enumerate(parse_architecture(row).frame(LAYERS)["mixers"]):
+            color = "0.85" if mixer["name"] == "ssd" else "C1"
+            strips.add_patch(Rectangle((layer + 1.05, place - 0.35), 0.9, 0.7, color=color))
+        recall.plot(found.get(row, []), [place] * len(found.get(row, [])), "o", color="C1", markersize=5, alpha=0.7)
+    strips.set(xlim=(1, LAYERS + 1), ylim=(len(rows) - 0.5, -0.5), yticks=[])
+    ticks = (1, LAYERS // 2, LAYERS)
+    strips.set_xticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])
+    strips.set_xlabel("layer: attention (orange) or Mamba-2", fontsize=9)
+    recall.axvline(100 * GUESS, color="0.6", linewidth=0.8, linestyle=":")
+    recall.set(xlim=(-3, 103))
+    recall.set_xlabel("recall (%), a dot a seed; dotted: guessing among the values of a row", fontsize=9)
+    figure.savefig(PICTURE, dpi=110)
+    plt.close(figure)
+
+
 PARTS = {
     "state": lambda: state_of("hybrids"),
     "verdicts": verdicts,
@@ -88,7 +121,8 @@ def page(text: str) -> str:
 def main() -> None:
     """Write the page."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    picture()
+    print(f"wrote {PAGE} and {PICTURE.name}")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
 from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls
 from tools.depth.depths import CLAIMS, CORE
+from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, Plan
 from tools.depth.plan import IDS as RECALL_IDS
-from tools.depth.plan import PLANS, Plan
 from tools.depth.run import BATCH_TOKENS, STEPS
 
 DOCS = Path(__file__).parent
-PAGE = DOCS / "laboratories" / "depth.md"
+PAGE, PICTURE = DOCS / "laboratories" / "depth.md", DOCS / "pictures" / "depth.png"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "depth.json").read_text(encoding="utf-8"))
 NOTHING = "Not run yet."
 IDS = 257 + RECALL_IDS
@@ -253,6 +253,38 @@ def pilot() -> str:
     return table(["context", "ids", "rate", "loss (nats)", "recall by pairs (%)"], rows)
 
 
+MARKS = {0.003: "o", 0.01: "s"}
+
+
+def picture() -> None:
+    """Loss and similarity of every model by its depth: a colour a context, a mark a rate, a line a phase."""
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(9.0, 3.4), layout="constrained")
+    for name, style in (("depth-seeds", "-"), ("depth-rate-seeds", ":")):
+        study = read_study(NUMBERS, name)
+        for number, context in enumerate(CONTEXTS if study is not None else ()):
+            mine = study.some(lambda cell, context=context: cell["length"] == context)
+            depths, rates = (np.array([cell[key] for cell in mine.cells]) for key in ("layers", "rate"))
+            words = f"{context:,} tokens{'' if name == 'depth-seeds' else ', the other rate'}"
+            for panel, outcome in zip(panels, ("loss", "similarity"), strict=True):
+                values, color = mine.of(outcome), f"C{number}"
+                for rate, mark in MARKS.items():
+                    panel.plot(depths[rates == rate], values[rates == rate], mark, color=color, markersize=4)
+                panel.plot(DEPTHS, [values[depths == d].mean() for d in DEPTHS], style, color=color, label=words)
+    for panel, words in zip(panels, ("loss on the test text (nats)", "similarity behind the last block"), strict=True):
+        for rate, mark in MARKS.items():
+            panel.plot([], [], mark, color="0.5", markersize=4, label=f"a seed, rate {rate:g}")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(DEPTHS, [str(depth) for depth in DEPTHS])
+        panel.minorticks_off()
+        panel.set_xlabel("layers of Mamba, all of one size", fontsize=9)
+        panel.set_ylabel(words, fontsize=9)
+    panels[1].legend(frameon=False, fontsize=8)
+    figure.savefig(PICTURE, dpi=110)
+    plt.close(figure)
+
+
 PARTS = {
     "first_claims": lambda: claim_table([claim for claim in CLAIMS if claim.study == CORE], first_form()),
     "first_values": lambda: values(first_form()),
@@ -280,4 +312,5 @@ def page(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    picture()
+    print(f"wrote {PAGE} and {PICTURE.name}")

@@ -25,6 +25,8 @@ from tools.depth.plan import PAIRS
 
 NOT_RUN, LACKING = "not run", "diverged or not trained"
 PLATEAU = "none of these models recalls more than twice what guessing among the values of a row would"
+GUESS = float(np.mean([1 / count for count in PAIRS]))
+"""Recall of a model that answers with any of the values in its row."""
 RECALLS = 2.0
 """Times what such a guess is right from which a model recalls."""
 Answer = tuple[str, bool | None]
@@ -133,7 +135,7 @@ def recalls(cell: Mapping[str, Any]) -> bool:
     >>> recalls({"length": 256, "recall": [0.9, 0.5, 0.2, 0.1, 0.05]})
     True
     """
-    return bool(_number(cell, "recall") > RECALLS * np.mean([1 / count for count in PAIRS]))
+    return bool(_number(cell, "recall") > RECALLS * GUESS)
 
 
 LEAST_KINDS = 5

@@ -17,7 +17,7 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
 from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls
 from tools.depth.depths import CLAIMS, CORE
-from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, Plan
+from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, TRANSFORMER, Plan
 from tools.depth.plan import IDS as RECALL_IDS
 from tools.depth.run import BATCH_TOKENS, STEPS
 
@@ -66,7 +66,7 @@ def shapes(plan: Plan, rows: Sequence[str]) -> Iterator[tuple[str, int, int, int
 
 def sizes() -> str:
     """Widths that give all depths one size."""
-    plans = {"mamba": "depth", "mamba2": "depth-mamba2", "transformer": "depth-transformer"}
+    plans = {"mamba": "depth", "mamba2": "depth-mamba2", TRANSFORMER: "depth-transformer"}
     models = [model for row, plan in plans.items() for model in shapes(PLANS[plan], [row])]
     rows = [[row, str(layers), str(width), f"{count / 1e6:.2f}"] for row, layers, width, count in models]
     return table(["row", "layers", "width", "parameters (millions)"], rows)
@@ -155,7 +155,7 @@ def rates() -> str:
     return table(["row", "layers", "context", *(f"rate {rate:g}" for rate in tried)], rows) if rows else NOTHING
 
 
-SCREENED = {"mamba": "", "mamba2": "-mamba2", "transformer": "-transformer"}
+SCREENED = {"mamba": "", "mamba2": "-mamba2", TRANSFORMER: "-transformer"}
 
 
 def state_of(study: str) -> str:
@@ -239,8 +239,8 @@ def size() -> str:
     from repflow.papers.findings import judge, known_readings
 
     found = next(entry for entry in judge(known_readings()) if entry.code == "F 3.4.3")
-    word, _, rest = str(found.judgement).partition(":")
-    return f"**{word}**:{rest}; {found.reason}."
+    word = str(found.judgement).partition(":")[0]
+    return f"**{word}**: {found.reason.removeprefix(f'{word}: ')}."
 
 
 def pilot() -> str:

@@ -28,6 +28,7 @@ from docs.make_depth import (
     state_of,
     training_of,
 )
+from repflow.core.intervals import bracketed
 from tools.depth.claim import at_better_rates, read_study
 from tools.depth.plan import BASES, HYBRIDS, PLANS
 from tools.depth.remedies import (
@@ -61,7 +62,7 @@ def strengths(*parts: str) -> str:
         screen, seeds = (NUMBERS.get(f"remedies{part}-{phase}", {"cells": []}) for phase in ("screen", "seeds"))
         taken = {cell["row"] for cell in seeds["cells"]}
         for cell in screen["cells"]:
-            base = next(own for own in BASES if cell["row"].startswith(own))
+            base = next(own for own in (*BASES, "transformer") if cell["row"].startswith(own))
             known = [] if rates is None else rates["cells"]
             plain = [c for c in known if (c["row"], c["rate"]) == (base, cell["rate"])]
             chosen = "taken" if cell["row"] in taken else ""
@@ -83,6 +84,19 @@ def rates(part: str) -> str:
             words.append("diverged" if cell.get(name) is None else f"{cell[name]:{form}}")
         rows.append(words)
     return table(["base", "rate", "training loss", "validation loss", GROWTH], rows) if rows else NOTHING
+
+
+def embedding() -> str:
+    """Transformers with and without a norm behind their embedding."""
+    study, known = read_study(NUMBERS, "embedding"), NUMBERS.get("embedding")
+    if study is None:
+        return NOTHING
+    kinds = dict.fromkeys(study.kinds())
+    rows = [[f"`{kind[0]}`", seeds, loss] for kind in kinds for seeds, _, loss in [means(study, kind, ["loss"])]]
+    effect = known["fits"]["loss"]["effects"]["+embednorm"]
+    words = f"{effect['mean']:+.2f}{bracketed(effect['low'], effect['high'], '+.2f')} nats, {effect['seeds']} seeds"
+    shown = table(["row", "seeds", "loss (nats)"], rows)
+    return f"{known['steps']} steps of {known['batch'] * 256:,} tokens, on a {known['device']}: {words}.\n\n{shown}"
 
 
 def low_claims() -> str:
@@ -146,6 +160,7 @@ PARTS = {
     "rates": lambda: rates(""),
     "first_rates": lambda: rates("-first"),
     "low_claims": low_claims,
+    "embedding": embedding,
     "values": values,
     "fits": lambda: fit_table("hybrids-screen"),
     "commands": lambda: command_list(["remedies", "hybrids", "norms"]),

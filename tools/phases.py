@@ -97,7 +97,7 @@ def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]
     """
     from safetensors.numpy import load_file
 
-    from repflow.store import read_record
+    from repflow.store import load_result, read_record
     from repflow.store.claims.attempt import OWN
     from repflow.studies.engine.spot import SHARES, is_share
 
@@ -105,6 +105,8 @@ def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]
     runs = [run for run in (out / name, *shares) if (run / "run.json").exists()]
     shards = {shard.stem: shard for run in runs for shard in (run / "shards").glob("cell-*.safetensors")}
     words = read_record(runs[0]).config["cells"] if runs else []
+    if runs and not words:  # asked for by rows and numbers: a finished run says which cells these are
+        words = [cell["cell"] for cell in load_result(runs[0]).provenance["cells"]]
     return [(words[int(stem.removeprefix("cell-"))], load_file(shards[stem])) for stem in sorted(shards)]
 
 

@@ -182,7 +182,7 @@ def treated(effect, noise=0.004, seeds=3):
     rng, cells = np.random.default_rng(1), []
     for base in plan.BASES:
         for name in (None, *REMEDIES):
-            if (base, name) == ("transformer", "poles"):
+            if (base, name) == (plan.TRANSFORMER, "poles"):
                 continue
             gain, cost, similar = effect.get(name, (0.0, 0.0, 0.0))
             row = base if name is None else base + REMEDIES[name][1]
@@ -317,7 +317,7 @@ def test_every_model_of_every_phase_is_one_of_one_size():
     numbers = Numbers(head_dim=16)
     for one in PLANS.values():
         row, depth = one.settings.match
-        rows = {"depth": [one.part if one.part in ("mamba2", "transformer") else "mamba"]}
+        rows = {"depth": [{"mamba2": "mamba2", "transformer": plan.TRANSFORMER}.get(one.part, "mamba")]}
         rows["norms"] = [base + word for base in plan.BASES for word in plan.NORMS]
         rows |= (
             {"remedies": [b + w for b in plan.BASES for r in one._applied(b) for w in one._remedy(r)]}
@@ -410,7 +410,8 @@ def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, t
     call("plan", *options, "--out", tmp_path / "runs")
     assert "remedies" not in capsys.readouterr().out
     rows = [cell["row"] for cell in run.tested(tmp_path / "runs", "remedies-seeds")]
-    assert rows == ["mamba2", "mamba2+diversity@0.1", "mamba2+poles", "transformer", "transformer+diversity@0.1"]
+    attends = [plan.TRANSFORMER, f"{plan.TRANSFORMER}+diversity@0.1"]
+    assert rows == ["mamba2", "mamba2+diversity@0.1", "mamba2+poles", *attends]
     with pytest.raises(SystemExit, match="has the phases screen, seeds, not rates"):
         call("rates", "--study", "depth", *options)
     for name, phase in run.table(tmp_path / "runs").items():

@@ -8,13 +8,13 @@ from typing import Any
 
 from repflow.studies.laboratory.effect import Effect
 from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
-from tools.depth.plan import CONTEXTS, DEPTHS
+from tools.depth.plan import CONTEXTS, DEPTHS, TRANSFORMER
 
 FIRST, LAST, MIDDLE = DEPTHS[0], DEPTHS[-1], DEPTHS[2]
 SHORT, LONG = CONTEXTS
 CORE = "depth-seeds+depth-third-seeds"
 OTHERS = {"mamba2": "depth-mamba2-seeds", "transformer": "depth-transformer-seeds"}
-NAMES = {"mamba": "Mamba", "mamba2": "Mamba-2", "transformer": "Transformer"}
+NAMES = {"mamba": "Mamba", "mamba2": "Mamba-2", TRANSFORMER: "Transformer"}
 SCALES = {"loss": (1.0, 3, " nats"), "recall": (100.0, 1, " points")}
 Judge = Callable[[Effect | None], bool | None]
 
@@ -119,5 +119,5 @@ CLAIMS = (
         CORE,
     ),
     *_claims("mamba2", OTHERS["mamba2"]),
-    *_claims("transformer", OTHERS["transformer"]),
+    *_claims(TRANSFORMER, OTHERS["transformer"]),
 )

@@ -15,11 +15,11 @@ import numpy as np
 from repflow.studies.architecture.fit import factors, independent
 from repflow.studies.laboratory.effect import Effect, holm, pooled_effects
 from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
-from tools.depth.plan import BASES, HYBRIDS, MIXED, MORE, MOST_COST, REMEDIES, SMALL
+from tools.depth.plan import BASES, HYBRIDS, MIXED, MORE, MOST_COST, REMEDIES, SMALL, TRANSFORMER
 
 CORE, EXTENSION, HYBRID, ORDER = "remedies-seeds", "remedies-more-seeds", "hybrids-screen", "hybrids-seeds"
 NORM_STUDY = "norms-seeds"
-NAMES = {"mamba2": "Mamba-2", "transformer": "the Transformer"}
+NAMES = {"mamba2": "Mamba-2", TRANSFORMER: "the Transformer"}
 WORDS = {
     "diversity": "A diversity loss",
     "supervision": "Intermediate supervision",
@@ -99,7 +99,7 @@ def _claims(strengths: Mapping[str, Sequence[str]], study: str) -> list[Claim]:
     claims = []
     for base in BASES:
         for remedy in [*strengths, *(["hybrid"] if strengths is MORE and base == "mamba2" else [])]:
-            if (base, remedy) == ("transformer", "poles"):  # attention has no decays
+            if (base, remedy) == (TRANSFORMER, "poles"):  # attention has no decays
                 continue
             asked: dict[str, Any] = {"remedy": remedy, "base": base, "strengths": strengths}
             text = f"{WORDS[remedy]} raises recall of {NAMES[base]}."
@@ -123,7 +123,7 @@ SECONDARY = tuple(
     )
     for base in BASES
     for remedy in REMEDIES
-    if (base, remedy) != ("transformer", "poles")
+    if (base, remedy) != (TRANSFORMER, "poles")
 )
 
 

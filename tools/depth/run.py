@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from repflow.store import load_result, read_record
 from repflow.studies.architecture.config import ArchitectureCell, ArchitectureConfig
-from repflow.studies.architecture.fit import onset_depth
+from repflow.studies.architecture.fit import fits, onset_depth
 from repflow.studies.architecture.study import STUDY
 from tools.depth.plan import IDS, PAIRS, PLANS, Plan
 from tools.depth.probe import probe_models, read_probes
@@ -96,7 +97,8 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     cell["last_loss"] = _plain(arrays["loss"][-1])
     if "perplexity" in arrays:
         losses = np.log(arrays["perplexity"])
-        cell |= {"loss": _plain(losses[0]), "validation_loss": _plain(losses[-1]), "recall": _plain(arrays["recall"])}
+        cell |= {"loss": _plain(losses[0]), "validation_loss": _plain(losses[-1])}
+        cell |= {"recall": _plain(arrays["recall"])} if "recall" in arrays else {}
         places = arrays["loss_by_place"]
         spans = [part for part in np.array_split(places, 8) if len(part)]
         cell["loss_by_place"] = [_plain(part.mean()) for part in spans]
@@ -109,10 +111,10 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _plain(values: Any) -> Any:
-    """Plain numbers of five digits, None for NaN."""
+    """Plain numbers of seven digits, None for NaN: tables round them once more."""
     if np.ndim(values):
         return [_plain(value) for value in values]
-    return float(f"{float(values):.5g}") if np.isfinite(values) else None
+    return float(f"{float(values):.7g}") if np.isfinite(values) else None
 
 
 def table(out: Path) -> dict[str, Any]:
@@ -123,18 +125,18 @@ def table(out: Path) -> dict[str, Any]:
         known = json.loads(facts.read_text(encoding="utf-8"))
         done = (out / name / "result.json").exists()
         cells = [cell | read_probes(out, name, cell["cell"]) for cell in tested(out, name)]
-        fits = {"fits": fitted(out / name)} if done else {}
-        numbers[name] = {"finished": done, **known, **fits, "cells": cells}
+        effects = {"fits": fitted(out / name)} if done else {}
+        numbers[name] = {"finished": done, **known, **effects, "cells": cells}
     return numbers
 
 
 def fitted(run: Path) -> dict[str, Any]:
-    """What each factor of a finished run does, as `repflow architecture` fitted it, rounded."""
-    fits = json.loads((run / "result.json").read_text(encoding="utf-8"))["provenance"][STUDY.name]["fits"]
-    for fit in fits.values():
+    """What each factor of a finished run does, rounded; fitted again, as stored fits may be of an earlier version."""
+    found = fits(load_result(run), read_record(run).config["recall_rows"])
+    for fit in found.values():
         for effect in fit.get("effects", {}).values():
             effect |= {side: _plain(effect[side]) for side in ("mean", "low", "high")}
-    return dict(fits)
+    return found
 
 
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:

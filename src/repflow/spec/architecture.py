@@ -20,7 +20,8 @@ A stretch takes of the depth what its mixers are among all, so `mamba2..attentio
 | +gates, +restore, +all | gates moved with their tokens; outputs put back; in all blocks, not in the first alone |
 | +shared | all layers have the same weights |
 | +mlp, -mlp | feed-forward layers |
-| -norm, -norm+final | no norms at all; none but the last |
+| -norm, -norm+final | no norms in blocks and behind them; none but the last |
+| +embednorm | a norm behind the embedding, whose vectors are short beside what blocks add at the start |
 | -conv | no short convolution |
 | +one, +zero, +poles | states of Mamba or Mamba-2 with decay 1, 0, both (paper 2; `repflow.mixers.polarize`) |
 | +skip@0.9, +learned | λ-skip: h ← λ h + mixer; each block learns its own λ |
@@ -67,7 +68,7 @@ POLARIZED = ("s6", "ssd")
 REMEDIES = (*PENALTIES, *STREAM, *POLES, "learned", "held", "frozen")
 ADDED = (
     *(*EIGENVALUES, "shift", "scaled", *FORMS, *CONTROLS, *OPTIONS, "all"),
-    *("shared", "mlp", "final"),
+    *("shared", "mlp", "final", "embednorm"),
     *REMEDIES,
 )
 TAKEN = ("norm", "conv", "mlp")
@@ -198,6 +199,8 @@ class Architecture:
         frame |= {"skip_learned": True} if "learned" in self.parts else {}
         if "norm" in self.without:
             frame |= {"norm": "none", "final_norm": "final" in self.parts}
+        if "embednorm" in self.parts:
+            frame["embedding_norm"] = True
         if "shared" in self.parts:
             frame["share"] = True
         order = self.order(numbers, language=language)
@@ -237,6 +240,8 @@ def parse_architecture(word: str) -> Architecture:
     [{'name': 's6', 'state': 8, 'eigenvalues': 'negative', 'eigenvalue_norm': 0.5, 'conv': 0}]
     >>> parse_architecture("mamba+leaky+hard").order(Numbers())["leaky"], parse_architecture("transformer").leaky
     (True, False)
+    >>> parse_architecture("transformer+embednorm").frame(1)["embedding_norm"]
+    True
     """
     match = ROW.fullmatch(word)
     if match is None:

@@ -11,8 +11,9 @@ import repflow
 from repflow.core.errors import InputError
 from repflow.core.results import Result
 from repflow.spec.architecture import parse_architecture
+from repflow.studies.architecture import study
 from repflow.studies.architecture.config import ArchitectureConfig
-from repflow.studies.architecture.fit import _fit, best_cells, factors, fits, independent, onset_depth
+from repflow.studies.architecture.fit import _fit, best_cells, factors, fits, independent, onset_depth, outcomes
 from repflow.studies.architecture.remedy import penalties_of
 from repflow.studies.architecture.study import STUDY, text_of
 from repflow.studies.engine.loading import identity
@@ -234,7 +235,7 @@ TRUE = {"depth": -0.2, "poles": 0.3, "share": 0.5, "later": -0.7, "cross": 0.05,
 def test_fits_give_back_what_was_put_in_at_the_best_rate():
     result = made(TRUE)
     assert {result.provenance["cells"][place]["rate"] for place in best_cells(result)} == {0.01}
-    fit = fits(result)["loss"]
+    fit = fits(result, 500)["loss"]
     means = {name: effect["mean"] for name, effect in fit["effects"].items()}
     names = {"layers doubled": "depth", "+poles": "poles", "attention in all layers": "share"}
     names |= {"attention from first to last": "later", "layers and window doubled": "cross"}
@@ -243,10 +244,25 @@ def test_fits_give_back_what_was_put_in_at_the_best_rate():
     assert (fit["models"], fit["seeds"], fit["intervals"]) == (60, 3, "seeds")
 
 
+def test_log_odds_of_recall_count_every_answer(trained, monkeypatch):
+    """Half an answer is added to each side of all that were asked: rows times pairs, of which there are few or many."""
+    _, config, result = trained
+    asked = config.recall_rows * config.recall_settings(16)[-1].pairs
+    right = np.arange(len(result["recall"])) % 3
+    shares = np.repeat((right / asked)[:, None], result["recall"].shape[1], axis=1)
+    monkeypatch.setitem(result.arrays, "recall", shares)
+    expected = np.log((right + 0.5) / (asked - right + 0.5))
+    np.testing.assert_allclose(outcomes(result, config.recall_rows)["recall"], expected)
+    seen = []
+    monkeypatch.setattr(study, "fits", lambda result, rows: seen.append(rows) or {})
+    STUDY.run(small(rows=["mamba2"], recall_rows=7, flow_samples=0))
+    assert seen == [7]
+
+
 def test_intervals_come_from_seeds_or_from_the_scatter_as_numpy_has_them():
     for seeds in (2, 3):
         result = made(TRUE, seeds, noise=0.1)
-        fit, chosen = fits(result)["loss"], best_cells(result)
+        fit, chosen = fits(result, 500)["loss"], best_cells(result)
         cells = [result.provenance["cells"][place] for place in chosen]
         y, columns = np.log(result["perplexity"][chosen, 0]), independent(factors(cells))
         own = np.array([cell["seed"] for cell in cells])
@@ -274,7 +290,7 @@ def test_models_without_a_value_are_left_out_and_counted():
     result = made(TRUE)
     cells, values = result.provenance["cells"], np.random.default_rng(0).random(len(result.provenance["cells"]))
     result.arrays["onset_depth"] = np.where([cell["layers"] == 8 for cell in cells], values, np.nan)
-    fit = fits(result)["onset_depth"]
+    fit = fits(result, 500)["onset_depth"]
     assert (fit["models"], fit["left_out"]) == (30, 10)
     assert "layers doubled" not in fit["effects"]
 

@@ -53,13 +53,17 @@ def onset_depth(similarity: np.ndarray) -> float:
     return float((above - 1 + (half - before) / (known[above] - before)) / (len(known) - 1))
 
 
-def outcomes(result: Result) -> dict[str, np.ndarray]:
-    """Values to be fitted, one per cell (cell,), of those that were read."""
+def outcomes(result: Result, recall_rows: int) -> dict[str, np.ndarray]:
+    """Values to be fitted, one per cell (cell,), of those that were read.
+
+    Args:
+        result: of a grid.
+        recall_rows: test rows of each number of pairs.
+    """
     values: dict[str, np.ndarray] = {"loss": np.log(result["perplexity"][:, 0])}
     if "recall" in result:
         facts, cells = result.provenance["architecture"]["pairs"], result.provenance["cells"]
-        rows = int(result.config.get("recall_rows", 0)) or 1
-        counts = np.array([rows * facts[str(cell["length"])][-1] for cell in cells])
+        counts = np.array([recall_rows * facts[str(cell["length"])][-1] for cell in cells])
         values["recall"] = log_odds(result["recall"][:, -1], counts)
     values |= {name: result[name] for name in ("onset_depth",) if name in result}
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -152,8 +156,12 @@ def best_cells(result: Result) -> list[int]:
     return sorted(place for by_rate in groups.values() for place in min(by_rate.values(), key=mean))
 
 
-def fits(result: Result) -> dict[str, Any]:
+def fits(result: Result, recall_rows: int) -> dict[str, Any]:
     """Effects of all factors on each outcome, with counts, or why there are none.
+
+    Args:
+        result: of a grid.
+        recall_rows: test rows of each number of pairs.
 
     Returns:
         By outcome its words, the number of models and seeds, `effects` by factor with mean, low and high, `left_out`:
@@ -162,7 +170,8 @@ def fits(result: Result) -> dict[str, Any]:
     """
     chosen = best_cells(result)
     cells = [result.provenance["cells"][place] for place in chosen]
-    return {name: {"of": OUTCOMES[name], **_fit(values[chosen], cells)} for name, values in outcomes(result).items()}
+    read = outcomes(result, recall_rows)
+    return {name: {"of": OUTCOMES[name], **_fit(values[chosen], cells)} for name, values in read.items()}
 
 
 def _fit(values: np.ndarray, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
     ) -> Result:
         """Also what each factor of the grid does."""
         result = super().result(config, cells)
-        result.provenance[self.name]["fits"] = fits(result)
+        result.provenance[self.name]["fits"] = fits(result, config.recall_rows)
         return result
 
     def sizes(self, network: Any, cell: ArchitectureCell, config: ArchitectureConfig) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
-from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls
+from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls, shown
 from tools.depth.depths import CLAIMS, CORE
 from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, TRANSFORMER, Plan
 from tools.depth.plan import IDS as RECALL_IDS
@@ -220,6 +220,18 @@ def rate_claims() -> str:
     return claim_table([claim for claim in CLAIMS if claim.study == CORE], better) if better else NOTHING
 
 
+def deepest() -> str:
+    """What 32 layers of Mamba cost over 16, at each context."""
+    study = read_study(NUMBERS, CORE)
+    if study is None:
+        return NOTHING
+    words = []
+    for context in CONTEXTS:
+        effect = study.less("loss", {("mamba", DEPTHS[-1], context): 1.0, ("mamba", DEPTHS[-2], context): -1.0})
+        words.append(f"{shown(effect)} nats at {context:,} tokens")
+    return " and ".join(words)
+
+
 def by_rate() -> str:
     """Loss and recall of every depth at either rate, means over seeds; which rate the screen took."""
     rows = []
@@ -290,6 +302,7 @@ PARTS = {
     "first_values": lambda: values(first_form()),
     "pilot": pilot,
     "size": size,
+    "deepest": deepest,
     "rate_claims": rate_claims,
     "by_rate": by_rate,
     "state": lambda: state_of("depth"),

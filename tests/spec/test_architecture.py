@@ -15,7 +15,7 @@ ROWS = (
     *("mamba+shared", "mamba-norm", "mamba-norm+final", "mamba-conv", "mamba-conv+shared+leaky", "transformer-mlp"),
     *("mamba+mlp", "2xmamba2.attention", "2xmamba2..attention", "mamba+one", "mamba2+zero", "mamba2/8.attention+poles"),
     *("mamba2+skip@0.8+learned", "transformer+neutreno", "mamba2+frozen", "mamba+diversity@.1", "mamba2+excess+held"),
-    *("transformer+smooth+stable@2", "mamba2+supervision@0.3", "transformer+contract"),
+    *("transformer+smooth+stable@2", "mamba2+supervision@0.3", "transformer+contract", "transformer+embednorm"),
 )
 
 
@@ -30,6 +30,7 @@ def test_every_row_is_built(word):
     for part in row.parts & {"positive", "negative", "mixed", "complex"}:
         assert config.mixers[0]["eigenvalues"] == part
     assert (config.reorder is not None) == row.reordered
+    assert config.embedding_norm == ("embednorm" in row.parts)
     assert network.model.final_norm.__class__.__name__ == ("Identity" if word == "mamba-norm" else "RMSNorm")
 
 

@@ -207,9 +207,9 @@ def test_logits_are_those_of_another_machine(shipped, name):
 
 
 def test_further_trainings_are_those_of_the_study(shipped):
-    """Three seeds of four models, all of the same length, whose probes the study's page shows too."""
+    """Three seeds of four models and of two narrow ones, all of one length, whose probes the study's page shows too."""
     readings = known_readings()
-    models = ("gpt-neox", "hybrid", "hybrid-mirror", "mamba2")
+    models = ("gpt-neox", "gpt-neox-narrow", "hybrid", "hybrid-mirror", "mamba2", "mamba2-narrow")
     assert sorted((one.model, one.seed) for one in readings) == [(name, seed) for name in models for seed in range(3)]
     assert {one.steps for one in readings} == {2000}
     cells = {(cell["variant"], cell["seed"]): cell for cell in read_cells(ROOT / "docs" / "architecture.json")}

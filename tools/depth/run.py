@@ -132,11 +132,11 @@ def table(out: Path) -> dict[str, Any]:
 
 def fitted(run: Path) -> dict[str, Any]:
     """What each factor of a finished run does, rounded; fitted again, as stored fits may be of an earlier version."""
-    found = fits(load_result(run), read_record(run).config["recall_rows"])
-    for fit in found.values():
+    effects = fits(load_result(run), read_record(run).config["recall_rows"])
+    for fit in effects.values():
         for effect in fit.get("effects", {}).values():
             effect |= {side: _plain(effect[side]) for side in ("mean", "low", "high")}
-    return found
+    return effects
 
 
 def note(out: Path, name: str, config: ArchitectureConfig) -> None:

@@ -3,7 +3,7 @@
     python -m tools.zoo.architecture run --data DATA --to CELLS [--seconds 500]     # resumes
     python -m tools.zoo.architecture table CELLS
     python -m tools.zoo.architecture seeds CELLS --out seeds.json [--add]           # for the demo
-    python -m tools.zoo.architecture summary CELLS --out architecture.json          # for the docs
+    python -m tools.zoo.architecture summary CELLS --out architecture.json [--add]  # for the docs
 
 `run` trains every variant with every seed (`tools.zoo.variants`), all on the same batches of the same seed,
 and writes one JSON file a cell: flow of representations before and after, retrieval, loss on prose, and for the zoo's
@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     summary = steps.add_parser("summary", help="write what the tables need into one file")
     summary.add_argument("cells", help="folder of the cells")
     summary.add_argument("--out", required=True, help="file to write")
+    summary.add_argument("--add", action="store_true", help="keep the other cells of that file")
     return command
 
 
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.step == "seeds":
             print(f"{write_seeds(Path(options.cells), Path(options.out), add=options.add)} readings in {options.out}")
         elif options.step == "summary":
-            print(f"{write_summary(Path(options.cells), Path(options.out))} cells in {options.out}")
+            print(f"{write_summary(Path(options.cells), Path(options.out), add=options.add)} cells in {options.out}")
         else:
             print(table(read_cells(Path(options.cells))))
     except RepflowError as error:
@@ -193,9 +194,19 @@ def _reading(cell: dict[str, Any], folder: Path) -> Reading:
         raise InputError(teach(f"a reading in the cell of {name} in {folder}", got, REMEDY)) from None
 
 
-def write_summary(cells: Path, out: Path) -> int:
-    """Put what the tables need of all cells into one file; returns how many cells."""
-    lines = [json.dumps(compact(cell), separators=(",", ":")) for cell in read_cells(cells)]
+def write_summary(cells: Path, out: Path, *, add: bool = False) -> int:
+    """Put what the tables need of all cells into one file; returns how many cells.
+
+    Args:
+        cells: folder.
+        out: file.
+        add: keep the other cells of that file.
+    """
+    chosen = {
+        (cell["variant"], cell["seed"]): cell for path in ([out] if add else []) + [cells] for cell in read_cells(path)
+    }
+    order = sorted(chosen, key=lambda key: (list(VARIANTS).index(key[0]), key[1]))
+    lines = [json.dumps(compact(chosen[key]), separators=(",", ":")) for key in order]
     _make_place(cells, out)
     write_atomic(out.resolve(), ("[\n" + ",\n".join(lines) + "\n]\n").encode())  # a cell a line
     return len(lines)

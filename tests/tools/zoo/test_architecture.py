@@ -267,7 +267,21 @@ def test_a_summary_has_no_readings_to_give(tmp_path, capsys):
         "got none; run gpt-neox, mamba2, hybrid, hybrid-mirror, gpt-neox-narrow, mamba2-narrow with"
         in capsys.readouterr().err
     )
-    assert len(read_cells(ROOT / "docs" / "architecture.json")) == 30
+    assert len(read_cells(ROOT / "docs" / "architecture.json")) == 33
+
+
+def test_a_summary_keeps_cells_that_it_is_given_to_add_to(tmp_path):
+    out = tmp_path / "out.json"
+    first = put(tmp_path / "first", cell("mamba2", 0, [0.1, 0.2, 0.3]), cell("mamba2", 1, [0.1, 0.2, 0.3]))
+    second = put(tmp_path / "second", cell("mamba2", 1, [0.1, 0.2, 0.4]), cell("gpt-neox", 0, [0.1, 0.2, 0.3]))
+    assert main(asked("summary", first, tmp_path)) == 0
+    assert main([*asked("summary", second, tmp_path), "--add"]) == 0
+    names = [(one["variant"], one["seed"]) for one in read_cells(out)]
+    assert names == [("gpt-neox", 0), ("mamba2", 0), ("mamba2", 1)]
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert main(asked("summary", second, alone)) == 0
+    assert read_cells(out)[2] == read_cells(alone / "out.json")[1]  # the newer of the two that were there
 
 
 # ---------------------------------------------------------------- where it is written

@@ -79,20 +79,22 @@ def picture() -> None:
     from matplotlib.patches import Rectangle
 
     known = [study for study in (read_study(NUMBERS, name) for name in ("hybrids-screen", ORDER)) if study is not None]
-    found: dict[str, list[float]] = {}
+    by_row: dict[str, list[float]] = {}
     for study in known:
         for cell, value in zip(study.cells, study.of("recall"), strict=True):
-            found.setdefault(str(cell["row"]), []).append(100 * value)
-    if not found:
+            by_row.setdefault(str(cell["row"]), []).append(100 * value)
+    if not by_row:
         return
     rows = [HYBRIDS[key] for key in sorted(HYBRIDS, key=lambda key: ("first", "spread", "last").index(key[1]))]
     sides = {"width_ratios": (2, 3), "sharey": True, "layout": "constrained"}
     figure, (strips, recall) = plt.subplots(1, 2, figsize=(9.0, 3.8), **sides)
     for place, row in enumerate(rows):
-        for layer, mixer in enumerate(parse_architecture(row).frame(LAYERS)["mixers"]):
-            color = "0.85" if mixer["name"] == "ssd" else "C1"
+        attends = parse_architecture(row).attention_at(LAYERS)
+        for layer in range(LAYERS):
+            color = "C1" if layer in attends else "0.85"
             strips.add_patch(Rectangle((layer + 1.05, place - 0.35), 0.9, 0.7, color=color))
-        recall.plot(found.get(row, []), [place] * len(found.get(row, [])), "o", color="C1", markersize=5, alpha=0.7)
+        dots = by_row.get(row, [])
+        recall.plot(dots, [place] * len(dots), "o", color="C1", markersize=5, alpha=0.7)
     strips.set(xlim=(1, LAYERS + 1), ylim=(len(rows) - 0.5, -0.5), yticks=[])
     ticks = (1, LAYERS // 2, LAYERS)
     strips.set_xticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])

@@ -250,9 +250,9 @@ def size() -> str:
     """What the trainings beside the built-in models say of size."""
     from repflow.papers.findings import judge, known_readings
 
-    found = next(entry for entry in judge(known_readings()) if entry.code == "F 3.4.3")
-    word = str(found.judgement).partition(":")[0]
-    return f"**{word}**: {found.reason.removeprefix(f'{word}: ')}."
+    finding = next(entry for entry in judge(known_readings()) if entry.code == "F 3.4.3")
+    word = str(finding.judgement).partition(":")[0]
+    return f"**{word}**: {finding.reason.removeprefix(f'{word}: ')}."
 
 
 def pilot() -> str:

@@ -29,7 +29,7 @@ from docs.make_depth import (
     training_of,
 )
 from repflow.core.intervals import bracketed
-from tools.depth.claim import at_better_rates, read_study
+from tools.depth.claim import at_better_rates, read_study, shown
 from tools.depth.plan import BASES, HYBRIDS, PLANS
 from tools.depth.remedies import (
     CORE,
@@ -42,6 +42,8 @@ from tools.depth.remedies import (
     ORDER,
     PRIMARY,
     SECONDARY,
+    SHARE,
+    factor_effect,
 )
 
 PAGE = DOCS / "laboratories" / "remedies.md"
@@ -97,6 +99,14 @@ def embedding() -> str:
     words = f"{effect['mean']:+.2f}{bracketed(effect['low'], effect['high'], '+.2f')} nats, {effect['seeds']} seeds"
     shown = table(["row", "seeds", "loss (nats)"], rows)
     return f"{known['steps']} steps of {known['batch'] * 256:,} tokens, on a {known['device']}: {words}.\n\n{shown}"
+
+
+def fewer() -> str:
+    """What the share of attention does to the loss without the hybrids of which half attends."""
+    study, half = read_study(NUMBERS, HYBRID), {row for (share, _), row in HYBRIDS.items() if share == "6 of 12"}
+    if study is None or not NUMBERS[HYBRID]["finished"]:
+        return NOTHING
+    return f"{shown(factor_effect(study.some(lambda cell: cell['row'] not in half), SHARE, 'loss'))} nats"
 
 
 def low_claims() -> str:
@@ -160,6 +170,7 @@ PARTS = {
     "rates": lambda: rates(""),
     "first_rates": lambda: rates("-first"),
     "low_claims": low_claims,
+    "fewer": fewer,
     "embedding": embedding,
     "values": values,
     "fits": lambda: fit_table("hybrids-screen"),

@@ -295,8 +295,10 @@ def test_the_better_rate_of_each_kind_is_chosen_on_validation():
     def phase(rate, losses, finished=True):
         cells = [
             {**model("mamba", d, w, seed, loss=9.0, recall=0, rate=rate), "validation_loss": losses[d]}
-            for d in (4, 32) for w in plan.CONTEXTS for seed in (1, 2)
-        ]  # fmt: skip
+            for d in (4, 32)
+            for w in plan.CONTEXTS
+            for seed in (1, 2)
+        ]
         return {"finished": finished, "cells": cells}
 
     one, two = phase(0.003, {4: 1.0, 32: 1.3}), phase(0.01, {4: 1.1, 32: 1.2})

@@ -127,16 +127,23 @@ SECONDARY = tuple(
 )
 
 
+def factor_effect(study: Study, factor: str, name: str) -> Effect:
+    """Effect of a factor over models of one seed, from the scatter about the fit."""
+    columns = independent(factors(study.cells))
+    return pooled_effects(study.of(name), {key: column.tolist() for key, column in columns.items()}, study.seeds())[
+        factor
+    ]
+
+
 def _fitted(study: Study, *, factor: str, name: str) -> list[Answer]:
-    """Effect of a factor over all hybrids of one seed, from the scatter about the fit."""
+    """Effect of a factor over all hybrids."""
     mine = study.some(lambda cell: cell["row"] in set(HYBRIDS.values()))
     values = mine.of(name)
     if len(mine.cells) < len(HYBRIDS) or not np.isfinite(values).all():
         return [(LACKING, None)]
     if name == "recall" and not mine.recalls():
         return [(PLATEAU, None)]
-    columns = independent(factors(mine.cells))
-    effect = pooled_effects(values, {key: column.tolist() for key, column in columns.items()}, mine.seeds())[factor]
+    effect = factor_effect(mine, factor, name)
     scale, digits, unit = (100.0, 1, " points") if name == "recall" else (1.0, 3, " nats")
     good = above(effect) if name == "recall" else below(effect)
     return [(f"{shown(effect, scale, digits)}{unit}, {len(mine.cells)} models of one seed", good)]

@@ -13,12 +13,14 @@ from docs.make_architecture import CELLS
 from docs.make_depth import DOCS, NUMBERS, means, state_of
 from repflow.core.intervals import student_interval
 from repflow.spec.architecture import parse_architecture
-from tools.depth.claim import GUESS, read_study
+from tools.depth.claim import GUESS, Study, read_study, shown
 from tools.depth.plan import HYBRIDS, SMALL
 from tools.depth.remedies import HYBRID_CLAIMS, ORDER
 
 PAGE, PICTURE = DOCS / "guides" / "place-attention.md", DOCS / "pictures" / "place-attention.png"
 LAYERS = SMALL.layers[0]
+NONE = "mamba2"
+"""The row in which no layer attends."""
 OPEN_YET = "Not run yet: what follows from it is open."
 
 
@@ -58,6 +60,29 @@ def seeds() -> str:
     return table(["order", "seeds", "that recall", "recall (%)", "loss (nats)"], rows)
 
 
+def beside_none() -> Study | None:
+    """Hybrids on new seeds, and Mamba-2 alone trained as they were; None where either is not trained."""
+    hybrids, bases = (read_study(NUMBERS, name) for name in (ORDER, "remedies-seeds"))
+    if hybrids is None or bases is None:
+        return None
+    rate = hybrids.cells[0]["rate"]
+    alone = bases.some(lambda cell: (cell["row"], cell["rate"]) == (NONE, rate))
+    return Study([*hybrids.cells, *alone.cells]) if set(alone.seeds()) >= set(hybrids.seeds()) else None
+
+
+def none_attends() -> str:
+    """How Mamba-2 alone does beside the order that was best, trained alike."""
+    study = beside_none()
+    if study is None:
+        return "A Mamba-2 without attention was not trained for as long."
+    best, plain = study.kinds()[0], study.kinds()[-1]
+    _, recalling, recall, loss = means(study, plain, ["recall", "loss"])
+    apart = {best: 1.0, plain: -1.0}
+    less = f"{shown(study.less('recall', apart), 100, 1)} points of recall and {shown(study.less('loss', apart))} nats"
+    said = f"Mamba-2 without attention, trained alike, recalls in {recalling} of {len(set(study.seeds()))} seeds"
+    return f"{said} ({recall} %, loss {loss}); `{best[0]}` less it: {less}."
+
+
 def built_in() -> str:
     """One ratio and its mirror, among the trainings of the built-in models' kind: values found, loss on prose."""
     rows = []
@@ -65,11 +90,11 @@ def built_in() -> str:
         mine = [cell["evaluation"] for cell in CELLS if cell["variant"] == name]
         found = [own["retrieval"]["kvpr-512"]["exact"] / own["retrieval"]["kvpr-512"]["of"] for own in mine]
         nats = [own["prose"]["nats_per_token"] for own in mine]
-        shown = [
+        bands = [
             f"{float(band.mean):.2f} ± {float(band.high - band.mean):.2f}"
             for band in map(student_interval, (found, nats))
         ]
-        rows.append([words, *shown, str(len(mine))])
+        rows.append([words, *bands, str(len(mine))])
     return table(["attention", "values found, 512 tokens", "loss on prose (nats)", "seeds"], rows)
 
 
@@ -78,7 +103,8 @@ def picture() -> None:
     from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle
 
-    known = [study for study in (read_study(NUMBERS, name) for name in ("hybrids-screen", ORDER)) if study is not None]
+    studies = (read_study(NUMBERS, "hybrids-screen"), beside_none() or read_study(NUMBERS, ORDER))
+    known = [study for study in studies if study is not None]
     by_row: dict[str, list[float]] = {}
     for study in known:
         for cell, value in zip(study.cells, study.of("recall"), strict=True):
@@ -86,6 +112,7 @@ def picture() -> None:
     if not by_row:
         return
     rows = [HYBRIDS[key] for key in sorted(HYBRIDS, key=lambda key: ("first", "spread", "last").index(key[1]))]
+    rows = [*([NONE] if NONE in by_row else []), *rows]
     sides = {"width_ratios": (2, 3), "sharey": True, "layout": "constrained"}
     figure, (strips, recall) = plt.subplots(1, 2, figsize=(9.0, 3.8), **sides)
     for place, row in enumerate(rows):
@@ -112,6 +139,7 @@ PARTS = {
     "grid": grid,
     "seeds": seeds,
     "built_in": built_in,
+    "none_attends": none_attends,
 }
 
 

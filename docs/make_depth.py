@@ -232,6 +232,23 @@ def deepest() -> str:
     return " and ".join(words)
 
 
+def other_rate() -> str:
+    """What the rate that the screen did not take changes after all steps, by depth and context: means over seeds."""
+    taken, other = (read_study(NUMBERS, name) for name in ("depth-seeds", "depth-rate-seeds"))
+    if taken is None or other is None:
+        return NOTHING
+    words = []
+    for _, layers, context in dict.fromkeys(other.kinds()):
+        pair = [
+            study.some(lambda cell, kind=(layers, context): (cell["layers"], cell["length"]) == kind)
+            for study in (other, taken)
+        ]
+        (rate, rest), (loss, usual) = zip(*((one.cells[0]["rate"], one.of("loss")) for one in pair), strict=True)
+        less = f"{loss.mean() - usual.mean():+.3f} nats at {rate:g} for {rest:g}"
+        words.append(f"{less} ({layers} layers, {context:,} tokens, {len(loss)} seeds)")
+    return "; ".join(words)
+
+
 def by_rate() -> str:
     """Loss and recall of every depth at either rate, means over seeds; which rate the screen took."""
     rows = []
@@ -283,7 +300,8 @@ def picture() -> None:
                 values, color = mine.of(outcome), f"C{number}"
                 for rate, mark in MARKS.items():
                     panel.plot(depths[rates == rate], values[rates == rate], mark, color=color, markersize=4)
-                panel.plot(DEPTHS, [values[depths == d].mean() for d in DEPTHS], style, color=color, label=words)
+                there = [depth for depth in DEPTHS if depth in depths]
+                panel.plot(there, [values[depths == d].mean() for d in there], style, color=color, label=words)
     for panel, words in zip(panels, ("loss on the test text (nats)", "similarity behind the last block"), strict=True):
         for rate, mark in MARKS.items():
             panel.plot([], [], mark, color="0.5", markersize=4, label=f"a seed, rate {rate:g}")
@@ -305,6 +323,7 @@ PARTS = {
     "deepest": deepest,
     "rate_claims": rate_claims,
     "by_rate": by_rate,
+    "other_rate": other_rate,
     "state": lambda: state_of("depth"),
     "training": lambda: training_of("depth-seeds"),
     "sizes": sizes,

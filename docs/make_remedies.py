@@ -170,6 +170,7 @@ PARTS = {
     "rates": lambda: rates(""),
     "first_rates": lambda: rates("-first"),
     "low_claims": low_claims,
+    "none_attends": make_attention.none_attends,
     "fewer": fewer,
     "embedding": embedding,
     "values": values,

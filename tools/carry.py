@@ -1,6 +1,7 @@
 """Runs and half-trained models in parts of a bounded size, to be carried from one machine to another.
 
-python -m tools.carry RUNS FOLDER [--results]       packs finished runs to be kept, compressed, in the same form
+python -m tools.carry RUNS FOLDER [--results]       packs runs to be kept, compressed, in the same form
+python -m tools.carry RUNS FOLDER --unpack          puts into RUNS what FOLDER has
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from repflow.store.claims.ledger import CLAIMS, Kind, key_of, last_entry
 from repflow.store.claims.liveness import machine_id
 from repflow.store.claims.place import FolderPlace
 from repflow.store.shard import SHARDS
+from repflow.studies.engine.spot import SHARES
 
 PART, PARTS = 15 << 20, 4
 """Bytes of a part, and parts that one call may bring back."""
 NAME = "runs-{:02d}.part"
 CARRIED = "carried"
 """Start of a process that is no process of this machine."""
+SHARED = (CLAIMS, SHARES)
+"""What workers have finished of runs that are not, and which: another machine goes on from there."""
 LEFT = (".training", ".models")
 """Ends of names of folders beside a run: half-trained models, and kept ones."""
 
@@ -55,15 +59,19 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS, leav
 
 
 def keep(runs: Path, folder: Path, *, results: bool = False) -> str:
-    """Write finished runs to be stored beside a page: compressed, and without what workers and trainings left.
+    """Write runs to be stored beside a page: compressed, with finished shares of those that are not finished.
+
+    What workers and trainings left beside these is not packed.
 
     Args:
         runs: folder of runs.
         folder: where the parts go; earlier ones are removed.
-        results: leave out the shards of runs that have their result, which holds the same numbers.
+        results: leave out the shards of runs that have their result, which holds the same numbers; later phases cannot
+            be chosen from such runs.
     """
     entries = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(LEFT)]
-    left = [path.relative_to(runs) for path in runs.rglob("*") if path.name == OWN or path.name.endswith(LEFT)]
+    left = [path.relative_to(runs) for path in runs.rglob("*") if path.name.endswith(LEFT)]
+    left += [path.relative_to(runs) for path in runs.rglob(f"{OWN}/*") if path.name not in SHARED]
     left += [file.parent.relative_to(runs) / SHARDS for file in runs.rglob("result.json") if results]
     return f"kept {_write(lzma.compress(_tar(entries, left)), folder, PART)}"
 
@@ -149,5 +157,9 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", action="store_true", help="without shards of runs that have their result")
+    parser.add_argument("--unpack", action="store_true", help="from FOLDER into RUNS")
     options = parser.parse_args()
-    print(keep(options.runs, options.folder, results=options.results))
+    if options.unpack:
+        unpack(options.folder, options.runs)
+    else:
+        print(keep(options.runs, options.folder, results=options.results))

@@ -94,6 +94,9 @@ def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]
     """Words and arrays of the models of a run that are trained and tested, in the run's order, whether or not all are.
 
     Those of finished shares count too, which the run takes in when all are finished.
+
+    Raises:
+        SystemExit: the run is stored without the files of single models.
     """
     from safetensors.numpy import load_file
 
@@ -104,6 +107,9 @@ def trained_cells(out: Path, name: str) -> list[tuple[str, dict[str, np.ndarray]
     shares = [share for share in sorted((out / OWN / SHARES).glob(f"{name}.*-of-*")) if is_share(share)]
     runs = [run for run in (out / name, *shares) if (run / "run.json").exists()]
     shards = {shard.stem: shard for run in runs for shard in (run / "shards").glob("cell-*.safetensors")}
+    if not shards and (out / name / "result.json").exists():
+        said = f"{out / name} was stored without its models one by one"
+        raise SystemExit(f"{said}: carry the run itself, or store it without --results")
     words = read_record(runs[0]).config["cells"] if runs else []
     if runs and not words:  # asked for by rows and numbers: a finished run says which cells these are
         words = [cell["cell"] for cell in load_result(runs[0]).provenance["cells"]]

@@ -177,6 +177,15 @@ def test_a_third_seed_counts_once_its_run_is_finished():
     assert read_study({}, depths.CORE) is None
 
 
+def test_nothing_is_judged_before_a_phase_is_finished():
+    cells = deep(seeds=2).cells
+    claim = next(claim for claim in depths.CLAIMS if claim.verdict(deep(seeds=2))[0] != "open")
+    for finished in (True, False):
+        word, words = claim.verdict(read_study({"depth-seeds": {"finished": finished, "cells": cells}}, depths.CORE))
+        assert (word != "open") is finished
+    assert words == "16 models so far; judged when all are trained"
+
+
 def treated(effect, noise=0.004, seeds=3):
     """Remedies on both bases; `effect` gives gain of recall, loss and similarity by remedy."""
     rng, cells = np.random.default_rng(1), []

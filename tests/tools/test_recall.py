@@ -12,6 +12,7 @@ from repflow.store.claims.liveness import Watch, Worker
 from repflow.store.claims.place import FolderPlace
 from tests.tools.phases import carried, program
 from tools import carry
+from tools.phases import trained_cells
 from tools.recall import claims, run
 from tools.recall.claims import CLAIMS, FACTORS, SWITCHES, Study, read_study
 
@@ -143,24 +144,36 @@ def test_runs_that_change_while_they_are_packed(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "again" / "a").iterdir()] == ["stays"]
 
 
-def test_kept_runs_are_finished_ones_alone(tmp_path):
+def test_kept_runs_have_their_finished_shares_and_nothing_half_trained(tmp_path):
     runs, parts, again = (tmp_path / name for name in ("runs", "parts", "again"))
     files = (
         "grid/a/result.json",
         "grid/a/shards/cell-0.safetensors",
-        "grid/.repflow/claims/a",
+        "grid/.repflow/claims/c.1-of-2",
+        "grid/.repflow/shares/c.1-of-2/shards/cell-0.safetensors",
+        ".repflow/shares/d.1-of-2/run.json",
         "b/shards/cell-0.safetensors",
     )
-    for name in (*files, "a.training/group-000/checkpoint-200", "grid/a.models/model.safetensors"):
+    left = ("a.training/group-000/checkpoint-200", "grid/a.models/model.safetensors", "grid/.repflow/work/c/run.json")
+    for name in (*files, *left, ".repflow/logs/worker-0.log"):
         (runs / name).parent.mkdir(parents=True, exist_ok=True)
         (runs / name).write_bytes(bytes(50_000))
-    for results, there in ((False, {files[0], files[1], files[3]}), (True, {files[0], files[3]})):
+    for results, there in ((False, set(files)), (True, {*files} - {files[1]})):
         assert carry.keep(runs, parts, results=results) == "kept 0.0 MiB in 1 part"
         carry.unpack(parts, again / str(results))
         found = {
             str(path.relative_to(again / str(results))) for path in (again / str(results)).rglob("*") if path.is_file()
         }
         assert found == there
+
+
+def test_models_of_a_run_that_is_stored_as_a_result_alone_are_not_taken_for_none(tmp_path):
+    (tmp_path / "screen").mkdir()
+    for name in ("run.json", "result.json"):
+        (tmp_path / "screen" / name).write_text("{}")
+    with pytest.raises(SystemExit, match="stored without its models one by one"):
+        trained_cells(tmp_path, "screen")
+    assert trained_cells(tmp_path, "other") == []
 
 
 def test_rows_are_switches():

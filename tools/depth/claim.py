@@ -48,9 +48,11 @@ class Study:
 
     Attributes:
         cells: as `tools.depth.run table` writes them.
+        finished: whether these are all of the phase; nothing is judged before, lest it ends where a claim holds.
     """
 
     cells: Sequence[Mapping[str, Any]]
+    finished: bool = True
 
     def kinds(self) -> list[tuple[str, int, int]]:
         """Row, depth and window of each model."""
@@ -173,6 +175,8 @@ class Claim:
         """One of the four words, and the numbers behind it."""
         if study is None or not study.cells:
             return OPEN, NOT_RUN
+        if not study.finished:
+            return OPEN, f"{len(study.cells)} models so far; judged when all are trained"
         parts = self.parts(study)
         verdict = decide([Part(text, holds) for text, holds in parts])
         words = {True: HOLDS, False: DOES_NOT, None: OPEN}
@@ -209,7 +213,7 @@ def read_study(numbers: Mapping[str, Any], name: str) -> Study | None:
     own = numbers.get(first)
     added = [numbers[part] for part in more if numbers.get(part, {}).get("finished")]
     cells = [] if own is None else [cell for phase in (own, *added) for cell in phase["cells"]]
-    return Study(cells) if cells else None
+    return Study(cells, finished=bool(own and own.get("finished", True))) if cells else None
 
 
 def at_better_rates(numbers: Mapping[str, Any], first: str, other: str) -> dict[str, Any]:

@@ -220,33 +220,65 @@ def rate_claims() -> str:
     return claim_table([claim for claim in CLAIMS if claim.study == CORE], better) if better else NOTHING
 
 
-def deepest() -> str:
-    """What 32 layers of Mamba cost over 16, at each context."""
-    study = read_study(NUMBERS, CORE)
+def _better() -> Study | None:
+    """The core with the better rate of each kind after all steps."""
+    better = at_better_rates(NUMBERS, "depth-seeds", "depth-rate-seeds")
+    return read_study(better, CORE) if better else None
+
+
+def _steps(study: Study | None, name: str, pairs: Sequence[tuple[int, int]]) -> str:
+    """What one depth of Mamba has over another, at each context."""
     if study is None:
         return NOTHING
     words = []
-    for context in CONTEXTS:
-        effect = study.less("loss", {("mamba", DEPTHS[-1], context): 1.0, ("mamba", DEPTHS[-2], context): -1.0})
-        words.append(f"{shown(effect)} nats at {context:,} tokens")
-    return " and ".join(words)
+    for more, fewer in pairs:
+        for context in CONTEXTS:
+            effect = study.less(name, {("mamba", more, context): 1.0, ("mamba", fewer, context): -1.0})
+            unit = " nats" if name == "loss" else ""
+            words.append(f"{more} less {fewer} layers {shown(effect)}{unit} at {context:,} tokens")
+    return ", ".join(words)
+
+
+def deepest() -> str:
+    """What 32 layers of Mamba cost over 16, at each context."""
+    return _steps(read_study(NUMBERS, CORE), "loss", [(DEPTHS[-1], DEPTHS[-2])])
+
+
+def deepest_better() -> str:
+    """What more layers cost at the better rate of each depth."""
+    return _steps(_better(), "loss", [(DEPTHS[-1], DEPTHS[-2]), (DEPTHS[-2], DEPTHS[-3])])
+
+
+def similar_better() -> str:
+    """How much more alike the last tokens of deep models are, at the better rate of each depth."""
+    return _steps(_better(), "similarity", [(DEPTHS[-1], DEPTHS[0])])
+
+
+def tolerance_better() -> str:
+    """How much less 32 layers cost over 16 at the long context than at the short one, at the better rates."""
+    study = _better()
+    if study is None:
+        return NOTHING
+    deep, less = DEPTHS[-1], DEPTHS[-2]
+    signs = zip(CONTEXTS, (-1.0, 1.0), strict=True)
+    weights = {("mamba", deep, c): sign for c, sign in signs}
+    weights |= {("mamba", less, c): -weights["mamba", deep, c] for c in CONTEXTS}
+    return f"{shown(study.less('loss', weights))} nats"
 
 
 def other_rate() -> str:
-    """What the rate that the screen did not take changes after all steps, by depth and context: means over seeds."""
-    taken, other = (read_study(NUMBERS, name) for name in ("depth-seeds", "depth-rate-seeds"))
-    if taken is None or other is None:
+    """By how much the loss is lower at the higher rate, least and most over kinds; means over seeds."""
+    cells = [cell for name in ("depth-seeds", "depth-rate-seeds") for cell in NUMBERS.get(name, {}).get("cells", ())]
+    losses: dict[tuple[int, int], dict[float, list[float]]] = {}
+    for cell in cells:
+        losses.setdefault((cell["layers"], cell["length"]), {}).setdefault(cell["rate"], []).append(cell["loss"])
+    both = [rates for rates in losses.values() if len(rates) == 2]
+    if not both:
         return NOTHING
-    words = []
-    for _, layers, context in dict.fromkeys(other.kinds()):
-        pair = [
-            study.some(lambda cell, kind=(layers, context): (cell["layers"], cell["length"]) == kind)
-            for study in (other, taken)
-        ]
-        (rate, rest), (loss, usual) = zip(*((one.cells[0]["rate"], one.of("loss")) for one in pair), strict=True)
-        less = f"{loss.mean() - usual.mean():+.3f} nats at {rate:g} for {rest:g}"
-        words.append(f"{less} ({layers} layers, {context:,} tokens, {len(loss)} seeds)")
-    return "; ".join(words)
+    low, high = sorted(both[0])
+    gains = [float(np.mean(rates[low]) - np.mean(rates[high])) for rates in both]
+    better, spread = sum(gain > 0 for gain in gains), f"{min(gains):.3f} to {max(gains):.3f}"
+    return f"lower at {high:g} than at {low:g} in {better} of {len(gains)} kinds, by {spread} nats"
 
 
 def by_rate() -> str:
@@ -321,6 +353,9 @@ PARTS = {
     "pilot": pilot,
     "size": size,
     "deepest": deepest,
+    "deepest_better": deepest_better,
+    "similar_better": similar_better,
+    "tolerance_better": tolerance_better,
     "rate_claims": rate_claims,
     "by_rate": by_rate,
     "other_rate": other_rate,

@@ -29,8 +29,8 @@ from docs.make_depth import (
     training_of,
 )
 from repflow.core.intervals import bracketed
-from tools.depth.claim import at_better_rates, read_study, shown
-from tools.depth.plan import BASES, HYBRIDS, PLANS
+from tools.depth.claim import at_better_rates, read_study, recalls, shown
+from tools.depth.plan import BASES, HYBRIDS, PLANS, REMEDIES
 from tools.depth.remedies import (
     CORE,
     EXTENSION,
@@ -44,8 +44,11 @@ from tools.depth.remedies import (
     SECONDARY,
     SHARE,
     factor_effect,
+    gains,
 )
 
+LOW = "hybrids-low-screen"
+"""The hybrids of the first seed at the other rate."""
 PAGE = DOCS / "laboratories" / "remedies.md"
 
 
@@ -101,17 +104,38 @@ def embedding() -> str:
     return f"{known['steps']} steps of {known['batch'] * 256:,} tokens, on a {known['device']}: {words}.\n\n{shown}"
 
 
-def fewer() -> str:
+def fewer(numbers: Mapping[str, Any] = NUMBERS) -> str:
     """What the share of attention does to the loss without the hybrids of which half attends."""
-    study, half = read_study(NUMBERS, HYBRID), {row for (share, _), row in HYBRIDS.items() if share == "6 of 12"}
-    if study is None or not NUMBERS[HYBRID]["finished"]:
+    study, half = read_study(numbers, HYBRID), {row for (share, _), row in HYBRIDS.items() if share == "6 of 12"}
+    if study is None or not numbers[HYBRID]["finished"]:
         return NOTHING
     return f"{shown(factor_effect(study.some(lambda cell: cell['row'] not in half), SHARE, 'loss'))} nats"
 
 
+def least_gain() -> str:
+    """Half of the interval of what a remedy of Mamba-2 changes in recall, in points."""
+    study = read_study(NUMBERS, CORE)
+    if study is None:
+        return NOTHING
+    changes = [effect for effect in gains(study, "mamba2", "recall", REMEDIES).values() if effect is not None]
+    return f"{100 * max(effect.high - effect.low for effect in changes) / 2:.0f}"
+
+
+def low() -> str:
+    """For which orders the lower rate is better, and how many recall at it."""
+    better, study = at_better_rates(NUMBERS, HYBRID, LOW), read_study(NUMBERS, LOW)
+    if not better or study is None:
+        return NOTHING
+    rate, cells = study.cells[0]["rate"], better[HYBRID]["cells"]
+    rows = [cell["row"] for cell in cells if cell["rate"] == rate]
+    count = sum(recalls(cell) for cell in study.cells)
+    shared = f"{len(rows)} of {len(cells)} orders ({', '.join(f'`{row}`' for row in rows)})"
+    return f"{rate:g} has the lower loss for {shared}, and {count} of {len(study.cells)} models recall at it"
+
+
 def low_claims() -> str:
     """Claims on hybrids with the better of two rates for each."""
-    better = at_better_rates(NUMBERS, HYBRID, "hybrids-low-screen")
+    better = at_better_rates(NUMBERS, HYBRID, LOW)
     return claim_table([claim for claim in HYBRID_CLAIMS if claim.study == HYBRID], better) if better else NOTHING
 
 
@@ -123,7 +147,7 @@ def _ratio(cell: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
 def values() -> str:
     """Loss, recall and similarity by row, means over seeds."""
     rows, names = [], ["loss", "recall", "similarity"]
-    for name in (CORE, EXTENSION, ORDER, "hybrids-screen"):
+    for name in (CORE, EXTENSION, ORDER, HYBRID, LOW):
         study = read_study(NUMBERS, name)
         if study is not None:
             kinds = dict.fromkeys(study.kinds())
@@ -172,6 +196,9 @@ PARTS = {
     "low_claims": low_claims,
     "none_attends": make_attention.none_attends,
     "fewer": fewer,
+    "fewer_low": lambda: fewer(at_better_rates(NUMBERS, HYBRID, LOW)),
+    "low": low,
+    "least_gain": least_gain,
     "embedding": embedding,
     "values": values,
     "fits": lambda: fit_table("hybrids-screen"),

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import t
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
+from repflow.core.intervals import bracketed, student_interval
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
 from repflow.dynamics.rates import REGIMES, fit_rates
 from repflow.papers.tokens import CAUSAL, IDENTITY, LEAKY, NAMES, RANDOM, TABLE6, TABLE10, Difference, RowValues
@@ -100,7 +101,7 @@ def answers() -> str:
     signs, prices, leaks, helps, regimes = ([NOT_RUN] for _ in range(5))
     if study is not None:
         loss, whole, prefix = study.loss, study.of("whole_loss"), study.of("prefix_loss")
-        pairs = (("positive", "mixed"), ("mixed", "negative"))
+        pairs = (("positive", "mixed"), ("mixed", "negative"), ("positive", "negative"))
         signs = [f"{a} against {b}: {told(loss.less(*(f'mamba+{kind}+scaled' for kind in (a, b))))}" for a, b in pairs]
         models = {model: name for model, name in NAMES.items() if f"{model}{LEAKY}" in whole.values}
         leaks = [f"{name}: {leaked(whole, prefix, f'{m}{LEAKY}', f'{m}{IDENTITY}')}" for m, name in models.items()]
@@ -125,7 +126,7 @@ def answers() -> str:
         "What does a constraint on the maps cost, whatever its sign?": prices,
         "How much of the gain of sorting is leak?": leaks,
         "Does causal sorting help at all?": helps,
-        "Which of the three rates do trained models without norms follow, block by block?": regimes,
+        "Which of the three rates do trained models without norms follow, block by block, mean over seeds?": regimes,
     }
     return "\n".join(f"- **{question}** {'; '.join(words) or NOT_RUN}." for question, words in asked.items())
 
@@ -366,6 +367,25 @@ def norms() -> str:
     return table([*heads, "before training: last norm, rate"], rows)
 
 
+def growth() -> str:
+    """How much more tokens grow with one sign of eigenvalues than with another in models with norms, over seeds."""
+    study = read_study(NUMBERS)
+    by_row: dict[str, dict[int, float]] = {}
+    for cell in study.cells if study is not None else ():
+        if cell["row"] in STUDIED["norms"].rows and cell.get("token_norm") and None not in cell["token_norm"]:
+            last = float(np.log(cell["token_norm"][-1] / cell["token_norm"][0]))
+            by_row.setdefault(cell["row"], {})[cell["seed"]] = last
+    words = []
+    for a, b in (("positive", "mixed"), ("mixed", "negative")):
+        one, other = (by_row.get(f"mamba+{kind}", {}) for kind in (a, b))
+        both = sorted(one.keys() & other.keys())
+        if both:
+            band = student_interval([one[seed] - other[seed] for seed in both])
+            shown = f"{float(band.mean):+.2f}{bracketed(float(band.low), float(band.high), '+.2f')}"
+            words.append(f"{a} less {b} {shown}, {len(both)} seeds")
+    return "; ".join(words) or NOT_RUN
+
+
 def spectra() -> str:
     """Spectral norm of S_CᵀS_B, mean over blocks and seeds; share of its eigenvalues with positive real part."""
     study = read_study(NUMBERS)
@@ -477,13 +497,31 @@ def recipe_lines() -> str:
     return table(["recipe", "statement", "printed", "verdict at lab", "numbers"], rows) if rows else NOTHING
 
 
+def stored_cells() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every cell of the study with its phase, screens too."""
+    for name in ("seeds", "screen"):
+        for part in STUDIED:
+            for cell in (phase(f"{part}-{name}") or {"cells": []})["cells"]:
+                if cell.get("command"):
+                    yield f"{part}-{name}", cell
+
+
 def commands() -> str:
-    """The commands that train the cells of the core again, each once."""
-    study: Study | None = read_study(NUMBERS)
-    known = [] if study is None else [cell["command"] for cell in study.cells if cell.get("command")]
-    if not known:
+    """The commands that train models again as they were trained, several side by side."""
+    known = [cell["command"] for _, cell in stored_cells()]
+    joint = [words for words in dict.fromkeys(known) if known.count(words) > 1]
+    if not joint:
         return NOTHING
-    return table(["models", "command"], [[str(known.count(words)), f"`{words}`"] for words in dict.fromkeys(known)])
+    return table(["models", "command"], [[str(known.count(words)), f"`{words}`"] for words in joint])
+
+
+def cell_commands() -> str:
+    """A command for every cell, which trains it alone; those that were trained beside others are marked."""
+    rows = []
+    for name, cell in stored_cells():
+        alone = re.sub(r"--cells \S+", f"--cells {cell['cell']}", cell["command"])
+        rows.append([name, f"`{alone}`", "alone" if alone == cell["command"] else "beside others, above"])
+    return table(["phase", "command", "trained"], rows) if rows else NOTHING
 
 
 PARTS = {
@@ -504,9 +542,11 @@ PARTS = {
     "rates": rates,
     "training": training,
     "norms": norms,
+    "growth": growth,
     "spectra": spectra,
     "cost": cost,
     "commands": commands,
+    "cell_commands": cell_commands,
     "recipes": recipes,
     "recipe_rates": recipe_rates,
     "recipe_falling": recipe_falling,

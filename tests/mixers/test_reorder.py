@@ -1,6 +1,7 @@
 """Token reordering: SoftSort against a sort, causal forms against plain loops, the leaky form refused."""
 
 import itertools
+import warnings
 from functools import partial
 
 import pytest
@@ -70,6 +71,42 @@ def test_causal_forms_keep_every_promise_of_a_mixer(name, options):
     whole = mixer(x)
     for count in range(1, 14):  # every length, so every place in a chunk
         assert relative(mixer(x[:, :count]), whole[:, :count]) < 1e-9
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("options", [{}, {"hard": True}, {"form": "prefix"}], ids=["chunks", "hard", "prefix"])
+def test_causal_forms_are_checked_at_every_length(name, options):
+    """Up to a chunk nothing is sorted, so that no gradient reaches K; beyond it one must."""
+    chunk = 4
+    mixer = reordered(name, chunk=chunk, **options)
+    for tokens in (1, chunk - 1, chunk, chunk + 1, 2 * chunk + 3):
+        check_mixer(mixer, tokens=max(tokens, 3), long=tokens)  # the shorter sequence has three at least
+
+
+@pytest.mark.parametrize(
+    ("unused", "words"),
+    [
+        (lambda tokens: (), "reaches order.K .*got a gradient that is none"),
+        (lambda tokens: ("order.K",) if tokens < 8 else (), "no gradient at order.K, unused by 6 tokens"),
+        (lambda tokens: ("order.K",), "order.K, unused at any length"),
+    ],
+    ids=["not named", "named but used", "never used"],
+)
+def test_wrong_names_of_unused_parameters_are_refused(monkeypatch, unused, words):
+    mixer = reordered("s6", chunk=4)
+    monkeypatch.setattr(Reordered, "unused", lambda self, tokens: unused(tokens))
+    with pytest.raises(InputError, match=words):
+        check_mixer(mixer, tokens=4, long=6)
+
+
+def test_gates_are_moved_where_there_are_any():
+    for name in ("softmax_attention", "h3"):
+        with pytest.raises(InputError, match=f"gate=True around {name}, which has none"):
+            Reordered(build(name, WIDTH, **FAMILIES[name]), form="whole", gate=True)
+    with pytest.raises(InputError, match="which has none"):
+        Reordered(build("s6", WIDTH, gate=False), form="prefix", gate=True)
+    with torch.device("meta"):
+        assert Reordered(build("s6", WIDTH), form="whole", gate=True).order.gate
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -199,6 +236,12 @@ def test_scores_without_an_order_are_refused():
         for values in (torch.tensor([0.0, float(bad)]), torch.tensor([[0.0, 1.0], [0.0, float(bad)]])):
             with pytest.raises(InputError, match=f"{bad} at token 1"):
                 soft_sort(values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="nan at token 0"):
+            soft_sort(torch.tensor([float("nan"), 1.0], requires_grad=True))
+    with pytest.raises(InputError, match=r"scores \(..., token\); got a number without axes; .* scores\[None\]"):
+        soft_sort(torch.tensor(1.0))
     tied = torch.tensor([1.0, 1.0, 0.0])
     with pytest.raises(InputError, match="1 pairs of equal scores"):
         soft_sort(tied, ties="refuse")

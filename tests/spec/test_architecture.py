@@ -89,6 +89,8 @@ BAD = {
     "mamba+chunks+random+hard": "a sort with \\+hard",
     "mamba+chunks+identity+random": "one order",
     "mamba+chunks+gates": "prefix or leaky with \\+gates",
+    "attention+leaky+gates": "a gate to move with \\+gates",
+    "mamba.attention+leaky+gates+all": "a gate to move with \\+gates",
     "mamba+final": "-norm with \\+final",
     "attention-conv": "a convolution where -conv",
     "mamba2+diversity@-1": "a row such as",

@@ -7,7 +7,7 @@ import lzma
 import pytest
 
 from repflow.core.errors import InputError
-from repflow.tasks.documents import read_documents, read_labelled, split_documents, split_off
+from repflow.tasks.documents import Document, read_documents, read_labelled, split_documents, split_off
 
 
 def texts(documents):
@@ -52,6 +52,33 @@ def test_a_split_is_by_words_and_copies_stay_together():
     assert set(texts(split_off(documents, 0.3, seed=5)[1])) != set(texts(held))
 
 
+def test_of_a_plain_file_the_end_is_held_out(tmp_path):
+    lines = [f"line {number} of a plain file\n" for number in range(200)]
+    (tmp_path / "plain.txt").write_text("".join(lines))
+    train, held = split_off(read_documents(tmp_path / "plain.txt"), 0.1)
+    assert (len(train), len(held)) == (1, 1)
+    assert train[0].text + held[0].text == "".join(lines)
+    assert held[0].text.splitlines(keepends=True) == lines[-len(held[0].text.splitlines()) :]  # whole lines
+    assert 0.1 <= len(held[0].text) / len("".join(lines)) < 0.11
+    assert held[0].where.endswith("document 1, its end")
+
+
+@pytest.mark.parametrize("text", ["many words " * 100, "a heading\n" + "many words " * 100], ids=["none", "long"])
+def test_a_text_without_short_lines_is_cut_at_a_blank(text):
+    (train,), (held,) = split_off([Document(text, "plain.txt")], 0.1)
+    assert train.text + held.text == text
+    assert train.text[-1] == " "
+    assert 0.1 <= len(held.text) / len(text) < 0.11
+
+
+def test_of_too_few_documents_copies_lose_the_same_end():
+    long = Document("one line\n" * 30, "long")
+    documents = [Document("a short one", "short"), long, Document(long.text, "copy")]
+    train, held = split_off(documents, 0.1)
+    assert texts(train) == ["a short one", "one line\n" * 26, "one line\n" * 26]
+    assert texts(held) == ["one line\n" * 4]
+
+
 def test_labelled_texts_of_lines_and_of_folders(tmp_path):
     file = tmp_path / "all.jsonl"
     file.write_text("\n".join(json.dumps({"text": f"{word} {n}", "label": word}) for word in "ab" for n in range(2)))
@@ -94,7 +121,7 @@ def test_folders_without_text_and_texts_without_labels(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x", "label": "p"}\n{"text": "y", "label": "p"}')
     with pytest.raises(InputError, match="at least two classes"):
         read_labelled(tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match="1, of which"):
+    with pytest.raises(InputError, match=r"hold out 0\.5 of the text; got documents: 1, words of the longest: 1"):
         split_off(read_documents(tmp_path / "a.jsonl")[:1], 0.5)
     with pytest.raises(InputError, match="between 0 and 1"):
         split_off(read_documents("english"), 1.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from docs import make_tokens
-from repflow.studies.architecture.config import check
+from repflow.studies.architecture.config import ArchitectureConfig, check
 from repflow.training.text import text_data
 from tests.tools.phases import carried, program
 from tools.tokens import run
@@ -83,6 +83,17 @@ def stored(**options):
         for phase in ("screen", "seeds"):
             phases[f"{part}-{phase}"]["facts"] = facts
     return phases
+
+
+def test_every_stored_model_has_a_command_of_its_own():
+    shown = re.findall(r"`repflow architecture --cells (\S+) [^`]+`", make_tokens.cell_commands())
+    phases = {name: known for name, known in make_tokens.NUMBERS.items() if "facts" in known}
+    assert sorted(shown) == sorted(cell["cell"] for known in phases.values() for cell in known["cells"])
+    page = make_tokens.PAGE.read_text(encoding="utf-8")
+    joint = {cell["command"] for known in phases.values() for cell in known["cells"]}
+    assert all(f"`{command}`" in page for command in joint)
+    config = [ArchitectureConfig(cells=[cell]).grid() for cell in shown]
+    assert all(len(cells) == 1 for cells in config)
 
 
 def diverged(cell):

@@ -10,7 +10,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from repflow.core.errors import DivergedError, InputError
+from repflow.models.stack.replicas import ReplicaStack
+from repflow.tasks.recall import RecallSetting
 from repflow.training import Batch, Callback, CrossEntropy, DrawnBatches, HeldOut, OptimiserConfig, train
+from repflow.training.recall import RecallBatches
+from repflow.training.replicas import ReplicaBatches, ReplicaLoss
 from repflow.training.step import Stepper
 from tests.training.tiny_training import (
     assert_equal_bits,
@@ -30,6 +34,19 @@ def dropout_model():
     torch.manual_seed(0)
     sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 13, "n_positions": 16}
     return GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.3, attn_pdrop=0.3, embd_pdrop=0.3))
+
+
+def test_a_chunk_that_no_row_is_longer_than_is_refused():
+    """Rows have 6 tokens."""
+    for chunk in (6, 40):
+        sorting = network(reorder={"chunk": chunk})
+        for model, batches in ((sorting, source()), (ReplicaStack([sorting]), ReplicaBatches([source()]))):
+            with pytest.raises(InputError, match=f"chunk of reorder below the 6 tokens of a sequence; got {chunk}"):
+                train(model, batches, config(steps=1), loss=ReplicaLoss() if model is not sorting else None)
+        assert sorting(torch.zeros(1, 3, dtype=torch.long)).logits.isfinite().all()  # a short prompt is read
+    longer = [RecallSetting(length=length, pairs=1, vocabulary=12) for length in (4, 8)]
+    train(network(reorder={"chunk": 5}), RecallBatches(longer, rows=2), config(steps=2))
+    train(network(reorder={"chunk": 5}), source(), config(steps=1))
 
 
 class Teacher:

@@ -195,8 +195,10 @@ CLAIMS = (
     ),
     *(
         Claim(
-            f"Without norms, {row.removesuffix('-norm')}: token norms {'grow' if grows else 'shrink'} through depth.",
-            "the theory's rate of this regime against a constant and the other two, on trained models",
+            f"Without norms, {row.removesuffix('-norm')}: token norms {'grow' if grows else 'shrink'} through depth, "
+            f"at {'a' if grows else 'the'} rate of the theory.",
+            "the last norm over the first; the theory's rate of this regime against a constant and the other two, on "
+            "trained models",
             _grows(row, grows=grows),
             core=False,
         )

@@ -116,6 +116,13 @@ class Mixer(nn.Module):
         """Whether its gradient stands for one that is zero almost everywhere, as that of a hard sort is."""
         return False
 
+    def unused(self, tokens: int) -> tuple[str, ...]:
+        """Names of parameters that outputs of this many tokens do not depend on, as a sort's where nothing is sorted.
+
+        What depends on earlier tokens is unused by a single one in every family, and need not be named.
+        """
+        return ()
+
     @property
     def score_width(self) -> int:
         """Channels of `score_features`."""

@@ -23,6 +23,8 @@ NOTHING = 1e-13
 """Share of the output below which a change is rounding."""
 OPERATORS = 6
 """Tokens over which every product of operators is written out."""
+LONGEST = 2**30
+"""Tokens by which every parameter must be used."""
 DIFFERENCE = 1e-5
 STEP = 1e-6
 """Tolerance and step of the finite difference: small, since a norm of a few channels bends sharply."""
@@ -78,7 +80,8 @@ def check_mixer(
     | batch | each sample alone, and beside others | 1e-9 |
     | gradient | finite, at every parameter, the recurrence's (also over `long`) and (1e-5) a finite difference | 1e-6 |
 
-    A mixer with a `surrogate` gradient is not compared with finite differences.
+    A mixer with a `surrogate` gradient is not compared with finite differences. Parameters that `unused` names for a
+    length must have no gradient there; what it names must be used by longer sequences.
 
     Errors of the recurrence are relative to what the recurrence contributes, not to the output: a term that the
     initialisation makes tiny would pass whatever it is.
@@ -390,6 +393,10 @@ class _Probe:
         self.note("batch", error, ROUNDING, "a sample that does not change with the others", remedy)
 
     def gradient(self) -> None:
+        never = self.mixer.unused(LONGEST)
+        if never:
+            expected = f"parameters that long sequences use (check 'gradient' of {self.mixer.family})"
+            raise InputError(teach(expected, f"{never[0]}, unused at any length", "remove the parameter"))
         weight = self._draw(*self.x.shape[:2])
         own, names, parameters = self._both_gradients(self.x, weight)
         self._both_gradients(self.long, self._draw(*self.long.shape[:2]))  # across the chunks of fast forms
@@ -414,17 +421,23 @@ class _Probe:
 
     def _gradients(self, loss: Tensor, names: list[str], parameters: list[Tensor]) -> list[Tensor]:
         slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
+        tokens = parameters[0].shape[1]
+        unused = self.mixer.unused(tokens)
         gradients = []
-        for name, gradient in zip(names, slopes, strict=True):
-            state = "none" if gradient is None else "all zero" if not gradient.any() else "not finite"
-            if gradient is None or state == "all zero" or not bool(gradient.isfinite().all()):
-                raise InputError(
-                    teach(
-                        f"a finite gradient that reaches {name} (check 'gradient' of {self.mixer.family})",
-                        f"a gradient that is {state}",
-                        "remove the parameter if nothing uses it; look for detach, or for exp before a mask",
-                    )
-                )
+        for name, parameter, gradient in zip(names, parameters, slopes, strict=True):
+            absent = gradient is None or not bool(gradient.any())
+            if name in unused and not absent:
+                expected = f"no gradient at {name}, unused by {tokens} tokens (check 'gradient' of {self.mixer.family})"
+                raise InputError(teach(expected, "one that is not zero", "leave its name out of unused"))
+            # a single token has no earlier one, and the other sequence has several
+            if absent and name != "input" and (name in unused or tokens == 1):
+                gradients.append(torch.zeros_like(parameter))
+                continue
+            if gradient is None or absent or not bool(gradient.isfinite().all()):
+                state = "none" if gradient is None else "all zero" if absent else "not finite"
+                remedy = "remove the parameter if nothing uses it; look for detach, or for exp before a mask"
+                expected = f"a finite gradient that reaches {name} (check 'gradient' of {self.mixer.family})"
+                raise InputError(teach(expected, f"a gradient that is {state}", remedy))
             gradients.append(gradient)
         return gradients
 

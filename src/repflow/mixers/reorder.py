@@ -73,6 +73,9 @@ def soft_sort(
     """
     check_sharpness(temperature, power)
     one_of("ties", ties, TIES)
+    if scores.ndim == 0:
+        remedy = "pass a score for each token, scores[None] for a single one"
+        raise InputError(teach("scores (..., token)", "a number without axes", remedy))
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     _check_scores(scores, ties, seen)
     outside = -math.inf if descending else math.inf
@@ -109,7 +112,7 @@ def _check_scores(scores: Tensor, ties: str, seen: Tensor | None) -> None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return
     if scores.device.type == "cpu" and not bool(scores.isfinite().all()):
-        rows = scores.reshape(-1, scores.shape[-1])
+        rows = scores.detach().reshape(-1, scores.shape[-1])
         row, token = (~rows.isfinite()).nonzero()[0].tolist()
         got = f"{float(rows[row, token])} at token {token}"
         raise InputError(teach("finite importance scores", got, "look for a state that overflowed, or lower the rate"))
@@ -238,6 +241,13 @@ def _drawn_apart(count: int) -> Tensor:
     return own.to(torch.get_default_device())
 
 
+def _has_gate(mixer: Mixer) -> bool:
+    """Whether `enter` gives a gate; one token is enough to see it."""
+    like = next(mixer.parameters(), torch.empty(0))
+    with torch.no_grad():
+        return mixer.enter(like.new_zeros(1, 1, mixer.width))[1] is not None
+
+
 class Reordered(Mixer):
     """A mixer that reads tokens in another order.
 
@@ -259,6 +269,9 @@ class Reordered(Mixer):
         self.inner = inner
         inner.reordered = True
         self.order = TokenOrder(inner.score_width, **options)
+        if self.order.gate and not _has_gate(inner):
+            got = f"gate=True around {inner.family}, which has none"
+            raise InputError(teach("a mixer with a gate to move", got, "leave gate out (of a row: +gates)"))
 
     @property
     def state_size(self) -> None:
@@ -274,6 +287,11 @@ class Reordered(Mixer):
     def surrogate(self) -> bool:
         """As its order's."""
         return self.order.surrogate
+
+    def unused(self, tokens: int) -> tuple[str, ...]:
+        """K where nothing is sorted: no chunk lies wholly before a token, or there is one token alone."""
+        sorted_from = self.order.chunk + 1 if self.order.form == "chunks" else 2
+        return ("order.K",) if self.order.K is not None and tokens < sorted_from else ()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix tokens (batch, token, width) in their new order.

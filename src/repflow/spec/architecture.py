@@ -32,7 +32,8 @@ A stretch takes of the depth what its mixers are among all, so `mamba2..attentio
 | +contract@1 | decays above a bound cost; in attention alone the growth of tokens in a block |
 | +held | the number behind @ is not a weight but the value that each penalty is held at |
 
-A row such as `mamba+positive+scaled` or `mamba-conv+leaky` is one architecture.
+A row such as `mamba+positive+scaled` or `mamba-conv+leaky` is one architecture. Tokens of equal score share their
+ranks; to refuse them is an option of `StackConfig.reorder` (`ties`), not of a row.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ STATES = ("s6", "ssd", "h3", "s4d")
 STATE = 16
 """States of a mixer that names none."""
 CONVOLUTIONS = ("s6", "ssd", "h3")
+GATED = ("s6",)
+"""Families whose gates can be moved with their tokens."""
 EIGENVALUES = ("positive", "negative", "mixed", "complex")
 FORMS = {"chunks": "chunks", "prefix": "prefix", "leaky": "whole"}
 CONTROLS = ("identity", "random")
@@ -289,6 +292,7 @@ def _check(row: Architecture) -> None:
     families, parts, mixers = set(row.families), row.parts, row.mixers
     kinds, forms, controls = (parts & set(names) for names in (EIGENVALUES, FORMS, CONTROLS))
     sorting = parts & {"hard", "descending"}
+    sorting_families = families if "all" in parts else set(row.families[:1])  # by default the first block sorts
     problems: Mapping[str, bool] = {
         "one kind of eigenvalues": len(kinds) > 1,
         "one form of reordering": len(forms) > 1,
@@ -298,6 +302,7 @@ def _check(row: Architecture) -> None:
         "chunks, prefix or leaky with an order": bool(parts & {*CONTROLS, *OPTIONS, "all"}) and not forms,
         "a sort with +hard or +descending": bool(sorting) and bool(controls),
         "prefix or leaky with +gates or +restore": bool(parts & {"gates", "restore"}) and "chunks" in forms,
+        "a gate to move with +gates, which mamba has": "gates" in parts and not sorting_families <= set(GATED),
         "-norm with +final": "final" in parts and "norm" not in row.without,
         "a convolution where -conv takes it away": "conv" in row.without and not families & set(CONVOLUTIONS),
         "one kind of poles": len(parts & set(POLES)) > 1,

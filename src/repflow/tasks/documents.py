@@ -12,7 +12,8 @@
 | `english`, for classifiers | a sentence of the built-in text: `whole`, or its words `shuffled` |
 
 Files may end with .gz or .xz. Training and held-out parts are split by document, in an order that the documents' own
-words decide: copies of one stand on the same side.
+words decide: copies of one stand on the same side. Of too few documents the end of the longest is held out; an interval
+over documents then has no bounds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,11 @@ def split_documents(text: str) -> list[str]:
 def split_off(documents: Sequence[Document], share: float, seed: int = 0) -> tuple[list[Document], list[Document]]:
     """Documents to train on, and this share of the different ones that is held out.
 
+    Where there are too few of them, as in a plain file, which is one document, the end of the longest is held out.
+
+    >>> [part[0].text for part in split_off([Document("one two three four", "plain.txt")], 0.2)]
+    ['one two three ', 'four']
+
     Raises:
         InputError: one side would be empty.
     """
@@ -146,11 +152,32 @@ def split_off(documents: Sequence[Document], share: float, seed: int = 0) -> tup
     kept = {text for text, _ in order[: round(share * len(order))]}
     held = [document for document in documents if document.text in kept]
     rest = [document for document in documents if document.text not in kept]
-    if not held or not rest:
-        got = f"{len(order)}, of which {len(held)} would be held out"
-        remedy = f"part documents by lines {END}, raise the share, or pass a held-out text of its own"
-        raise InputError(teach(f"documents enough to hold out {share:g} of them", got, remedy))
-    return rest, held
+    if held and rest:
+        return rest, held
+    longest = max(order, key=lambda item: len(item[0]), default=("", 0))[0]
+    head, tail = _cut(longest, share * sum(len(text) for text, _ in order))
+    if not tail:
+        got = f"documents: {len(order)}, words of the longest: {len(longest.split())}"
+        remedy = "pass more text, or a held-out text of its own"
+        raise InputError(teach(f"documents or words enough to hold out {share:g} of the text", got, remedy))
+    rest = [replace(document, text=head) if document.text == longest else document for document in documents]
+    whole = next(document for document in documents if document.text == longest)
+    return rest, [replace(whole, text=tail, where=f"{whole.where}, its end")]
+
+
+def _cut(text: str, characters: float) -> tuple[str, str]:
+    r"""The text in two, at a line's end or else a blank, with about this many characters behind; no end without either.
+
+    >>> _cut("one\ntwo\nthree\n", 5), _cut("one line", 4)
+    (('one\ntwo\n', 'three\n'), ('one ', 'line'))
+    >>> _cut("word", 2)
+    ('word', '')
+    """
+    last = max(0, len(text) - round(characters))
+    places = [text.rfind(mark, 0, last) + 1 for mark in ("\n", " ")]
+    start = next((place for place in places if place and len(text) - place <= 2 * characters), max(places))
+    head, tail = text[:start], text[start:]
+    return (head, tail) if head.strip() and tail.strip() else (text, "")
 
 
 def read_labelled(path: str | Path) -> list[Document]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from repflow.core.errors import DamagedRunError, DivergedError, InputError, teach, words_of
 from repflow.core.results import Finding
+from repflow.mixers.reorder import Reordered, check_span
 from repflow.models.devices import resolve_device
 from repflow.training import snapshot
 from repflow.training.ahead import ahead
@@ -35,6 +36,8 @@ from repflow.training.step import Stepper
 
 CHECK = 50
 """Steps between looks at the clock, where time is bounded."""
+LOOKED = 16
+"""Batches among which one must be longer than a chunk."""
 TIME, DIVERGED = "time", "nonfinite"
 
 Within = Callable[[Any], AbstractContextManager[Any]]
@@ -70,7 +73,9 @@ def train(
         ConfigChangedError: The folder holds another training; names the first key that differs.
         DamagedRunError: The folder's checkpoint or log was changed.
         DivergedError: The loss is not finite, with `nonfinite="raise"`.
+        InputError: The model sorts chunks of tokens that no row of the first batches is longer than.
     """
+    check_chunks(network, source, config.steps)
     device = resolve_device(config.device)
     network.to(device)
     objective: Loss = CrossEntropy() if loss is None else loss
@@ -84,6 +89,24 @@ def train(
             place = stack.enter_context(TrainingFolder(Path(folder), identity, versions()))
         stepper = Stepper(network, objective, config, device)
         return Loop(stepper, source, identity, place, list(callbacks), within or nullcontext, say).run()
+
+
+def check_chunks(network: nn.Module, source: BatchSource, steps: int) -> None:
+    """Refuse to train a model on rows too short for its chunks: it would be one that reorders nothing.
+
+    Shorter rows can be read by a model, and by a training beside longer ones.
+    """
+    stacks = getattr(network, "networks", (network,))  # of replicas, whose stacks are not their modules
+    parts = [part for stack in stacks for part in stack.modules() if isinstance(part, Reordered)]
+    orders = [part.order for part in parts if part.order.form == "chunks"]
+    chunk = max((order.chunk for order in orders), default=0)
+    longest = 0
+    for step in range(min(steps, LOOKED) if orders else 0):
+        longest = max(longest, source.batch(step).inputs.shape[1])
+        if longest > chunk:
+            return
+    if longest:
+        check_span({"chunk": chunk}, longest)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import repflow
 from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
+from repflow.report.data.laboratory import best_lines
+from repflow.report.terminal.laboratory.architecture import perplexity_words, row_words
 from repflow.spec.architecture import Numbers
 from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.architecture.size import count_parameters, matched_width
@@ -43,6 +45,19 @@ def trained(tmp_path_factory):
     other.write_text("Ships carry grain.\n<|endoftext|>\nA third of it is lost.\n<|endoftext|>\nSo they say.")
     config = small(keep_models=True, match_row="mamba", test_texts=[f"other={other}"])
     return folder, config, STUDY.run(config, out=folder, name="a")
+
+
+def test_of_a_plain_file_the_end_is_tested_without_an_interval_over_documents(tmp_path):
+    text = tmp_path / "plain.txt"
+    text.write_text("".join(f"line {number} of a plain file\n" for number in range(100)))
+    result = STUDY.run(small(text=[str(text)], rows=["mamba"], flow_samples=0), out=tmp_path, name="plain")
+    assert result.provenance["architecture"]["data"]["held_out"]["documents"] == 1
+    assert np.isfinite(result["perplexity"]).all()
+    assert np.isnan(result["perplexity_low"]).all()
+    assert np.isnan(result["perplexity_high"]).all()
+    (finding,) = [finding for finding in result.findings if finding.code == "few_documents"]
+    assert finding.message.startswith("1 document is held out, so that no interval is over documents")
+    assert "[" not in perplexity_words(best_lines(result, row_words, score="perplexity", lowest=True)[0], 0)
 
 
 def test_every_number_is_that_of_the_kept_model(trained):

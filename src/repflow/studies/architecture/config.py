@@ -59,7 +59,7 @@ class RowNumbers:
     )
     chunk: int = option(16, "tokens of a chunk, for rows with +chunks")
     sort_temperature: float = option(1.0, "temperature of SoftSort, for rows that sort")
-    sort_power: float = option(1.0, "power of SoftSort")
+    sort_power: float = option(1.0, "power of SoftSort; tokens of equal score share their ranks")
     eigenvalue_shift: float = option(0.7, "what +shift adds to the sizes of eigenvalues")
     eigenvalue_norm: float = option(0.5, "spectral norm of S_C'S_B at the start, for rows with +scaled")
 
@@ -76,7 +76,9 @@ class Corpus:
     """Texts that language models are trained and tested on."""
 
     held_out: str | None = option(None, "text to test on; default a part of --text")
-    held_out_share: float = option(0.1, "share of the documents that is held out, where no text is named")
+    held_out_share: float = option(
+        0.1, "share of the documents that is held out, where no text is named; of a plain file its end"
+    )
     test_texts: list[str] = listed("further texts to test on, each NAME=PATH")
 
 

@@ -13,6 +13,7 @@ from repflow.studies.architecture.fit import fits, onset_depth
 from repflow.studies.architecture.remedy import freeze_norms, penalties_of
 from repflow.studies.laboratory.files import FromFiles
 from repflow.studies.laboratory.study import TRAINING, Laboratory
+from repflow.tasks.documents import END
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SPLIT_SEED = 0
 """Of what is held out: all models of all seeds learn from the same documents."""
+FEW_DOCUMENTS = "few_documents"
 
 
 class ArchitectureStudy(Laboratory[ArchitectureConfig]):
@@ -282,12 +284,19 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         return {str(length): [kind.pairs for kind in config.recall_settings(length)] for length in lengths}
 
     def findings(self, config: ArchitectureConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
-        """Rows that read their future: none of their numbers is that of a model that predicts."""
+        """Rows that read their future: none of their numbers is that of a model that predicts; and few documents."""
+        from repflow.core.intervals import LEAST_VALUES
         from repflow.core.results import Finding
         from repflow.studies.engine.study import LEAKY
 
         rows = dict.fromkeys(cell.row for cell in config.grid() if parse_architecture(cell.row).leaky)
-        return [Finding(LEAKY, None, f"{row} {LEAK_WORDS}") for row in rows]
+        findings = [Finding(LEAKY, None, f"{row} {LEAK_WORDS}") for row in rows]
+        held = int(np.isfinite(arrays["document_nats"][:, 0]).sum(-1).max(initial=0))
+        if 0 < held < LEAST_VALUES:
+            words = f"{held} document{' is' if held == 1 else 's are'} held out, so that no interval is over documents"
+            remedy = f"part the text by lines {END}, or name a held-out text with {LEAST_VALUES} or more"
+            findings.append(Finding(FEW_DOCUMENTS, None, f"{words}: {remedy}"))
+        return findings
 
 
 def _count(size: Size) -> int:

@@ -435,7 +435,10 @@ def _accuracies(result: Result) -> Iterator[tuple[str, str, str]]:
 NOTE = (
     "trained on the text that is passed (the paper: WikiText-103), each row at its best rate, differences within a seed"
 )
-NORMS = "trained on the text that is passed (the paper: WikiText-103), all rows at one rate"
+NORMS = (
+    "trained on the text that is passed (the paper: WikiText-103), all rows at one rate; verdicts are about the last "
+    "norm over the first, and which of the theory's rates it follows stands beside"
+)
 SIGNS = f"the public code adds 0.7 to sizes of positive and negative eigenvalues, none to mixed ones; {NOTE}"
 SORTED = f"`leaky` lines are of models that read their future, `causal` ones of models that predict; {NOTE}"
 SPOKEN9 = {kind: f"{mean} ± {spread}" for kind, (mean, spread) in TABLE9.items()}

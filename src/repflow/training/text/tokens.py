@@ -180,7 +180,7 @@ def text_data(
         held_out: a text of its own to test on; by default a share of the documents to train on is kept apart.
         others: further texts to test on, by name.
         tokenizer: folder, file, zoo:NAME, hub id, or `bytes`, which is the default.
-        share: of documents that are held out.
+        share: of documents that are held out; of a single one, as a plain file is, its end.
         seed: of the split.
 
     >>> data = text_data("english", share=0.2)

@@ -56,7 +56,8 @@ def _ranked(run: StoredRun) -> list[tuple[float, str]]:
 
 def _basis(run: StoredRun) -> str:
     facts = run.result.provenance["architecture"]["data"]["held_out"]
-    return f"{facts['documents']:,} held-out documents with {facts['tokens']:,} tokens, {trained_words(run)}"
+    documents = f"{facts['documents']:,} held-out document{'' if facts['documents'] == 1 else 's'}"
+    return f"{documents} with {facts['tokens']:,} tokens, {trained_words(run)}"
 
 
 def _reading(run: StoredRun) -> str:

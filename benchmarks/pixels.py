@@ -36,7 +36,7 @@ from repflow.training.step import Stepper
 
 BAR = 20.0
 """Million tokens a second, all models together."""
-STRONG = "s4d+mean"
+STRONG = "s4d+mean+dropout"
 LARGEST = {"float32": 1e-3, "bfloat16": 0.1}
 """Relative errors of gradients above which a form is called wrong."""
 

@@ -57,8 +57,9 @@ def test_batched_and_alone_agree(name):
     assert replica_obstacle(networks[0]) is None
 
 
-def test_each_replica_drops_channels_of_its_own():
-    stack = ReplicaStack(stacks(2, dropout=0.5, **FRAMES["h3"]))
+@pytest.mark.parametrize("whole", [False, True])
+def test_each_replica_drops_channels_of_its_own(whole):
+    stack = ReplicaStack(stacks(2, dropout=0.5, channel_dropout=whole, **FRAMES["h3"]))
     same = ReplicaStack([stack.networks[0], stack.networks[0]])
     x = torch.rand(3, 16, 3, dtype=torch.float64).repeat(2, 1, 1)
     torch.manual_seed(0)

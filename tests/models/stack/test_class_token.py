@@ -97,14 +97,30 @@ def test_dropout_in_any_layer_and_while_training_alone():
     assert ((added == 0).double().mean() - 0.5).abs() < 0.2  # half of what the mixer adds is left out
 
 
+def test_whole_channels_are_dropped_at_all_tokens_of_a_row():
+    network = classifier(dropout=0.5, channel_dropout=True).train()
+    block, hidden = network.model.blocks[0], torch.randn(8, 6, 16, dtype=torch.float64)
+    gone = block(hidden) == hidden
+    assert torch.equal(gone, gone[:, :1].expand_as(gone))
+    assert 0.3 < gone[:, 0].double().mean() < 0.7
+    kept = ~gone[:, 0]
+    assert len({tuple(row) for row in kept.tolist()}) > 1  # each row drops its own
+    quiet = block.eval()(hidden) - hidden
+    added = block.train()(hidden) - hidden
+    assert torch.allclose(added[added != 0], 2 * quiet[added != 0])
+
+
 def test_saved_and_loaded(tmp_path):
     options = {"class_token": "end", "bidirectional": [True, False], "dropout": 0.1, "input_range": [0, 1]}
+    options["channel_dropout"] = True
     network = classifier(**options).float()
     network.save_pretrained(tmp_path)
     again = StackForSequenceClassification.from_pretrained(tmp_path).eval()
     assert torch.equal(again(X).logits, network(X).logits)
+    assert again.config.channel_dropout is True
     plain = StackConfig("s6").to_dict()
-    assert not plain.keys() & {"class_token", "bidirectional", "dropout", "input_range", "embedding_dropout"}
+    own = {"class_token", "bidirectional", "dropout", "input_range", "embedding_dropout", "channel_dropout"}
+    assert not plain.keys() & own
 
 
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
@@ -129,6 +145,8 @@ def test_measured_and_its_influence_ends_at_the_class_token(place, tmp_path):
         (lambda: classifier(dropout=[0.1]), "dropout for each of 2 layers"),
         (lambda: classifier(bidirectional=[True]), "bidirectional for each of 2 layers"),
         (lambda: classifier(embedding_dropout=-0.1), "embedding_dropout from 0"),
+        (lambda: classifier(channel_dropout=True), "channel_dropout beside a dropout"),
+        (lambda: classifier(dropout=0.1, channel_dropout=1), "channel_dropout"),
         (lambda: classifier(input_range=[1, 1]), "input_range of two numbers in order"),
         (lambda: classifier(input_range=[0]), "input_range of two numbers in order"),
         (lambda: StackForCausalLM(StackConfig("s6", class_token="end")), "a causal stack without a class token"),

@@ -35,7 +35,7 @@ class StackBlock(nn.Module):
         self.mixer_norm = make_norm(config)
         self.mixer = _mixer(config, layer, family, options)
         self.backward_mixer = _mixer(config, layer, family, options) if config.both_ways(layer) else None
-        self.dropout: nn.Module = nn.Dropout(config.dropped(layer)) if config.dropped(layer) else nn.Identity()
+        self.dropout = _dropout(config, layer)
         kind = config.mlp[layer]
         if kind is not None:
             self.mlp_norm = make_norm(config)
@@ -82,6 +82,32 @@ class StackBlock(nn.Module):
             else:
                 hidden_states = hidden_states + self.dropout(self.mlp(normed))
         return hidden_states
+
+
+class ChannelDropout(nn.Module):
+    """Drops channels of a row, at all of its tokens, while training.
+
+    >>> dropped = ChannelDropout(0.5)(torch.ones(2, 3, 4))
+    >>> bool((dropped == dropped[:, :1]).all()), sorted(set(dropped.flatten().tolist()) | {0.0, 2.0})
+    (True, [0.0, 2.0])
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, token, width) → same."""
+        if not self.training:
+            return x
+        return x * functional.dropout(x.new_ones(len(x), 1, x.shape[2]), self.share)
+
+
+def _dropout(config: StackConfig, layer: int) -> nn.Module:
+    share = config.dropped(layer)
+    if not share:
+        return nn.Identity()
+    return ChannelDropout(share) if config.channel_dropout else nn.Dropout(share)
 
 
 def _mixer(config: StackConfig, layer: int, family: str, options: dict[str, Any]) -> Mixer:

@@ -62,6 +62,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         dropout: Share of channels that are dropped from what each mixer and feed-forward layer adds, while training;
             or a list of these.
         embedding_dropout: The same for what enters the first layer.
+        channel_dropout: Whether `dropout` drops a channel from all tokens of a row at once: a mean over tokens averages
+            out what is dropped token by token.
         pooling: How a classifier without a class token sums up a sequence: mean over its tokens, or the last one.
         task: language or classification; decides what `repflow.load` builds.
         initializer_range: Standard deviation of the embeddings at initialisation.
@@ -84,6 +86,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
     bidirectional: Sequence[bool] = ()
     dropout: Sequence[float] = ()
     embedding_dropout: float = 0.0
+    channel_dropout: bool = False
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         bidirectional: bool | Sequence[bool] = False,
         dropout: float | Sequence[float] = 0.0,
         embedding_dropout: float = 0.0,
+        channel_dropout: bool = False,
         pooling: str = "mean",
         task: str = "language",
         initializer_range: float = 0.02,
@@ -140,7 +144,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             if kind is not None:
                 one_of("mlp", kind, MLPS)
         self.share = _groups(share, self.mixers, self.mlp)
-        self._set_classifier(input_range, class_token, bidirectional, dropout, embedding_dropout)
+        self._set_classifier(input_range, class_token, bidirectional)
+        self._set_dropout(dropout, embedding_dropout, channel_dropout)
         self.hidden_size, self.vocab_size, self.mlp_size = hidden_size, vocab_size, mlp_size
         self.norm, self.norm_eps, self.embedding_norm = norm, norm_eps, embedding_norm
         self.final_norm = norm != "none" if final_norm is None else final_norm
@@ -161,9 +166,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
             of_kind(name, value, "float")
             if not math.isfinite(value):
                 raise InputError(teach(f"a finite {name}", str(value), "leave it out"))
-        for name, value in {"skip": skip, "skip_learned": skip_learned, "neutreno": neutreno}.items():
-            if value != getattr(type(self), name):
-                setattr(self, name, value)
+        self._keep({"skip": skip, "skip_learned": skip_learned, "neutreno": neutreno})
 
     def _set_reorder(self, reorder: dict[str, Any] | None) -> None:
         """Keep how tokens are reordered, where they are."""
@@ -184,14 +187,7 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         order = self.reorder or {}
         return order.get("form") == "whole" and order.get("order") != "identity"
 
-    def _set_classifier(
-        self,
-        input_range: Sequence[int | float],
-        class_token: str | None,
-        bidirectional: Any,
-        dropout: Any,
-        entering: float,
-    ) -> None:
+    def _set_classifier(self, input_range: Sequence[int | float], class_token: str | None, bidirectional: Any) -> None:
         """Keep what classifiers of images need, where it is asked for."""
         if class_token is not None:
             one_of("class_token", class_token, CLASS_TOKENS)
@@ -199,29 +195,41 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
                 got = "reorder of whole sequences, whose outputs stay where the tokens were sorted to"
                 remedy = 'add "restore": True to reorder, or leave class_token out and pass pooling="mean"'
                 raise InputError(teach("a class token whose output stands at its place", got, remedy))
-        layers = self.num_hidden_layers
         both = _per_layer(
-            "bidirectional", bidirectional if isinstance(bidirectional, bool) else list(bidirectional), layers
+            "bidirectional",
+            bidirectional if isinstance(bidirectional, bool) else list(bidirectional),
+            self.num_hidden_layers,
         )
-        dropped = _per_layer("dropout", dropout if isinstance(dropout, int | float) else list(dropout), layers)
         for way in both:
             of_kind("bidirectional", way, "bool")
+        low, high = levels = tuple(map(float, input_range))[:2] if len(input_range) == 2 else (1.0, 1.0)
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(teach("input_range of two numbers in order", repr(input_range), "leave it out"))
+        self._keep({"input_range": list(levels), "class_token": class_token})
+        if any(both):
+            self.bidirectional = both
+
+    def _set_dropout(self, dropout: Any, entering: float, channels: bool) -> None:
+        """Keep what is dropped while training, where anything is."""
+        given = dropout if isinstance(dropout, int | float) else list(dropout)
+        dropped = _per_layer("dropout", given, self.num_hidden_layers)
         for name, share in (*(("dropout", share) for share in dropped), ("embedding_dropout", entering)):
             of_kind(name, share, "float")
             if not 0 <= share < 1:
                 raise InputError(teach(f"{name} from 0 to below 1", str(share), "leave it out for none"))
-        low, high = levels = tuple(map(float, input_range))[:2] if len(input_range) == 2 else (1.0, 1.0)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InputError(teach("input_range of two numbers in order", repr(input_range), "leave it out"))
-        wanted = {"input_range": list(levels), "class_token": class_token, "embedding_dropout": float(entering)}
-        plain = {"input_range": list(LEVELS), "class_token": None, "embedding_dropout": 0.0}
-        for name, value in wanted.items():
-            if value != plain[name]:
-                setattr(self, name, value)
-        if any(both):
-            self.bidirectional = both
+        of_kind("channel_dropout", channels, "bool")
+        if channels and not any(dropped):
+            raise InputError(teach("channel_dropout beside a dropout", "no dropout", "pass dropout=0.1 too"))
+        self._keep({"embedding_dropout": float(entering), "channel_dropout": channels})
         if any(dropped):
             self.dropout = [float(share) for share in dropped]
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        """Set what differs from the class' own values; the others are not stored."""
+        for name, value in values.items():
+            plain = getattr(type(self), name)
+            if value != (list(plain) if isinstance(plain, tuple) else plain):
+                setattr(self, name, value)
 
     def both_ways(self, layer: int) -> bool:
         """Whether a layer also mixes from the last token to the first."""

@@ -90,6 +90,8 @@ def class_obstacle(network: Any) -> str | None:
         return "layers that share weights"
     if config.skip != 1 or config.skip_learned or config.neutreno or config.reorder is not None:
         return "a changed residual stream or order of tokens"
+    if config.channel_dropout:
+        return "dropout of whole channels"
     if any(kind == "rwkv" for kind in config.mlp):
         return "a feed-forward layer that looks at the token before"
     if any(not is_plain(block.mixer) for block in network.model.blocks):

@@ -357,7 +357,7 @@ def shape_facts(network: Stack) -> dict[str, Any]:
     shapes: dict[str, Any] = {name: tuple(_full(network, name).shape) for name, _ in network.named_parameters()}
     frame = (
         *("norm", "norm_eps", "final_norm", "embedding_norm", "share", "mlp", "tie_word_embeddings", "reorder"),
-        *("skip", "skip_learned", "neutreno", "dropout", "embedding_dropout"),
+        *("skip", "skip_learned", "neutreno", "dropout", "embedding_dropout", "channel_dropout"),
         *("max_position_embeddings", "input_channels", "class_token", "bidirectional", "pooling"),
     )
     shapes |= {key: getattr(network.config, key) for key in frame}

@@ -8,7 +8,7 @@ A row names a model and its frame:
     mamba+mean              no class token, mean over tokens
     mamba+positions+mlp     with what the transformer has by itself
     transformer-positions   without it
-    s4d+mean+dropout        dropout .1 behind every layer in place of that behind the embedding
+    s4d+mean+dropout        whole channels dropped behind every layer (.1) in place of dropout behind the embedding
     mamba+mean+leaky        tokens sorted by importance in front of the first mixer, as in paper 3; +leaky+random and
                             +leaky+identity are its controls, +hard, +descending, +gates, +restore, +all its forms
 
@@ -84,6 +84,7 @@ class Row:
             "embedding_dropout": 0.0 if "dropout" in self.parts else DROPOUT,
             "dropout": DROPOUT if self.model == "transformer" or "dropout" in self.parts else 0.0,
         }
+        frame |= {"channel_dropout": True} if "dropout" in self.parts else {}
         frame |= {"max_position_embeddings": tokens} if "positions" in self.parts else {}
         order = self.order()
         frame |= {} if order is None else {"reorder": order}

@@ -205,6 +205,22 @@ def check_adamw():
         )
 
 
+def check_lines():
+    from repflow.mixers.triton.lines import line_scan
+
+    for kind, lines in ((torch.float32, 128), (torch.bfloat16, 5)):
+        decay, entry = (empty(2, 70, lines, dtype=kind).requires_grad_() for _ in range(2))
+        line_scan(decay, entry).sum().backward()
+
+
+def check_layer_norms():
+    from repflow.mixers.triton.layer_norm import LayerNorm
+
+    for stream, width, biased in ((torch.float32, 32, True), (torch.bfloat16, 256, False), (torch.float16, 5, True)):
+        norm = LayerNorm(width, bias=biased, device="meta")
+        norm(empty(4, 50, width, dtype=stream).requires_grad_()).sum().backward()
+
+
 def check_sums_of_weights():
     from repflow.models.weights.block_sums import first_launch, on_gpu
 

@@ -16,8 +16,12 @@ from torch.nn import functional as F
 
 from repflow.core.errors import InputError
 from repflow.mixers import ssd as ssd_mixer
+from repflow.mixers.rwkv4 import RWKV4
+from repflow.mixers.scan import chunked
 from repflow.mixers.scan import forms as scan
-from repflow.mixers.triton import block
+from repflow.mixers.scan.reference import recurrence
+from repflow.mixers.transition import Transition
+from repflow.mixers.triton import block, layer_norm, lines
 from repflow.mixers.triton import delta as triton_delta
 from repflow.mixers.triton import launch as triton_launch
 from repflow.mixers.triton import s6 as triton_s6
@@ -827,6 +831,97 @@ def check_adamw_of_replicas():
             part.grad = slope[replica].double() * scales[replica].double()
             maker.step()
     assert error(value, torch.stack(alone)) < 1e-6
+
+
+def check_lines():
+    """Any diagonal recurrence: several tiles of tokens and lines, decays of 0, of 1, below 0 and above 1, and vmap."""
+    for shape in ((2, 5, 3), (1, 70, 40), (3, 33, 1)):
+        decay = torch.rand(shape) * 1.4 - 0.2
+        decay[:, 1::3] = 0.0
+        decay[:, 2::5] = 1.0
+        inputs = {"A": decay[..., None], "b": torch.randn(*shape, 1), "c": torch.randn(1, shape[1], 1, 1)}
+        inputs["delta"] = torch.rand(1, 1, shape[2], 1)
+        hold(
+            inputs,
+            lambda **parts: (chunked.fast_recurrence(Transition(**parts)),),
+            lambda **parts: (recurrence(Transition(**parts)),),
+            2e-6,
+        )
+
+
+def check_lines_are_taken():
+    """The kernel serves mixers without products, one torch.vmap around it included, and nothing that it cannot take."""
+    one = torch.ones(1, 3, 2, 1)
+    parts = Transition(one, one, one, one)
+    assert chunked.lines_obstacle(parts) is None
+    assert chunked.lines_obstacle(Transition(*(part.double() for part in parts))) == "dtype float64"
+    assert chunked.lines_obstacle(Transition(one.to(torch.complex64), one, one, one)) == "dtype complex64"
+    torch.func.grad(lambda x: (chunked.lines_obstacle(parts) or pytest.fail("taken")) and x)(torch.ones(()))
+    seen = []
+    torch.vmap(lambda x: x + len(seen.append(chunked.lines_obstacle(parts)) or ""))(torch.ones(2))
+    assert seen == [None]
+
+
+def check_lines_of_a_bad_token():
+    """Tokens before one that is not finite stay as they are."""
+    decay, entry = torch.rand(1, 40, 3), torch.randn(1, 40, 3)
+    clean = lines.line_scan(decay, entry)
+    entry[:, 35, 1] = torch.nan
+    got = lines.line_scan(decay, entry)
+    assert torch.equal(got[:, :35], clean[:, :35])
+    assert torch.equal(got[..., [0, 2]], clean[..., [0, 2]])
+    assert got[:, 35:, 1].isnan().all()
+
+
+def check_lines_of_models_side_by_side():
+    """RWKV-4 by torch.vmap: a kernel for all models, gradients of each."""
+    networks = [RWKV4(6, inner=8, layer=number, layers=2) for number in range(2)]
+    x = torch.randn(2, 3, 37, 6)
+    stacked = {
+        name: torch.stack([network.get_parameter(name) for network in networks]).detach().requires_grad_()
+        for name, _ in networks[0].named_parameters()
+    }
+    got = torch.vmap(lambda parts, rows: functional_call(networks[0], parts, (rows,)))(stacked, x)
+    weight = torch.randn(got.shape)
+    slopes = torch.autograd.grad((got * weight).sum(), list(stacked.values()))
+    for number, network in enumerate(networks):
+        wide = copy.deepcopy(network).double()
+        want = wide(x[number].double())
+        assert error(got[number], want) < 2e-6
+        true = torch.autograd.grad((want * weight[number].double()).sum(), list(wide.parameters()))
+        for name, slope, truth in zip(stacked, slopes, true, strict=True):
+            assert error(slope[number], truth) < 2e-5, name
+
+
+def check_layer_norm():
+    """Several tiles and programs, odd widths, with and without a bias, outputs and all gradients; torch.vmap."""
+    usual = layer_norm.TILE, layer_norm.SPAN
+    layer_norm.TILE, layer_norm.SPAN = 64, 10
+    try:
+        for shape, biased in (((3, 7, 5), True), ((2, 40, 32), True), ((50, 8), False)):
+            norm = layer_norm.LayerNorm(shape[-1], bias=biased)
+            inputs = {"x": 2 * torch.randn(shape) + 3, "weight": torch.randn(shape[-1])}
+            inputs |= {"bias": torch.randn(shape[-1])} if biased else {}
+
+            def ours(x, norm=norm, **parts):
+                return (functional_call(norm, parts, (x,)),)
+
+            def plain(x, weight, bias=None, norm=norm):
+                return (F.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps),)
+
+            hold(inputs, ours, plain, 2e-6)
+        norm, x = layer_norm.LayerNorm(8), torch.randn(3, 4, 6, 8)
+        inputs = {"weight": torch.randn(3, 8), "bias": torch.randn(3, 8)}
+        hold(
+            inputs,
+            lambda **parts: (torch.vmap(lambda own, rows: functional_call(norm, own, (rows,)))(parts, x),),
+            lambda weight, bias: (
+                torch.stack([F.layer_norm(x[i].double(), (8,), weight[i], bias[i], norm.eps) for i in range(3)]),
+            ),
+            2e-6,
+        )
+    finally:
+        layer_norm.TILE, layer_norm.SPAN = usual
 
 
 def check_sums_of_weights():

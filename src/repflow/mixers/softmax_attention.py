@@ -17,6 +17,7 @@ from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.matrix_state import split_heads
 from repflow.mixers.parts.rotary import BASE, rotate, starting_at
 from repflow.mixers.scan.carry import Carry
+from repflow.mixers.triton.transforms import batch_first, only_batched
 
 
 class SoftmaxAttention(Mixer):
@@ -78,11 +79,11 @@ class SoftmaxAttention(Mixer):
         """Mix tokens, by torch's fused attention."""
         self.check_input(x)
         queries, keys, values = self._project(x)
-        transform = torch._C._functorch.peek_interpreter_stack()
-        if transform is not None and (self.window is not None or not _only_batched(transform)):
+        transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        if transformed and (self.window is not None or not only_batched()):
             # inside a torch.func transform, which cannot take every fused kernel apart
             mixed = self._weights(queries, keys) @ self._per_head(values)
-        elif transform is not None:
+        elif transformed:
             mixed = _Folded.apply(queries, keys, values, self.kv_heads != self.heads)  # type: ignore[no-untyped-call]
         else:
             seen = None if self.window is None else self._seen(x.shape[1], x.device)
@@ -160,12 +161,6 @@ class SoftmaxAttention(Mixer):
         return seen if self.window is None else seen.triu(1 - self.window)
 
 
-def _only_batched(transform: Any) -> bool:
-    """Whether torch.vmap is the only transform around: what it batches over can be more rows."""
-    alone = torch._C._functorch.maybe_current_level() == 1
-    return bool(alone) and transform.key() == torch._C._functorch.TransformType.Vmap
-
-
 class _Folded(torch.autograd.Function):
     """Causal attention inside torch.vmap by one call of the fused kernel: the batched axis becomes rows."""
 
@@ -181,10 +176,7 @@ class _Folded(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, queries: Tensor, keys: Tensor, values: Tensor, shared: bool) -> tuple[Tensor, int]:
         """(batched, row, head, token, dim) → same."""
-        parts = [
-            (part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)).flatten(0, 1)
-            for part, dim in zip((queries, keys, values), dims[:3], strict=True)
-        ]
+        parts = [part.flatten(0, 1) for part in batch_first(info, dims[:3], queries, keys, values)]
         q, k, v = (part.to(parts[2].dtype) for part in parts)  # autocast does not reach in here
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
         return mixed.reshape(info.batch_size, -1, *mixed.shape[1:]), 0

@@ -13,7 +13,10 @@ from repflow.mixers.scan.nonfinite import cleaned, from_here_on, is_finite
 from repflow.mixers.scan.precision import without_autocast
 from repflow.mixers.scan.preference import current
 from repflow.mixers.scan.reference import recurrence
-from repflow.mixers.transition import AnyTransition, DeltaTransition, four_axes, joint_shape
+from repflow.mixers.transition import AnyTransition, DeltaTransition, Transition, four_axes, joint_shape
+from repflow.mixers.triton.launch import obstacle
+from repflow.mixers.triton.lines import line_scan
+from repflow.mixers.triton.transforms import whole_tensors
 
 CHUNK = 64
 
@@ -23,7 +26,8 @@ def fast_recurrence(transition: AnyTransition, *, chunk: int = CHUNK) -> Tensor:
 
     Products of decays are built up and never divided out, so a decay of 0 or a long chunk of small ones loses nothing.
     Where decay, b and c are shared by all channels and delta by all states (linear attention, retention, Mamba-2) a
-    chunk is one matrix product and no state is kept per token; otherwise the tokens of all chunks advance together.
+    chunk is one matrix product and no state is kept per token; otherwise the tokens of all chunks advance together. On
+    a GPU a kernel then walks every entry of the state by itself, for real numbers of at most 32 bits.
     Inside `prefer("reference")` the sequential form runs.
 
     Args:
@@ -50,12 +54,29 @@ def fast_recurrence(transition: AnyTransition, *, chunk: int = CHUNK) -> Tensor:
     decay, b, c, delta = four_axes(transition)
     tokens = joint_shape(decay, b, c, delta)[1]
     chunk = min(chunk, tokens)
-    cut = [_in_chunks(part, tokens, chunk) for part in (decay, b, c, delta)]
     shared = decay.shape[2] == decay.shape[3] == b.shape[2] == c.shape[2] == delta.shape[3] == 1
+    products = shared and b.shape[3] > 1
+    if not products and lines_obstacle(transition) is None:
+        return _by_lines(decay, b, c, delta, tokens)
+    cut = [_in_chunks(part, tokens, chunk) for part in (decay, b, c, delta)]
     with without_autocast(decay.device):  # which would round the products
-        y = (_matrix_form if shared and b.shape[3] > 1 else _state_form)(*cut)
+        y = (_matrix_form if products else _state_form)(*cut)
     y = y.flatten(1, 2)[:, :tokens]
     return y.real if y.is_complex() else y
+
+
+def lines_obstacle(transition: Transition) -> str | None:
+    """Why the kernel for diagonal recurrences cannot take this one; None if it can."""
+    return obstacle(*transition) if whole_tensors() else "a torch.func transform or forward-mode differentiation"
+
+
+def _by_lines(decay: Tensor, b: Tensor, c: Tensor, delta: Tensor, tokens: int) -> Tensor:
+    """Every entry of the state is a line, which the kernel walks by itself."""
+    entry = delta * b
+    batch, _, *state = joint_shape(decay, entry)
+    shape = (batch, tokens, *state)
+    states = line_scan(decay.expand(shape).flatten(2), entry.expand(shape).flatten(2))
+    return (c * torch.unflatten(states, 2, state)).sum(-1)
 
 
 def _in_chunks(part: Tensor, tokens: int, chunk: int) -> Tensor:

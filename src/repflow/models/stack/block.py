@@ -15,6 +15,7 @@ from repflow.mixers.build import mixer_options
 from repflow.mixers.parts.channel_mixing import ChannelMixing
 from repflow.mixers.reorder import Reordered
 from repflow.mixers.scan.carry import Carry
+from repflow.mixers.triton.layer_norm import LayerNorm
 from repflow.models.stack.config import StackConfig
 
 
@@ -151,7 +152,7 @@ def make_norm(config: StackConfig, kind: str | None = None) -> nn.Module:
     kind = config.norm if kind is None else kind
     if kind == "none":
         return nn.Identity()
-    return (nn.RMSNorm if kind == "rms" else nn.LayerNorm)(config.hidden_size, eps=config.norm_eps)
+    return (nn.RMSNorm if kind == "rms" else LayerNorm)(config.hidden_size, eps=config.norm_eps)
 
 
 def _mlp(kind: str, config: StackConfig, place: dict[str, int]) -> nn.Module:

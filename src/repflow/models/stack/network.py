@@ -131,7 +131,7 @@ class StackModel(StackPreTrainedModel):
             if channels is None or inputs.ndim != 3 or inputs.shape[2] != channels:
                 expected = "token ids (batch, token)" if channels is None else f"inputs (batch, token, {channels})"
                 raise InputError(teach(expected, f"floats of shape {tuple(inputs.shape)}", "see input_channels"))
-            return self._placed(self.input_projection(inputs.to(self.input_projection.weight.dtype)), start)
+            return self._placed(project_rows(self.input_projection, inputs), start)
         if inputs.ndim != 2:
             expected = "token ids (batch, token)"
             raise InputError(teach(expected, f"shape {tuple(inputs.shape)}", "pass ids[None] for one sequence"))
@@ -367,6 +367,19 @@ class StackForSequenceClassification(StackPreTrainedModel):
             got = f"{marked.sum(1).tolist()[:8]}"
             raise InputError(teach(expected, got, f"put it at the {self.config.class_token} of the row"))
         return hidden[marked]
+
+
+def project_rows(projection: nn.Linear, inputs: Tensor) -> Tensor:
+    """Project real inputs (batch, token, channel); on a GPU by one product a row.
+
+    The gradient of the weight, a few channels by the width, is then a sum of short products. As one product over all
+    tokens it is too few numbers to share among threads: 1.3 ms of a step of 9 to 28 for the pixel laboratory's models
+    on an H200.
+    """
+    inputs = inputs.to(projection.weight.dtype)
+    if not inputs.is_cuda:
+        return projection(inputs)
+    return torch.baddbmm(projection.bias, inputs, projection.weight.mT.expand(len(inputs), -1, -1))
 
 
 def refuse_leak(model: StackModel) -> None:

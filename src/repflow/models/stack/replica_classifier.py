@@ -136,19 +136,19 @@ def _fused(stack: Any, inputs: Tensor) -> Tensor:
 def _entering(stack: Any, inputs: Tensor, place: int | None) -> Tensor:
     """Stream before the first block (replica · row, token, width), filled up to tokens in fours."""
     config, replicas = stack.networks[0].config, len(stack)
-    wide = _apart(inputs, replicas).flatten(1, 2)
-    weight, bias = (stack.parameter(f"model.input_projection.{part}") for part in ("weight", "bias"))
-    hidden = torch.baddbmm(bias[:, None], wide, weight.mT).view(*inputs.shape[:2], -1)
+    parts = (stack.parameter(f"model.input_projection.{part}") for part in ("weight", "bias"))
+    weight, bias = (part.repeat_interleave(len(inputs) // replicas, 0) for part in parts)
+    hidden = torch.baddbmm(bias[:, None], inputs, weight.mT)  # a product a row, as `project_rows` says
     if config.max_position_embeddings is not None:
         places = stack.parameter("model.position_embeddings.weight")[:, : inputs.shape[1]]
         hidden = (_apart(hidden, replicas) + places[:, None]).flatten(0, 1)
-    parts = [hidden]
+    pieces = [hidden]
     if place is not None:
         token = stack.parameter("model.class_token").repeat_interleave(len(inputs) // replicas, 0)[:, None]
-        parts = [hidden[:, :place], token, hidden[:, place:]]
+        pieces = [hidden[:, :place], token, hidden[:, place:]]
     count = inputs.shape[1] + (place is not None)
-    parts.append(hidden.new_zeros(len(hidden), -count % FOUR, hidden.shape[2]))
-    return functional.dropout(torch.cat(parts, 1), config.embedding_dropout, stack.training)
+    pieces.append(hidden.new_zeros(len(hidden), -count % FOUR, hidden.shape[2]))
+    return functional.dropout(torch.cat(pieces, 1), config.embedding_dropout, stack.training)
 
 
 def _block(stack: Any, hidden: Tensor, layer: int, count: int, half: torch.dtype) -> Tensor:

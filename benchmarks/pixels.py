@@ -37,6 +37,10 @@ from repflow.training.step import Stepper
 BAR = 20.0
 """Million tokens a second, all models together."""
 STRONG = "s4d+mean+dropout"
+CHECKED = (
+    *("mamba", "mamba+both+middle", "mamba+mlp+positions", "mamba/16+mean"),
+    *("h3", "rwkv", "transformer", "s4d+mean"),
+)
 LARGEST = {"float32": 1e-3, "bfloat16": 0.1}
 """Relative errors of gradients above which a form is called wrong."""
 
@@ -134,7 +138,7 @@ def profiled(stepper: Stepper, source: ReplicaBatches) -> list[list[Any]]:
 def check(options: argparse.Namespace) -> dict[str, float]:
     """Largest error of logits and gradients against the stacks' own code in float64, by row: float32, then half."""
     errors = {}
-    for word in ("mamba", "mamba+both+middle", "mamba+mlp+positions", "mamba/16+mean", "h3", "transformer", "s4d+mean"):
+    for word in CHECKED:
         networks = [network(word, seed, 64, 2) for seed in range(2)]
         slow = ReplicaStack([copy.deepcopy(one).double() for one in networks]).to(options.device).eval()
         x, labels = torch.rand(8, 64, 3, device=options.device), torch.arange(8, device=options.device)

@@ -156,7 +156,9 @@ def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mappin
     more["checkpoint"] = CHECKPOINT
     if phase in ("screen", "strong"):  # accuracy alone is wanted
         more |= {"regions": ["first:1", "last:1"], "replace": ["mean"], "targets": [], "influence": 0}
-        more |= {"flow_samples": 0, "test_images": min(200, options.test_images)}
+        more |= {"flow_samples": 0}
+    if phase == "screen":
+        more["test_images"] = min(200, options.test_images)
     more |= {"optimiser": "strong", "decay": 0.01} if phase == "strong" else {}
     config = PixelsConfig(cells=cells_of(phase, options, screened), **more)
     config.steps = options.steps or epoch_steps(config, EPOCHS[phase] if options.epochs is None else options.epochs)

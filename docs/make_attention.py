@@ -13,12 +13,14 @@ from docs.make_architecture import CELLS
 from docs.make_depth import DOCS, NUMBERS, means, state_of
 from repflow.core.intervals import student_interval
 from repflow.spec.architecture import parse_architecture
-from tools.depth.claim import GUESS, Study, read_study, shown
+from tools.depth.claim import GUESS, Study, at_better_rates, read_study, recalls, shown
 from tools.depth.plan import HYBRIDS, SMALL
-from tools.depth.remedies import HYBRID_CLAIMS, ORDER
+from tools.depth.remedies import HYBRID, HYBRID_CLAIMS, ORDER
 
 PAGE, PICTURE = DOCS / "guides" / "place-attention.md", DOCS / "pictures" / "place-attention.png"
 LAYERS = SMALL.layers[0]
+LOW = "hybrids-low-screen"
+"""The hybrids of the first seed at the next lower rate."""
 NONE = "mamba2"
 """The row in which no layer attends."""
 OPEN_YET = "Not run yet: what follows from it is open."
@@ -83,6 +85,18 @@ def none_attends() -> str:
     return f"{said} ({recall} %, loss {loss}); `{best[0]}` less it: {less}."
 
 
+def low() -> str:
+    """For which orders the lower rate is better, and how many recall at it."""
+    better, study = at_better_rates(NUMBERS, HYBRID, LOW), read_study(NUMBERS, LOW)
+    if not better or study is None:
+        return "not run yet"
+    rate, cells = study.cells[0]["rate"], better[HYBRID]["cells"]
+    rows = [cell["row"] for cell in cells if cell["rate"] == rate]
+    count = sum(recalls(cell) for cell in study.cells)
+    shared = f"{len(rows)} of {len(cells)} orders ({', '.join(f'`{row}`' for row in rows)})"
+    return f"{rate:g} has the lower loss for {shared}, and {count} of {len(study.cells)} models recall at it"
+
+
 def built_in() -> str:
     """One ratio and its mirror, among the trainings of the built-in models' kind: values found, loss on prose."""
     rows = []
@@ -140,6 +154,7 @@ PARTS = {
     "seeds": seeds,
     "built_in": built_in,
     "none_attends": none_attends,
+    "low": low,
 }
 
 

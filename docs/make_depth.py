@@ -15,7 +15,7 @@ import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
-from tools.depth.claim import Claim, Study, at_better_rates, read_study, recalls, shown
+from tools.depth.claim import GUESS, Claim, Study, at_better_rates, read_study, recalls, shown
 from tools.depth.depths import CLAIMS, CORE
 from tools.depth.plan import CONTEXTS, DEPTHS, PLANS, TRANSFORMER, Plan
 from tools.depth.plan import IDS as RECALL_IDS
@@ -171,16 +171,16 @@ def state_of(study: str) -> str:
     return f"{words}{f'; of the extension not finished: {left}' if left else ''}."
 
 
-def open_list(study: str) -> str:
-    """Phases of a study that are not finished."""
+def open_list(*studies: str) -> str:
+    """Phases of some studies that are not finished."""
     lines = []
     for name, plan in PLANS.items():
-        for phase in plan.phases if plan.study == study else ():
+        for phase in plan.phases if plan.study in studies else ():
             known = NUMBERS.get(plan.name(phase))
             if known is None or not known["finished"]:
                 done = "not run" if known is None else f"{len(known['cells'])} of {known['models']} models trained"
                 lines.append(f"- `{phase} --study {name}`: {done}.")
-    return "\n".join(lines) or "- Every phase of the study is finished."
+    return "\n".join(lines) or "- Every phase is finished."
 
 
 def training_of(name: str) -> str:
@@ -266,11 +266,16 @@ def tolerance_better() -> str:
     return f"{shown(study.less('loss', weights))} nats"
 
 
+def _either_rate() -> list[Mapping[str, Any]]:
+    """Models of both rates after all steps that did not diverge."""
+    cells = [cell for name in ("depth-seeds", "depth-rate-seeds") for cell in NUMBERS.get(name, {}).get("cells", ())]
+    return [cell for cell in cells if cell.get("loss") is not None]
+
+
 def other_rate() -> str:
     """By how much the loss is lower at the higher rate, least and most over kinds; means over seeds."""
-    cells = [cell for name in ("depth-seeds", "depth-rate-seeds") for cell in NUMBERS.get(name, {}).get("cells", ())]
     losses: dict[tuple[int, int], dict[float, list[float]]] = {}
-    for cell in cells:
+    for cell in _either_rate():
         losses.setdefault((cell["layers"], cell["length"]), {}).setdefault(cell["rate"], []).append(cell["loss"])
     both = [rates for rates in losses.values() if len(rates) == 2]
     if not both:
@@ -279,6 +284,54 @@ def other_rate() -> str:
     gains = [float(np.mean(rates[low]) - np.mean(rates[high])) for rates in both]
     better, spread = sum(gain > 0 for gain in gains), f"{min(gains):.3f} to {max(gains):.3f}"
     return f"lower at {high:g} than at {low:g} in {better} of {len(gains)} kinds, by {spread} nats"
+
+
+def screen_apart() -> str:
+    """By how much the two rates of each depth differ in the loss that the screen chose by."""
+    losses: dict[int, dict[float, list[float]]] = {}
+    for cell in NUMBERS.get("depth-screen", {}).get("cells", ()):
+        if cell["last_loss"] is not None:
+            losses.setdefault(cell["layers"], {}).setdefault(cell["rate"], []).append(cell["last_loss"])
+    both = {layers: rates for layers, rates in losses.items() if len(rates) == 2}
+    words = [
+        f"{abs(float(np.diff([np.mean(own) for own in rates.values()])[0])):.3f} for {layers}"
+        for layers, rates in both.items()
+    ]
+    return ", ".join(words) if words else NOTHING
+
+
+def depth_apart() -> str:
+    """Loss of the worst depth less that of the best, at each context and the better rate of each; means over seeds."""
+    study = _better()
+    if study is None:
+        return NOTHING
+    words = []
+    for context in CONTEXTS:
+        mine = study.some(lambda cell, context=context: cell["length"] == context)
+        means = [mine.some(lambda cell, depth=depth: cell["layers"] == depth).of("loss").mean() for depth in DEPTHS]
+        words.append(f"{max(means) - min(means):.3f} nats at {context:,} tokens")
+    return ", ".join(words)
+
+
+def most_recalled() -> str:
+    """The best recall of any model, beside that of guessing among the values of a row."""
+    recall = Study(_either_rate()).of("recall")
+    if not len(recall):
+        return NOTHING
+    near = int((recall > GUESS / 2).sum())
+    best = f"the best of {len(recall)} models has {100 * np.nanmax(recall):.1f} % of its answers right"
+    return f"{best}, guessing among the values of a row {100 * GUESS:.1f} %; {near} models have more than half of that"
+
+
+def rises() -> str:
+    """In how many models the embedding's tokens are the most alike, and where they become alike again behind it."""
+    cells = [cell for cell in _either_rate() if cell.get("similarity") is not None]
+    late = [cell["layers"] * (1 - cell["onset"]) for cell in cells if cell.get("onset") is not None]
+    if not late:
+        return NOTHING
+    fall = sum(np.nanargmax(np.array(cell["similarity"], dtype=float)) == 0 for cell in cells)
+    where = f"half of the rise behind it is reached {min(late):.1f} to {max(late):.1f} blocks before the end"
+    return f"in {fall} of {len(cells)} models tokens are most alike at the embedding, and {where}"
 
 
 def by_rate() -> str:
@@ -359,6 +412,10 @@ PARTS = {
     "rate_claims": rate_claims,
     "by_rate": by_rate,
     "other_rate": other_rate,
+    "screen_apart": screen_apart,
+    "depth_apart": depth_apart,
+    "most_recalled": most_recalled,
+    "rises": rises,
     "state": lambda: state_of("depth"),
     "training": lambda: training_of("depth-seeds"),
     "sizes": sizes,

@@ -117,7 +117,9 @@ def hybrids() -> str:
     word = "holds" if min(first) > max(mirror) else "open"
     told = f"attention last answers {min(first):.0%} to {max(first):.0%} of key-value prompts, attention first"
     most = f"{max(mirror):.0%}" if max(mirror) > 0 else "none"
-    return f"**{word}**: {told} {most}, over {len(first)} seeds and lengths: [the study](architecture.md)"
+    more = laboratory("remedies", ["Attention in the last layers recalls more than in the first"])
+    study = f"over {len(first)} seeds and lengths: [the study](architecture.md)"
+    return f"**{word}**: {told} {most}, {study}; of four ratios, {more}"
 
 
 def laboratory(name: str, claims: list[str]) -> str:
@@ -126,7 +128,7 @@ def laboratory(name: str, claims: list[str]) -> str:
     >>> laboratory("recall", [])
     'numbers in the [recall laboratory](laboratories/recall.md)'
     """
-    link = f"[{name.removesuffix('s') if name != 'pixels' else 'pixel'} laboratory](laboratories/{name}.md)"
+    link = f"[{name if name == 'remedies' else name.removesuffix('s')} laboratory](laboratories/{name}.md)"
     text = (DOCS / "laboratories" / f"{name}.md").read_text(encoding="utf-8")
     said = []
     for begin in claims:

@@ -13,6 +13,7 @@ import numpy as np
 
 from docs import make_attention
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
+from docs.make_attention import LOW
 from docs.make_depth import (
     DOCS,
     NOTHING,
@@ -29,7 +30,7 @@ from docs.make_depth import (
     training_of,
 )
 from repflow.core.intervals import bracketed
-from tools.depth.claim import at_better_rates, read_study, recalls, shown
+from tools.depth.claim import at_better_rates, read_study, shown
 from tools.depth.plan import BASES, HYBRIDS, PLANS, REMEDIES
 from tools.depth.remedies import (
     CORE,
@@ -47,8 +48,6 @@ from tools.depth.remedies import (
     gains,
 )
 
-LOW = "hybrids-low-screen"
-"""The hybrids of the first seed at the other rate."""
 PAGE = DOCS / "laboratories" / "remedies.md"
 
 
@@ -121,16 +120,24 @@ def least_gain() -> str:
     return f"{100 * max(effect.high - effect.low for effect in changes) / 2:.0f}"
 
 
-def low() -> str:
-    """For which orders the lower rate is better, and how many recall at it."""
-    better, study = at_better_rates(NUMBERS, HYBRID, LOW), read_study(NUMBERS, LOW)
-    if not better or study is None:
+def by_seed(name: str, base: str = "") -> str:
+    """Recall of every seed of the rows of a phase whose names begin alike."""
+    study = read_study(NUMBERS, name)
+    rows: dict[str, list[str]] = {}
+    for cell, value in zip(study.cells, 100 * study.of("recall"), strict=True) if study is not None else ():
+        if cell["row"].startswith(base):
+            rows.setdefault(cell["row"], []).append(f"{value:.1f}" if np.isfinite(value) else "diverged")
+    return "; ".join(f"`{row}` {', '.join(words)}" for row, words in rows.items()) if rows else NOTHING
+
+
+def supervised() -> str:
+    """Where tokens of Mamba-2 become alike with intermediate supervision and without."""
+    study = read_study(NUMBERS, CORE)
+    effect = None if study is None else gains(study, "mamba2", "onset", REMEDIES).get("supervision")
+    if effect is None:
         return NOTHING
-    rate, cells = study.cells[0]["rate"], better[HYBRID]["cells"]
-    rows = [cell["row"] for cell in cells if cell["rate"] == rate]
-    count = sum(recalls(cell) for cell in study.cells)
-    shared = f"{len(rows)} of {len(cells)} orders ({', '.join(f'`{row}`' for row in rows)})"
-    return f"{rate:g} has the lower loss for {shared}, and {count} of {len(study.cells)} models recall at it"
+    plain = study.some(lambda cell: cell["row"] == "mamba2").of("onset").mean()
+    return f"{plain + effect.mean:.2f} of depth, without it at {plain:.2f} (difference {shown(effect, digits=2)})"
 
 
 def low_claims() -> str:
@@ -181,7 +188,7 @@ PARTS = {
     "state": lambda: state_of("remedies"),
     "hybrid_state": lambda: state_of("hybrids"),
     "training": lambda: training_of(CORE),
-    "open": lambda: "\n".join([*(open_list(study) for study in ("remedies", "hybrids", "norms")), *unprobed()]),
+    "open": lambda: "\n".join([open_list("remedies", "hybrids", "norms"), *unprobed()]),
     "sizes": sizes,
     "primary": lambda: claim_table(PRIMARY),
     "secondary": lambda: claim_table(SECONDARY),
@@ -197,12 +204,15 @@ PARTS = {
     "none_attends": make_attention.none_attends,
     "fewer": fewer,
     "fewer_low": lambda: fewer(at_better_rates(NUMBERS, HYBRID, LOW)),
-    "low": low,
+    "low": make_attention.low,
     "least_gain": least_gain,
+    "by_seed": lambda: by_seed(CORE, "mamba2"),
+    "order_by_seed": lambda: by_seed(ORDER),
+    "supervised": supervised,
     "embedding": embedding,
     "values": values,
     "fits": lambda: fit_table("hybrids-screen"),
-    "commands": lambda: command_list(["remedies", "hybrids", "norms"]),
+    "commands": lambda: command_list(["remedies", "hybrids", "norms", "embedding"]),
 }
 
 

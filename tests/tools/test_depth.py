@@ -58,6 +58,7 @@ def test_noise_decides_nothing_and_no_data_is_open():
     said = words(CORE, deep(worse=0.0, tolerated=0.0, noise=0.05))
     assert said.count("open") >= 8
     assert {claim.verdict(None) for claim in depths.CLAIMS} == {("open", "not run")}
+    assert CORE[0].verdict(deep(seeds=3))[1].endswith(" nats, 3 seeds (holds)")
     missing = Study(deep().cells[1:])
     assert words(CORE[:5], missing) == ["open", "open", "holds", "open", "open"]  # the third asks another context
 
@@ -88,9 +89,11 @@ def test_models_that_only_guess_say_nothing_of_recall():
     better = [{**c, "recall": [v - 1e-3 * c["layers"] / 4 for v in c["recall"]]} for c in plain]
     for cells in (plain, better):
         assert words(asked, Study(cells)) == ["open"] * 4
-        assert "guessing among the values" in asked[0].verdict(Study(cells))[1]
+        assert asked[0].verdict(Study(cells))[1].startswith("none of 4 models recalls more than twice what guessing")
+        assert asked[1].verdict(Study(cells))[1].startswith("at 256 tokens none of 4 models recalls")
     half = Study([guessing(cell) if cell["length"] == CONTEXTS[1] else cell for cell in deep().cells])
     assert words(asked[:2], half) == ["holds", "open"]  # nothing can be lost at the long context
+    assert asked[1].verdict(half)[1].startswith("at 1,024 tokens none of 4")
     treated_ones = Study([guessing(cell, 1e-5) for cell in treated({}).cells])
     assert {c.verdict(treated_ones)[0] for c in remedies.PRIMARY if "recall" in c.text} == {"open"}
     mixed = Study([guessing(cell) for cell in hybrids().cells])
@@ -130,6 +133,45 @@ def test_pages_of_depths_that_diverged(monkeypatch):
     assert "| **holds** | 16 less 4 layers, 1,024 tokens" in text
     assert "The core is finished; of the extension not finished: `depth-third-seeds`" in text
     assert "not run" in page_of(make_depth, {"depth-seeds": [lost(cell) for cell in cells]}, monkeypatch)
+
+
+def test_what_the_page_says_of_rates_recall_and_where_tokens_become_alike(monkeypatch):
+    """One depth is 0.2 above the others at each context, one rate 0.1; similarity falls and rises in the last block."""
+    apart, inside = {DEPTHS[0]: 0.2}, {"onset": 1 - 0.5 / 4}
+    phases = {name: [] for name in ("depth-screen", "depth-seeds", "depth-rate-seeds")}
+    for (name, rate), layers, length, seed in product(
+        [("depth-seeds", 0.01), ("depth-rate-seeds", 0.003)], DEPTHS, CONTEXTS, (1, 2)
+    ):
+        cell = model("mamba", layers, length, seed, loss=1 + apart.get(layers, 0) + (rate == 0.003) / 10, recall=0.07)
+        cell |= {"rate": rate, "similarity": [0.4, *[0.1] * (layers - 1), 0.3], **inside}
+        phases[name].append(cell)
+        phases["depth-screen"].append(cell | {"last_loss": 3 + layers * rate})
+    text = page_of(make_depth, phases, monkeypatch)
+    for words in (
+        "0.200 nats at 256 tokens, 0.200 nats at 1,024 tokens",
+        "0.028 for 4, 0.056 for 8, 0.112 for 16, 0.224 for 32",
+        "the best of 32 models has 7.0 % of its answers right, guessing among the values of a row 9.7 %; 32 models",
+        "in 32 of 32 models tokens are most alike at the embedding, and half of the rise behind it is reached 0.5",
+    ):
+        assert words in text
+
+
+def test_every_stored_model_has_its_command_on_a_page():
+    printed = {}
+    for make in (make_depth, make_remedies):
+        lines = re.findall(r"^`(repflow .*?)` with CELL one of (.*)$", make.PAGE.read_text(encoding="utf-8"), re.M)
+        for command, cells in lines:
+            printed.setdefault(command, set()).update(re.findall("`([^`]+)`", cells))
+    for name, phase in make_depth.NUMBERS.items():
+        for cell in phase["cells"]:
+            assert cell["cell"] in printed[phase["commands"][str(cell["length"])]], name
+
+
+def test_only_what_is_missing_is_listed_as_open(monkeypatch):
+    for name in ("norms-screen", "norms-seeds"):
+        monkeypatch.setitem(make_depth.NUMBERS, name, {"finished": True, "cells": [], "models": 0})
+    assert make_depth.open_list("hybrids", "norms") == "- Every phase is finished."
+    assert make_depth.open_list("remedies", "norms").count("\n") == 1
 
 
 def test_pages_of_remedies_and_hybrids_half_done(monkeypatch):
@@ -410,6 +452,8 @@ def test_strengths_follow_rates_and_seeds_follow_strengths(small, monkeypatch, t
     call = program(run, monkeypatch)
     prepared, options = small
     monkeypatch.setattr(plan, "REMEDIES", {"diversity": ("+diversity@0.1",), "poles": ("+poles",)})
+    with pytest.raises(SystemExit, match=r"no text in .*: run prepare"):
+        call("plan", *options, "--out", tmp_path / "runs")
     call(*prepared)
     call("plan", *options, "--out", tmp_path / "runs")  # before anything is chosen
     costs = dict(re.findall(r"(.+): (\d+) models, .+, about \d+ s of one H200", capsys.readouterr().out))

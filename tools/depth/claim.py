@@ -24,7 +24,7 @@ from repflow.studies.laboratory.effect import Effect, contrast
 from tools.depth.plan import PAIRS
 
 NOT_RUN, LACKING = "not run", "diverged or not trained"
-PLATEAU = "none of these models recalls more than twice what guessing among the values of a row would"
+PLATEAU = "none of {} models recalls more than twice what guessing among the values of a row would"
 GUESS = float(np.mean([1 / count for count in PAIRS]))
 """Recall of a model that answers with any of the values in its row."""
 RECALLS = 2.0
@@ -88,10 +88,10 @@ class Study:
         except InputError:
             return None
 
-    def recalls(self, kinds: Collection[tuple[str, int, int]] | None = None) -> bool:
-        """Whether a model of some kinds, or of all, recalls more than by guessing among the values of its row."""
+    def plateau(self, kinds: Collection[tuple[str, int, int]] | None = None) -> str | None:
+        """Says that no model of some kinds, or of all, recalls more than by guessing; None where one does."""
         mine = [cell for cell, kind in zip(self.cells, self.kinds(), strict=True) if kinds is None or kind in kinds]
-        return any(recalls(cell) for cell in mine)
+        return None if any(recalls(cell) for cell in mine) else PLATEAU.format(len(mine))
 
     def ranks(self, x: str, y: str, within: Callable[[tuple[str, int, int]], Any]) -> Ranks | None:
         """Rank correlation over kinds of a number of one seed and another of another seed, each about its group's mean.
@@ -189,6 +189,11 @@ def shown(effect: Effect | None, scale: float = 1.0, digits: int = 3) -> str:
         return LACKING
     form = f"+.{digits}f"
     return f"{scale * effect.mean:{form}}{bracketed(effect.low, effect.high, form, scale=scale)}"
+
+
+def counted(effect: Effect | None) -> str:
+    """How many seeds an effect is over, behind its numbers."""
+    return "" if effect is None else f", {len(effect.by_seed)} seeds"
 
 
 def above(effect: Effect | None) -> bool | None:

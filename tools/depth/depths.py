@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from repflow.studies.laboratory.effect import Effect
-from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
+from tools.depth.claim import LACKING, Answer, Claim, Study, above, below, counted, shown
 from tools.depth.plan import CONTEXTS, DEPTHS, TRANSFORMER
 
 FIRST, LAST, MIDDLE = DEPTHS[0], DEPTHS[-1], DEPTHS[2]
@@ -21,23 +21,25 @@ Judge = Callable[[Effect | None], bool | None]
 
 def _words(effect: Effect | None, name: str) -> str:
     scale, digits, unit = SCALES[name]
-    return LACKING if effect is None else shown(effect, scale, digits) + unit
+    return LACKING if effect is None else f"{shown(effect, scale, digits)}{unit}{counted(effect)}"
 
 
 def _pair(study: Study, *, name: str, row: str, deep: int, shallow: int, context: int, judge: Judge) -> list[Answer]:
     weights = {(row, deep, context): 1.0, (row, shallow, context): -1.0}
     effect = study.less(name, weights)
-    if name == "recall" and effect is not None and not study.recalls(weights):
-        return [(PLATEAU, None)]
+    plateau = study.plateau(weights) if name == "recall" and effect is not None else None
+    if plateau is not None:
+        return [(plateau, None)]
     return [(f"{deep} less {shallow} layers, {context:,} tokens {_words(effect, name)}", judge(effect))]
 
 
 def _crossed(study: Study, *, name: str, row: str, judge: Judge) -> list[Answer]:
     weights = {(row, LAST, LONG): 1.0, (row, FIRST, LONG): -1.0, (row, LAST, SHORT): -1.0, (row, FIRST, SHORT): 1.0}
     effect = study.less(name, weights)
-    both = all(study.recalls([(row, depth, context) for depth in (FIRST, LAST)]) for context in (SHORT, LONG))
-    if name == "recall" and effect is not None and not both:
-        return [(f"at one of the contexts {PLATEAU}", None)]
+    for context in CONTEXTS if name == "recall" and effect is not None else ():
+        plateau = study.plateau([(row, depth, context) for depth in (FIRST, LAST)])
+        if plateau is not None:
+            return [(f"at {context:,} tokens {plateau}", None)]
     return [(f"({LAST} less {FIRST} layers) at {LONG:,} less at {SHORT} tokens {_words(effect, name)}", judge(effect))]
 
 
@@ -45,8 +47,9 @@ def _accounts(study: Study, *, by: str, name: str, sign: int) -> list[Answer]:
     ranks = study.ranks(by, name, lambda kind: kind[2])
     if ranks is None:
         return [(LACKING, None)]
-    if name == "recall" and not study.recalls():
-        return [(PLATEAU, None)]
+    plateau = study.plateau() if name == "recall" else None
+    if plateau is not None:
+        return [(plateau, None)]
     side = None if ranks.chance > 0.05 else ranks.value > 0
     words = f"as far from 0 in {ranks.chance:.0%} of all orders"
     text = f"rank correlation {ranks.value:+.2f} over {ranks.kinds} kinds, {words}"

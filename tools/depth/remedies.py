@@ -14,7 +14,7 @@ import numpy as np
 
 from repflow.studies.architecture.fit import factors, independent
 from repflow.studies.laboratory.effect import Effect, holm, pooled_effects
-from tools.depth.claim import LACKING, PLATEAU, Answer, Claim, Study, above, below, shown
+from tools.depth.claim import LACKING, Answer, Claim, Study, above, below, counted, shown
 from tools.depth.plan import BASES, HYBRIDS, MIXED, MORE, MOST_COST, REMEDIES, SMALL, TRANSFORMER
 
 CORE, EXTENSION, HYBRID, ORDER = "remedies-seeds", "remedies-more-seeds", "hybrids-screen", "hybrids-seeds"
@@ -73,11 +73,12 @@ def _recall(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Seq
     effect, chance = changes.get(remedy), adjusted(changes).get(remedy, 1.0)
     if effect is None:
         return [(LACKING, None)]
-    if not study.some(lambda cell: cell["row"] == base or remedy_of(cell["row"], base, strengths) == remedy).recalls():
-        return [(PLATEAU, None)]
+    mine = study.some(lambda cell: cell["row"] == base or remedy_of(cell["row"], base, strengths) == remedy)
+    if (plateau := mine.plateau()) is not None:
+        return [(plateau, None)]
     sure = chance < LEVEL
     none = effect.high < NOTHING_GAINED or (sure and effect.mean < 0)
-    text = f"{shown(effect, 100, 1)} points, Holm's p {chance:.3f} among {len(changes)}"
+    text = f"{shown(effect, 100, 1)} points{counted(effect)}, Holm's p {chance:.3f} among {len(changes)}"
     return [(text, True if sure and effect.mean > 0 else False if none else None)]
 
 
@@ -86,13 +87,13 @@ def _cost(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Seque
     if effect is None:
         return [(LACKING, None)]
     mean, low, high = np.exp([effect.mean, effect.low, effect.high])
-    text = f"perplexity times {mean:.3f} [{low:.3f}, {high:.3f}]"
+    text = f"perplexity times {mean:.3f} [{low:.3f}, {high:.3f}]{counted(effect)}"
     return [(text, True if high < MOST_COST else False if low > MOST_COST else None)]
 
 
 def _similarity(study: Study, *, remedy: str, base: str, strengths: Mapping[str, Sequence[str]]) -> list[Answer]:
     effect = gains(study, base, "similarity", strengths).get(remedy)
-    return [(shown(effect), below(effect))]
+    return [(f"{shown(effect)}{counted(effect)}", below(effect))]
 
 
 def _claims(strengths: Mapping[str, Sequence[str]], study: str) -> list[Claim]:
@@ -141,8 +142,9 @@ def _fitted(study: Study, *, factor: str, name: str) -> list[Answer]:
     values = mine.of(name)
     if len(mine.cells) < len(HYBRIDS) or not np.isfinite(values).all():
         return [(LACKING, None)]
-    if name == "recall" and not mine.recalls():
-        return [(PLATEAU, None)]
+    plateau = mine.plateau() if name == "recall" else None
+    if plateau is not None:
+        return [(plateau, None)]
     effect = factor_effect(mine, factor, name)
     scale, digits, unit = (100.0, 1, " points") if name == "recall" else (1.0, 3, " nats")
     good = above(effect) if name == "recall" else below(effect)
@@ -159,11 +161,12 @@ def _ordered(study: Study, *, name: str) -> list[Answer]:
     for one, other in ((0, 1), (1, 2)):
         weights = {(rows[one], *shape): 1.0, (rows[other], *shape): -1.0}
         effect = study.less(name, weights)
-        if name == "recall" and effect is not None and not study.recalls(weights):
-            parts.append((f"{rows[one]} less {rows[other]}: {PLATEAU}", None))
+        plateau = study.plateau(weights) if name == "recall" and effect is not None else None
+        if plateau is not None:
+            parts.append((f"{rows[one]} less {rows[other]}: {plateau}", None))
             continue
         scale, digits, unit = (100.0, 1, " points") if name == "recall" else (1.0, 3, " nats")
-        text = f"{rows[one]} less {rows[other]} {shown(effect, scale, digits)}{unit}"
+        text = f"{rows[one]} less {rows[other]} {shown(effect, scale, digits)}{unit}{counted(effect)}"
         parts.append((text, above(effect) if name == "recall" else below(effect)))
     return parts
 
@@ -172,7 +175,7 @@ def _changed(study: Study, *, row: str, base: str, name: str, scale: float) -> l
     """A number of a row less that of its base, shown to be lower or higher."""
     shape = study.kinds()[0][1:]
     effect = study.less(name, {(row, *shape): 1.0, (base, *shape): -1.0})
-    return [(shown(effect, scale, 1 if scale > 1 else 3), below(effect))]
+    return [(f"{shown(effect, scale, 1 if scale > 1 else 3)}{counted(effect)}", below(effect))]
 
 
 NORM_WORDS = {"+frozen": "with frozen norms", "-norm+final": "without norms but the last", "-norm": "without norms"}

@@ -132,7 +132,10 @@ def table(out: Path) -> dict[str, Any]:
 
 def fitted(run: Path) -> dict[str, Any]:
     """What each factor of a finished run does, rounded; fitted again, as stored fits may be of an earlier version."""
-    effects = fits(load_result(run), read_record(run).config["recall_rows"])
+    result = load_result(run)
+    if "token_similarity" in result:
+        result.arrays["onset_depth"] = np.array([onset_depth(own) for own in result["token_similarity"]])
+    effects = fits(result, read_record(run).config["recall_rows"])
     for fit in effects.values():
         for effect in fit.get("effects", {}).values():
             effect |= {side: _plain(effect[side]) for side in ("mean", "low", "high")}
@@ -187,6 +190,8 @@ def costs(options: argparse.Namespace) -> None:
     """Say what every phase that is not finished takes, its trainings one after another."""
     from repflow.studies.laboratory.cost import cost_words, gpu_seconds
 
+    if not options.text.exists():
+        raise SystemExit(f"no text in {options.text}: run prepare, or name the folder it wrote with --text")
     options.dry_run = True
     for word, plan in PLANS.items():
         for phase in plan.phases:

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from repflow.core.results import Band, Result
+from repflow.report.terminal.fitted import FittedTable
 from repflow.report.terminal.grid import grid_table
 from repflow.report.terminal.measure import side_by_side, view
 from repflow.report.terminal.probe import view as probe_view
@@ -116,3 +118,19 @@ def test_models_side_by_side_fold_their_names():
     text = shown(side_by_side(results), 80)
     assert "100 %" in text
     assert "…" not in text
+
+
+def test_names_of_one_long_word_are_folded_not_cut():
+    """Rows of laboratories begin alike for half a line: `transformer+embednorm+contract@1`, `...+neutreno@0.3`."""
+    names = [f"transformer+embednorm+{part}" for part in ("contract@1", "neutreno@0.3")]
+
+    def build(kept, caption):
+        table = Table(*kept, caption=caption)
+        for name in names:
+            table.add_row(name, *["1.234 [1.234, 1.234]"] * (len(kept) - 1))
+        return table
+
+    text = shown(FittedTable(["model", "loss", "recall"], 3, build, folds=("model",)), 72)
+    assert "…" not in text
+    columns = ["".join(line.split("│")[1].strip() for line in text.splitlines() if "│" in line)]
+    assert columns == ["".join(names)]

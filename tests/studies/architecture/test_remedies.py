@@ -205,6 +205,17 @@ def test_onset_is_where_similarity_is_halfway():
     assert onset_depth(np.array([0.1, 0.1, 0.5, np.nan])) == pytest.approx(0.75)
     assert onset_depth(np.array([0.0, 1.0, 0.2, 0.2, 0.2])) == pytest.approx(0.125)
     assert np.isnan(onset_depth(np.array([0.2, 0.21, 0.2])))
+    assert np.isnan(onset_depth(np.array([0.3])))
+
+
+def test_onset_behind_a_fall_is_where_the_rise_behind_it_is_halfway():
+    """Trained Mambas are most alike at the embedding, then apart, then alike again: the onset is that of the end."""
+    late = np.array([0.44, 0.2, 0.08, 0.04, 0.04, 0.04, 0.08, 0.16, 0.28])
+    assert onset_depth(late) == pytest.approx(7 / 8)
+    assert onset_depth(late - 0.04) == pytest.approx(7 / 8)
+    early = np.array([0.3, 0.9, 0.1, 0.1, 0.5])  # the greater of two rises, that of the first block
+    assert onset_depth(early) == pytest.approx(0.5 / 4)
+    assert np.isnan(onset_depth(np.array([0.9, 0.5, 0.3, 0.34])))
 
 
 def made(effects, seeds=3, noise=0.0):

@@ -44,6 +44,7 @@ class FittedTable:
                 table = self.build(self.columns[:count], caption)
                 if folded:
                     fold_headings(table)
+                    fold_names(table, self.folds)
                 least = natural_width(console, options, table, self.folds if folded else ())
                 if least <= options.max_width:
                     yield table
@@ -60,6 +61,13 @@ def fold_headings(table: Table) -> None:
     """Break headings over two lines, so that a column is hardly wider than its numbers."""
     for column in table.columns:
         column.header = halved(str(column.header))
+
+
+def fold_names(table: Table, folds: Sequence[str]) -> None:
+    """Let words of names go over several lines: two that are cut before they differ look the same."""
+    for column in table.columns:
+        if str(column.header).replace("\n", " ") in folds:
+            column.overflow = "fold"
 
 
 def halved(text: str) -> str:

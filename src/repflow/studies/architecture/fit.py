@@ -19,7 +19,7 @@ from repflow.spec.architecture import MODELS, STATE, STATES, Architecture, parse
 from repflow.studies.laboratory.effect import INTERCEPT, effects, log_odds, pooled_effects
 
 LEAST_RISE = 0.05
-"""Rise of similarity from the embedding to where it is greatest, below which there is no onset."""
+"""Rise of similarity from one state to a later one below which there is no onset."""
 OUTCOMES = {
     "loss": "held-out loss (nats)",
     "recall": "recall, most pairs (log-odds)",
@@ -34,21 +34,27 @@ DEPTH, WINDOW = "layers doubled", "window doubled"
 
 
 def onset_depth(similarity: np.ndarray) -> float:
-    """Share of depth at which token similarity is first halfway from the embedding's to its greatest, linear between.
+    """Share of depth at which half of the greatest rise of token similarity is reached, linear between states.
+
+    The rise begins at any state: tied embeddings are often the most alike of all, and what blocks do begins behind a
+    fall from there.
 
     Args:
         similarity: behind the embedding and every block (state,); NaN behind the model's last block.
 
-    >>> onset_depth(np.array([0.0, 0.2, 0.6, 0.8, 0.8]))
-    0.375
+    >>> onset_depth(np.array([0.0, 0.2, 0.6, 0.8, 0.8])), onset_depth(np.array([0.5, 0.1, 0.1, 0.1, 0.3]))
+    (0.375, 0.875)
     >>> onset_depth(np.array([0.3, 0.2, 0.1]))
     nan
     """
     known = similarity[np.isfinite(similarity)]
-    if len(known) < 2 or known.max() - known[0] < LEAST_RISE:
+    rises = known - np.minimum.accumulate(known)
+    if len(known) < 2 or rises.max() < LEAST_RISE:
         return float("nan")
-    half = (known[0] + known.max()) / 2
-    above = int(np.argmax(known >= half))
+    top = int(np.argmax(rises))
+    start = int(np.argmin(known[:top]))
+    half = (known[start] + known[top]) / 2
+    above = start + int(np.argmax(known[start:] >= half))
     before = known[above - 1]
     return float((above - 1 + (half - before) / (known[above] - before)) / (len(known) - 1))
 

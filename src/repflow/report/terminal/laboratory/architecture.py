@@ -75,7 +75,7 @@ def fit_table(result: Result) -> FittedTable | None:
 
 FIT_WORDS = (
     "linear fits at the best rate of each model; 95 % intervals over seeds from three on, else from the scatter about "
-    "the fit; onset: where similarity is halfway to its greatest, of models whose similarity rises"
+    "the fit; onset: where half of the greatest rise of similarity is reached, of models in which it rises"
 )
 
 

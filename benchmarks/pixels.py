@@ -36,7 +36,7 @@ from repflow.training.step import Stepper
 
 BAR = 20.0
 """Million tokens a second, all models together."""
-STRONG = "s4d+mean+dropout"
+STRONG = "s4d+mean+dropout+inside"
 CHECKED = (
     *("mamba", "mamba+both+middle", "mamba+mlp+positions", "mamba/16+mean"),
     *("h3", "rwkv", "transformer", "s4d+mean"),

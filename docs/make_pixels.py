@@ -7,6 +7,7 @@ keeps of the phases that are there, finished or not.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
@@ -36,7 +37,6 @@ from tools.pixels.claims import (
     read_study,
     within,
 )
-from tools.pixels.run import EPOCHS
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
@@ -57,11 +57,11 @@ def whole() -> list[tuple[Study, Variant]]:
 
 def status() -> str:
     """What was run of every phase."""
-    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair, trained longer", "strong": "strong S4D"}
+    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair, trained longer"}
     rows = []
-    for phase in (*EPOCHS, "extension-screen", "extension-seeds"):
+    for phase in ("screen", "seeds", "long", *(strong_forms() or ["strong"]), "extension-screen", "extension-seeds"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
-        words = names[phase.removeprefix("extension-")] + (", extension" if phase.startswith("ext") else "")
+        words = names.get(phase.removeprefix("extension-"), "strong S4D") + (", extension" * phase.startswith("ext"))
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
@@ -202,13 +202,27 @@ def _of_pair(cell: dict[str, Any]) -> bool:
     return wanted and cell["row"] in ("mamba", "transformer") and "asymmetry" in cell
 
 
+def strong_forms() -> list[str]:
+    """Phases of the strong baseline that were run, one for each form of it."""
+    return [name.removeprefix(f"{CIFAR}-") for name in NUMBERS if name.startswith(f"{CIFAR}-strong@")]
+
+
 def strong() -> str:
-    """The strong baseline."""
-    known = NUMBERS.get(f"{CIFAR}-strong")
-    if known is None or not known["cells"]:
-        return NOTHING
-    rows = [[c["cell"], f"{known['facts']['steps']:,}", _accuracy(c)] for c in known["cells"]]
-    return table(["model", "steps", "accuracy (%)"], rows)
+    """The strong baseline, also while it trained."""
+    known = [NUMBERS[f"{CIFAR}-{phase}"] for phase in strong_forms()]
+    rows = [
+        [
+            f"`{cell['row']}`",
+            epochs_of(phase),
+            _accuracy(cell),
+            f"{100 * cell['train_accuracy']:.1f}",
+            ", ".join(f"{100 * value:.0f}" for value in cell["on_the_way"][1:]),
+        ]
+        for phase in known
+        for cell in phase["cells"]
+    ]
+    heads = ["model", "epochs", "accuracy (%)", "of its last training images", "on 1,000 test images, every tenth"]
+    return table(heads, rows) if rows else NOTHING
 
 
 def _accuracy(cell: dict[str, Any]) -> str:
@@ -230,12 +244,35 @@ def speed() -> str:
     rows = []
     for row in known["cells"]:
         rate = row.get("million_tokens_per_second")
-        numbers = [row["failed"], "", ""] if rate is None else [f"{rate:.1f}", f"{BAR:.0f}", row["form"]]
+        numbers = [row.get("failed", ""), "", "", ""]
+        if rate is not None:
+            numbers = [f"{rate:.1f}", f"{BAR:.0f}", row["form"], _longest(row)]
         rows.append([row["row"], str(row["models"]), *numbers])
-    return table(["row", "models", "million tokens/s", "bar", "form"], rows)
+    return table(["row", "models", "million tokens/s", "bar", "form", "longest kernels, share of a step"], rows)
 
 
-BOTH: Kind = ("mamba+both", "row", "right")
+LIBRARIES = {**dict.fromkeys(("nvjet", "cutlass", "sm80"), "matrix products"), "cudnn": "attention"}
+"""How kernels of libraries begin, and what they do."""
+
+
+def _longest(row: dict[str, Any], count: int = 3) -> str:
+    """Names of the kernels that a step spends most of its time in, with their shares; those of one name are added."""
+    shares: dict[str, float] = {}
+    for name, microseconds, _ in row.get("kernels", []):
+        short = re.sub(r"\(anonymous namespace\)::", "", name.removeprefix("void ")).partition("<")[0]
+        known = [words for head, words in LIBRARIES.items() if short.startswith(head)]
+        short = known[0] if known else f"`{short.rpartition('::')[2]}`"
+        shares[short] = shares.get(short, 0.0) + microseconds / (1e3 * row["ms_per_step"])
+    longest = sorted(shares, key=lambda name: -shares[name])[:count]
+    return ", ".join(f"{name} {100 * shares[name]:.0f} %" for name in longest)
+
+
+TWO_WAYS: dict[Kind, str] = {
+    ("mamba+both", "row", "right"): "at the end",
+    ("mamba+both+first", "row", "right"): "in front",
+    ("mamba+both+middle", "row", "right"): "in the middle",
+}
+"""Models that mix both ways, by where their class token stands."""
 H3: Kind = ("h3", "row", "right")
 
 
@@ -312,18 +349,29 @@ def _orders(study: Study) -> str:
 
 
 def _closed(study: Study) -> str:
-    """Whether the asymmetry of two directions lies within the margin, beyond it, or neither."""
-    sides: dict[str, list[str]] = {"it is": [], "it is not": [], "open": []}
+    """Of the class token at each place: does the asymmetry of two directions lie within the margin, is it less?"""
+    said = [f"closed means an asymmetry within ± {100 * CLOSED:.0f} points"]
+    for kind, place in TWO_WAYS.items():
+        head = f"with two directions and the class token {place}"
+        if study.variant(kind) is None:
+            said.append(f"{head}: not run, or not learned")
+            continue
+        less = _by_replacement(
+            study, lambda word, n, kind=kind: study.more(LEVEL, one=MAMBA, other=kind, tokens=n, replacement=word)
+        )
+        said.append(f"{head}: {_margin(study, kind)}; that it is less than Mamba's is {less}")
+    return ". ".join(f"{words[:1].upper()}{words[1:]}" for words in said)
+
+
+def _margin(study: Study, kind: Kind) -> str:
+    """Where an asymmetry is shown to be as good as nothing, where to be more, where neither."""
+    sides: dict[str, list[str]] = {"closed": [], "not closed": [], "open": []}
     for name in USUAL:
         for tokens in SIZES:
-            band = study.asymmetry(LEVEL, kind=BOTH, tokens=tokens, replacement=name)
-            side = {True: "it is", False: "it is not", None: "open"}[within(band, CLOSED)]
+            band = study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=name)
+            side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
             sides[side].append(f"{PLAIN[name]} at {tokens} ({points(band)})")
-    shown = "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
-    front = (
-        "" if study.variant(("mamba+both+first", "row", "right")) else ". With it in front or in the middle: not run"
-    )
-    return f"with two directions and the class token at the end, to within ± {100 * CLOSED:.0f} points: {shown}{front}"
+    return "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
 
 
 def _attacked(study: Study) -> str:

@@ -108,6 +108,7 @@ def test_width_is_no_option_and_must_be_positive():
         ("s4d", {"discretisation": "euler"}, "discretisation among zoh, bilinear"),
         ("s4d", {"init": "line"}, "did you mean lin"),
         ("s4d", {"dt_min": 1.0}, "dt_min <= dt_max"),
+        ("s4d", {"dropout": 1.0}, "dropout from 0 to below 1"),
         ("h3", {"head_dim": 3}, "head_dim that divides the width of 8"),
         ("rg_lru", {"heads": 3}, "heads that divides the recurrent width of 8"),
         ("rg_lru", {"a_max": 1.0}, "a_max < 1"),

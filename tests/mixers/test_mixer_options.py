@@ -22,7 +22,7 @@ CASES = [
     ("gla", {"norm": False, "gate": False, "temperature": 0.2, "rank": 2}),
     ("gla", {"heads": 2, "state": 3, "expand": 0.5}),
     ("s4d", {"state": 6, "discretisation": "bilinear", "init": "legs", "gate": False, "skip": False}),
-    ("s4d", {"state": 4, "init": "inv"}),
+    ("s4d", {"state": 4, "init": "inv", "dropout": 0.5}),
     ("s4d", {"state": 2, "dt_min": 1.0, "dt_max": 2.0}),
     ("h3", {"state": 4, "head_dim": 2, "conv": 0, "discretisation": "zoh"}),
     ("h3", {"state": 4, "head_dim": 4, "conv": 3, "init": "inv"}),
@@ -102,3 +102,16 @@ def test_float32_is_as_good_as_float32(name):
         rough = mixer.float()(x)
     assert rough.dtype == torch.float32
     assert float((rough - exact).abs().max()) < 2e-5 * float(exact.abs().max())
+
+
+def test_s4d_drops_whole_channels_behind_its_gelu_while_training():
+    mixer = build("s4d", 16, state=4, dropout=0.5).double()
+    seen = []
+    mixer.output_linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = torch.randn(6, 9, 16, dtype=torch.float64)
+    mixer.train()(x)
+    mixer.eval()(x)
+    gone = seen[0] == 0
+    assert torch.equal(gone, gone[:, :1].expand_as(gone))
+    assert 0.2 < gone[:, 0].double().mean() < 0.8
+    assert torch.allclose(seen[0][~gone], 2 * seen[1][~gone])

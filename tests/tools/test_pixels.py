@@ -167,6 +167,23 @@ def test_phases_follow_one_another_and_are_carried_half_done(small, tmp_path, ca
     assert {claim.verdict(study)[0] for claim in (*PAPER_CLAIMS, *OWN_CLAIMS)} == {"open"}
 
 
+def test_forms_of_the_strong_model_are_phases_of_their_own(small, tmp_path, capsys):
+    target = tmp_path / "numbers.json"
+    for form, steps in (("s4d/4+mean+dropout", 3), ("s4d/4+mean+dropout+inside", 4)):
+        asked = [*SMALL, "--cell", f"{form}:1:8:row:right:0.01:0", "--steps", steps, "--out", tmp_path / "runs"]
+        small("strong", *map(str, asked))
+    small("table", "--out", tmp_path / "runs", "--to", target)
+    stored = json.loads(target.read_text())
+    assert [stored[name]["facts"]["steps"] for name in sorted(stored)] == [3, 4]
+    assert {cell["row"] for phase in stored.values() for cell in phase["cells"]} == {
+        "s4d+mean+dropout",
+        "s4d+mean+dropout+inside",
+    }
+    cell = stored["drawn-strong@s4d_4+mean+dropout"]["cells"][0]
+    assert 0 <= cell["train_accuracy"] <= 1
+    assert len(cell["on_the_way"]) == 4  # before the first step and behind each of three
+
+
 def test_every_row_of_the_study_is_a_model():
     from repflow.studies.pixels.config import check
 
@@ -199,7 +216,7 @@ def test_a_plan_from_measured_rates(small, tmp_path, capsys):
     assert f"{trained / 2e6:.0f} s training, {read / 4e6:.0f} s reading" in said
     fitting = 10 * (1000 - read / 4e6) / (trained / 2e6)
     assert f"seeds: {fitting:.1f} epochs fit into 1000 s" in said
-    assert "1 × s4d+mean+dropout: 3.07 billion tokens trained, 0.02 read; not measured" in said
+    assert "1 × s4d+mean+dropout+inside: 3.07 billion tokens trained, 0.02 read; not measured" in said
 
 
 def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch):

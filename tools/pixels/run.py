@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,15 @@ KINDS: dict[str, tuple[Kind, ...]] = {
 """Row, order of pixels and initialisation of the models of the core and of the extension."""
 PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "right"))
 """Trained three times as long, to see whether the order stays."""
-STRONG = "s4d+mean+dropout:4:128:row:right:0.01:0"
+STRONG = "s4d+mean+dropout+inside:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
 EPOCHS = {"screen": 2, "seeds": 10, "long": 30, "strong": 60}
 """Of each phase."""
 CHECKPOINT = 250
 """Steps between checkpoints: what a killed process may lose, some seconds of a GPU."""
 NUMBERS = ("test_accuracy", "clean_accuracy", "half_reach", "parameters", "loss_drop", "diverged_at")
+WAY = "watched/test_accuracy"
+"""Steps and accuracies while a model trained."""
 TABLES = ("accuracy", "asymmetry", "asymmetry_error", "success", "random_pair", "base_rate")
 JOINED = ("steps", "batch", "decay", "optimiser", "train_images", "images_replaced", "regions", "replacements")
 """What runs of one phase share."""
@@ -173,7 +176,8 @@ def epoch_steps(config: PixelsConfig, epochs: float) -> int:
 def run_name(phase: str, options: argparse.Namespace) -> str:
     """Of a phase's run; behind @ the rows that it is of, where it is not of all."""
     name = "-".join([options.set, *(["extension"] if options.extension else []), phase])
-    return name if options.only is None or phase == "strong" else f"{name}@{options.only.replace(',', '_')}"
+    only = PixelCell.parse(options.cell or STRONG).row if phase == "strong" else options.only
+    return name if only is None else f"{name}@{re.sub('[,/]', '_', only)}"
 
 
 def tested(out: Path, name: str) -> list[dict[str, Any]]:
@@ -186,6 +190,8 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     cell = PixelCell.parse(word).values() | {"cell": word}
     cell["row"] = plain_row(str(cell["row"]))
     cell |= {name: _plain(arrays[name], 5) for name in NUMBERS if name in arrays}
+    cell |= {"train_accuracy": _plain(arrays["train_accuracy"][-1], 5)} if "train_accuracy" in arrays else {}
+    cell |= {"on_the_way": _plain(arrays[WAY][:, 1], 4)} if WAY in arrays else {}
     if "asymmetry" not in arrays or "influence" not in arrays:
         return cell
     cell |= {name: _plain(arrays[name], 4) for name in TABLES if name in arrays}
@@ -214,7 +220,8 @@ def table(out: Path) -> dict[str, Any]:
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
         cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
-        name = file.stem.partition("@")[0]
+        # forms of the strong model are phases of their own
+        name = file.stem if "-strong@" in file.stem else file.stem.partition("@")[0]
         if name not in numbers:
             numbers[name] = {"finished": False, "models": models, "facts": facts, "commands": [], "cells": []}
         differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]

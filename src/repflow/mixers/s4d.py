@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from repflow.mixers.base import Mixer
 from repflow.mixers.diagonal_ssm import DiagonalSSM
+from repflow.mixers.parts.dropout import ChannelDropout
 from repflow.mixers.transition import Transition
 
 
@@ -27,6 +28,7 @@ class S4D(Mixer):
         dt_min, dt_max: Step sizes at initialisation are log-uniform between them.
         skip: Whether D x is added.
         gate: Whether the output projection is gated (GLU); a plain one otherwise.
+        dropout: Share of channels that are dropped from a row behind the GELU, while training.
 
     >>> S4D(8, state=4).state_size  # 8 channels × 2 complex states
     32
@@ -46,6 +48,7 @@ class S4D(Mixer):
         dt_max: float = 1e-1,
         skip: bool = True,
         gate: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(width)
         self.kernel = DiagonalSSM(
@@ -53,6 +56,7 @@ class S4D(Mixer):
         )
         self.D = nn.Parameter(torch.randn(width)) if skip else None
         self.gate = gate
+        self.dropout = ChannelDropout(dropout)
         self.output_linear = nn.Linear(width, (1 + gate) * width)
 
     @property
@@ -72,8 +76,8 @@ class S4D(Mixer):
         return self.kernel.transition(x)
 
     def readout(self, y: Tensor, x: Tensor) -> Tensor:
-        """Skip, GELU, project."""
+        """Skip, GELU, dropout, project."""
         y = y.to(x.dtype)
         y = y if self.D is None else y + self.D * x
-        out = self.output_linear(functional.gelu(y))
+        out = self.output_linear(self.dropout(functional.gelu(y)))
         return functional.glu(out, dim=-1) if self.gate else out

@@ -92,6 +92,7 @@ def test_the_asymmetry_is_that_of_the_accuracies(whole):
         ("mamba+positions+mlp", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024}),
         ("transformer", {"mlp": "gelu", "mlp_size": 32, "max_position_embeddings": 1024, "dropout": 0.1}),
         ("s4d+mean+dropout", {"dropout": 0.1, "embedding_dropout": 0.0, "channel_dropout": True}),
+        ("s4d/8+dropout+inside", {"mixers": {"name": "s4d", "state": 8, "dropout": 0.1}, "channel_dropout": True}),
         ("rwkv", {"mixers": {"name": "rwkv4", "inner": 64}}),
         ("mamba+mean+leaky+random", {"reorder": {"form": "whole", "blocks": "first", "order": "random"}}),
     ],

@@ -13,6 +13,7 @@ from repflow.mixers import build
 from repflow.mixers.base import Mixer
 from repflow.mixers.build import mixer_options
 from repflow.mixers.parts.channel_mixing import ChannelMixing
+from repflow.mixers.parts.dropout import ChannelDropout
 from repflow.mixers.reorder import Reordered
 from repflow.mixers.scan.carry import Carry
 from repflow.mixers.triton.layer_norm import LayerNorm
@@ -83,25 +84,6 @@ class StackBlock(nn.Module):
             else:
                 hidden_states = hidden_states + self.dropout(self.mlp(normed))
         return hidden_states
-
-
-class ChannelDropout(nn.Module):
-    """Drops channels of a row, at all of its tokens, while training.
-
-    >>> dropped = ChannelDropout(0.5)(torch.ones(2, 3, 4))
-    >>> bool((dropped == dropped[:, :1]).all()), sorted(set(dropped.flatten().tolist()) | {0.0, 2.0})
-    (True, [0.0, 2.0])
-    """
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, token, width) → same."""
-        if not self.training:
-            return x
-        return x * functional.dropout(x.new_ones(len(x), 1, x.shape[2]), self.share)
 
 
 def _dropout(config: StackConfig, layer: int) -> nn.Module:

@@ -9,6 +9,7 @@ A row names a model and its frame:
     mamba+positions+mlp     with what the transformer has by itself
     transformer-positions   without it
     s4d+mean+dropout        whole channels dropped behind every layer (.1) in place of dropout behind the embedding
+    s4d+mean+dropout+inside the same inside S4D too, behind its GELU
     mamba+mean+leaky        tokens sorted by importance in front of the first mixer, as in paper 3; +leaky+random and
                             +leaky+identity are its controls, +hard, +descending, +gates, +restore, +all its forms
 
@@ -38,7 +39,7 @@ from repflow.tasks.pixels.layout import ORDERS, PixelLayout
 MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
 ORDERING = ("leaky", *CONTROLS, *OPTIONS, "all")
 """Parts that change the order of tokens."""
-PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", *ORDERING)
+PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", "inside", *ORDERING)
 PLACES = {"first": "start", "middle": "middle"}
 INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
@@ -72,6 +73,7 @@ class Row:
             "s4d": {"name": "s4d", "state": self.state},
             "transformer": {"name": "softmax_attention", "heads": HEADS, "rotary": 0.0, "bias": True},
         }[self.model]
+        mixer |= {"dropout": DROPOUT} if "inside" in self.parts else {}
         place = None if "mean" in self.parts else next((PLACES[part] for part in PLACES if part in self.parts), "end")
         frame: dict[str, Any] = {
             "mixers": mixer,
@@ -122,6 +124,8 @@ def parse_row(word: str) -> Row:
     if "first" in parts and "both" not in parts:
         remedy = f"write {word}+both: from left to right the first token sees nothing but itself"
         raise InputError(teach("a class token in front of a model that mixes both ways", repr(word), remedy))
+    if "inside" in parts and not (model == "s4d" and "dropout" in parts):
+        raise InputError(teach("+inside behind s4d and +dropout", repr(word), "write s4d+dropout+inside"))
     _check_order(word, parts)
     return Row(word, model, int(match["state"] or STATE), frozenset(parts))
 

@@ -211,8 +211,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
 
     def _set_dropout(self, dropout: Any, entering: float, channels: bool) -> None:
         """Keep what is dropped while training, where anything is."""
-        given = dropout if isinstance(dropout, int | float) else list(dropout)
-        dropped = _per_layer("dropout", given, self.num_hidden_layers)
+        shares = dropout if isinstance(dropout, int | float) else list(dropout)
+        dropped = _per_layer("dropout", shares, self.num_hidden_layers)
         for name, share in (*(("dropout", share) for share in dropped), ("embedding_dropout", entering)):
             of_kind(name, share, "float")
             if not 0 <= share < 1:

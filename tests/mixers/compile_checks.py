@@ -213,6 +213,15 @@ def check_lines():
         line_scan(decay, entry).sum().backward()
 
 
+def check_weighted_means():
+    from repflow.mixers.triton.wkv import weighted_mean
+
+    for kind, channels in ((torch.float32, 64), (torch.bfloat16, 5)):
+        k, v = (empty(2, 70, channels, dtype=kind).requires_grad_() for kind in (torch.float32, kind))
+        rate, bonus = (empty(channels, dtype=torch.float32).requires_grad_() for _ in range(2))
+        weighted_mean(k, v, rate, bonus).sum().backward()
+
+
 def check_layer_norms():
     from repflow.mixers.triton.layer_norm import LayerNorm
 

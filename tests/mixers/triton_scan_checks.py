@@ -15,13 +15,15 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from repflow.core.errors import InputError
+from repflow.mixers import build
 from repflow.mixers import ssd as ssd_mixer
 from repflow.mixers.rwkv4 import RWKV4
 from repflow.mixers.scan import chunked
 from repflow.mixers.scan import forms as scan
+from repflow.mixers.scan.preference import prefer
 from repflow.mixers.scan.reference import recurrence
 from repflow.mixers.transition import Transition
-from repflow.mixers.triton import block, layer_norm, lines
+from repflow.mixers.triton import block, layer_norm, lines, wkv
 from repflow.mixers.triton import delta as triton_delta
 from repflow.mixers.triton import launch as triton_launch
 from repflow.mixers.triton import s6 as triton_s6
@@ -873,9 +875,63 @@ def check_lines_of_a_bad_token():
     assert got[:, 35:, 1].isnan().all()
 
 
+def check_weighted_mean():
+    """RWKV-4's mean: tiles that are not full, one token, keys far apart, no fading; outputs and all gradients."""
+    for shape, spread in (((2, 9, 5), 1.0), ((1, 40, 33), 1.0), ((1, 20, 4), 60.0)):
+        channels = shape[2]
+        inputs = {"k": spread * torch.randn(shape), "v": torch.randn(shape)}
+        inputs |= {"rate": torch.rand(channels) * 2, "bonus": torch.randn(channels)}
+        inputs["rate"][0] = 0.0
+        hold(inputs, lambda **parts: (wkv.weighted_mean(**parts),), _weighted_mean, 2e-6 if spread == 1 else 1e-5)
+
+    k, v = torch.randn(2, 1, 3, requires_grad=True), torch.randn(2, 1, 3, requires_grad=True)
+    alone = wkv.weighted_mean(k, v, torch.ones(3), torch.zeros(3))  # a single token is its own mean
+    assert torch.allclose(alone, v, rtol=1e-6)
+    by_key, by_value = torch.autograd.grad(alone.sum(), (k, v))
+    assert torch.allclose(by_value, torch.ones(()))
+    assert by_key.abs().max() < 1e-6
+
+
+def _weighted_mean(k, v, rate, bonus):
+    num, den = torch.zeros_like(k[:, 0]), torch.zeros_like(k[:, 0])
+    means = []
+    for key, value in zip(k.unbind(1), v.unbind(1), strict=True):
+        now = torch.exp(bonus + key)
+        means.append((num + now * value) / (den + now))
+        num, den = torch.exp(-rate) * num + torch.exp(key) * value, torch.exp(-rate) * den + torch.exp(key)
+    return (torch.stack(means, 1),)
+
+
+def check_weighted_mean_of_a_bad_token():
+    """Tokens before one that is not finite stay as they are."""
+    k, v = torch.randn(1, 12, 3), torch.randn(1, 12, 3)
+    clean = wkv.weighted_mean(k, v, torch.ones(3), torch.zeros(3))
+    v[:, 7, 1] = torch.nan
+    got = wkv.weighted_mean(k, v, torch.ones(3), torch.zeros(3))
+    assert torch.equal(got[:, :7], clean[:, :7])
+    assert torch.equal(got[..., [0, 2]], clean[..., [0, 2]])
+    assert got[:, 7:, 1].isnan().all()
+
+
+def check_rwkv_takes_its_kernel():
+    """Where it can, unless another form is asked for."""
+    mixer, x, seen = RWKV4(6), torch.randn(1, 5, 6), []
+    for path in ("auto", "chunked", "reference"):
+        with prefer(path, lambda form, _: seen.append(form)):
+            mixer(x)
+    assert seen == ["triton", "chunked", "reference"]
+    with prefer("auto", lambda form, _: seen.append(form)):
+        mixer.double()(x.double())
+    assert seen[-1] == "chunked"
+
+
 def check_lines_of_models_side_by_side():
-    """RWKV-4 by torch.vmap: a kernel for all models, gradients of each."""
-    networks = [RWKV4(6, inner=8, layer=number, layers=2) for number in range(2)]
+    """A gated RNN and RWKV-4 by torch.vmap: a kernel for all models, gradients of each."""
+    for family in (lambda number: RWKV4(6, inner=8, layer=number, layers=2), lambda number: build("min_gru", 6)):
+        _side_by_side([family(number) for number in range(2)])
+
+
+def _side_by_side(networks):
     x = torch.randn(2, 3, 37, 6)
     stacked = {
         name: torch.stack([network.get_parameter(name) for network in networks]).detach().requires_grad_()

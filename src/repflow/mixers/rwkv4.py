@@ -18,7 +18,9 @@ from repflow.mixers.base import Mixer
 from repflow.mixers.option import at_least
 from repflow.mixers.parts.shift import blend, depth_share, initial_shares, shift
 from repflow.mixers.scan.carry import Carry
+from repflow.mixers.scan.preference import current
 from repflow.mixers.transition import Transition
+from repflow.mixers.triton.wkv import weighted_mean, wkv_obstacle
 
 
 class RWKV4(Mixer):
@@ -65,6 +67,16 @@ class RWKV4(Mixer):
         """Numerators and denominators; their common scale m is not counted, it carries no information of its own."""
         return 2 * self.inner
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens: by a kernel on a GPU, in chunks elsewhere."""
+        if current().path not in ("auto", "triton") or wkv_obstacle(x, self.time_first) is not None:
+            return super().forward(x)
+        self.check_input(x)
+        self.reference_wanted("triton", "one mean per channel")
+        before = shift(x)
+        mean = weighted_mean(*self._key_value(x, before), self._rate(), self.time_first)
+        return self._received(mean, x, before)
+
     def transition(self, x: Tensor) -> Transition:
         """Both groups over their common scale: A = e^{m_{t−1} − w − m_t}, b = e^{k_{t−1} − m_t} (v_{t−1}, 1)."""
         k, v = self._key_value(x, shift(x))
@@ -88,6 +100,10 @@ class RWKV4(Mixer):
         old, new = torch.exp(past - top), torch.exp(now - top)
         numerator, denominator = y.chunk(2, dim=-1)
         mean = (old * numerator + new * v) / (old * denominator + new)
+        return self._received(mean, x, before)
+
+    def _received(self, mean: Tensor, x: Tensor, before: Tensor) -> Tensor:
+        """Gate by the receptance, project."""
         r = torch.sigmoid(self.receptance(blend(x, before, self.time_mix_receptance)))
         return self.output((r * mean).to(r.dtype))
 
@@ -116,8 +132,7 @@ class RWKV4(Mixer):
             num, den, scale = old * num + new * value, old * den + new, top
         carry.state = {"num": num, "den": den, "scale": scale}
         carry.seen += x.shape[1]
-        r = torch.sigmoid(self.receptance(blend(x, before[:, front:], self.time_mix_receptance)))
-        return self.output((r * torch.stack(means, 1)).to(r.dtype))
+        return self._received(torch.stack(means, 1), x, before[:, front:])
 
     def _key_value(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         k = self.key(blend(x, before, self.time_mix_key))

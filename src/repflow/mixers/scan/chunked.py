@@ -66,7 +66,9 @@ def fast_recurrence(transition: AnyTransition, *, chunk: int = CHUNK) -> Tensor:
 
 
 def lines_obstacle(transition: Transition) -> str | None:
-    """Why the kernel for diagonal recurrences cannot take this one; None if it can."""
+    """Why the kernel for diagonal recurrences does not take this one; None if it does."""
+    if current().path not in ("auto", "triton"):
+        return "another form is asked for"
     return obstacle(*transition) if whole_tensors() else "a torch.func transform or forward-mode differentiation"
 
 

@@ -17,7 +17,7 @@ import argparse
 import json
 import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

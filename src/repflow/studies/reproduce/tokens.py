@@ -414,7 +414,7 @@ def _way_table(result: Result) -> Iterator[tuple[str, str, str]]:
         read = [values_of(result, "perplexity_on_the_way", place) for place in range(len(steps))]
         values = [one.perplexity(row).split(" ")[0] for one in read]
         pairs = ", ".join(f"{step:,}: {value}" for step, value in zip(steps, values, strict=True))
-        yield f"{row}: perplexity by step", "a curve (Figure 1)", pairs
+        yield f"{row}: perplexity by step", "a curve (Figure 1)" if row in PUBLISHED.values() else NOT_PRINTED, pairs
 
 
 def _accuracies(result: Result) -> Iterator[tuple[str, str, str]]:

@@ -462,7 +462,7 @@ RECIPES = {
     "dynamics-fig1": Trained(name="dynamics-fig1", note=SIGNS, grid="scenarios", said=_throughout, beside=_way_table),
     "dynamics-table6": Trained(
         name="dynamics-table6",
-        note=SORTED,
+        note=f"the paper's Transformer is GPT-2 converted to Mamba and fine-tuned, ours is attention; {SORTED}",
         grid="orders",
         said=partial(_orders, TABLE6, "Table 6"),
         beside=partial(_order_table, table=TABLE6, source="Table 6"),

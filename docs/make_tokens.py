@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from docs import made_recipes
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import bracketed, student_interval
 from repflow.core.verdict import DOES_NOT, HOLDS, OPEN
@@ -26,7 +27,7 @@ from repflow.studies.reproduce.tokens import LANGUAGE
 from repflow.studies.reproduce.tokens import RECIPES as TRAINED
 from tools.tokens.claims import CLAIMS, NOT_RUN, Claim, Study, course, read_study
 from tools.tokens.run import PARTS as STUDIED
-from tools.tokens.run import score, screened_row
+from tools.tokens.run import STEPS, score, screened_row
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "tokens.md"
@@ -67,6 +68,18 @@ def status() -> str:
             done = f"{len(known['cells'])} of {known['models']} models"
             rows.append([WORDS[part], words, done, f"{facts['steps']:,}", str(facts["device"])])
     return table(["part", "phase", "trained and tested", "steps", "on"], rows)
+
+
+def missing() -> str:
+    """Parts of the study that no seed was trained of, and what was trained of their rows."""
+    study = read_study(NUMBERS)
+    trained = set() if study is None else {cell["row"] for cell in study.cells}
+    lacking = {
+        WORDS[part]: tuple(row for row in own.rows if row not in trained)
+        for part, own in STUDIED.items()
+        if phase(f"{part}-seeds") is None
+    }
+    return made_recipes.missing(lacking, STEPS, NUMBERS)
 
 
 def sizes() -> str:
@@ -116,8 +129,7 @@ def answers() -> str:
             for kind in ("positive", "mixed", "negative")
         ]
         regimes = [
-            f"{row} {fit_rates(values).followed or 'none of them'} (without its last block "
-            f"{fit_rates(values[:-1]).followed or 'none'})"
+            f"{row} {fit_rates(values).followed or 'none of them'} (without its last block {shortened(study, row)})"
             for row in STUDIED["norms"].rows
             if "-norm" in row and (values := course(study, row)) is not None
         ]
@@ -129,6 +141,14 @@ def answers() -> str:
         "Which of the three rates do trained models without norms follow, block by block, mean over seeds?": regimes,
     }
     return "\n".join(f"- **{question}** {'; '.join(words) or NOT_RUN}." for question, words in asked.items())
+
+
+def shortened(study: Study, row: str) -> str:
+    """The rate that a row's norms follow without the last block, or those of its seeds where they differ."""
+    every = [cell["token_norm"] for cell in study.cells if cell["row"] == row and cell.get("token_norm")]
+    known = [np.array(norms[:-1], dtype=np.float64) for norms in every if None not in norms]
+    words = [fit_rates(norms).followed or "none" for norms in known]
+    return words[0] if len(set(words)) == 1 else f"its seeds differ: {', '.join(words)}"
 
 
 def same_function() -> str:
@@ -173,7 +193,8 @@ def leaked(whole: RowValues, prefix: RowValues, sorts: str, keeps: str) -> str:
         return f"{words}: what is left of the gain is open"
     if left.below:
         return f"{words}: {left.mean / gain.mean:.0%} of the gain is left"
-    return f"{words}: worse than a model that never sorted; the leak and the unfamiliar input are not separated"
+    ending = "worse than a model that never sorted; the leak and the unfamiliar input are not separated"
+    return f"{words}: nothing of the gain is left, it is {ending}"
 
 
 def claims(core: bool) -> str:
@@ -477,13 +498,24 @@ def recipe_rounding() -> str:
     return "; ".join(words.values()) or NOT_RUN
 
 
-def recipe_lines() -> str:
+def merged_lines() -> dict[tuple[str, str], list[tuple[str, dict[str, Any]]]]:
     """Statements of the recipes at lab; those of two recipes on one run that read the same numbers stand once."""
-    words = {True: HOLDS, False: DOES_NOT, None: OPEN}
     merged: dict[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {}
     for name, known in NUMBERS.get("recipes", {}).items():
         for line in known["lines"] if name.endswith(" lab") else ():
             merged.setdefault((line["what"], line["ours"]), []).append((name.removesuffix(" lab"), line))
+    return merged
+
+
+def recipe_count() -> str:
+    """Number of these statements, and how many luck would decide if no two rows differed."""
+    count = len(merged_lines())
+    return f"{count} of them, of which luck would decide about {0.05 * count:.0f} if no two rows differed"
+
+
+def recipe_lines() -> str:
+    """Statements of the recipes at lab with their verdicts."""
+    words = {True: HOLDS, False: DOES_NOT, None: OPEN}
     rows = [
         [
             ", ".join(f"`{name}`" for name, _ in own),
@@ -492,7 +524,7 @@ def recipe_lines() -> str:
             f"**{words[own[0][1]['holds']]}**",
             ours,
         ]
-        for (what, ours), own in merged.items()
+        for (what, ours), own in merged_lines().items()
     ]
     return table(["recipe", "statement", "printed", "verdict at lab", "numbers"], rows) if rows else NOTHING
 
@@ -552,6 +584,9 @@ PARTS = {
     "recipe_falling": recipe_falling,
     "recipe_rounding": recipe_rounding,
     "recipe_lines": recipe_lines,
+    "recipe_count": recipe_count,
+    "recipe_commands": lambda: made_recipes.commands(NUMBERS),
+    "missing": missing,
 }
 
 

@@ -42,6 +42,12 @@ def test_articles_of_wikitext():
     assert "".join(parts) == text[2:]
 
 
+def test_a_folder_of_wikitext_is_read_by_its_own_names(tmp_path):
+    for name in ("wiki.train.tokens", "wiki.test.tokens", "wiki.valid.raw"):
+        (tmp_path / name).write_text(f" \n = Of {name} = \n \n words \n \n = Second = \n \n words of {name} \n")
+    assert len(read_documents(tmp_path)) == 6
+
+
 def test_a_split_is_by_words_and_copies_stay_together():
     documents = read_documents("english")
     train, held = split_off(documents, 0.3, seed=4)
@@ -113,7 +119,7 @@ def test_wrong_files_are_refused(tmp_path, case):
 
 def test_folders_without_text_and_texts_without_labels(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"\.jsonl, also with \.gz"):
+    with pytest.raises(InputError, match=r"\.raw, also with \.gz"):
         read_documents(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"text": "x", "label": "p"}\n{"text": "y"}')
     with pytest.raises(InputError, match=r"none at .*line 2"):

@@ -1,17 +1,21 @@
 """The token laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
 
+import itertools
 import json
 import re
 
 import numpy as np
 import pytest
 
-from docs import make_tokens
+from docs import made_recipes, make_tokens
+from repflow.dynamics.rates import REGIMES
 from repflow.studies.architecture.config import ArchitectureConfig, check
+from repflow.studies.classify.config import ClassifyConfig
+from repflow.studies.pixels.config import PixelsConfig
 from repflow.training.text import text_data
 from tests.tools.phases import carried, program
 from tools.tokens import run
-from tools.tokens.claims import CLAIMS, read_study
+from tools.tokens.claims import CLAIMS, Study, read_study
 
 GAINS = {
     **{"mamba+positive+scaled": -0.03, "mamba+mixed+scaled": -0.02, "mamba+scaled": 0.0, "+leaky": -0.2},
@@ -94,6 +98,46 @@ def test_every_stored_model_has_a_command_of_its_own():
     assert all(f"`{command}`" in page for command in joint)
     config = [ArchitectureConfig(cells=[cell]).grid() for cell in shown]
     assert all(len(cells) == 1 for cells in config)
+
+
+def test_every_model_of_a_recipe_has_a_command():
+    """Rows, rates and seeds of a run's line spell as many models as it has, each of which can be asked for."""
+    studies = {"architecture": ArchitectureConfig, "classify": ClassifyConfig, "pixels": PixelsConfig}
+    shown = made_recipes.commands(make_tokens.NUMBERS).splitlines()[2:]
+    assert len(shown) == len(made_recipes.grids(make_tokens.NUMBERS, ("lab", "paper")))
+    for line in shown:
+        _, models, command, *values = [part.strip(" `") for part in line.strip("| ").split("|")]
+        rows, rates, seeds = ([value.strip(" `") for value in part.split(",")] for part in values)
+        study, template = re.match(r"repflow (\w+) --cells (\S+) ", command).groups()
+        words = [
+            template.replace("ROW", row).replace("RATE", rate).replace("SEED", seed)
+            for row, rate, seed in itertools.product(rows, rates, seeds)
+        ]
+        assert len(words) == int(models)
+        assert [str(cell) for cell in studies[study](cells=words).grid()] == words
+
+
+def test_what_the_study_lacks_is_named_with_what_was_trained_in_its_place(monkeypatch):
+    phases = {name: phase for name, phase in stored().items() if not name.startswith(("h3", "shift"))}
+    phases["recipes"] = {"dynamics-table6 lab": {"run": "dynamics-lab/o-1", "steps": 600, "rows": ["h3", "h3+leaky"]}}
+    monkeypatch.setattr(make_tokens, "NUMBERS", phases)
+    lines = make_tokens.missing().splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("-")] == [
+        "- eigenvalues as the public code scales them, complex ones",
+        "- orders of tokens, H3",
+    ]
+    assert lines[2].endswith("`mamba+complex+scaled` in no stored run: open.")
+    assert "`h3`, `h3+leaky` for 600 steps in `o-1`; `h3+chunks`" in lines[3]
+    monkeypatch.setattr(make_tokens, "NUMBERS", stored())
+    assert make_tokens.missing() == "Nothing is missing."
+
+
+def test_a_rate_without_the_last_block_is_said_where_all_seeds_follow_it():
+    slow, none = [1.0, *np.sqrt(2.0 * np.arange(1, 5) + 1)], [1.0, 9.0, 1.0, 9.0, 1.0]
+    cells = [{"row": "a", "token_norm": slow}] * 2 + [{"row": "b", "token_norm": norms} for norms in (slow, none)]
+    word = make_tokens.shortened(Study(cells), "a")
+    assert word in REGIMES
+    assert make_tokens.shortened(Study(cells), "b") == f"its seeds differ: {word}, none"
 
 
 def diverged(cell):

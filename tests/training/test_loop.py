@@ -416,6 +416,26 @@ def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path):
     assert all(torch.isfinite(value).all() for value in weights(good).values())
 
 
+class Overflow(Teacher):
+    """A loss behind which importance scores are not finite from one step on."""
+
+    def __call__(self, model, batch):
+        if self.calls == self.bad:
+            with torch.no_grad():
+                model.model.blocks[0].mixer.order.K.fill_(torch.nan)
+        return super().__call__(model, batch)
+
+
+def test_scores_that_are_not_finite_are_a_loss_that_is_not():
+    """On a CPU a sort refuses them; within a training they are what it came to, as on a GPU."""
+    sorting = network(reorder={"chunk": 2})
+    run = train(sorting, source(), config(), loss=Overflow(3))
+    assert (run.steps, run.stopped) == (4, "nonfinite")
+    assert run.findings[0].message.startswith("the loss of step 4 is not finite; lower the rate")
+    with pytest.raises(InputError, match="finite importance scores; got nan at token 0"):
+        train(sorting, source(), config())
+
+
 def test_it_may_be_reported_or_raised_instead(tmp_path):
     run = train(network(), source(), config(nonfinite="report"), loss=Teacher(7), folder=tmp_path)
     assert (run.steps, run.stopped) == (12, None)

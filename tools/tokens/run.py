@@ -14,10 +14,11 @@ to another machine, where `--from FOLDER` unpacks them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,17 @@ def _best_models(grid: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _spelled(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The command of every model of a grid, with ROW, RATE and SEED for what its models differ by, and these."""
+    _, *same, _, _ = cells[0]["cell"].split(":")
+    values = {name: list(dict.fromkeys(cell[name] for cell in cells)) for name in ("row", "rate", "seed")}
+    words = {":".join([row, *same, f"{rate:g}", str(seed)]) for row, rate, seed in itertools.product(*values.values())}
+    assert words == {cell["cell"] for cell in cells}, "models of a recipe differ by row, rate and seed alone"
+    alone = cells[0].get("alone", cells[0]["command"])
+    command = alone.replace(cells[0]["cell"], ":".join(["ROW", *same, "RATE", "SEED"]))
+    return {"rows": values["row"], "rates": sorted(values["rate"]), "seeds": values["seed"], "command": command}
+
+
 def recipes(runs: Path | None) -> dict[str, Any]:
     """What `repflow reproduce dynamics-...` says of stored comparisons, by recipe and scale."""
     from repflow.store import load_result, read_record
@@ -256,7 +268,7 @@ def recipes(runs: Path | None) -> dict[str, Any]:
             # of the machine that trained: shares may be put together on another
             "device": read_record(runs / result.provenance["runs"]["models"]).provenance["device_name"],
             "run": result.provenance["runs"]["models"],
-            "rates": sorted({cell["rate"] for cell in grid.provenance["cells"]}),
+            **_spelled(grid.provenance["cells"]),
             "still_falling": _said(runs / result.provenance["runs"]["models"], "still_falling"),
             "models_at_best_rates": _best_models(grid),
             "diverged": [finding.message for finding in grid.findings if finding.code == "diverged"],

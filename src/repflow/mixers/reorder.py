@@ -45,6 +45,10 @@ CHUNK = 16
 """Tokens of a chunk, unless another number is asked for."""
 
 
+class NonFiniteScoreError(InputError):
+    """An importance score that is not finite, so that no order has a place for it."""
+
+
 def soft_sort(
     scores: Tensor,
     *,
@@ -115,7 +119,8 @@ def _check_scores(scores: Tensor, ties: str, seen: Tensor | None) -> None:
         rows = scores.detach().reshape(-1, scores.shape[-1])
         row, token = (~rows.isfinite()).nonzero()[0].tolist()
         got = f"{float(rows[row, token])} at token {token}"
-        raise InputError(teach("finite importance scores", got, "look for a state that overflowed, or lower the rate"))
+        remedy = "look for a state that overflowed, or lower the rate"
+        raise NonFiniteScoreError(teach("finite importance scores", got, remedy))
     if ties == "refuse":
         ranked = (scores if seen is None else scores.masked_fill(~seen, math.inf)).sort(-1).values
         equal = (ranked[..., 1:] == ranked[..., :-1]) & ranked[..., 1:].isfinite()

@@ -319,4 +319,4 @@ def _check(row: Architecture) -> None:
     }
     wrong = next((expected for expected, broken in problems.items() if broken), None)
     if wrong is not None:
-        raise InputError(teach(wrong, repr(row.word), "see repflow architecture --help"))
+        raise InputError(teach(wrong, repr(row.word), "python -m pydoc repflow.spec.architecture has all parts"))

@@ -36,8 +36,9 @@ ENGLISH = "english"
 END = "<|endoftext|>"
 HEADING = re.compile(r"^ = [^=\n]+ = *$", re.MULTILINE)
 """An article's title in WikiText; titles of its parts have more signs of equality."""
-SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".jsonl", "")
-"""Files of a folder that are read, compressed ones too; a file that is named by itself may end with anything."""
+SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".jsonl", ".tokens", ".raw", "")
+"""Ends of a folder's files that are read, .tokens and .raw for WikiText, compressed ones too; a file that is named by
+itself may end with anything."""
 
 
 @dataclass(frozen=True)

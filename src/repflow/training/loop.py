@@ -18,7 +18,7 @@ from torch import nn
 
 from repflow.core.errors import DamagedRunError, DivergedError, InputError, teach, words_of
 from repflow.core.results import Finding
-from repflow.mixers.reorder import Reordered, check_span
+from repflow.mixers.reorder import NonFiniteScoreError, Reordered, check_span
 from repflow.models.devices import resolve_device
 from repflow.training import snapshot
 from repflow.training.ahead import ahead
@@ -193,7 +193,12 @@ class Loop:
                     self._checkpoint_if_due()
 
     def _step(self, batch: Batch) -> None:
-        parts = self.stepper.step(self.done, batch)
+        try:
+            parts = self.stepper.step(self.done, batch)
+        except NonFiniteScoreError:
+            if not self.done:  # nothing was trained that could have diverged
+                raise
+            parts = torch.full((len(self.history.names),), torch.nan)  # the loss that a GPU would have given
         self.history.keep(parts, self.stepper.names)
         self.done += 1
         self.tokens += batch.token_count

@@ -9,6 +9,7 @@ from repflow.core.errors import InputError
 from repflow.mixers.reorder import Reordered, reorder_options
 from repflow.models import StackConfig, StackForCausalLM, StackForSequenceClassification, load
 from repflow.models.recurrence.quantities import recurrent_layers
+from repflow.studies.twins import study as twins_study
 from tests.models.stack.inputs import ids, stack
 
 
@@ -84,6 +85,19 @@ def test_every_result_of_a_leaky_model_says_so():
         alone = repflow.measure(leaky, [sample], metrics=["token_norm"])["token_norm"][:, 0]
         assert np.allclose(result["token_norm"][:, number, : len(sample)], alone, rtol=1e-4)
     assert not any(f.code == "leaky" for f in load(stack(["s6"] * 2, reorder={"chunk": 4})).findings)
+
+
+def test_results_of_several_runs_or_models_say_once_that_one_is_leaky(tmp_path):
+    """A study of runs takes it over from them; a comparison names the model."""
+    for name, order in (("leaky", {"form": "whole", "leaky": True}), ("causal", {"chunk": 4})):
+        stack(["s6"] * 3, reorder=order).save_pretrained(tmp_path / name)
+    leaky, causal = (str(tmp_path / name) for name in ("leaky", "causal"))
+    small = {"task": "random", "samples": 3}
+    twins = twins_study.run(twins_study.TwinsConfig(model=leaky, inits=["default"], lengths=["9"], seeds=1, **small))
+    assert [finding.code for finding in twins.findings].count("leaky") == 1
+    for letter, pair in (("A", (leaky, causal)), ("B", (causal, leaky))):
+        said = [finding.message for finding in repflow.compare(*pair, ids().tolist()).findings]
+        assert [message[:3] for message in said if "sorts whole sequences" in message] == [f"{letter}: "]
 
 
 @pytest.mark.parametrize("hard", [False, True])

@@ -1,17 +1,20 @@
 """A grid of language models: perplexity, leaks, spectra, matched sizes, what is refused."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 import repflow
 from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
 from repflow.report.data.laboratory import best_lines
+from repflow.report.terminal import view_of
 from repflow.report.terminal.laboratory.architecture import perplexity_words, row_words
 from repflow.spec.architecture import Numbers
 from repflow.studies.architecture.config import ArchitectureConfig
@@ -87,6 +90,31 @@ def test_results_of_rows_that_read_their_future_say_so(trained):
     assert result.provenance["architecture"]["leaky"] == ["mamba+leaky"]
     causal = STUDY.run(small(rows=["mamba"], steps=1, readings=0, flow_samples=0))
     assert not any(finding.code == "leaky" for finding in causal.findings)
+
+
+def test_a_grid_whose_models_all_diverged_says_so(monkeypatch, tmp_path):
+    built = STUDY.network
+
+    def broken(cell, config):
+        network = built(cell, config)
+        with torch.no_grad():
+            network.model.blocks[-1].mixer_norm.weight.fill_(torch.nan)
+        return network
+
+    monkeypatch.setattr(STUDY, "network", broken)
+    other = tmp_path / "other.txt"
+    other.write_text("Ships carry grain.\n<|endoftext|>\nA third of it is lost.")
+    rows, texts = ["mamba", "mamba+leaky", "mamba+chunks"], [f"other={other}"]
+    result = STUDY.run(small(rows=rows, test_texts=texts))
+    assert (result["diverged_at"] == 1).all()
+    assert result["perplexity"].shape == (3, 2)
+    assert np.isnan(result["perplexity"]).all()
+    assert [finding.code for finding in result.findings] == ["diverged"] * 3 + ["leaky"]
+    assert not any("the others" in finding.message for finding in result.findings)
+    console = Console(file=io.StringIO(), width=150)
+    for part in view_of("architecture").view(result):
+        console.print(part)
+    assert "nan" not in console.file.getvalue()
 
 
 def test_norms_and_spectra_before_and_after(trained):

@@ -83,6 +83,26 @@ def test_what_is_said_of_a_run(trained):
     assert "guessing the largest class gives 50.0 %" in console.export_text()
 
 
+def test_a_grid_whose_models_all_diverged_is_shown(monkeypatch, reviews):
+    built = STUDY.network
+
+    def broken(cell, config):
+        network = built(cell, config)
+        with torch.no_grad():
+            network.model.blocks[0].mixer_norm.weight.fill_(torch.nan)
+        return network
+
+    monkeypatch.setattr(STUDY, "network", broken)
+    result = STUDY.run(ClassifyConfig(**{**SMALL, "rows": ["mamba/4", "transformer"]}, labelled=str(reviews)))
+    assert (result["diverged_at"] == 1).all()
+    assert np.isnan(result["right"]).all()
+    assert {finding.code for finding in result.findings} == {"diverged"}
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in view_of("classify").view(result):
+        console.print(part)
+    assert "nan" not in console.export_text()
+
+
 def _cells(rows, rates=(0.01,), seeds=5):
     return [ClassifyCell(row, 2, 64, rate, seed) for row in rows for rate in rates for seed in range(seeds)]
 

@@ -58,7 +58,12 @@ def test_scenarios_as_printed_hold_but_for_the_one_that_its_own_table_denies():
         facts = compared(name, trained("scenarios"))
         assert judged(facts) == [True, True, True, True, False, False]
         assert "16.46 (Tables 6 and 10)" in [line["stated"] for line in facts["lines"]]
-    assert judged(compared("dynamics-fig1", trained("scenarios"))) == [True] * 4
+    facts = compared("dynamics-fig1", trained("scenarios"))
+    assert judged(facts) == [True] * 4
+    curves = [line for line in facts["lines"] if not line.get("judged", True)]
+    drawn = {line["what"].partition(":")[0] for line in curves if line["stated"] == "a curve (Figure 1)"}
+    assert drawn == set(PUBLISHED.values())
+    assert len(curves) == 7
     assert judged(compared("dynamics-fig1", trained("scenarios", turned=True))) == [False] * 4
     assert set(judged(compared("dynamics-table2", trained("scenarios", seeds=2)))) == {None}
 

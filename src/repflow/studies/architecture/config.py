@@ -225,7 +225,8 @@ def check_row(row: Architecture, tokens: int, config: RowNumbers) -> None:
     for name in ("sort_temperature", "sort_power", "eigenvalue_norm"):
         if not 0 < getattr(config, name) < float("inf"):
             remedy = "write +hard for a temperature of 0" if name == "sort_temperature" else "leave it out"
-            raise InputError(teach(f"--{name.replace('_', '-')} above 0", f"{getattr(config, name)}", remedy))
+            expected = f"a finite --{name.replace('_', '-')} above 0"
+            raise InputError(teach(expected, f"{getattr(config, name)}", remedy))
 
 
 def check_texts(config: ArchitectureConfig) -> None:

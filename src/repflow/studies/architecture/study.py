@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SPLIT_SEED = 0
 """Of what is held out: all models of all seeds learn from the same documents."""
 FEW_DOCUMENTS = "few_documents"
+PERPLEXITY = ("perplexity", "perplexity_low", "perplexity_high", "bits_per_byte")
 
 
 class ArchitectureStudy(Laboratory[ArchitectureConfig]):
@@ -42,10 +43,7 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
     model. A stopped or killed run resumes when the same command runs again.
     """
     tested: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "perplexity": ("text",),
-        "perplexity_low": ("text",),
-        "perplexity_high": ("text",),
-        "bits_per_byte": ("text",),
+        **dict.fromkeys(PERPLEXITY, ("text",)),
         "document_nats": ("text", "document"),
         "loss_by_place": ("place",),
         **dict.fromkeys(("leak", "leak_low", "leak_high", "whole_loss", "prefix_loss"), ()),
@@ -223,6 +221,11 @@ class ArchitectureStudy(Laboratory[ArchitectureConfig]):
         few = () if config.flow_samples > 1 else ("token_similarity_excess",)
         flat = () if cell.layers > 1 else ("smoothness", "relative_smoothness")
         return [name for name in self.flow if name not in (*few, *flat)]
+
+    def always(self, config: ArchitectureConfig) -> dict[str, tuple[int, ...]]:
+        """What every trained model is tested for."""
+        texts = len(text_of(config).tests)
+        return {**dict.fromkeys(PERPLEXITY, (texts,)), "document_nats": (texts, 1), "token_norm": (1,)}
 
     def assembled(
         self, cells: Sequence[Mapping[str, np.ndarray]], config: ArchitectureConfig

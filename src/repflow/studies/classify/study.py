@@ -127,6 +127,10 @@ class Classify(Laboratory[ClassifyConfig]):
         assert test.targets is not None
         return right_answers(network, test.inputs, test.targets, mask=test.mask)
 
+    def always(self, config: ClassifyConfig) -> dict[str, tuple[int, ...]]:
+        """What every trained model is tested for."""
+        return {"right": (1,)}
+
     def prompts(self, cell: ClassifyCell, config: ClassifyConfig) -> Prompts | None:
         """Test texts as a causal classifier reads them."""
         from repflow.tasks import id_prompts

@@ -342,7 +342,7 @@ def diagnose_results(flow: Result | None, probe: Result | None, thresholds: Thre
         "read_out": None if probed is None else probed.read.to_json(),
     }
     findings = [finding for result in (flow, probe) if result is not None for finding in result.findings]
-    findings = [finding for finding in findings if finding.code not in STATED]
+    findings = [finding for finding in dict.fromkeys(findings) if finding.code not in STATED]  # flow and probe: once
     findings += _other_prompts(flow, probe)
     config = {name: first.config.get(name) for name in ("model", "task", "length", "init", "states")}
     return Result({k: np.asarray(v) for k, v in arrays.items()}, axes, config, provenance, findings, bands)

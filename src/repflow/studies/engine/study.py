@@ -20,7 +20,7 @@ from repflow.studies.engine.prompts import readable
 
 if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
-    from repflow.core.results import Result
+    from repflow.core.results import Finding, Result
     from repflow.models import Model
     from repflow.store import RunFolder
     from repflow.studies.engine.cell import Share, Work
@@ -476,5 +476,11 @@ def _computed(study: Study[C, J], job: J, sink: Sink, progress: Progress | None)
     result.findings += [finding for finding in notes if finding not in result.findings]
     for model in job.models.values():
         notes = [*model.scans.findings(), *(finding for finding in model.findings if finding.code == LEAKY)]
-        result.findings += [finding for finding in notes if finding not in result.findings]
+        result.findings += [note for note in notes if not any(_says(finding, note) for finding in result.findings)]
     return result
+
+
+def _says(finding: Finding, note: Finding) -> bool:
+    """Whether a finding is that of a model, or the same with the name of one of two models in front."""
+    same = finding.code == note.code and finding.layer == note.layer
+    return same and (finding.message == note.message or finding.message.endswith(f": {note.message}"))

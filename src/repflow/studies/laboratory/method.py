@@ -164,7 +164,11 @@ class Method(ABC, Generic[C]):
         from repflow.studies.laboratory.result import gathered
 
         flow = dict.fromkeys(self.flow, ("state",))
-        return gathered(cells, {**LEARNING, **INSIDE, **flow, **self.tested})
+        return gathered(cells, {**LEARNING, **INSIDE, **flow, **self.tested}, self.always(config))
+
+    def always(self, config: C) -> Mapping[str, tuple[int, ...]]:
+        """Arrays of `tested` that are in every Result, with their shape where all models diverged."""
+        return {}
 
     def findings(self, config: C, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
         """What a reader should know beside models that diverged or were still learning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ def padded(values: Sequence[np.ndarray | None]) -> np.ndarray:
 
 
 def gathered(
-    cells: Sequence[Mapping[str, np.ndarray]], axes: Mapping[str, tuple[str, ...]]
+    cells: Sequence[Mapping[str, np.ndarray]],
+    axes: Mapping[str, tuple[str, ...]],
+    always: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> tuple[Arrays, dict[str, tuple[str, ...]]]:
     """Arrays of all cells and their axes, `cell` first.
 
@@ -44,12 +47,15 @@ def gathered(
         cells: arrays of each.
         axes: of the arrays of one cell; () for a number, which is NaN where a cell has none. Other arrays are left out
             where no cell has them.
+        always: names and shapes of those that every trained model has, so that they are NaN where all diverged.
     """
     arrays: Arrays = {}
     named: dict[str, tuple[str, ...]] = {}
     for name, own in axes.items():
         values = [cell.get(name) for cell in cells]
         if own and all(value is None for value in values):
+            if name in always:
+                arrays[name], named[name] = np.full((len(cells), *always[name]), np.nan), ("cell", *own)
             continue
         arrays[name] = padded(values) if own else np.array([np.nan if v is None else float(v) for v in values])
         named[name] = ("cell", *own)
@@ -93,9 +99,10 @@ def training_findings(config: LaboratoryConfig, arrays: Mapping[str, np.ndarray]
     """Models that diverged, and those that were still learning."""
     findings = []
     cells = config.grid()
+    others = "the others went on; " if np.isnan(arrays["diverged_at"]).any() else ""
     for place, step in enumerate(arrays["diverged_at"]):
         if np.isfinite(step):
-            text = f"{cells[place]}: the loss of step {step:.0f} is not finite; the others went on; lower its rate"
+            text = f"{cells[place]}: the loss of step {step:.0f} is not finite; {others}lower its rate"
             findings.append(Finding("diverged", None, text))
     falling = [place for place, drop in enumerate(arrays["loss_drop"]) if drop > FALLING]
     if falling:

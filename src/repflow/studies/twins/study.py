@@ -47,7 +47,7 @@ from repflow.studies.engine.parts import (
     words,
 )
 from repflow.studies.engine.prompts import readable
-from repflow.studies.engine.study import BaseStudy, Call
+from repflow.studies.engine.study import LEAKY, BaseStudy, Call
 from repflow.studies.measure import MeasureConfig, check_request
 from repflow.studies.twins.verdict import (
     TRAINED,
@@ -357,7 +357,7 @@ def _judged(config: TwinsConfig, outcomes: dict[Key, Outcome]) -> Result:
         "break_conditions": conditions,
         "digests": {"prompts": _prompt_digests(outcomes)},
     }
-    findings += [finding for finding in first.findings if finding.code == "random_ids"]
+    findings += [finding for finding in first.findings if finding.code in ("random_ids", LEAKY)]
     stored = identity(config) | {"study": STUDY.name}
     return Result(arrays, axes, stored, provenance, findings)
 

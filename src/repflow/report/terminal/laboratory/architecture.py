@@ -139,12 +139,13 @@ def _cells(line: Line, texts: int) -> list[str]:
     course = line.mean("token_norm")
     course = course[np.isfinite(course)]
     growth = f"{course[-1] / course[0]:.3g}" if len(course) else ABSENT
+    bits = float(line.mean("bits_per_byte")[0])
     return [
         line.words,
         *(perplexity_words(line, text) for text in range(texts)),
         *([] if "recall" not in line.result else [recall_words(line)]),
         leak,
-        f"{float(line.mean('bits_per_byte')[0]):.3f}",
+        f"{bits:.3f}" if np.isfinite(bits) else ABSENT,
         f"{line.shared['rate']:g}",
         str(len(line.cells)),
         f"{float(line.mean('parameters')):,.0f}",

@@ -216,7 +216,7 @@ def test_a_plan_from_measured_rates(small, tmp_path, capsys):
     assert f"{trained / 2e6:.0f} s training, {read / 4e6:.0f} s reading" in said
     fitting = 10 * (1000 - read / 4e6) / (trained / 2e6)
     assert f"seeds: {fitting:.1f} epochs fit into 1000 s" in said
-    assert "1 × s4d+mean+dropout+inside: 3.07 billion tokens trained, 0.02 read; not measured" in said
+    assert "1 × s4d+mean+dropout+inside+mirror: 3.07 billion tokens trained, 0.02 read; not measured" in said
 
 
 def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch):

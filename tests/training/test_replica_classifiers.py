@@ -73,6 +73,29 @@ def rows(seed, grey=False):
     return PixelBatches(PixelRows(draw_images(20, side=8), PixelLayout(grey=grey)), 4, seed=seed)
 
 
+@pytest.mark.parametrize("layout", [PixelLayout(), PixelLayout("snake", patch=2)])
+def test_half_of_the_images_are_mirrored_and_others_in_every_epoch(layout):
+    images = draw_images(40, side=8)
+    plain = PixelBatches(PixelRows(images, layout), 20, seed=3)
+    mirrored = PixelBatches(PixelRows(images, layout, mirror=True), 20, seed=3)
+    turned = layout.sequence(np.ascontiguousarray(images.pixels[:, :, ::-1]))
+    whole = layout.sequence(images.pixels)
+    seen = []
+    for step in range(4):
+        usual, batch = plain.batch(step), mirrored.batch(step)
+        assert torch.equal(usual.targets, batch.targets)  # the order is that without mirrors
+        own = [next(i for i in range(40) if np.allclose(whole[i] / 255, row)) for row in usual.inputs.numpy()]
+        as_they_are = [np.allclose(row, whole[i] / 255) for i, row in zip(own, batch.inputs.numpy(), strict=True)]
+        in_mirrors = [np.allclose(row, turned[i] / 255) for i, row in zip(own, batch.inputs.numpy(), strict=True)]
+        assert all(a or b for a, b in zip(as_they_are, in_mirrors, strict=True))
+        seen += zip(own, in_mirrors, strict=True)
+    first, second = dict(seen[:40]), dict(seen[40:])
+    assert 5 < sum(first.values()) < 35
+    assert first != second
+    assert mirrored.facts() == plain.facts() | {"mirror": True}
+    assert torch.equal(mirrored.batch(0).inputs, PixelBatches(mirrored.rows, 20, seed=3).batch(0).inputs)
+
+
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_a_classifier_ends_as_it_does_alone(clip):
     """With rates of their own and a smaller one for the recurrence's parameters."""

@@ -59,8 +59,8 @@ def costs(config: PixelsConfig, speed: Sequence[Mapping[str, Any]]) -> list[Cost
 
 
 def _alike(measured: Mapping[str, Any], cell: PixelCell) -> bool:
-    """Whether a measurement is of a cell's row and size; dropout and the class token's place cost nothing."""
-    free = {"dropout", "first", "middle"}
+    """Whether a measurement is of a cell's row and size; dropout, mirrors and the class token's place cost nothing."""
+    free = {"dropout", "inside", "mirror", "first", "middle"}
     mine, other = parse_row(cell.row), parse_row(measured["row"])
     sizes = (measured["layers"], measured["width"]) == (cell.layers, cell.width)
     return sizes and (mine.model, mine.state, mine.parts - free) == (other.model, other.state, other.parts - free)

@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {
 """Row, order of pixels and initialisation of the models of the core and of the extension."""
 PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "right"))
 """Trained three times as long, to see whether the order stays."""
-STRONG = "s4d+mean+dropout+inside:4:128:row:right:0.01:0"
+STRONG = "s4d+mean+dropout+inside+mirror:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
 EPOCHS = {"screen": 2, "seeds": 10, "long": 30, "strong": 60}
 """Of each phase."""

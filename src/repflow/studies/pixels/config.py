@@ -10,6 +10,7 @@ A row names a model and its frame:
     transformer-positions   without it
     s4d+mean+dropout        whole channels dropped behind every layer (.1) in place of dropout behind the embedding
     s4d+mean+dropout+inside the same inside S4D too, behind its GELU
+    mamba+mirror            half of the training images mirrored, others in every epoch
     mamba+mean+leaky        tokens sorted by importance in front of the first mixer, as in paper 3; +leaky+random and
                             +leaky+identity are its controls, +hard, +descending, +gates, +restore, +all its forms
 
@@ -39,7 +40,7 @@ from repflow.tasks.pixels.layout import ORDERS, PixelLayout
 MODELS = ("mamba", "mamba2", "h3", "rwkv", "s4d", "transformer")
 ORDERING = ("leaky", *CONTROLS, *OPTIONS, "all")
 """Parts that change the order of tokens."""
-PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", "inside", *ORDERING)
+PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", "inside", "mirror", *ORDERING)
 PLACES = {"first": "start", "middle": "middle"}
 INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}

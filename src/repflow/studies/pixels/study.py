@@ -114,12 +114,13 @@ class Pixels(Laboratory[PixelsConfig]):
         """Images that stay on the device, each epoch in an order of its own."""
         from repflow.training.pixels import PixelBatches
 
-        rows = rows_on(config.images, config.train_images, config.layout(cell.token_order), device)
+        mirror = "mirror" in parse_row(cell.row).parts
+        rows = rows_on(config.images, config.train_images, config.layout(cell.token_order), device, mirror)
         return PixelBatches(rows, config.batch, seed=cell.seed)
 
     def source_key(self, cell: PixelCell, config: PixelsConfig) -> tuple[Any, ...]:
-        """Models of a seed and an order read the same batches."""
-        return cell.seed, cell.token_order
+        """Models of a seed and an order read the same batches, mirrored or not."""
+        return cell.seed, cell.token_order, "mirror" in parse_row(cell.row).parts
 
     def step_tokens(self, cell: PixelCell, config: PixelsConfig) -> float:
         """Pixels or patches, and the class token."""
@@ -359,11 +360,11 @@ pixel_data = FromFiles(_read, lambda images, train: (images, f"node_modules/{ima
 
 
 @functools.lru_cache(maxsize=4)
-def rows_on(images: str, train: int | None, layout: Any, device: torch.device) -> PixelRows:
+def rows_on(images: str, train: int | None, layout: Any, device: torch.device, mirror: bool = False) -> PixelRows:
     """Training images on a device, once for all models that read them in this order."""
     from repflow.training.pixels import PixelRows
 
-    return PixelRows(pixel_data(images, train).train, layout, device=device)
+    return PixelRows(pixel_data(images, train).train, layout, device=device, mirror=mirror)
 
 
 STUDY = Pixels()

@@ -350,17 +350,18 @@ def _orders(study: Study) -> str:
 
 def _closed(study: Study) -> str:
     """Of the class token at each place: does the asymmetry of two directions lie within the margin, is it less?"""
-    said = [f"closed means an asymmetry within ± {100 * CLOSED:.0f} points"]
+    said = []
     for kind, place in TWO_WAYS.items():
-        head = f"with two directions and the class token {place}"
+        head = f"class token {place}"
         if study.variant(kind) is None:
             said.append(f"{head}: not run, or not learned")
             continue
         less = _by_replacement(
             study, lambda word, n, kind=kind: study.more(LEVEL, one=MAMBA, other=kind, tokens=n, replacement=word)
         )
-        said.append(f"{head}: {_margin(study, kind)}; that it is less than Mamba's is {less}")
-    return ". ".join(f"{words[:1].upper()}{words[1:]}" for words in said)
+        said.append(f"{head}: {_margin(study, kind)}. That it is less than Mamba's is {less}")
+    head = f"closed means an asymmetry within ± {100 * CLOSED:.0f} points. With two directions:\n"
+    return head + ".\n".join(f"    - {words}" for words in said)
 
 
 def _margin(study: Study, kind: Kind) -> str:

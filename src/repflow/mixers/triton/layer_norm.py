@@ -92,8 +92,8 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
 class LayerNorm(nn.LayerNorm):
     """torch's LayerNorm over the last axis, by the kernels where they are faster: narrow rows on a GPU.
 
-    >>> LayerNorm(4)(torch.tensor([[1.0, 2.0, 3.0, 4.0]])).round(decimals=2).tolist()
-    [[-1.34, -0.45, 0.45, 1.34]]
+    >>> [round(number, 2) for number in LayerNorm(4)(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()]
+    [-1.34, -0.45, 0.45, 1.34]
     """
 
     def forward(self, input: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ MOST_FILE = 64 << 20
 """Bytes of a file."""
 SMALL_FILE = 4 << 20
 """Bytes of the file of one image."""
+HEAD = b"\x89PNG\r\n\x1a\n"
+"""How a PNG begins; its first part, IHDR, says how large the image is."""
+AGAIN = "save the file again as PNG"
 
 
 def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows: int = MOST_SIDE) -> np.ndarray:
@@ -33,16 +37,23 @@ def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows:
         raise MissingExtraError(
             teach("Pillow, which reads PNG files", "no such package", "run: pip install 'repflow[images]'")
         ) from None
-    with (
-        refusing("a PNG image", what, "save the file again as PNG"),
-        Image.open(io.BytesIO(data), formats=["PNG"]) as image,
-    ):
-        wide, high = image.size
-        fits = wide == columns if columns is not None else wide <= MOST_SIDE
-        if not fits or high > most_rows:
-            expected = f"an image of {'at most ' if columns is None else ''}{columns or MOST_SIDE} × {most_rows} pixels"
-            raise InputError(teach(expected, f"{what}, whose header says {wide} × {high}", "scale it down"))
+    wide, high = _announced(data, what)
+    fits = wide == columns if columns is not None else wide <= MOST_SIDE
+    if not fits or high > most_rows:
+        expected = f"an image of {'at most ' if columns is None else ''}{columns or MOST_SIDE} × {most_rows} pixels"
+        raise InputError(teach(expected, f"{what}, whose header says {wide} × {high}", "scale it down"))
+    with refusing("a PNG image", what, AGAIN), Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+        if image.size != (wide, high):  # a second header
+            raise InputError(teach("one size in a PNG image", f"two in {what}", AGAIN))
         return np.asarray(image.convert("RGB"))  # a file with less data than its header says raises here
+
+
+def _announced(data: bytes, what: str) -> tuple[int, int]:
+    """Columns and rows that a PNG's header says; read here, as Pillow has limits of its own."""
+    if not data.startswith(HEAD) or data[12:16] != b"IHDR" or len(data) < 24:
+        raise InputError(teach("a PNG image", f"{what}, which does not begin as one", AGAIN))
+    wide, high = struct.unpack(">II", data[16:24])
+    return wide, high
 
 
 def read_folder(folder: Path, seed: int) -> PixelData:

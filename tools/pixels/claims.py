@@ -15,10 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.intervals import LEVEL, Band, bracketed, student_interval
+from repflow.core.intervals import LEVEL, Band, bracketed
 from repflow.core.results import Result
 from repflow.core.verdict import OPEN, TAIL, WRONG, Part, Verdict, decide
-from repflow.papers.pixels import CONTROLS, asymmetry_band, attack_band, bounds, correlations, ends, learned, windows
+from repflow.papers.pixels import (
+    CONTROLS,
+    asymmetry_band,
+    attack_band,
+    bounds,
+    correlation_band,
+    correlations,
+    ends,
+    learned,
+    windows,
+)
 from repflow.papers.vulnerability import Variant, difference, variants
 from repflow.spec.corruption import PAPER, scaled_region
 from repflow.studies.laboratory.effect import rank_correlation
@@ -130,7 +140,7 @@ class Study:
         if variant is None or "influence" not in self.result:
             return NOTHING
         values = correlations(self.result).by_cell[list(variant.cells), self.place(replacement)]
-        return Band(*(np.clip(part, -1.0, 1.0) for part in student_interval(values, level=level)))
+        return correlation_band(values, level=level)
 
     def predicted(self, level: float, *, by: str, replacement: str) -> Band:
         """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again."""

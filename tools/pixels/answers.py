@@ -28,7 +28,7 @@ from tools.pixels.claims import (
 NOTHING = "Not run yet."
 PLAIN = {
     "normal": "N(0, 1) noise",
-    "data": "noise in range",
+    "data": "noise like the data",
     "shuffle": "shuffled pixels",
     "mean": "the mean image",
     "same": "pixels of the same class",

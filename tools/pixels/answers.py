@@ -118,7 +118,7 @@ def _orders(study: Study) -> str:
         for name in ("normal", "data")
         for end, image in [asymmetries(study, one, turned, SIZES[0], study.place(name))]
     ]
-    return f"both orders together tell them apart: {'; '.join(said)}" if said else NOTHING
+    return f"models that read in both orders separate the two: {'; '.join(said)}" if said else NOTHING
 
 
 def _closed(study: Study) -> tuple[str, list[str]]:
@@ -151,7 +151,7 @@ def _margin(study: Study, kind: Kind) -> str:
 
 
 def _attacked(study: Study) -> str:
-    """By region of the sequence, and with order and image told apart."""
+    """By region of the sequence, and by what is the order's and what is the image's."""
     if "success" not in study.result:
         return NOTHING
     said = []

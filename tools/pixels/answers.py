@@ -118,7 +118,7 @@ def _orders(study: Study) -> str:
         for name in ("normal", "data")
         for end, image in [asymmetries(study, one, turned, SIZES[0], study.place(name))]
     ]
-    return f"models that read in both orders separate the two: {'; '.join(said)}" if said else NOTHING
+    return f"models of both orders separate the two: {'; '.join(said)}" if said else NOTHING
 
 
 def _closed(study: Study) -> tuple[str, list[str]]:

@@ -76,6 +76,12 @@ def test_a_folder_of_classes(tmp_path):
     assert {picture.tobytes() for picture in (*data.train.pixels, *data.test.pixels)} == {
         picture.tobytes() for picture in PIXELS[:10]
     }
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "1.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match=r"in the folder of every class; got none, and 1 other file, in \S+dog"):
+        load_images(str(tmp_path))
+    (tmp_path / "dog" / "1.PNG").write_bytes(png(PIXELS[0]))
+    assert load_images(str(tmp_path)).classes == ("bird", "dog", "frog")
     (tmp_path / "frog" / "x.png").write_bytes(png(PIXELS[0, :16]))
     with pytest.raises(InputError, match=r"images of one size; got 32 × 16 in .*x.png and 32 × 32"):
         load_images(str(tmp_path))

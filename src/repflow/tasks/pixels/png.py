@@ -64,8 +64,10 @@ def read_folder(folder: Path, seed: int) -> PixelData:
     parts = [folder / name for name in ("train", "test")]
     if all(part.is_dir() for part in parts):
         names = _class_names(parts[0])
+        _check_classes(parts[0], names)
         train, test = (_read_classes(part, names) for part in parts)
         return PixelData(folder.name, train, test)
+    _check_classes(folder, _class_names(folder))
     return split(folder.name, _read_classes(folder, _class_names(folder)), seed)
 
 
@@ -77,6 +79,21 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     return names
 
 
+def _check_classes(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse a class without images, as of files in another format: nothing could be learned of it."""
+    for name in names:
+        if not _files(folder / name):
+            others = sum(path.is_file() for path in (folder / name).iterdir())
+            got = f"none, and {others} other file{'' if others == 1 else 's'}, in {folder / name}"
+            raise InputError(teach("PNG files in the folder of every class", got, "save its images as PNG"))
+
+
+def _files(folder: Path) -> list[Path]:
+    """PNG files of one class, in the order of their names; a class of test images may have none."""
+    there = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in there if path.is_file() and path.suffix.lower() == ".png")
+
+
 def _read_classes(folder: Path, names: tuple[str, ...]) -> Images:
     if (strange := sorted({path.name for path in folder.iterdir() if path.is_dir()} - {*names})) and (
         visible := [name for name in strange if not name.startswith(".")]
@@ -86,7 +103,7 @@ def _read_classes(folder: Path, names: tuple[str, ...]) -> Images:
     labels: list[int] = []
     first = ""
     for label, name in enumerate(names):
-        for path in sorted((folder / name).glob("*.png")) if (folder / name).is_dir() else []:
+        for path in _files(folder / name):
             picture = _read_file(path)
             if pictures and picture.shape != pictures[0].shape:
                 got = f"{_size(picture)} in {path} and {_size(pictures[0])} in {first}"

@@ -60,7 +60,10 @@ def answers(study: Study | None, epochs: str) -> str:
         return NOTHING
     survives = [_survives(study, kind) for kind in (PUBLISHED, MAMBA, H3, TRANSFORMER)]
     asked: dict[str, str | tuple[str, list[str]]] = {
-        "Do the drops survive their controls?": ("Is it shown that the last 32 and 96 tokens cost more?", survives),
+        "Do the drops survive their controls?": (
+            "Is it shown that the last 32 and 96 tokens cost more than the first?",
+            survives,
+        ),
         "How much is the published initialisation's?": _initialisation(study),
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
         "Do two directions, or a class token in front, close the hole?": _closed(study),

@@ -142,6 +142,10 @@ def laboratory(name: str, claims: list[str]) -> str:
     return f"{'; '.join(said)} ({link})" if said else f"numbers in the {link}"
 
 
+MEAN_ATTACKS = ": attacks at the end succeed"
+"""Claims on the mean over targets, as the two parts are."""
+
+
 def attack_parts() -> str:
     """What is the end's and what is the image's of attacks on Mamba, where models of both orders were trained."""
     text = (DOCS / "laboratories" / "pixels.md").read_text(encoding="utf-8")
@@ -184,7 +188,7 @@ def verdict(row: dict[str, Any], sources: dict[str, Any]) -> str:
         return str(sources["statements"][name])
     if kind == "lab":
         page, _, claims = name.partition(":")
-        more = at_lab(row["item"]) if page == "tokens" else attack_parts() if ": attacks" in claims else ""
+        more = at_lab(row["item"]) if page == "tokens" else attack_parts() if MEAN_ATTACKS in claims else ""
         return laboratory(page, claims.split("|") if claims else []) + more
     if kind == "recipe":
         known = at_lab(row["item"]).removeprefix("; ") or "not run yet at this scale: it needs a GPU"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -17,32 +17,25 @@ from typing import Any
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
-from repflow.papers.pixels import CLEAN, TABLE1, asymmetry_band, attack_rates, bounds, drops, ends, windows
-from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, two_orders, variants
+from repflow.core.intervals import bracketed
+from repflow.papers.pixels import CLEAN, TABLE1, TABLE3, asymmetry_band, attack_rates, bounds, drops, ends, windows
+from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, variants
+from tools.pixels.answers import ATTACK_WORDS, ATTACKED, NOTHING, PLAIN, answers, asymmetries, points, successes
 from tools.pixels.claims import (
-    CLOSED,
-    MAMBA,
-    NAMES,
     OWN_CLAIMS,
     PAPER_CLAIMS,
-    PUBLISHED,
     SEEDS,
     SIZES,
-    TRANSFORMER,
-    USUAL,
     Kind,
     Study,
-    above,
     read_study,
-    within,
 )
+from tools.pixels.run import KINDS, STRONG
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
 PICTURE = DOCS / "pictures" / "pixels.png"
 NUMBERS: dict[str, Any] = json.loads((DOCS / "laboratories" / "pixels.json").read_text(encoding="utf-8"))
-NOTHING = "Not run yet."
 CIFAR = "cifar10"
 PRINTED = ("mamba", "h3", "rwkv", "transformer")
 BAR = 20.0
@@ -55,17 +48,52 @@ def whole() -> list[tuple[Study, Variant]]:
     return [] if study is None else [(study, one) for one in variants(study.result) if len(one.cells) >= SEEDS]
 
 
+NAMES_OF = {
+    "screen": "rates",
+    "seeds": "three seeds",
+    "long": "one pair, trained longer",
+    "extension-screen": "rates, extension",
+    "extension-seeds": "three seeds, extension",
+}
+"""Phases in words."""
+
+
 def status() -> str:
     """What was run of every phase."""
-    names = {"screen": "rates", "seeds": "three seeds", "long": "one pair, trained longer"}
     rows = []
     for phase in ("screen", "seeds", "long", *(strong_forms() or ["strong"]), "extension-screen", "extension-seeds"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
-        words = names.get(phase.removeprefix("extension-"), "strong S4D") + (", extension" * phase.startswith("ext"))
+        words = NAMES_OF.get(phase, "strong S4D")
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
     return table(heads, rows)
+
+
+def left() -> str:
+    """What was planned and has not been run, by phase."""
+    said = []
+    for part, phases in (("core", ("screen", "seeds")), ("extension", ("extension-screen", "extension-seeds"))):
+        for phase in phases:
+            known = {(cell["row"], cell["token_order"], cell["init"]) for cell in cells_of(phase)}
+            lacking = [_kind_words(kind) for kind in KINDS[part] if kind not in known]
+            lacking = [words for words in lacking if "screen" not in phase or "reversed" not in words]
+            said += [f"{'rates' if 'screen' in phase else 'three seeds'} of {', '.join(lacking)}"] if lacking else []
+    said += [] if f"{CIFAR}-long" in NUMBERS else ["one pair trained longer"]
+    forms = {cell["cell"] for phase in strong_forms() for cell in cells_of(phase)}
+    said += [] if STRONG in forms else [f"the strong S4D as it is planned now (`{STRONG.partition(':')[0]}`)"]
+    return f"Not run yet: {'; '.join(said)}." if said else "All that was planned has been run."
+
+
+def cells_of(phase: str) -> list[dict[str, Any]]:
+    """Models of a phase that are trained and tested."""
+    return list(NUMBERS.get(f"{CIFAR}-{phase}", {"cells": []})["cells"])
+
+
+def _kind_words(kind: Kind) -> str:
+    row, order, init = kind
+    extra = [f"{order} order"] if order != "row" else []
+    return " in ".join([f"`{row}`", *extra]) + (f" with the {init} initialisation" if init != "right" else "")
 
 
 def facts_of(phase: dict[str, Any]) -> list[str]:
@@ -81,15 +109,15 @@ def epochs_of(phase: dict[str, Any]) -> str:
     return f"{facts['steps'] / (facts['train_images'] // facts['batch']):.3g}"
 
 
-def printed() -> str:
-    """Table 1 as printed, and ours below."""
-    regions = list(TABLE1["mamba"])
+def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
+    """A table of the paper as printed, and ours below."""
+    regions = list(paper["mamba"])
     forwards = [(study, one) for study, one in whole() if one.shared["token_order"] == "row"]
     own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in forwards}
     short = epochs_of(NUMBERS[f"{CIFAR}-seeds"]) if own else ""
     rows = []
     for row in PRINTED:
-        rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{TABLE1[row][region]:.3f}" for region in regions)])
+        rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{paper[row][region]:.3f}" for region in regions)])
         for init in ("published", "right"):
             if (row, init) not in own:
                 continue
@@ -103,6 +131,12 @@ def printed() -> str:
         if not any(name == row for name, _ in own):
             rows.append([row, "ours", *["not run"] * (1 + len(regions))])
     return table(["model", "", "as they are", *regions], rows)
+
+
+def answered() -> str:
+    """The questions of the page in a sentence or two each, from the numbers below."""
+    study = read_study(NUMBERS, CIFAR)
+    return answers(study, "" if study is None else epochs_of(NUMBERS[f"{CIFAR}-seeds"]))
 
 
 def claims(chosen: Any) -> str:
@@ -215,13 +249,15 @@ def strong() -> str:
             f"`{cell['row']}`",
             epochs_of(phase),
             _accuracy(cell),
+            f"{cell['seconds'] / 60:.1f}" if "seconds" in cell else "–",
             f"{100 * cell['train_accuracy']:.1f}",
             ", ".join(f"{100 * value:.0f}" for value in cell["on_the_way"][1:]),
         ]
         for phase in known
         for cell in phase["cells"]
     ]
-    heads = ["model", "epochs", "accuracy (%)", "of its last training images", "on 1,000 test images, every tenth"]
+    heads = ["model", "epochs", "accuracy (%)", "minutes of training", "of its last training images (%)"]
+    heads += ["on 1,000 test images, every tenth of its training (%)"]
     return table(heads, rows) if rows else NOTHING
 
 
@@ -267,200 +303,8 @@ def _longest(row: dict[str, Any], count: int = 3) -> str:
     return ", ".join(f"{name} {100 * shares[name]:.0f} %" for name in longest)
 
 
-TWO_WAYS: dict[Kind, str] = {
-    ("mamba+both", "row", "right"): "at the end",
-    ("mamba+both+first", "row", "right"): "in front",
-    ("mamba+both+middle", "row", "right"): "in the middle",
-}
-"""Models that mix both ways, by where their class token stands."""
-H3: Kind = ("h3", "row", "right")
-
-
-def points(band: Band) -> str:
-    """A number of points with its interval."""
-    return f"{100 * float(band.mean):+.1f}{bracketed(band.low, band.high, '+.1f', scale=100)}"
-
-
-def answers() -> str:
-    """The questions of the page in a sentence each, from the numbers below."""
-    study = read_study(NUMBERS, CIFAR)
-    if study is None:
-        return NOTHING
-    asked = {
-        "Do the drops survive their controls?": "; ".join(_survives(study, kind) for kind in (MAMBA, H3)),
-        "How much is the published initialisation's?": _initialisation(study),
-        "Is it the end of the sequence, or the bottom of the image?": _orders(study),
-        "Does bidirectionality close the hole?": _closed(study),
-        "Do attacks at the end succeed more often?": _attacked(study),
-        "Which model loses most, on average over the sequence?": _everywhere(study),
-        "Does a model's influence say where it is vulnerable?": _influence(study),
-    }
-    lines = [f"- **{question}** {words[:1].upper()}{words[1:]}." for question, words in asked.items()]
-    return "\n".join([*lines, "", _limits(study)])
-
-
-def _survives(study: Study, kind: Kind) -> str:
-    """For which replacements the end costs more, at both sizes or at one."""
-    name = NAMES[kind]
-    if study.variant(kind) is None:
-        return f"{name}: not run, or not learned"
-    return (
-        f"{name}: that the last {' and '.join(map(str, SIZES))} tokens cost more than the first is "
-        + _by_replacement(
-            study, lambda word, tokens: study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
-        )
-    )
-
-
-def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
-    """What is shown to be above 0 at both sizes, what at one alone, and what is open; numbers are of the smaller."""
-    shown, partly, against, rest = [], [], [], []
-    for word in study.result.provenance["pixels"]["replacements"]:
-        bands = [band_of(word, tokens) for tokens in SIZES]
-        sure = [bool(above(band)) for band in bands]
-        against += [
-            f"{PLAIN[word]} at {n} ({points(b)})" for n, b in zip(SIZES, bands, strict=True) if above(b) is False
-        ]
-        if all(sure):
-            shown.append(f"{PLAIN[word]} ({points(bands[0])})")
-        elif any(sure):
-            at = sure.index(True)
-            partly.append(f"{PLAIN[word]} at {SIZES[at]} alone ({points(bands[at])})")
-        else:
-            rest += [] if any(above(band) is False for band in bands) else [PLAIN[word]]
-    parts = {"shown with": [*shown, *partly], "shown not to be with": against, "open with": rest}
-    return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
-
-
-def _initialisation(study: Study) -> str:
-    return f"that it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens is " + _by_replacement(
-        study, lambda word, tokens: study.more(LEVEL, one=PUBLISHED, other=MAMBA, tokens=tokens, replacement=word)
-    )
-
-
-def _orders(study: Study) -> str:
-    said = [
-        f"{PLAIN[name]} on {SIZES[0]} tokens of {one.words}: the end's part {points(end)}, the image's {points(image)}"
-        for one, turned in order_pairs(study.result)
-        for name in ("normal", "data")
-        for end, image in [_asymmetries(study, one, turned, SIZES[0], study.place(name))]
-    ]
-    return f"both orders together tell them apart: {'; '.join(said)}" if said else NOTHING
-
-
-def _closed(study: Study) -> str:
-    """Of the class token at each place: does the asymmetry of two directions lie within the margin, is it less?"""
-    said = []
-    for kind, place in TWO_WAYS.items():
-        head = f"class token {place}"
-        if study.variant(kind) is None:
-            said.append(f"{head}: not run, or not learned")
-            continue
-        less = _by_replacement(
-            study, lambda word, n, kind=kind: study.more(LEVEL, one=MAMBA, other=kind, tokens=n, replacement=word)
-        )
-        said.append(f"{head}: {_margin(study, kind)}. That it is less than Mamba's is {less}")
-    head = f"closed means an asymmetry within ± {100 * CLOSED:.0f} points. With two directions:\n"
-    return head + ".\n".join(f"    - {words}" for words in said)
-
-
-def _margin(study: Study, kind: Kind) -> str:
-    """Where an asymmetry is shown to be as good as nothing, where to be more, where neither."""
-    sides: dict[str, list[str]] = {"closed": [], "not closed": [], "open": []}
-    for name in USUAL:
-        for tokens in SIZES:
-            band = study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=name)
-            side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
-            sides[side].append(f"{PLAIN[name]} at {tokens} ({points(band)})")
-    return "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
-
-
-def _attacked(study: Study) -> str:
-    """By region of the sequence, and with order and image told apart."""
-    if "success" not in study.result:
-        return NOTHING
-    said = []
-    for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
-        if study.variant(kind) is not None:
-            band = study.attacks(LEVEL, kind=kind, regions=ATTACKED[0], above_pairs=False)
-            said.append(f"{NAMES[kind]} {points(band)}")
-    turned = [
-        f"{one.words} {points(end)} the end's, {points(image)} the image's"
-        for one, other in order_pairs(study.result)
-        for end, image in [_successes(study, one, other, ATTACKED[0])]
-    ]
-    return (
-        f"success with {ATTACK_WORDS[0]} tokens at the end less at the start, row by row, mean over targets: "
-        f"{'; '.join(said)}. Both orders together: {'; '.join(turned)}. The published initialisation and H3 were not "
-        "read in reverse"
-    )
-
-
-def _everywhere(study: Study) -> str:
-    """Drop by 32 replaced tokens, mean over all windows of the sequence: the Transformer's less each other model's."""
-    chosen, said = windows(study.result), []
-    for name in ("normal", "data"):
-        lost = {}
-        for kind in (TRANSFORMER, MAMBA, PUBLISHED, H3):
-            variant = study.variant(kind)
-            if variant is not None:
-                lost[kind] = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)
-        own = lost.pop(TRANSFORMER, None)
-        if own is not None:
-            parts = [f"{NAMES[kind]} {points(welch_interval(own, other))}" for kind, other in lost.items()]
-            said.append(
-                f"{PLAIN[name]} costs the Transformer {100 * own.mean():.1f} points, more than {', '.join(parts)}"
-            )
-    return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}" if said else NOTHING
-
-
-def _influence(study: Study) -> str:
-    parts = [part for claim in OWN_CLAIMS if claim.unit == "correlation" for part in claim.parts(study)]
-    shown = sum(part.holds is True for *_, part in parts)
-    return f"a rank correlation of the expected sign is shown in {shown} of {len(parts)} parts of three claims below"
-
-
-def _limits(study: Study) -> str:
-    known = NUMBERS[f"{CIFAR}-seeds"]
-    images = study.result.provenance["pixels"]["images_replaced"]
-    return (
-        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. "
-        "Intervals of one model are for other seeds and images; those of differences between models, of the end's and "
-        "the image's parts and of means over windows are over seeds, on these images. Those of attacks are wide: all "
-        f"targets of an image count as one trial. The models were trained for {epochs_of(known)} epochs, the paper's "
-        "for 100, and are less accurate than its; what longer training changes is open. The two parts and the means "
-        "over windows were asked for with the data in view."
-    )
-
-
-PLAIN = {
-    "normal": "N(0, 1) noise",
-    "data": "noise in range",
-    "shuffle": "shuffled pixels",
-    "mean": "the mean image",
-    "same": "pixels of the same class",
-    "other": "pixels of another class",
-}
-ATTACKED = (("768:1024", "0:256"), ("544:1024", "0:480"))
-ATTACK_WORDS = ("256", "480")
-PARTED = (("the end", 0), ("the image", 1))
-
-
-def _asymmetries(study: Study, one: Variant, turned: Variant, size: int, place: int) -> tuple[Band, Band]:
-    at = list(ends(study.result)).index(size)
-    forward, back = (study.result["asymmetry"][list(own.cells), place, at] for own in (one, turned))
-    return two_orders(forward, back)
-
-
-def _successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, str]) -> tuple[Band, Band]:
-    known = study.result.provenance["pixels"]["attack_regions"]
-    last, first = (known.index(region) for region in regions)
-    rates = [attack_rates(study.result, own.cells)["success"] for own in (one, turned)]
-    forward, back = (own[:, last] - own[:, first] for own in rates)
-    return two_orders(forward, back)
-
-
 CURVES = ("normal", "data", "same")
+PARTED = (("the end", 0), ("the image", 1))
 
 
 def picture() -> None:
@@ -498,7 +342,7 @@ def orders() -> str:
     rows = []
     for one, turned in pairs:
         for size in sorted(ends(study.result)):
-            both = [_asymmetries(study, one, turned, size, place) for place in range(len(kinds))]
+            both = [asymmetries(study, one, turned, size, place) for place in range(len(kinds))]
             for word, part in PARTED:
                 rows.append([one.words, str(size), word, *(points(bands[part]) for bands in both)])
     return table(["model", "tokens", "due to", *kinds], rows)
@@ -512,16 +356,18 @@ def attack_orders() -> str:
         return NOTHING
     rows = []
     for one, turned in pairs:
-        both = [_successes(study, one, turned, regions) for regions in ATTACKED]
+        both = [successes(study, one, turned, regions) for regions in ATTACKED]
         for word, part in PARTED:
             rows.append([one.words, word, *(points(bands[part]) for bands in both)])
     return table(["model", "due to", *(f"{words} tokens (points of success)" for words in ATTACK_WORDS)], rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "answers": answers,
+    "answers": answered,
     "status": status,
-    "printed": printed,
+    "left": left,
+    "printed": partial(printed, TABLE1),
+    "printed3": partial(printed, TABLE3),
     "paper_claims": partial(claims, PAPER_CLAIMS),
     "own_claims": partial(claims, OWN_CLAIMS),
     "costs": costs,

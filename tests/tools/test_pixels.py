@@ -9,9 +9,11 @@ import pytest
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS
 from repflow.tasks.pixels import Images, load_images
+from repflow.tasks.pixels.cifar import CLASSES
 from tests.tools.phases import carried, program
 from tools import pack_images
 from tools.pixels import claims, run
+from tools.pixels.answers import answers
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
 WINDOWS = [f"{at}:{at + 32}" for at in range(0, 1024, 32)]
@@ -36,7 +38,7 @@ def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kin
                 cells.append(_cell(random, row, order, init, seed, more, controls, follows))
         facts = {
             **{"regions": REGIONS, "ends": list(PAIRS), "replacements": list(PIXELS), "tokens": 1024, "chance": 0.1},
-            **{"images_replaced": 10_000, "classes": list("abcdefghij"), "targets": list("abcdefghij")},
+            **{"images_replaced": 10_000, "classes": list(CLASSES), "targets": list(CLASSES)},
             **{"attack_regions": list(PAPER["recency-fig3"]), "steps": 23_430, "device": "none"},
         }
         phases[f"cifar10-{name}"] = {"finished": True, "models": len(cells), "facts": facts, "cells": cells}
@@ -107,6 +109,33 @@ def test_what_is_false_is_said_too():
     wide = words(OWN_CLAIMS, hole=0.0, published=0.0, follows=False)
     assert set(wide.values()) <= {"holds", "open"}
     assert wide["Where a window has more influence on the answer, its replacement costs more."] == "open"
+
+
+def test_the_statements_on_one_target_and_on_the_transformers_end():
+    said = words(PAPER_CLAIMS)
+    horse = "Mamba: attacks at the end that steer to horse succeed more often than at the start."
+    end = "Mamba: the last tokens cost it more than the Transformer, N(0, 1) noise."
+    assert (said[horse], said[end]) == ("holds", "holds")
+    turned = words(PAPER_CLAIMS, hole=-1.0)
+    assert (turned[horse], turned[end]) == ("does not hold", "does not hold")
+    known = numbers()
+    for phase in known.values():
+        phase["facts"]["targets"] = list("abcdefghij")
+    assert next(c for c in PAPER_CLAIMS if c.text == horse).verdict(read_study(known))[0] == "open"
+    added = {claim.text for claim in (*PAPER_CLAIMS, *OWN_CLAIMS) if claims.LATER in claim.rule}
+    assert {horse, end} < added
+    assert len(added) == 9
+
+
+def test_answers_have_the_numbers_of_the_study():
+    said = answers(read_study(numbers()), "5")
+    assert "Mamba: shown with N(0, 1) noise (+29" in said
+    assert "Transformer: shown not to be with" in said
+    assert "From model to model (14 models, 8 of them Mambas), the more influence the last window has" in said
+    assert "trained for 5 epochs" in said
+    some = answers(read_study(numbers(kinds=[("mamba", "row", "right")])), "5")
+    assert "H3: not run, or not learned." in some
+    assert answers(None, "") == "Not run yet."
 
 
 def test_too_few_seeds_and_models_that_are_not_there_leave_claims_open():
@@ -182,6 +211,7 @@ def test_forms_of_the_strong_model_are_phases_of_their_own(small, tmp_path, caps
     cell = stored["drawn-strong@s4d_4+mean+dropout"]["cells"][0]
     assert 0 <= cell["train_accuracy"] <= 1
     assert len(cell["on_the_way"]) == 4  # before the first step and behind each of three
+    assert cell["seconds"] >= 0
 
 
 def test_every_row_of_the_study_is_a_model():

@@ -220,8 +220,10 @@ def table(out: Path) -> dict[str, Any]:
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
         cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
-        # forms of the strong model are phases of their own
-        name = file.stem if "-strong@" in file.stem else file.stem.partition("@")[0]
+        # forms of the strong model are phases of their own, with the time that they took
+        strong = "-strong@" in file.stem
+        name = file.stem if strong else file.stem.partition("@")[0]
+        cells = [cell | seconds_of(out / file.stem, cell["cell"]) for cell in cells] if strong else cells
         if name not in numbers:
             numbers[name] = {"finished": False, "models": models, "facts": facts, "commands": [], "cells": []}
         differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]
@@ -231,6 +233,14 @@ def table(out: Path) -> dict[str, Any]:
         numbers[name]["commands"] += commands(out / file.stem)
         numbers[name]["finished"] = len(numbers[name]["cells"]) == models
     return numbers
+
+
+def seconds_of(run: Path, word: str) -> dict[str, int]:
+    """How long a model of a finished run was trained, over all calls."""
+    from repflow.store import load_result
+
+    known = load_result(run).provenance["cells"] if (run / "result.json").exists() else []
+    return next(({"seconds": round(cell["seconds"])} for cell in known if cell["cell"] == word), {})
 
 
 def commands(run: Path) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repflow.core.intervals import LEVEL, Band, nested_interval
+from repflow.core.intervals import LEVEL, Band, nested_interval, student_interval
 from repflow.core.results import Result
 
 CLEAN = {"h3": 0.654, "transformer": 0.580, "rwkv": 0.474, "mamba": 0.674}
@@ -189,6 +189,15 @@ def correlations(result: Result) -> Correlations:
         for kind in range(lost.shape[1]):
             values[cell, kind] = spearman(total, lost[cell, kind])
     return Correlations(values, len(chosen))
+
+
+def correlation_band(values: np.ndarray, *, level: float = LEVEL) -> Band:
+    """Mean of correlations over seeds (seed, ...) with Student's interval, cut to what a correlation can be.
+
+    >>> [round(float(part), 2) for part in correlation_band(np.array([0.7, 0.9, 0.8]))]
+    [0.8, 0.55, 1.0]
+    """
+    return Band(*(np.clip(part, -1.0, 1.0) for part in student_interval(values, level=level)))
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:

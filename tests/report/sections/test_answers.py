@@ -56,7 +56,9 @@ def attack(model, success, base=0.05):
     for end, shift in (("", 0.0), ("_low", -0.02), ("_high", 0.02)):
         arrays[f"base_rate{end}"], axes[f"base_rate{end}"] = np.full(2, base + shift), ("target",)
         arrays[f"mean_base_rate{end}"], axes[f"mean_base_rate{end}"] = base + shift, ()
-    about = {"tokens": 64, "images": 60}
+    about = {"tokens": 64, "images": 60, "example_region": "48:64", "example_target": "dots"}
+    arrays["examples"] = np.zeros((3, 2, 8, 8, 3), dtype=np.uint8)
+    axes["examples"] = ("kind", "sample", "row_pixel", "column_pixel", "channel")
     facts = {"regions": ["0:16", "48:64"], "replacements": [], "targets": ["dots", "two"], "attack": about}
     return stored(f"attack-{model}", "attack", arrays, facts, axes, model=model, task="pixels", images="drawn:8")
 
@@ -115,7 +117,22 @@ def test_every_figure_says_what_it_shows_and_on_what(run):
                 assert variant.alt, block.id
                 names = {trace.get("name", "") for trace in variant.traces}
                 assert not any(run.name in name for name in names), block.id
-                assert variant.basis or block.id.startswith("corruption-examples"), block.id
+                assert variant.basis or "-examples-" in block.id, block.id
+
+
+def test_influence_rests_on_the_images_whose_gradient_was_taken():
+    blocks = page_of([images("stack", 0.7, [[0.6, 0.65, 0.2], [0.7, 0.7, 0.6]])]).sections[0].blocks
+    (figure,) = (block for block in blocks if block.id == "answer-influence")
+    assert figure.variants[0].basis == "drawn:8, 64 tokens in row order, 4 images"
+
+
+def test_images_before_and_after_an_attack():
+    blocks = page_of([attack("stack", [0.3, 0.8])]).sections[0].blocks
+    (figure,) = (block for block in blocks if block.id == "attack-examples-1")
+    assert figure.caption == "The first test images that are not of dots, with tokens 48 to 63 lent by other images."
+    assert [trace["name"] for trace in figure.variants[0].traces] == [
+        *("as it is", "pixels of dots", "pixels of another class"),
+    ]
 
 
 def test_the_worst_region_of_images_is_named_with_its_interval():

@@ -31,6 +31,7 @@ from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models import classifier as classifier_module
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
+from repflow.report.terminal.corrupt import _shown
 from repflow.studies.corrupt import attack, study
 from repflow.studies.corrupt.classifier import Subject, open_subject
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
@@ -115,6 +116,16 @@ def test_a_model_that_reads_the_last_token_alone(monkeypatch):
     assert "last: accuracy (%)" in printed("corrupt", result)
 
 
+def test_regions_beside_windows_are_all_in_the_table():
+    windows, named = [f"{at}:{at + 32}" for at in range(0, 1024, 32)], ["928:1024", "0:96", "1014:1024", "0:10"]
+    shown = [*windows, *named]
+    places = _shown(SimpleNamespace(provenance={"regions": shown}))
+    assert [shown[place] for place in places][-4:] == named
+    assert len(places) == 16
+    assert (shown[places[0]], shown[places[11]]) == ("0:32", "992:1024")
+    assert _shown(SimpleNamespace(provenance={"regions": named})) == [0, 1, 2, 3]
+
+
 def test_attacks_through_the_last_token_alone(monkeypatch):
     monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
     config = AttackConfig(samples=COUNT, regions=["0:4", "12:16"], targets=["1", "3"], draws=2)
@@ -123,6 +134,15 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert result["base_rate"].tolist() == [0, 0]
     assert result["random_pair"].tolist() == [[0, 0], [0, 0]]  # of images of other classes none names the target
     assert result["mean_success"].tolist() == [0, 1]
+    before, target, pair = result["examples"]  # the class of an image of this set is its last pixel, by 64
+    assert (before[..., -1, -1, 0] // 64).tolist() == [0, 2]  # the first that are not of the target, 1
+    assert (np.round(target[..., -1, -1, 0] / 64)).tolist() == [1, 1]
+    assert 1 not in np.round(pair[..., -1, -1, 0] / 64)
+    assert (target[:, :3] == before[:, :3]).all()
+    assert (
+        result.provenance["attack"] | {"example_region": "12:16", "example_target": "1"}
+        == (result.provenance["attack"])
+    )
     named = [attack._targets(AttackConfig(samples=COUNT, targets=words), subject()) for words in ([], ["all"])]
     assert named[0] == named[1] == list(range(len(subject().images.classes)))
     asked = [AttackConfig("folder", targets=words) for words in ([], ["all"], ["1"])]

@@ -168,6 +168,8 @@ def test_rates_of_the_strong_recipe():
         ("--images drawn:8 --regions last:4 --replace target:frog", "a class among disc"),
         ("--images drawn:8 --regions last:4 --train-images 40 --batch 64", "--batch of at most 40"),
         ("--images drawn:8 --regions last:4 --test-images 12", "at least 2 test images of every class"),
+        ("--images drawn:8 --regions last:4 --test-images 3", "got 1 of disc"),
+        ("--images drawn:12 --regions last:4 --orders row,hilbert", "a square of 2, 4, 8"),
         ("--images drawn:8 --regions last:4 --test-images 4 --replace mean --targets two", "raise --test-images"),
         ("--replace noise", "--replace normal"),
         ("--cells mamba:3", "a cell as ROW:LAYERS:WIDTH:TOKEN_ORDER:INIT:RATE:SEED"),

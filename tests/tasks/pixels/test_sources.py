@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from repflow.core.errors import InputError
-from repflow.tasks.pixels import Images, load_images, pixel_prompts
+from repflow.tasks.pixels import Images, load_images, pixel_prompts, source
 from repflow.tasks.pixels.cifar import CLASSES
 from repflow.tasks.pixels.drawn import draw_images
 from tests.tasks.pixels.image_files import FORMATS, LABELS, PIXELS, archive, binary, folder, pickled, png, sheets
@@ -76,6 +76,12 @@ def test_a_folder_of_classes(tmp_path):
     assert {picture.tobytes() for picture in (*data.train.pixels, *data.test.pixels)} == {
         picture.tobytes() for picture in PIXELS[:10]
     }
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "1.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match=r"in the folder of every class; got none, and 1 other file, in \S+dog"):
+        load_images(str(tmp_path))
+    (tmp_path / "dog" / "1.PNG").write_bytes(png(PIXELS[0]))
+    assert load_images(str(tmp_path)).classes == ("bird", "dog", "frog")
     (tmp_path / "frog" / "x.png").write_bytes(png(PIXELS[0, :16]))
     with pytest.raises(InputError, match=r"images of one size; got 32 × 16 in .*x.png and 32 × 32"):
         load_images(str(tmp_path))
@@ -88,6 +94,25 @@ def test_arrays(tmp_path):
     assert len(load_images(str(tmp_path / "a.npz"), train=3, test=2).train) == 3
     np.savez(tmp_path / "b.npz", images=np.repeat(PIXELS[..., :1], 2, 0), labels=np.repeat(LABELS % 2, 2))
     assert load_images(str(tmp_path / "b.npz")).train.shape == (32, 32, 1)
+
+
+def test_the_first_images_of_a_folder_are_of_all_classes(tmp_path):
+    """Class by class as they lie there, the first 8 of 40 would all be of one class."""
+    for number in range(40):
+        place = tmp_path / "abcd"[number // 10]
+        place.mkdir(exist_ok=True)
+        (place / f"{number}.png").write_bytes(png(np.full((8, 8, 3), number, dtype=np.uint8)))
+    data = load_images(str(tmp_path), train=8, test=4)
+    assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    assert (data.train.pixels[:, 0, 0, 0] // 10 == data.train.labels).all()
+    ordered, mixed = np.arange(40) // 10, np.arange(40) % 4
+    for name, labels, first in (("ordered", ordered, [0, 0, 1, 1, 2]), ("mixed", mixed, [0, 1, 2, 3, 0])):
+        shown = np.arange(40, dtype=np.uint8)[:, None, None] * np.ones((1, 8, 8), dtype=np.uint8)
+        own = {"images": shown, "labels": labels, "test_images": shown, "test_labels": labels}
+        got = load_images(savez(tmp_path / f"{name}.npz", **own), test=5).test
+        assert got.labels.tolist() == first
+        assert (labels[got.pixels[:, 0, 0, 0]] == first).all()
 
 
 class Trap:
@@ -125,6 +150,14 @@ BAD = {
         lambda p: folder(p, {**pickled(), "test_batch": pickle.dumps({b"data": np.zeros((2, 3))})}),
         r"`data` of uint8 \(image, 3072\)",
     ),
+    "a long pickle": (
+        lambda p: folder(p, {**pickled(), "test_batch": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"abc."}),
+        "1099511627776 bytes in a bytes8, but only 4 remain",
+    ),
+    "a far place": (
+        lambda p: folder(p, {**pickled(), "test_batch": b"\x80\x04Nr" + struct.pack("<I", 2**31 - 1) + b"."}),
+        "a value at place 2147483647 of 9 bytes",
+    ),
     "half a pickle": (lambda p: folder(p, {**pickled(), "test_batch": pickled()["test_batch"][:99]}), "a pickle of"),
     "labels cut": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1]"}), "at least 8 numbers"),
     "labels not json": (lambda p: folder(p, {**sheets(), "train_lables.json": b"[1"}), "a JSON list of labels"),
@@ -134,6 +167,10 @@ BAD = {
     "another file": (lambda p: write(p.with_suffix(".txt"), b"x"), "none of the known kinds"),
     "empty zip": (lambda p: write(p.with_suffix(".npz"), b""), "a file of arrays"),
     "no images": (lambda p: savez(p.with_suffix(".npz"), labels=LABELS), "an array called images"),
+    "a label of millions": (
+        lambda p: savez(p.with_suffix(".npz"), images=PIXELS, labels=LABELS + 10**9),
+        "labels below 100,000; got 1000000009",
+    ),
     "objects": (lambda p: savez(p.with_suffix(".npz"), images=np.array([{}]), labels=LABELS), "Python objects"),
 }
 
@@ -166,14 +203,30 @@ def test_a_file_that_lies_about_its_size(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(png(PIXELS[0]))
-    for wide, high, words in ((60000, 60000, "bomb"), (600, 600, "header says 600 × 600"), (400, 400, "a PNG image")):
-        (tmp_path / "a" / "1.png").write_bytes(lying_png(wide, high))
+    whole = png(PIXELS[0])
+    lies = {
+        "header says 60000 × 60000": lying_png(60000, 60000),
+        "header says 600 × 600": lying_png(600, 600),
+        "a PNG image": lying_png(400, 400),
+        "one size in a PNG image; got two": whole[:33] + lying_png(9000, 9000)[8:],
+        "1.png, which does not begin as one": b"",
+    }
+    for words, data in lies.items():
+        (tmp_path / "a" / "1.png").write_bytes(data)
         with pytest.raises(InputError, match=words):
             load_images(str(tmp_path))
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("images.npy", huge_array())
     with pytest.raises(InputError, match="as many bytes as an array's header says"):
         load_images(str(tmp_path / "a.npz"))
+
+
+def test_an_archive_that_unpacks_to_more_than_there_is(tmp_path, monkeypatch):
+    """Every file within its bound, and too many of them."""
+    monkeypatch.setattr(source, "MOST_FILES", 30_000)
+    for place in (archive(tmp_path / "a.tgz", binary()), folder(tmp_path / "a", binary())):
+        with pytest.raises(InputError, match=r"at most 30,000 bytes together; got 36,876 with test_batch\.bin"):
+            load_images(str(place))
 
 
 @pytest.mark.parametrize("spec", ["drawn:7", "drawn:x", "missing", "missing.*", "a/*/b.*"])
@@ -194,6 +247,7 @@ def test_words_that_name_nothing(spec):
         (np.zeros((2, 4, 4)), [0.0, 1.0], None, "a whole number as label"),
         (np.zeros((2, 4, 4)), [0, -1], None, "got -1 of image 1"),
         (np.zeros((2, 4, 4)), [0, 2], ("a", "b"), "got 2 of image 1"),
+        (np.zeros((2, 4, 4)), [0, 2**40], None, "labels below 100,000"),
         (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names"),
     ],
 )

@@ -16,6 +16,8 @@ from repflow.report.terminal.cell import number, thinned
 from repflow.report.terminal.fitted import FittedTable
 
 ROWS = 16
+LEAST_WINDOWS = 8
+"""Windows that are shown, however many regions stand beside them."""
 
 
 def view(result: Result) -> list[RenderableType]:
@@ -54,9 +56,15 @@ def _percent(value: float) -> str:
 
 
 def _shown(result: Result) -> list[int]:
-    """Named regions all, and of windows side by side some."""
+    """All regions but windows side by side, and of these some: the first and the last, and as many as there is room."""
     regions = result.provenance["regions"]
-    return list(range(len(regions))) if len(regions) <= ROWS else thinned(len(regions), ROWS)
+    if len(regions) <= ROWS:
+        return list(range(len(regions)))
+    sizes = [int(end) - int(start) for start, end in (word.split(":") for word in regions)]
+    windows = [place for place, size in enumerate(sizes) if size == max(sizes, key=sizes.count)]
+    named = [place for place in range(len(regions)) if place not in windows]
+    some = thinned(len(windows), max(LEAST_WINDOWS, ROWS - len(named)))
+    return sorted([*named, *(windows[place] for place in some)])
 
 
 def _left_out(result: Result, rows: Sequence[Sequence[str]]) -> str:

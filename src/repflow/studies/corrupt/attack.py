@@ -15,7 +15,7 @@ from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import PAPER, RANDOM_PAIR, TARGET, Region, parse_regions, scaled_region
 from repflow.studies.corrupt.config import AttackConfig, check, names
 from repflow.studies.corrupt.piece import Piece
-from repflow.studies.corrupt.study import CLEAN, CorruptJob, ImageStudy
+from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
 from repflow.studies.corrupt.summary import region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
@@ -123,7 +123,17 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
     others = labels != np.array(targets)[:, None]
     arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
     arrays["clean_accuracy"], axes["clean_accuracy"] = np.array((clean == labels).mean()), ()
+    arrays["examples"], axes["examples"] = _examples(config, subject), EXAMPLE_AXES
     return Result(arrays, axes, {}, _facts(config, subject, clean))
+
+
+def _examples(config: AttackConfig, subject: Subject) -> np.ndarray:
+    """The first images of other classes than the first target: as they are, and with pixels of it and of another."""
+    target, region = _targets(config, subject)[0], last_region(_regions(config, subject))
+    numbers = np.flatnonzero(subject.images.labels != target)[:EXAMPLES]
+    draw = {"seed": config.seed, "draw": 0, "target": target}
+    changed = [[subject.example(n, region, kind, **draw) for n in numbers] for kind in (TARGET, RANDOM_PAIR)]
+    return np.array([[subject.example(n) for n in numbers], *changed])
 
 
 def _shard(target: int, region: Region) -> str:
@@ -183,7 +193,8 @@ def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np
 
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:
     targets = [subject.images.classes[target] for target in _targets(config, subject)]
-    about = {"tokens": subject.tokens, "images": len(clean), "draws": config.draws}
+    about: dict[str, Any] = {"tokens": subject.tokens, "images": len(clean), "draws": config.draws}
+    about |= {"example_region": str(last_region(_regions(config, subject))), "example_target": targets[0]}
     return {
         "model": subject.classifier.facts(),
         **region_facts(_regions(config, subject), (), subject.images.classes),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 CLEAN, INFLUENCE = "clean", "influence"
 EXAMPLES = 2
 """Images that are kept before and after."""
+EXAMPLE_AXES = ("kind", "sample", "row_pixel", "column_pixel", "channel")
 
 
 @dataclass
@@ -257,13 +258,18 @@ def geometric_mean(influence: np.ndarray) -> np.ndarray:
 
 def _examples(config: CorruptConfig, subject: Subject, regions: list[Region]) -> tuple[np.ndarray, tuple[str, ...]]:
     """The first images as they are and with the last region replaced in every way: (replacement, sample, ...)."""
-    region = max(regions, key=lambda entry: (entry.end, len(entry)))
+    region = last_region(regions)
     kinds = [("", {}), *((kind, {"seed": config.seed, "draw": 0}) for kind in config.replace)]
     shown = [
         [subject.example(number, region if kind else None, kind, **draw) for number in _shown(subject)]
         for kind, draw in kinds
     ]
-    return np.array(shown), ("kind", "sample", "row_pixel", "column_pixel", "channel")
+    return np.array(shown), EXAMPLE_AXES
+
+
+def last_region(regions: Sequence[Region]) -> Region:
+    """The one that examples show: the longest of those at the end."""
+    return max(regions, key=lambda entry: (entry.end, len(entry)))
 
 
 def _shown(subject: Subject) -> range:
@@ -274,7 +280,6 @@ def _facts(config: CorruptConfig, subject: Subject, regions: list[Region], right
     from repflow.core.intervals import proportion_interval
 
     band = proportion_interval(right.sum(), len(right))
-    region = max(regions, key=lambda entry: (entry.end, len(entry)))
     return {
         "model": subject.classifier.facts(),
         **region_facts(regions, config.replace, subject.images.classes),
@@ -285,7 +290,7 @@ def _facts(config: CorruptConfig, subject: Subject, regions: list[Region], right
             "clean": [float(band.mean), float(band.low), float(band.high)],
             "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
             "source": Path(config.images).name,
-            "example_region": str(region),
+            "example_region": str(last_region(regions)),
         },
     }
 

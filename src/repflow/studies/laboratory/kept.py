@@ -27,10 +27,13 @@ def model_place(folder: Path, cell: Cell) -> Path:
 
 def keep_model(folder: Path, cell: Cell, network: Any, tokenizer: Any = None) -> Path:
     """Write a model as a folder that `repflow.load` takes; whole, or not there."""
+    from repflow.models.load import without_progress
+
     place = model_place(folder, cell)
     if not place.exists():
         half = place.with_name(place.name + PART)
-        network.save_pretrained(half)
+        with without_progress():  # a bar for every model, between lines that say what is trained
+            network.save_pretrained(half)
         if tokenizer is not None:
             tokenizer.save_pretrained(half)
         half.rename(place)

@@ -72,8 +72,8 @@ class Pixels(Laboratory[PixelsConfig]):
         """Read the images: regions, targets and batches that do not fit are refused before anything is written."""
         data = pixel_data(config.images, config.train_images)
         for cell in config.grid():
-            tokens = config.layout(cell.token_order).tokens(data.train.shape)
-            parse_regions(config.regions, tokens)
+            places = config.layout(cell.token_order).places(data.train.shape)  # Hilbert's order has squares alone
+            parse_regions(config.regions, len(places))
         check_lenders(config, data)
         if config.batch > len(data.train):
             expected = f"--batch of at most {len(data.train)}, the training images"
@@ -271,7 +271,7 @@ def check_lenders(config: PixelsConfig, data: PixelData) -> None:
     wanted = {*_targets(config, data), *(data.test.class_number(name) for name in aimed)}
     if "same" in kinds_of(config) and counts[counts > 0].min() < 2:
         expected = "at least 2 test images of every class, to lend pixels to each other"
-        raise InputError(teach(expected, f"1 of {data.classes[int(np.argmin(counts))]}", "raise --test-images"))
+        raise InputError(teach(expected, f"1 of {data.classes[counts.tolist().index(1)]}", "raise --test-images"))
     for target in wanted:
         if not 0 < counts[target] < len(images):
             got = f"{counts[target]} of {len(images)} of {data.classes[target]}"

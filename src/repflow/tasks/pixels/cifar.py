@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pickletools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -93,6 +94,7 @@ def _planes(rows: np.ndarray) -> np.ndarray:
 def _pickled(name: str, files: Files, where: str) -> tuple[np.ndarray, np.ndarray]:
     what = f"{name} in {where}"
     with refusing("a pickle of arrays, lists, numbers and text", what, REMEDY):
+        _check_sizes(files[name])
         content = _Plain(io.BytesIO(files[name]), encoding="bytes").load()
     if not isinstance(content, dict):
         raise InputError(teach("a dictionary in a batch of CIFAR-10", f"{type(content).__name__} in {what}", REMEDY))
@@ -106,6 +108,16 @@ def _pickled(name: str, files: Files, where: str) -> tuple[np.ndarray, np.ndarra
     if not isinstance(labels, list) or len(labels) != len(rows) or any(type(label) is not int for label in labels):
         raise InputError(teach(f"`labels`, a list of {len(rows)} numbers", f"others in {what}", REMEDY))
     return _planes(rows), np.array(labels, dtype=np.int64)
+
+
+def _check_sizes(data: bytes) -> None:
+    """Refuse a pickle that announces more than it holds: memory for it would be taken before it is missed.
+
+    `genops` stops at a text or bytes that end behind the file; places that values are kept at may have any number.
+    """
+    for step, number, _ in pickletools.genops(data):
+        if step.name in ("PUT", "LONG_BINPUT") and isinstance(number, int) and number > len(data):
+            raise pickle.UnpicklingError(f"a value at place {number} of {len(data)} bytes")
 
 
 class _Plain(pickle.Unpickler):

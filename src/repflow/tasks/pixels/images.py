@@ -13,6 +13,8 @@ from repflow.core.errors import InputError, teach
 
 MOST_BYTES = 4 << 30
 """Of all images of a set together, which are kept in memory."""
+MOST_CLASSES = 100_000
+"""Classes that are numbered and not named: a label may be any number, and each class below it gets a name."""
 SHARE = 0.2
 """Of the images that are for testing, where a source has no split of its own."""
 
@@ -58,7 +60,7 @@ class Images:
             got = f"{numbers.dtype} of shape {numbers.shape} for {what}"
             raise InputError(teach(expected, got, "give one label per image"))
         low, high = int(numbers.min()), int(numbers.max())
-        names = tuple(map(str, classes)) if classes is not None else tuple(map(str, range(max(high, 0) + 1)))
+        names = tuple(map(str, classes)) if classes is not None else numbered(high, what)
         if low < 0 or high >= len(names):
             at = int(np.flatnonzero((numbers < 0) | (numbers >= len(names)))[0])
             got = f"{int(numbers[at])} of image {at} of {what}"
@@ -89,6 +91,20 @@ class Images:
     def pick(self, index: Any) -> Images:
         """Some of the images."""
         return Images(self.pixels[index], self.labels[index], self.classes)
+
+    def dealt(self) -> Images:
+        """Images that stand class by class, dealt out by twos of each class in turn; in any other order, as they are.
+
+        The first ones are then of all classes, and each has another of its class that lends it pixels.
+
+        >>> Images.checked(np.zeros((8, 2, 2)), [0, 0, 0, 0, 1, 1, 1, 1]).dealt().labels.tolist()
+        [0, 0, 1, 1, 0, 0, 1, 1]
+        """
+        if (np.diff(self.labels) < 0).any():
+            return self
+        place = np.arange(len(self)) - np.searchsorted(self.labels, self.labels)  # of an image within its class
+        order = np.lexsort((place, self.labels, place // 2))
+        return self if (np.diff(order) > 0).all() else self.pick(order)
 
     def digest(self) -> str:
         """SHA-256 of sizes, pixels and labels."""
@@ -146,6 +162,14 @@ class PixelData:
             "test_images": len(self.test),
             "classes": list(self.classes),
         }
+
+
+def numbered(highest: int, what: str) -> tuple[str, ...]:
+    """Names of classes that have none: their numbers, up to the highest label."""
+    if highest >= MOST_CLASSES:
+        got = f"{highest} of {what}"
+        raise InputError(teach(f"labels below {MOST_CLASSES:,}", got, "number the classes from 0"))
+    return tuple(map(str, range(max(highest, 0) + 1)))
 
 
 def split(name: str, images: Images, seed: int, share: float = SHARE) -> PixelData:

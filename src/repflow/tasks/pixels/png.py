@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ MOST_FILE = 64 << 20
 """Bytes of a file."""
 SMALL_FILE = 4 << 20
 """Bytes of the file of one image."""
+HEAD = b"\x89PNG\r\n\x1a\n"
+"""How a PNG begins; its first part, IHDR, says how large the image is."""
+AGAIN = "save the file again as PNG"
 
 
 def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows: int = MOST_SIDE) -> np.ndarray:
@@ -33,16 +37,23 @@ def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows:
         raise MissingExtraError(
             teach("Pillow, which reads PNG files", "no such package", "run: pip install 'repflow[images]'")
         ) from None
-    with (
-        refusing("a PNG image", what, "save the file again as PNG"),
-        Image.open(io.BytesIO(data), formats=["PNG"]) as image,
-    ):
-        wide, high = image.size
-        fits = wide == columns if columns is not None else wide <= MOST_SIDE
-        if not fits or high > most_rows:
-            expected = f"an image of {'at most ' if columns is None else ''}{columns or MOST_SIDE} × {most_rows} pixels"
-            raise InputError(teach(expected, f"{what}, whose header says {wide} × {high}", "scale it down"))
+    wide, high = _announced(data, what)
+    fits = wide == columns if columns is not None else wide <= MOST_SIDE
+    if not fits or high > most_rows:
+        expected = f"an image of {'at most ' if columns is None else ''}{columns or MOST_SIDE} × {most_rows} pixels"
+        raise InputError(teach(expected, f"{what}, whose header says {wide} × {high}", "scale it down"))
+    with refusing("a PNG image", what, AGAIN), Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+        if image.size != (wide, high):  # a second header
+            raise InputError(teach("one size in a PNG image", f"two in {what}", AGAIN))
         return np.asarray(image.convert("RGB"))  # a file with less data than its header says raises here
+
+
+def _announced(data: bytes, what: str) -> tuple[int, int]:
+    """Columns and rows that a PNG's header says; read here, as Pillow has limits of its own."""
+    if not data.startswith(HEAD) or data[12:16] != b"IHDR" or len(data) < 24:
+        raise InputError(teach("a PNG image", f"{what}, which does not begin as one", AGAIN))
+    wide, high = struct.unpack(">II", data[16:24])
+    return wide, high
 
 
 def read_folder(folder: Path, seed: int) -> PixelData:
@@ -53,8 +64,10 @@ def read_folder(folder: Path, seed: int) -> PixelData:
     parts = [folder / name for name in ("train", "test")]
     if all(part.is_dir() for part in parts):
         names = _class_names(parts[0])
+        _check_classes(parts[0], names)
         train, test = (_read_classes(part, names) for part in parts)
         return PixelData(folder.name, train, test)
+    _check_classes(folder, _class_names(folder))
     return split(folder.name, _read_classes(folder, _class_names(folder)), seed)
 
 
@@ -66,6 +79,21 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     return names
 
 
+def _check_classes(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse a class without images, as of files in another format: nothing could be learned of it."""
+    for name in names:
+        if not _files(folder / name):
+            others = sum(path.is_file() for path in (folder / name).iterdir())
+            got = f"none, and {others} other file{'' if others == 1 else 's'}, in {folder / name}"
+            raise InputError(teach("PNG files in the folder of every class", got, "save its images as PNG"))
+
+
+def _files(folder: Path) -> list[Path]:
+    """PNG files of one class, in the order of their names; a class of test images may have none."""
+    there = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in there if path.is_file() and path.suffix.lower() == ".png")
+
+
 def _read_classes(folder: Path, names: tuple[str, ...]) -> Images:
     if (strange := sorted({path.name for path in folder.iterdir() if path.is_dir()} - {*names})) and (
         visible := [name for name in strange if not name.startswith(".")]
@@ -75,7 +103,7 @@ def _read_classes(folder: Path, names: tuple[str, ...]) -> Images:
     labels: list[int] = []
     first = ""
     for label, name in enumerate(names):
-        for path in sorted((folder / name).glob("*.png")) if (folder / name).is_dir() else []:
+        for path in _files(folder / name):
             picture = _read_file(path)
             if pictures and picture.shape != pictures[0].shape:
                 got = f"{_size(picture)} in {path} and {_size(pictures[0])} in {first}"

@@ -25,7 +25,7 @@ import numpy as np
 from repflow.core.errors import InputError, refusing, teach
 from repflow.tasks.pixels.cifar import is_wanted, read_cifar
 from repflow.tasks.pixels.drawn import SIDE, TEST, TRAIN, draw_data
-from repflow.tasks.pixels.images import MOST_BYTES, Images, PixelData, split
+from repflow.tasks.pixels.images import MOST_BYTES, Images, PixelData, numbered, split
 from repflow.tasks.pixels.png import MOST_FILE, read_folder
 
 DRAWN = "drawn"
@@ -34,6 +34,8 @@ ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 ARRAYS = ("images", "labels", "test_images", "test_labels", "classes")
 MEMBERS = 100_000
 """Files of an archive that are looked at."""
+MOST_FILES = 512 << 20
+"""Bytes of all files of CIFAR-10 together, which has a third of it: a small archive may unpack to any size."""
 
 
 def check_source(spec: str) -> None:
@@ -52,7 +54,8 @@ def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None
 
     Args:
         spec: where they come from; see above.
-        train: training images, the first ones; all if left out, of drawn ones 4,000.
+        train: training images, the first ones; all if left out, of drawn ones 4,000. Images that stand class by class,
+            as in a folder for each, are dealt out by twos of each class first.
         test: test images; all if left out, of drawn ones 1,000.
         seed: of drawn images, and of the split where a source has none of its own.
 
@@ -65,7 +68,7 @@ def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None
         counts = {"train": TRAIN if train is None else train, "test": TEST if test is None else test}
         return draw_data(side=drawn_side(spec), seed=seed, **counts)
     data = _read(spec, seed)
-    return replace(data, train=data.train.first(train), test=data.test.first(test))
+    return replace(data, train=data.train.dealt().first(train), test=data.test.dealt().first(test))
 
 
 def drawn_side(spec: str) -> int:
@@ -105,14 +108,20 @@ def _from_folder(folder: Path, seed: int) -> PixelData:
     own = [path for path in sorted(folder.iterdir()) if path.is_file() and is_wanted(path.name)]
     if not own:
         return read_folder(folder, seed)
+    total = 0
     for path in own:
-        _check_bytes(path.name, path.stat().st_size)
+        total = _check_bytes(path.name, path.stat().st_size, total)
     return read_cifar({path.name: path.read_bytes() for path in own}, folder.name)
 
 
-def _check_bytes(name: str, size: int) -> None:
+def _check_bytes(name: str, size: int, before: int) -> int:
+    """Bytes of the files so far, with this one; too large ones, and too many, are refused before they are read."""
     if size > MOST_FILE:
         raise InputError(teach(f"files of at most {MOST_FILE:,} bytes", f"{size:,} in {name}", "is this CIFAR-10?"))
+    if before + size > MOST_FILES:
+        expected = f"files of at most {MOST_FILES:,} bytes together"
+        raise InputError(teach(expected, f"{before + size:,} with {name}", "is this CIFAR-10?"))
+    return before + size
 
 
 def _parts(pattern: str) -> list[Path]:
@@ -169,6 +178,7 @@ class Joined(io.RawIOBase):
 def _members(file: Any, name: str) -> dict[str, bytes]:
     """Files of CIFAR-10 in an archive, read in one pass; paths in it are never used."""
     files: dict[str, bytes] = {}
+    total = 0
     remedy = "it is cut off or damaged: fetch it again, and name all of its parts"
     with refusing("an archive with CIFAR-10 in it", name, remedy), tarfile.open(fileobj=file, mode="r|*") as archive:
         for number, member in enumerate(archive):
@@ -177,7 +187,7 @@ def _members(file: Any, name: str) -> dict[str, bytes]:
                 raise InputError(teach(f"at most {MEMBERS:,} files in an archive", f"more in {name}", "unpack it"))
             if not member.isfile() or not is_wanted(short):
                 continue
-            _check_bytes(f"{short} in {name}", member.size)
+            total = _check_bytes(f"{short} in {name}", member.size, total)
             content = archive.extractfile(member)
             data = b"" if content is None else content.read()
             if len(data) != member.size:
@@ -192,11 +202,11 @@ def _from_arrays(path: Path, seed: int) -> PixelData:
     if missing := [name for name in ARRAYS[:2] if name not in arrays]:
         got = f"{', '.join(arrays) or 'none'} in {path.name}"
         raise InputError(teach(f"an array called {missing[0]}", got, "call them images and labels"))
-    classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
+    classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
     if classes is None:
         labels = [arrays[name] for name in ARRAYS[1::2] if name in arrays]
         highest = max((int(part.max()) for part in labels if part.size and part.dtype.kind in "iu"), default=0)
-        classes = [str(number) for number in range(highest + 1)]
+        classes = numbered(highest, path.name)
     whole = Images.checked(arrays["images"], arrays["labels"], classes, what=f"images of {path.name}")
     if "test_images" not in arrays or "test_labels" not in arrays:
         return split(path.stem, whole, seed)

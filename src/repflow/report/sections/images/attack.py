@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from repflow.report.data.model import Block, Card, Figure, Table, Variant
 from repflow.report.data.runs import StoredRun, called, colour_of, named
 from repflow.report.draw.curve import band_traces, bare
 from repflow.report.draw.number import plain
+from repflow.report.sections.images.example import example_figure
 from repflow.report.sections.images.naming import image_basis, region_words
 
 LINES = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
@@ -21,6 +23,19 @@ LINES = (("success", "target lends", "solid"), ("random_pair", "another class le
 def attack_blocks(runs: Sequence[StoredRun]) -> list[Block]:
     """Figure and table; none without runs."""
     return [_figure(runs), _table(runs)] if runs else []
+
+
+def attack_examples(runs: Sequence[StoredRun]) -> list[Block]:
+    """Images before and after, of runs that kept some."""
+    shown: list[Block] = []
+    for number, run in enumerate(runs):
+        if "examples" in run.result:
+            facts = run.result.provenance["attack"]
+            region, target = region_words(facts["example_region"]), facts["example_target"]
+            caption = f"The first test images that are not of {target}, with {region} lent by other images."
+            ways = [f"pixels of {target}", "pixels of another class"]
+            shown.append(example_figure(number, runs, part="attack", ways=ways, caption=caption))
+    return shown
 
 
 def attack_facts(runs: Sequence[StoredRun]) -> list[Card]:
@@ -42,7 +57,7 @@ def _best(runs: Sequence[StoredRun]) -> tuple[StoredRun, int]:
 
 def _basis(run: StoredRun) -> str:
     facts = run.result.provenance["attack"]
-    return image_basis(str(run.result.config["images"]), facts["tokens"], facts["images"])
+    return image_basis(Path(str(run.result.config["images"])).name, facts["tokens"], facts["images"])
 
 
 def _rate(run: StoredRun, name: str, place: int | tuple[()]) -> str:
@@ -85,8 +100,9 @@ def _figure(runs: Sequence[StoredRun]) -> Figure:
     return Figure(
         "attack",
         "Can pasted pixels steer the answer?",
-        "How often the target is named, mean over targets, of images of other classes. A rate says nothing alone: "
-        "beside it stand the rate with pixels that another class lends, and the rate without an attack.",
+        "How often the target is named, mean over targets, of images of other classes; bands: 95 % intervals over "
+        "images. A rate says nothing alone: beside it stand the rate with pixels that another class lends, and the "
+        "rate without an attack.",
         "Success rates by region, with base rates.",
         [Variant({}, traces, layout, columns, rows, reading=_reading(runs), basis=basis)],
     )

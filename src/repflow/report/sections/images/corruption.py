@@ -16,7 +16,8 @@ from repflow.report.data.model import Block, Card, Content, Figure, Table, Varia
 from repflow.report.data.runs import StoredRun, called, colour_of, named
 from repflow.report.draw.curve import band_traces, bare, thin, thin_note
 from repflow.report.draw.number import plain
-from repflow.report.sections.images.attack import attack_blocks, attack_facts
+from repflow.report.sections.images.attack import attack_blocks, attack_examples, attack_facts
+from repflow.report.sections.images.example import example_figure
 from repflow.report.sections.images.naming import image_basis, region_words
 
 ABOUT = {
@@ -46,7 +47,7 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     shown = [block.id for block in blocks]
     blocks += [_influence(read)] if (read := [run for run in kinds[IMAGES] if "influence" in run.result]) else []
     blocks += [_region_table(own, kind) for kind, own in kinds.items() if own] + attack_blocks(attacks)[1:]
-    blocks += [_examples(run, number, kinds[IMAGES]) for number, run in enumerate(kinds[IMAGES])]
+    blocks += [_examples(number, kinds[IMAGES]) for number in range(len(kinds[IMAGES]))] + attack_examples(attacks)
     if not blocks:
         return None
     lead = (
@@ -122,10 +123,12 @@ def _variant(runs: Sequence[StoredRun], name: str, kind: str) -> Variant:
     return Variant({"replaced by": ABOUT.get(name, name)}, traces, layout, columns, rows, reading=reading, basis=basis)
 
 
-def _basis(run: StoredRun) -> str:
+def _basis(run: StoredRun, most: int | None = None) -> str:
+    """What a run rests on; `most` of its images, where a number was read of the first ones alone."""
     facts = run.result.provenance["corrupt"]
     if "images" in facts:
-        return image_basis(facts["source"], facts["tokens"], facts["images"], facts["layout"]["order"])
+        images = facts["images"] if most is None else min(most, facts["images"])
+        return image_basis(facts["source"], facts["tokens"], images, facts["layout"]["order"])
     return f"{task_name(run)}, {facts['tokens']:,} tokens, {facts['prompts']:,} prompts"
 
 
@@ -143,13 +146,13 @@ def _influence(runs: Sequence[StoredRun]) -> Figure:
         "xaxis": {"title": {"text": "token"}},
         "yaxis": {"title": {"text": "influence on the answer, by its mean"}, "type": "log"},
     }
-    images = max(int(run.result.config.get("influence") or 0) for run in runs)
     longest = max(len(run.result["influence"]) for run in runs)
-    note, basis = thin_note(longest, len(thin(longest)), "tokens"), "; ".join(dict.fromkeys(map(_basis, runs)))
+    note = thin_note(longest, len(thin(longest)), "tokens")
+    basis = "; ".join(dict.fromkeys(_basis(run, int(run.result.config["influence"])) for run in runs))
     return Figure(
         "answer-influence",
         "How much does each token count?",
-        f"Gradient of the answer's log-odds by token, geometric mean over up to {images} images, divided by its mean.",
+        "Gradient of the answer's log-odds by token, geometric mean over images, divided by its mean.",
         "A line per model over the tokens of an image.",
         [Variant({}, traces, layout, ["model", "token", "influence"], rows, note, basis=basis)],
         log_axis=True,
@@ -247,37 +250,8 @@ def _region_table(runs: Sequence[StoredRun], kind: str) -> Table:
     return Table(f"corruption-{kind}-table", f"Every region and replacement of {kind}", columns, rows)
 
 
-def _examples(run: StoredRun, number: int, runs: Sequence[StoredRun]) -> Figure:
-    """Images before and after, in their own colours."""
-    shown = run.result["examples"]
-    names = ["as it is", *_replacements(run)]
-    variants = [_example(shown[:, sample], names, sample) for sample in range(shown.shape[1])]
-    region = region_words(run.result.provenance["corrupt"]["example_region"])
-    return Figure(
-        f"corruption-examples-{number + 1}",
-        f"Images before and after{f', {called(run, runs)}' if len(runs) > 1 else ''}",
-        f"The first test images, {region} replaced in every way; pixels beyond 0 and 1 are cut.",
-        "An image as it is, and with its last region replaced in every way.",
-        variants,
-        models_toggle=False,
-    )
-
-
-def _example(shown: np.ndarray, names: Sequence[str], sample: int) -> Variant:
-    """A panel for each way (replacement, row, column, channel); the table has brightness."""
-    traces: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
-    columns = -(-len(names) // 2)
-    layout: dict[str, Any] = {"grid": {"rows": 2, "columns": columns, "pattern": "independent"}, "annotations": notes}
-    for place, name in enumerate(names):
-        axis = "" if place == 0 else str(place + 1)
-        colours = np.broadcast_to(shown[place], (*shown.shape[1:3], 3))  # grey ones have one channel
-        traces.append({"type": "image", "z": colours.tolist(), "xaxis": f"x{axis}", "yaxis": f"y{axis}", "name": name})
-        hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
-        layout[f"xaxis{axis}"], layout[f"yaxis{axis}"] = hidden, {**hidden, "autorange": "reversed"}
-        where = {"xref": f"x{axis} domain", "yref": f"y{axis} domain", "x": 0.5, "y": 1.12, "showarrow": False}
-        notes.append({"text": name, **where})
-    rows = [[name, *plain(row, 4)] for place, name in enumerate(names) for row in shown[place].mean(-1)]
-    head = ["replacement", *(f"column {number}" for number in range(shown.shape[2]))]
-    reading = f"Test image {sample + 1} as it is, and with a region replaced in {len(names) - 1} ways."
-    return Variant({"image": str(sample + 1)}, traces, layout, head, rows, reading=reading)
+def _examples(number: int, runs: Sequence[StoredRun]) -> Figure:
+    """Images before and after, of one of the runs."""
+    region = region_words(runs[number].result.provenance["corrupt"]["example_region"])
+    caption = f"The first test images, {region} replaced in every way; pixels beyond 0 and 1 are cut."
+    return example_figure(number, runs, part="corruption", ways=_replacements(runs[number]), caption=caption)

@@ -43,10 +43,11 @@ def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
     return Content(lead, blocks)
 
 
-def _basis(run: StoredRun) -> str:
-    """What the numbers of a run rest on."""
+def _basis(run: StoredRun, most: int | None = None) -> str:
+    """What the numbers of a run rest on; `most` of its images, where the first ones alone were read."""
     facts = run.result.provenance["pixels"]
-    return f"{facts['images_replaced']:,} test images of {facts['tokens']:,} tokens, {trained_words(run)}"
+    images = facts["images_replaced"] if most is None else min(most, facts["images_replaced"])
+    return f"{images:,} test images of {facts['tokens']:,} tokens, {trained_words(run)}"
 
 
 def _reading(run: StoredRun, lines: Sequence[Line], number: int) -> str:
@@ -116,7 +117,7 @@ def _end_table(run: StoredRun, mark: Mark) -> Table:
 
 def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
     """Influence of every token on the answer, on average 1."""
-    traces, rows = [], []
+    traces, rows, read = [], [], int(run.result.config["influence"])
     for place, line in enumerate(lines):
         value = line.mean("influence")
         value = value / np.nanmean(value)
@@ -131,7 +132,7 @@ def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figu
         f"How much does each token count?{mark.title}",
         "Gradient of the answer's log-odds by token, geometric mean over images, mean over seeds.",
         "Influence by token, a line per model.",
-        [Variant({}, traces, layout, ["model", "token", "influence"], rows, basis=_basis(run))],
+        [Variant({}, traces, layout, ["model", "token", "influence"], rows, basis=_basis(run, read))],
     )
 
 

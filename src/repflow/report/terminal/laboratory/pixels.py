@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from repflow.core.intervals import bracketed, student_interval
+from repflow.core.intervals import bracketed
 from repflow.core.results import Result
-from repflow.papers.pixels import asymmetry_band, correlations, drops, ends
+from repflow.papers.pixels import asymmetry_band, correlation_band, correlations, drops, ends
 from repflow.papers.vulnerability import comparisons, end_verdict, variants
 from repflow.report.data.laboratory import Line, best_lines
 from repflow.report.terminal.cell import ABSENT, number
@@ -70,7 +70,7 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
 
 def verdict_table(result: Result) -> Table:
     """Whether the end costs more than the start, in a word."""
-    kinds, sizes = result.provenance["pixels"]["replacements"], " and ".join(map(str, ends(result)))
+    kinds, sizes = result.provenance["pixels"]["replacements"], ", ".join(map(str, sorted(ends(result))))
     title = f"Do the last tokens cost more than the first? Regions of {sizes} tokens"
     table = _table(title, "holds: at every size, by intervals for other seeds and images")
     for column in ("model", *kinds):
@@ -116,7 +116,7 @@ def influence_table(result: Result, lines: Sequence[Line]) -> Table:
         table.add_column(column, justify="left" if column == "model" else "right")
     for line in lines:
         own = values.by_cell[list(line.cells)]
-        bands = [student_interval(own[:, place]) for place in range(own.shape[1])]
+        bands = [correlation_band(own[:, place]) for place in range(own.shape[1])]
         cells = [number(float(band.mean), 2) + bracketed(band.low, band.high, ".2f") for band in bands]
         table.add_row(line.words, *cells)
     return table

@@ -180,7 +180,8 @@ def test_short_windows_have_as_many_tokens_as_long_ones():
     assert STUDY.reads(config) == (config.steps * (4 + 2), config.steps * 64)
 
 
-def test_a_cell_has_a_command_that_trains_it_again(trained):
+def test_a_cell_has_a_command_that_trains_it_again(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the command names no folder of runs
     _, _, result = trained
     words = result.provenance["cells"][3]["command"].split()
     assert words[:2] == ["repflow", "architecture"]

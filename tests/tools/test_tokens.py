@@ -19,6 +19,7 @@ from tools.tokens.claims import CLAIMS, Study, read_study
 
 GAINS = {
     **{"mamba+positive+scaled": -0.03, "mamba+mixed+scaled": -0.02, "mamba+scaled": 0.0, "+leaky": -0.2},
+    "mamba+complex+scaled": -0.06,
     **{"+chunks": -0.05, "+chunks+random": 0.02, "shift": 0.1},
 }
 
@@ -126,7 +127,7 @@ def test_what_the_study_lacks_is_named_with_what_was_trained_in_its_place(monkey
         "- eigenvalues as the public code scales them, complex ones",
         "- orders of tokens, H3",
     ]
-    assert lines[2].endswith("`mamba+complex+scaled` in no stored run: open.")
+    assert lines[2].endswith("`mamba+negative+shift` in no stored run: open.")
     assert "`h3`, `h3+leaky` for 600 steps in `o-1`; `h3+chunks`" in lines[3]
     monkeypatch.setattr(make_tokens, "NUMBERS", stored())
     assert make_tokens.missing() == "Nothing is missing."

@@ -56,12 +56,7 @@ PARTS = {
     ),
     "mamba": PartOfStudy(tuple(f"mamba{order}" for order in SORTED)),
     "attention": PartOfStudy(tuple(f"transformer{order}" for order in SORTED)),
-    "shift": PartOfStudy(
-        (
-            *("mamba+positive+shift", "mamba+mixed", "mamba+negative+shift"),
-            *("mamba+positive", "mamba+negative", "mamba+complex+scaled"),
-        )
-    ),
+    "shift": PartOfStudy(("mamba+complex+scaled", "mamba+positive+shift", "mamba+mixed", "mamba+negative+shift")),
     "norms": PartOfStudy(
         (
             *("mamba+mixed-norm", "mamba+positive-norm", "mamba+negative-norm", "mamba-norm"),

@@ -222,6 +222,24 @@ def check_weighted_means():
         weighted_mean(k, v, rate, bonus).sum().backward()
 
 
+def check_long_filters():
+    """Rows that fill tiles and that do not, with all that may follow a filter and without."""
+    from repflow.mixers.triton.long_filter import long_filter
+
+    for rows, tokens, channels, stream, half in (
+        (64, 1024, 128, torch.float32, torch.bfloat16),
+        (5, 1025, 32, torch.float32, torch.float16),
+        (2, 70, 5, torch.bfloat16, None),
+    ):
+        u = empty(rows, tokens, channels, dtype=stream).requires_grad_()
+        taps = empty(channels, tokens if half else 20, dtype=torch.float32).requires_grad_()
+        more = {}
+        if half is not None:
+            more = {"skip": empty(channels, dtype=torch.float32).requires_grad_(), "gelu": True, "kind": half}
+            more["scale"] = empty(rows, channels, dtype=half)
+        long_filter(u, taps, **more).sum().backward()
+
+
 def check_layer_norms():
     from repflow.mixers.triton.layer_norm import LayerNorm
 

@@ -17,6 +17,7 @@ from repflow.core.errors import InputError, teach
 from repflow.mixers.option import at_least, one_of
 from repflow.mixers.scan.precision import without_autocast
 from repflow.mixers.transition import Transition
+from repflow.mixers.triton.long_filter import filter_obstacle, long_filter
 
 DISCRETISATIONS = ("zoh", "bilinear")
 INITIALISATIONS = ("lin", "inv", "legs")
@@ -112,7 +113,7 @@ class DiagonalSSM(nn.Module):
             return (left.mT @ right).flatten(1)[:, :tokens]
 
     def forward(self, u: Tensor) -> Tensor:
-        """Give y (batch, token, channel) by Fourier transform, O(n log n)."""
+        """Give y (batch, token, channel) by `long_convolution`."""
         return long_convolution(u, self.kernel(u.shape[1]))
 
 
@@ -124,7 +125,9 @@ def diagonal_transition(u: Tensor, decay: Tensor, entry: Tensor, c: Tensor, step
 
 
 def long_convolution(u: Tensor, kernel: Tensor) -> Tensor:
-    """Causal convolution y_t = Σ_{s ≤ t} kernel_{t−s} u_s by Fourier transform, in float32 at least.
+    """Causal convolution y_t = Σ_{s ≤ t} kernel_{t−s} u_s by Fourier transform, O(n log n), in float32 at least.
+
+    Where autocast asks for half precision on a GPU, rows that are not too long go by products in TF32 (`long_filter`).
 
     Args:
         u: (batch, token, channel).
@@ -134,6 +137,8 @@ def long_convolution(u: Tensor, kernel: Tensor) -> Tensor:
     >>> long_convolution(u, kernel).flatten().round(decimals=4).tolist()
     [1.0, 2.5]
     """
+    if filter_obstacle(u, kernel) is None:
+        return long_filter(u, kernel)
     tokens, wide = u.shape[1], torch.promote_types(u.dtype, torch.float32)
     length = transform_length(tokens)
     spectrum = torch.fft.rfft(u.to(wide).mT, n=length) * torch.fft.rfft(kernel.to(wide), n=length)

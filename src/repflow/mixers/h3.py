@@ -21,6 +21,10 @@ from repflow.mixers.option import at_least, divides
 from repflow.mixers.parts.convolution import CausalConvolution
 from repflow.mixers.parts.matrix_state import split_heads
 from repflow.mixers.transition import Transition
+from repflow.mixers.triton.long_filter import filter_obstacle, long_filter
+
+MANY = 16
+"""Taps from which a shift goes by products on a GPU, where torch's convolution of 64 took a fifth of a training step."""
 
 
 class H3(Mixer):
@@ -126,10 +130,15 @@ class H3(Mixer):
 
     def _product(self, x: Tensor) -> Tensor:
         """Give v ⊗ k̃ (batch, token, head, value, key)."""
-        keys = self.k_proj(x)
-        if self.shift is not None and self.shift_D is not None:
-            keys = self.shift(keys) + self.shift_D * keys
-        return self._outer(self.v_proj(x), keys)
+        return self._outer(self.v_proj(x), self._shifted(self.k_proj(x)))
+
+    def _shifted(self, keys: Tensor) -> Tensor:
+        """Give k̃."""
+        if self.shift is None or self.shift_D is None:
+            return keys
+        if self.shift.kernel_size[0] >= MANY and filter_obstacle(keys, self.shift.weight, self.shift_D) is None:
+            return long_filter(keys, self.shift.weight[:, 0].flip(-1)[:, : keys.shape[1]], skip=self.shift_D)
+        return self.shift(keys) + self.shift_D * keys
 
     def _outer(self, values: Tensor, keys: Tensor) -> Tensor:
         return split_heads(values, self.heads)[..., :, None] * split_heads(keys, self.heads)[..., None, :]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repflow.mixers.base import Mixer
-from repflow.mixers.diagonal_ssm import DiagonalSSM
+from repflow.mixers.diagonal_ssm import DiagonalSSM, long_convolution
 from repflow.mixers.parts.dropout import ChannelDropout
 from repflow.mixers.transition import Transition
+from repflow.mixers.triton.long_filter import filter_obstacle, long_filter
 
 
 class S4D(Mixer):
@@ -65,11 +66,16 @@ class S4D(Mixer):
         return self.width * self.kernel.pairs * 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens, by Fourier transform."""
+        """Mix tokens, by Fourier transform; in half precision on a GPU by products, with GELU and dropout in one go."""
         self.check_input(x)
         if self.reference_wanted("fourier", "the same filter at every token"):
             return self.by_recurrence(x)
-        return self.readout(self.kernel(x), x)
+        taps = self.kernel.kernel(x.shape[1])
+        if filter_obstacle(x, taps, self.D) is not None:
+            return self.readout(long_convolution(x, taps), x)
+        scale, half = self.dropout.scale(x), torch.get_autocast_dtype(x.device.type)
+        scale = None if scale is None else scale.squeeze(1)
+        return self._projected(long_filter(x, taps, skip=self.D, gelu=True, scale=scale, kind=half))
 
     def transition(self, x: Tensor) -> Transition:
         """A = Ā, b = (B̄ / Δ) x, c = 2 C, delta = Δ, the same for every token but for x."""
@@ -79,5 +85,9 @@ class S4D(Mixer):
         """Skip, GELU, dropout, project."""
         y = y.to(x.dtype)
         y = y if self.D is None else y + self.D * x
-        out = self.output_linear(self.dropout(functional.gelu(y)))
+        return self._projected(self.dropout(functional.gelu(y)))
+
+    def _projected(self, inner: Tensor) -> Tensor:
+        """Output projection, gated or plain."""
+        out = self.output_linear(inner)
         return functional.glu(out, dim=-1) if self.gate else out

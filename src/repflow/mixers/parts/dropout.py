@@ -26,8 +26,13 @@ class ChannelDropout(nn.Module):
             raise InputError(teach("dropout from 0 to below 1", str(share), "leave it out for none"))
         self.share = share
 
+    def scale(self, x: Tensor) -> Tensor | None:
+        """What each channel of a row (batch, 1, width) is multiplied by; None where nothing is dropped."""
+        if not (self.training and self.share):
+            return None
+        return functional.dropout(torch.ones_like(x[:, :1]), self.share)
+
     def forward(self, x: Tensor) -> Tensor:
         """(batch, token, width) → same."""
-        if not (self.training and self.share):
-            return x
-        return x * functional.dropout(torch.ones_like(x[:, :1]), self.share)
+        scale = self.scale(x)
+        return x if scale is None else x * scale

@@ -24,7 +24,7 @@ from repflow.mixers.transition import Transition
 from repflow.mixers.triton.long_filter import filter_obstacle, long_filter
 
 MANY = 16
-"""Taps from which a shift goes by products on a GPU, where torch's convolution of 64 took a fifth of a training step."""
+"""Taps from which a shift goes by products on a GPU: torch's convolution of 64 was a fifth of a training step."""
 
 
 class H3(Mixer):

@@ -2,16 +2,21 @@
 
 import json
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS
+from repflow.store import load_result, read_record
+from repflow.studies.pixels.study import STUDY
 from repflow.tasks.pixels import Images, load_images
 from repflow.tasks.pixels.cifar import CLASSES
 from tests.tools.phases import carried, program
 from tools import pack_images
+from tools.carry import unpack
 from tools.pixels import claims, run
 from tools.pixels.answers import answers
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
@@ -262,6 +267,20 @@ def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch
     with pytest.raises(SystemExit, match=r"differ in steps"):
         small("screen", *SMALL, "--only", "transformer,mamba", "--out", tmp_path, "--until", "1", "--steps", "2")
         run.table(tmp_path)
+
+
+def test_stored_runs_are_the_same_requests(tmp_path):
+    """Options that came later change no request of a stored run, which the same command still finds."""
+    unpack(Path(__file__).parents[2] / "docs" / "laboratories" / "runs" / "pixels", tmp_path)
+    runs = [file.parent for file in tmp_path.glob("*/run.json")]
+    for folder in runs:
+        stored = read_record(folder).config
+        asked = STUDY.again(stored)
+        assert STUDY.stored(SimpleNamespace(config=asked)) == stored
+        groups = load_result(folder).provenance["pixels"]["groups"]
+        assert [group.partition(" --cells")[0] for group in groups] == ["repflow pixels"] * len(groups)
+        assert asked.command(*asked.grid()).split(" --")[2:] == groups[0].split(" --")[2:]
+    assert len(runs) > 10
 
 
 def test_the_best_rate_of_a_screen_that_learned():

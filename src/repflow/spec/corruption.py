@@ -2,8 +2,9 @@
 
 A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
 Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, of
-`repflow pixels --attack-regions` those of its Figure 3; or those of one of them by the name of its recipe, in
-proportion where a sequence has other than 1,024 tokens.
+`repflow pixels --attack-regions` those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the
+first and the last 32, 96 and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last
+two kinds, and `paper`, are of 1,024 tokens, in proportion where a sequence has another number.
 
 | replacement of pixels | |
 |---|---|
@@ -42,8 +43,9 @@ PAPER = {
     "recency-table1": ("992:1024", "0:32", "928:1024", "0:96"),
     "recency-table3": ("1014:1024", "0:10", "768:1024", "0:256", "512:544", "480:576"),
     "recency-fig3": ("0:256", "768:1024", "0:480", "544:1024"),
+    "fewer": ("992:1024", "0:32", "928:1024", "0:96", "832:1024", "0:192"),
 }
-"""Regions of paper 2, of 1,024 pixels."""
+"""Regions of paper 2, of 1,024 pixels; the sizes of `fewer` are ours."""
 PAPER_TOKENS = 1024
 TABLES = ("recency-table1", "recency-table3")
 """Of corruption, whose regions are called `paper`."""
@@ -133,6 +135,8 @@ def paper_regions(word: str, tokens: int, paper: Sequence[str] = TABLES) -> list
 
     >>> paper_regions("paper", 1024)[:2], paper_regions("0:32", 1024), paper_regions("paper", 64, FIGURES)[:2]
     (['992:1024', '0:32'], [], ['0:16', '48:64'])
+    >>> paper_regions("fewer", 64)
+    ['62:64', '0:2', '58:64', '0:6', '52:64', '0:12']
     """
     tables = paper if word == "paper" else (word,)
     return [scaled_region(region, tokens) for table in tables for region in PAPER.get(table, ())]

@@ -208,7 +208,7 @@ class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryCon
     separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets", "attack_regions")
 
     attack_regions: list[str] = listed(
-        "tokens that targets lend in attacks, in words of --regions; paper: those of Figure 3", [ATTACKED]
+        "tokens that targets lend, in words of --regions; paper: those of Figure 3, fewer: smaller ones", [ATTACKED]
     )
     orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
     optimiser: str = option(

@@ -147,7 +147,8 @@ def test_all_four_share_their_runs(scale):
     assert given.config.images == "drawn:16"
     assert given.name != cells[0][0].name
     if scale == "lab":
-        assert own.steps == 10 * (50_000 // own.batch)
+        assert own.steps == 5 * (50_000 // own.batch)
+        assert own.test_images == 500
     tried = plan(ReproduceConfig(recipe="recency-fig3", scale=scale, try_steps=20), "runs").cells[0].config
     assert (tried.steps, len(tried.grid())) == (20, len(ROWS) + 1)
     assert tried.test_images <= 200

@@ -61,11 +61,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **{"train_images": 2000, "test_images": 100, "seeds": ["0"], "influence": 4},
         **{"regions": ["windows:8", "paper"], "replace": ["normal", "data", "same"]},
     },
-    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 7_810, "test_images": 1000},
+    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 3_905, "test_images": 500},
     "paper": {"images": CIFAR, "seeds": ["123"], "steps": 78_100, "test_images": 10_000},
 }
-"""Of each scale: 10 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`; 10 are those of the pixel
-laboratory's own seeds (docs/laboratories/pixels.md)."""
+"""Of each scale: 5 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`; 5 epochs and 500 test images
+are those of the pixel laboratory's own seeds (docs/laboratories/pixels.md)."""
 TRIED_IMAGES = 200
 """Test images of a try of a few steps: reading all of them in every region takes longer than the steps."""
 STATES = {"tiny": 8}

@@ -192,7 +192,8 @@ def attacks() -> str:
     for study, one in models:
         rates = {name: 100 * value.mean(0) for name, value in attack_rates(study.result, one.cells).items()}
         base = 100 * float(study.result["base_rate"][list(one.cells)].mean())
-        shown = [f"{a:.1f} ({b:.1f})" for a, b in zip(rates["success"], rates["random_pair"], strict=True)]
+        pairs = zip(rates["success"], rates["random_pair"], strict=True)
+        shown = [f"{a:.1f} ({b:.1f})" if np.isfinite(a) else "–" for a, b in pairs]
         rows.append([one.words, f"{base:.1f}", *shown])
     return table(["model", "without attack (%)", *(f"{region} (%)" for region in regions)], rows)
 

@@ -2,18 +2,25 @@
 
 import json
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from docs import make_pixels
 from repflow.papers.pixels import end_pairs
-from repflow.spec.corruption import PAPER, PIXELS
+from repflow.spec.corruption import PAPER, PIXELS, scaled_region
+from repflow.store import load_result, read_record
+from repflow.studies.pixels.study import STUDY
 from repflow.tasks.pixels import Images, load_images
 from repflow.tasks.pixels.cifar import CLASSES
 from tests.tools.phases import carried, program
 from tools import pack_images
+from tools.carry import unpack
 from tools.pixels import claims, run
 from tools.pixels.answers import answers
+from tools.pixels.attacks import RATES
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
 WINDOWS = [f"{at}:{at + 32}" for at in range(0, 1024, 32)]
@@ -24,8 +31,16 @@ ORDER = {"mamba": 0.3, "h3": 0.15, "rwkv": 0.35, "transformer": -0.1, "mamba+pos
 """Asymmetry of each model; others have none."""
 
 
-def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kinds=None):
-    """Trainings of core and extension with asymmetries that are known, by N(0, 1) noise and by all else."""
+FEW = 0.02
+"""Success of attacks with fewer than 256 tokens above random pairs, where it is not another."""
+ATTACKED = [*PAPER["recency-fig3"], *PAPER["fewer"]]
+
+
+def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kinds=None, few=FEW):
+    """Trainings of core and extension with asymmetries that are known, by N(0, 1) noise and by all else.
+
+    Attacks with fewer than 256 tokens succeed by `few` more often than random pairs; None for runs without them.
+    """
     random = np.random.default_rng(0)
     phases = {}
     for name, part in (("seeds", "core"), ("extension-seeds", "extension")):
@@ -35,17 +50,17 @@ def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kin
                 continue
             for seed in range(seeds):
                 more = hole * ORDER.get(row, 0.0) + (published if init == "published" else 0.0)
-                cells.append(_cell(random, row, order, init, seed, more, controls, follows))
+                cells.append(_cell(random, row, order, init, seed, more, controls, follows, few))
         facts = {
             **{"regions": REGIONS, "ends": list(PAIRS), "replacements": list(PIXELS), "tokens": 1024, "chance": 0.1},
             **{"images_replaced": 10_000, "classes": list(CLASSES), "targets": list(CLASSES)},
-            **{"attack_regions": list(PAPER["recency-fig3"]), "steps": 23_430, "device": "none"},
+            **{"attack_regions": ATTACKED[:4] if few is None else ATTACKED, "steps": 23_430, "device": "none"},
         }
         phases[f"cifar10-{name}"] = {"finished": True, "models": len(cells), "facts": facts, "cells": cells}
     return json.loads(json.dumps(phases))
 
 
-def _cell(random, row, order, init, seed, more, controls, follows):
+def _cell(random, row, order, init, seed, more, controls, follows, few):
     """Drops rise towards the end where a model has recency; influence does likewise, or is noise."""
     place = np.array([(start + end) / 2048 for start, end in BOUNDS])
     lost = 0.2 + more * (place - 0.5)
@@ -55,13 +70,14 @@ def _cell(random, row, order, init, seed, more, controls, follows):
     uneven = np.stack([drops[:, last] - drops[:, first] for first, last in PAIRS.values()], 1)
     curve = np.exp(4 * more * place) if follows else np.exp(random.standard_normal(len(place)))
     steered = 0.3 + (0.0 if row == "transformer" else more)
-    success = np.tile([0.3, steered, 0.3, steered], (10, 1)).clip(0, 1)
+    smaller = [] if few is None else [0.1 + few] * 6
+    success = np.tile([0.3, steered, 0.3, steered, *smaller], (10, 1)).clip(0, 1)
     causal = "both" not in row
     return {
         **{"row": row, "token_order": order, "init": init, "seed": seed, "rate": 0.001, "layers": 3, "width": 32},
         **{"cell": f"{row}:{seed}", "test_accuracy": 0.6, "clean_accuracy": 0.6, "accuracy": (0.6 - drops).tolist()},
         **{"asymmetry": uneven.tolist(), "asymmetry_error": np.full(uneven.shape, 0.005).tolist()},
-        **{"success": success.tolist(), "random_pair": np.full((10, 4), 0.1).tolist(), "base_rate": [0.05] * 10},
+        **{"success": success.tolist(), "random_pair": np.full_like(success, 0.1).tolist(), "base_rate": [0.05] * 10},
         **{"influence": curve.tolist(), "half_reach": float(np.exp(3 - 2 * more)) if causal else None},
     }
 
@@ -125,6 +141,60 @@ def test_the_statements_on_one_target_and_on_the_transformers_end():
     added = {claim.text for claim in (*PAPER_CLAIMS, *OWN_CLAIMS) if claims.LATER in claim.rule}
     assert {horse, end} < added
     assert len(added) == 9
+
+
+def fewer(**options):
+    said = words(PAPER_CLAIMS, **options)
+    return {word for text, word in said.items() if "fewer than 256" in text}
+
+
+def test_attacks_with_few_tokens_succeed_or_not():
+    """By the largest of six regions: 10 points above random pairs is considerable; runs without them leave it open."""
+    assert fewer() == {"holds"}
+    assert fewer(few=0.3) == {"does not hold"}
+    assert fewer(few=0.1) == {"open"}
+    assert fewer(few=None) == {"open"}
+    claim = next(c for c in PAPER_CLAIMS if c.text.startswith("Mamba: attacks with fewer than 256"))
+    assert claim.verdict(read_study(numbers(few=None))) == ("open", "not run, or not learned")
+    assert "largest of 6 regions +2.0 [" in claim.verdict(read_study(numbers()))[1]
+    one = numbers()
+    for phase in one.values():
+        for cell in phase["cells"]:
+            for target in cell["success"]:
+                target[ATTACKED.index("832:1024")] = 0.4
+    assert claim.verdict(read_study(one))[0] == "does not hold"
+
+
+def test_rates_are_read_by_region_and_not_by_place():
+    """Phases that attack at other regions, in another order: every claim is what it was, but where there is no rate."""
+    everything = (*PAPER_CLAIMS, *OWN_CLAIMS)
+    known, plain = numbers(), {claim.text: claim.verdict(read_study(numbers())) for claim in everything}
+    phase = known["cifar10-extension-seeds"]
+    for cell in phase["cells"]:
+        for name in RATES:
+            cell[name] = [row[::-1] for row in cell[name]]
+    phase["facts"]["attack_regions"] = ATTACKED[::-1]
+    assert {claim.text: claim.verdict(read_study(known)) for claim in everything} == plain
+    mixed = {**numbers(), "cifar10-seeds": numbers(few=None)["cifar10-seeds"]}
+    study = read_study(mixed)
+    assert study.result.provenance["pixels"]["attack_regions"] == ATTACKED
+    differing = {claim.text for claim in everything if claim.verdict(study) != plain[claim.text]}
+    assert differing == {
+        f"{claims.NAMES[kind]}: attacks with fewer than 256 of 1,024 tokens do not succeed considerably."
+        for kind in (claims.MAMBA, claims.PUBLISHED, claims.H3, claims.TRANSFORMER)
+    }
+    assert "Both orders together: mamba" in answers(study, "5")
+
+
+def test_the_pages_table_of_attacks_leaves_empty_what_was_not_attacked(monkeypatch):
+    whole = numbers(kinds=[claims.MAMBA, claims.RWKV])
+    mixed = {**whole, "cifar10-seeds": numbers(few=None, kinds=[claims.MAMBA])["cifar10-seeds"]}
+    monkeypatch.setattr(make_pixels, "NUMBERS", mixed)
+    head, _, mamba, rwkv = make_pixels.attacks().splitlines()
+    assert head.count("(%)") == 1 + len(ATTACKED)
+    assert mamba.split(" | ")[2:6] == ["30.0 (10.0)", "60.0 (10.0)"] * 2
+    assert mamba.count("–") == 6
+    assert "–" not in rwkv
 
 
 def test_answers_have_the_numbers_of_the_study():
@@ -221,6 +291,7 @@ def test_every_row_of_the_study_is_a_model():
         **{"extension": False, "rates": "0.001,0.01", "cell": None, "layers": 3, "width": 32, "state": None},
         **{"images": "drawn", "batch": 64, "seconds": 480.0, "train_images": None, "test_images": 2000},
         **{"regions": "windows:32,paper", "device": None, "steps": None, "epochs": None, "least": 0.2, "only": None},
+        attack_regions=None,
     )
     kinds = {(row, init) for part in run.KINDS.values() for row, _, init in part}
     known = [_screened(0.001, 0.5, row, init) for row, init in kinds]
@@ -229,6 +300,7 @@ def test_every_row_of_the_study_is_a_model():
             config = run.config_of(phase, options, known)
             check(config)
             assert config.steps == epochs * (4000 // 64)
+            assert len(config.attacked(1024)) == (len(ATTACKED) if config.targets else 4)
 
 
 def test_a_plan_from_measured_rates(small, tmp_path, capsys):
@@ -240,7 +312,7 @@ def test_a_plan_from_measured_rates(small, tmp_path, capsys):
     said = capsys.readouterr().out
     # 4 models of 2 seeds and 2 orders; the measurement of 1 is nearer to 4 than that of 9
     trained = 4 * 10 * 781 * 64 * 1025
-    passes = 39 * 6 + 4 * 2 * 10 + 12
+    passes = 39 * 6 + (4 + 6) * 2 * 10 + 12
     read = 4 * 1024 * (1000 * passes + 10_000)
     assert f"4 × mamba: {trained / 1e9:.2f} billion tokens trained, {read / 1e9:.2f} read" in said
     assert f"{trained / 2e6:.0f} s training, {read / 4e6:.0f} s reading" in said
@@ -262,6 +334,47 @@ def test_rows_apart_are_joined_in_the_table(small, tmp_path, capsys, monkeypatch
     with pytest.raises(SystemExit, match=r"differ in steps"):
         small("screen", *SMALL, "--only", "transformer,mamba", "--out", tmp_path, "--until", "1", "--steps", "2")
         run.table(tmp_path)
+
+
+def test_runs_with_other_attack_regions_are_joined_by_region(small, tmp_path, capsys, monkeypatch):
+    """A run of an earlier version attacks at Figure 3's regions alone, and is found again with them."""
+    monkeypatch.setitem(run.KINDS, "core", (("mamba", "row", "right"), ("transformer", "row", "right")))
+    monkeypatch.setattr(run, "SEEDS", (1,))
+    asked = [*SMALL, "--out", tmp_path, "--steps", "1", "--rates", "0.01"]
+    small("screen", *asked)
+    small("seeds", *asked, "--only", "mamba", "--attack-regions", "paper")
+    alone = run.table(tmp_path)["drawn-seeds"]
+    assert len(alone["facts"]["attack_regions"]) == 4
+    small("seeds", *asked, "--only", "transformer")
+    capsys.readouterr()
+    small("seeds", *asked, "--only", "mamba")
+    assert "drawn-seeds@mamba is done" in capsys.readouterr().out
+    joined = run.table(tmp_path)["drawn-seeds"]
+    regions = joined["facts"]["attack_regions"]
+    assert regions == [scaled_region(word, 64) for word in ATTACKED]
+    mamba, transformer = joined["cells"]
+    for name in RATES:
+        assert [row[:4] for row in mamba[name]] == alone["cells"][0][name]
+        assert {value for row in mamba[name] for value in row[4:]} == {None}
+        assert np.shape(transformer[name]) == (10, 10)
+        assert None not in np.ravel(transformer[name])
+    with pytest.raises(SystemExit, match="begun with --attack-regions paper,fewer: leave the option out"):
+        small("seeds", *asked, "--only", "transformer", "--attack-regions", "paper")
+    assert run.table(tmp_path)["drawn-seeds"] == joined
+
+
+def test_stored_runs_are_the_same_requests(tmp_path):
+    """Options that came later change no request of a stored run, which the same command still finds."""
+    unpack(Path(__file__).parents[2] / "docs" / "laboratories" / "runs" / "pixels", tmp_path)
+    runs = [file.parent for file in tmp_path.glob("*/run.json")]
+    for folder in runs:
+        stored = read_record(folder).config
+        asked = STUDY.again(stored)
+        assert STUDY.stored(SimpleNamespace(config=asked)) == stored
+        groups = load_result(folder).provenance["pixels"]["groups"]
+        assert [group.partition(" --cells")[0] for group in groups] == ["repflow pixels"] * len(groups)
+        assert asked.command(*asked.grid()).split(" --")[2:] == groups[0].split(" --")[2:]
+    assert len(runs) > 10
 
 
 def test_the_best_rate_of_a_screen_that_learned():

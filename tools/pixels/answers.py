@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
-from repflow.papers.pixels import attack_rates, drops, ends, windows
+from repflow.papers.pixels import attack_places, attack_rates, drops, ends, windows
 from repflow.papers.vulnerability import Variant, order_pairs, two_orders
 from tools.pixels.claims import (
     CLOSED,
@@ -24,6 +26,7 @@ from tools.pixels.claims import (
     above,
     within,
 )
+from tools.pixels.claims import NOTHING as NO_BAND
 
 NOTHING = "Not run yet."
 PLAIN = {
@@ -45,7 +48,9 @@ TWO_WAYS: dict[Kind, str] = {
 
 
 def points(band: Band) -> str:
-    """A number of points with its interval."""
+    """A number of points with its interval; a dash where there is none."""
+    if not np.isfinite(band.mean):
+        return "–"
     return f"{100 * float(band.mean):+.1f}{bracketed(band.low, band.high, '+.1f', scale=100)}"
 
 
@@ -246,8 +251,10 @@ def asymmetries(study: Study, one: Variant, turned: Variant, size: int, place: i
 
 def successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, str]) -> tuple[Band, Band]:
     """The same of attacks: success at the end less at the start."""
-    known = study.result.provenance["pixels"]["attack_regions"]
-    last, first = (known.index(region) for region in regions)
+    places = attack_places(study.result, regions)
+    if places is None:
+        return NO_BAND, NO_BAND
+    last, first = places
     rates = [attack_rates(study.result, own.cells)["success"] for own in (one, turned)]
     forward, back = (own[:, last] - own[:, first] for own in rates)
     return two_orders(forward, back)

@@ -19,14 +19,18 @@ from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
 from repflow.core.results import Result
 from repflow.core.verdict import OPEN, TAIL, WRONG, Part, Verdict, decide
 from repflow.papers.pixels import (
+    CONSIDERABLE,
     CONTROLS,
+    FEWER,
     asymmetry_band,
     attack_band,
+    attack_places,
     bounds,
     correlation_band,
     correlations,
     drops,
     ends,
+    largest_excess,
     learned,
     windows,
 )
@@ -34,6 +38,7 @@ from repflow.papers.vulnerability import Variant, difference, variants
 from repflow.spec.corruption import PAPER, scaled_region
 from repflow.studies.laboratory.effect import rank_correlation
 from repflow.studies.pixels.study import STUDY
+from tools.pixels.attacks import joined
 
 SIZES = (32, 96)
 """Tokens at an end, of 1,024: those of Table 1."""
@@ -49,6 +54,8 @@ HORSE = "horse"
 """Target of Figure 3."""
 LATER = "; added with the data in view"
 """In the rule of a claim that was not fixed before."""
+BEFORE = "; fixed before such attacks were run, with those of 256 and 480 tokens in view"
+"""In the rule of the claims on fewer tokens."""
 NOT_RUN = "not run"
 NOT_KNOWN = "not run, or not learned"
 SEEDS = 3
@@ -84,6 +91,11 @@ def within(band: Band, margin: float) -> bool | None:
     """Shown to be as good as nothing, or more than that."""
     inside, outside = band.low > -margin and band.high < margin, band.low > margin or band.high < -margin
     return True if inside else False if outside else None
+
+
+def slight(band: Band) -> bool | None:
+    """Shown to be less than success that counts as considerable, or more."""
+    return True if band.high < CONSIDERABLE else False if band.low > CONSIDERABLE else None
 
 
 @dataclass(frozen=True)
@@ -146,13 +158,24 @@ class Study:
         self, level: float, *, kind: Kind, regions: tuple[str, str], above_pairs: bool, target: str | None = None
     ) -> Band:
         """Success at the end less that at the start, of one target or the mean over all."""
-        variant, facts = self.variant(kind), self.result.provenance["pixels"]
-        if variant is None or "success" not in self.result or (target is not None and target not in facts["targets"]):
+        variant, targets = self.variant(kind), self.result.provenance["pixels"]["targets"]
+        places = self.attacked(regions)
+        if variant is None or places is None or (target is not None and target not in targets):
             return NOTHING
-        words = [scaled_region(region, facts["tokens"]) for region in regions]
-        last, first = (facts["attack_regions"].index(word) for word in words)
-        at = None if target is None else facts["targets"].index(target)
+        last, first = places
+        at = None if target is None else targets.index(target)
         return attack_band(self.result, variant.cells, (last, first), at, above_pairs=above_pairs, level=level)
+
+    def steered(self, level: float, *, kind: Kind) -> Band:
+        """The largest success above random pairs with fewer than 256 of 1,024 tokens, mean over targets."""
+        variant, places = self.variant(kind), self.attacked(FEWER)
+        if variant is None or places is None:
+            return NOTHING
+        return largest_excess(self.result, variant.cells, places, level=level)
+
+    def attacked(self, regions: Sequence[str]) -> list[int] | None:
+        """Places of attack regions; None where no model is attacked at one of them."""
+        return attack_places(self.result, regions) if "success" in self.result else None
 
     def ranks(self, level: float, *, kind: Kind, replacement: str) -> Band:
         """Rank correlation of influence and cost over windows, over seeds."""
@@ -276,6 +299,10 @@ def _horse(study: Study, kind: Kind) -> list[Question]:
     return [*plain, *((f"{text} above random pairs", band, judge) for text, band, judge in beyond)]
 
 
+def _few(study: Study, kind: Kind) -> list[Question]:
+    return [(f"largest of {len(FEWER)} regions", partial(study.steered, kind=kind), slight)]
+
+
 def _costlier(study: Study, kind: Kind) -> list[Question]:
     return [
         (f"{tokens} tokens", partial(study.costs, one=kind, other=TRANSFORMER, tokens=tokens), above)
@@ -363,6 +390,13 @@ def _paper() -> Iterator[Claim]:
         f"difference of success rates within ± {100 * SIMILAR:.0f} points with 256 and 480 tokens, mean over targets",
         partial(_attacks, kind=TRANSFORMER, above_pairs=False, judge=alike),
     )
+    for kind in (*SSMS, TRANSFORMER):
+        yield Claim(
+            f"{NAMES[kind]}: attacks with fewer than 256 of 1,024 tokens do not succeed considerably.",
+            "with 32, 96 and 192 tokens at the end and at the start, the largest success above random pairs is less "
+            f"than {100 * CONSIDERABLE:.0f} points, mean over targets{BEFORE}",
+            partial(_few, kind=kind),
+        )
 
 
 def _own() -> Iterator[Claim]:
@@ -428,7 +462,8 @@ def read_study(numbers: Mapping[str, Any], images: str = "cifar10") -> Study | N
     facts = there[0]["facts"]
     if any(phase["facts"]["regions"] != facts["regions"] for phase in there):
         raise ValueError(f"phases of {images} with other regions: run them alike")
-    cells = [cell for phase in there for cell in phase["cells"] if "asymmetry" in cell]
+    regions, models = joined([(phase["facts"]["attack_regions"], phase["cells"]) for phase in there])
+    cells, facts = [cell for cell in models if "asymmetry" in cell], {**facts, "attack_regions": regions}
     if not cells:
         return None
     names = [name for name in STUDY.tested if all(name in cell for cell in cells) and name != "influence"]

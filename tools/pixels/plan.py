@@ -33,7 +33,7 @@ def read_tokens(config: PixelsConfig) -> float:
     shape = image_kind(config).shape
     tokens = config.layout("row").tokens(shape)
     replaced = len(parse_regions(config.regions, tokens)) * len(kinds_of(config)) * config.draws
-    aimed = len(config.attack_regions(tokens)) * 2 * config.draws
+    aimed = len(config.attacked(tokens)) * 2 * config.draws
     targets = image_kind(config).classes if config.targets == ["all"] else len(config.targets)
     passes = replaced + aimed * targets + 1 + READINGS + 1
     return float(tokens) * (config.test_images * passes + TEST_IMAGES)

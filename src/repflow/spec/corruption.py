@@ -1,8 +1,10 @@
 """Words of corruption: which tokens are replaced, and by what. No torch.
 
 A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
-Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, or those
-of one of them by the name of its recipe, in proportion where a sequence has other than 1,024 tokens.
+Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, of
+`repflow pixels --attack-regions` those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the
+first and the last 32, 96 and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last
+two kinds, and `paper`, are of 1,024 tokens, in proportion where a sequence has another number.
 
 | replacement of pixels | |
 |---|---|
@@ -41,11 +43,14 @@ PAPER = {
     "recency-table1": ("992:1024", "0:32", "928:1024", "0:96"),
     "recency-table3": ("1014:1024", "0:10", "768:1024", "0:256", "512:544", "480:576"),
     "recency-fig3": ("0:256", "768:1024", "0:480", "544:1024"),
+    "fewer": ("992:1024", "0:32", "928:1024", "0:96", "832:1024", "0:192"),
 }
-"""Regions of paper 2, of 1,024 pixels."""
+"""Regions of paper 2, of 1,024 pixels; the sizes of `fewer` are ours."""
 PAPER_TOKENS = 1024
 TABLES = ("recency-table1", "recency-table3")
 """Of corruption, whose regions are called `paper`."""
+FIGURES = ("recency-fig3",)
+"""Of attacks, of whose regions the same word is said."""
 AIMED = "target:"
 """In front of the class that lends its pixels."""
 
@@ -103,8 +108,13 @@ def _from(number: int | None, default: int, size: int) -> int:
     return size + number if number < 0 else number
 
 
-def parse_regions(words: Sequence[str], tokens: int) -> list[Region]:
+def parse_regions(words: Sequence[str], tokens: int, paper: Sequence[str] = TABLES) -> list[Region]:
     """Regions in the order given, each once; `windows` and `windows:K` stand for all windows of K tokens side by side.
+
+    Args:
+        words: as they are typed.
+        tokens: of the sequence.
+        paper: tables or figures whose regions `paper` stands for.
 
     >>> [str(region) for region in parse_regions(["windows:16", "last:4"], 40)]
     ['0:16', '16:32', '24:40', '36:40']
@@ -116,24 +126,31 @@ def parse_regions(words: Sequence[str], tokens: int) -> list[Region]:
         if word.startswith("windows"):
             regions += windows(word, tokens)
         else:
-            regions += [parse_region(part, tokens) for part in paper_regions(word, tokens) or [word]]
+            regions += [parse_region(part, tokens) for part in paper_regions(word, tokens, paper) or [word]]
     return list(dict.fromkeys(regions))
 
 
-def paper_regions(word: str, tokens: int) -> list[str]:
+def paper_regions(word: str, tokens: int, paper: Sequence[str] = TABLES) -> list[str]:
     """Regions of paper 2 that a word stands for, for a sequence of this many tokens; none for any other word.
 
-    >>> paper_regions("paper", 1024)[:2], paper_regions("0:32", 1024)
-    (['992:1024', '0:32'], [])
+    >>> paper_regions("paper", 1024)[:2], paper_regions("0:32", 1024), paper_regions("paper", 64, FIGURES)[:2]
+    (['992:1024', '0:32'], [], ['0:16', '48:64'])
+    >>> paper_regions("fewer", 64)
+    ['62:64', '0:2', '58:64', '0:6', '52:64', '0:12']
     """
-    tables = TABLES if word == "paper" else (word,)
+    tables = paper if word == "paper" else (word,)
     return [scaled_region(region, tokens) for table in tables for region in PAPER.get(table, ())]
 
 
-def check_regions(words: Sequence[str]) -> None:
-    """Refuse words that are not regions of any sequence."""
+def check_regions(words: Sequence[str], example: str = "--regions windows,first:32,last:32") -> None:
+    """Refuse words that are not regions of any sequence.
+
+    Args:
+        words: as they are typed.
+        example: what to pass where there are none.
+    """
     if not words:
-        raise InputError(teach("at least one region", "none", "pass --regions windows,first:32,last:32"))
+        raise InputError(teach("at least one region", "none", f"pass {example}"))
     for word in words:
         if word.startswith("windows"):
             window_size(word)

@@ -1,5 +1,6 @@
 """The pixel laboratory on the built-in images: frames, training, readings, refusals; its analysis on made-up runs."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +17,13 @@ from repflow.models.classifier import load_classifier
 from repflow.papers import pixels as papers
 from repflow.papers import vulnerability
 from repflow.report.data.laboratory import best_lines
-from repflow.report.sections.laboratory.pixels import _reading
+from repflow.report.sections.laboratory.pixels import _reading, _region_axis, _steered
 from repflow.report.terminal import view_of
-from repflow.report.terminal.laboratory.pixels import row_words
+from repflow.report.terminal.laboratory.pixels import attack_table, row_words
+from repflow.studies.corrupt import attack
 from repflow.studies.corrupt import study as corrupt
-from repflow.studies.corrupt.config import CorruptConfig
+from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
+from repflow.studies.engine.loading import identity
 from repflow.studies.pixels.config import PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY, pixel_data
 
@@ -73,6 +76,80 @@ def test_a_kept_model_gives_the_same_numbers_by_repflow_corrupt(whole):
     again = corrupt.run(asked, subject=classifier.network)
     assert again["accuracy"] == pytest.approx(result["accuracy"][2])
     assert again["influence"] == pytest.approx(result["influence"][2], rel=1e-5)
+
+
+def test_attack_regions_are_those_asked_for(whole):
+    """By name, in the order asked for, each once; a kept model gives the same rates by `repflow attack`."""
+    out, result = whole
+    words = ["paper", "last:2", "48:64", "windows:32"]
+    more = STUDY.run(config(cells=CELLS[2:], targets=["two", "dots"], attack_regions=",".join(words)))
+    names = more.provenance["pixels"]["attack_regions"]
+    assert names == ["0:16", "48:64", "0:30", "34:64", "62:64", "0:32", "32:64"]
+    assert more["success"].shape == (1, 2, 7)
+    for name in ("success", "random_pair"):
+        assert (more[name][0, :, :4] == result[name][2]).all()
+    classifier = load_classifier(str(out / "p.models" / "transformer_1_8_reversed_published_0.01_0"), device="cpu")
+    asked = AttackConfig(images="drawn:8", samples=30, regions=names, targets=["two", "dots"])
+    again = attack.run(asked, subject=classifier.network)
+    assert again["success"] == pytest.approx(more["success"][0])
+    assert again["random_pair"] == pytest.approx(more["random_pair"][0])
+
+
+def test_requests_without_attack_regions_are_what_they_were():
+    """Figure 3's regions make no other name and no other stored request; any others do."""
+    plain, same, other = (
+        config(targets=["two"], **more) for more in ({}, {"attack_regions": "paper"}, {"attack_regions": "last:2"})
+    )
+    assert "attack_regions" not in identity(plain)
+    assert identity(same) == identity(plain)
+    assert identity(other)["attack_regions"] == ["last:2"]
+    names = [STUDY.run_name(asked) for asked in (plain, same, other)]
+    assert names[0] == names[1] != names[2]
+    assert "--attack-regions" not in same.command(*same.grid())
+    assert "--attack-regions last:2" in other.command(*other.grid())
+    assert STUDY.again(identity(other)).attack_regions == ["last:2"]
+    assert STUDY.again(identity(plain)).attack_regions == ["paper"]
+
+
+def attacked(regions, success):
+    """A run of one model with success rates that are known."""
+    success = np.array(success, dtype=float)[None, None].repeat(3, 0)
+    arrays = {"success": success, "random_pair": np.full_like(success, 0.1), "base_rate": np.full((3, 1), 0.05)}
+    arrays |= {name: np.full(3, 0.6) for name in ("test_accuracy", "clean_accuracy")}
+    facts = {"attack_regions": regions, "targets": ["two"], "chance": 0.1}
+    cell = {"row": "mamba", "layers": 1, "width": 8, "token_order": "row", "init": "right", "rate": 0.01}
+    axes = {name: ("cell", *STUDY.tested[name]) for name in arrays}
+    return Result(arrays, axes, {}, {"pixels": facts, "cells": [cell | {"seed": seed} for seed in range(3)]})
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_many_attack_regions_stand_in_tables_that_fit(width):
+    regions = [f"{at}:{at + 4}" for at in range(0, 64, 4)]
+    result = attacked(regions, np.arange(16) / 20)
+    shown = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    shown.print(attack_table(result, best_lines(result, row_words, score="test_accuracy")))
+    text = shown.export_text()
+    assert re.findall(r"\d+:\d+", text) == regions
+    assert re.findall(r"\d+\.\d \([+-]\d+\.\d\)", text) == [f"{5 * n:.1f} ({5 * n - 10:+.1f})" for n in range(16)]
+    assert text.count("How often") == text.count("in brackets") == 1
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_page_says_where_a_model_is_steered_most():
+    """Whatever stands last: the order of regions is that of the request."""
+    result = attacked(["768:1024", "0:256", "992:1024"], [0.4, 0.3, 0.2])
+    lines = best_lines(result, row_words, score="test_accuracy")
+    run = SimpleNamespace(result=result)
+    assert _steered(run, lines) == "Steered most, above random pairs: mamba +30.0 points by tokens 768 to 1,023."
+    result.arrays["test_accuracy"][:] = 0.15
+    assert _steered(run, lines).startswith("No model is much better than guessing")
+
+
+def test_regions_of_attacks_are_labelled_as_far_as_there_is_room():
+    assert "tickvals" not in _region_axis([str(n) for n in range(12)])
+    axis = _region_axis([str(n) for n in range(36)])
+    assert [str(n) for n in axis["tickvals"]] == axis["ticktext"]
+    assert len(axis["ticktext"]) == 12
 
 
 def test_the_asymmetry_is_that_of_the_accuracies(whole):
@@ -172,6 +249,13 @@ def test_rates_of_the_strong_recipe():
         ("--images drawn:12 --regions last:4 --orders row,hilbert", "a square of 2, 4, 8"),
         ("--images drawn:8 --regions last:4 --test-images 4 --replace mean --targets two", "raise --test-images"),
         ("--replace noise", "--replace normal"),
+        ("--targets two --attack-regions papper", "got 'papper'"),
+        ("--targets two --attack-regions 9:5", "got '9:5'"),
+        ("--targets two --attack-regions windows:x", "got 'windows:x'"),
+        ("--targets two --attack-regions ,", "pass --attack-regions paper"),
+        ("--attack-regions last:4", "--targets beside --attack-regions; got last:4 and no targets; pass --targets all"),
+        ("--images drawn:8 --regions last:4 --batch 4 --targets two --attack-regions 60:70", "inside of 64 tokens"),
+        ("--images drawn:8 --regions last:4 --batch 4 --targets two --attack-regions windows:65", "at most 64 tokens"),
         ("--cells mamba:3", "a cell as ROW:LAYERS:WIDTH:TOKEN_ORDER:INIT:RATE:SEED"),
     ],
 )
@@ -312,6 +396,49 @@ def test_intervals_cover_other_seeds_and_other_images():
             held[name] += band.low <= 0.1 <= band.high
     assert held["nested"] >= 0.93 * 400
     assert held["seeds"] < 0.75 * 400
+
+
+def steered(random, excess, *, pairs=0.1, images=300, regions=6):
+    """Attacks whose success is known, on images that do alike in all trainings, where errors do not average out."""
+    rates = {}
+    for name, rate in (("success", pairs + excess), ("random_pair", pairs)):
+        place = random.standard_normal((images * 9 // 10, regions))
+        own = place + 0.05 * random.standard_normal((3, 1, regions))  # each training's
+        rates[name] = (own < stats.norm.ppf(rate) * np.sqrt(1 + 0.05**2)).mean(1)[:, None]
+    axes = {name: ("cell", *STUDY.tested[name]) for name in rates}
+    return Result(rates, axes, {}, {"pixels": {"images_replaced": images, "classes": list(range(10))}})
+
+
+@pytest.mark.parametrize(("excess", "pairs"), [(0.1, 0.1), (0.02, 0.01)])
+def test_intervals_of_success_above_random_pairs_cover(excess, pairs):
+    """At one region 95 %; that the largest of six is above what it is, is said in 2.5 %, and else in one of ten."""
+    random = np.random.default_rng(0)
+    covered = higher = lower = luck = 0
+    for _ in range(400):
+        result = steered(random, excess, pairs=pairs)
+        band = papers.excess_band(result, range(3), 0, 0)
+        covered += band.low <= excess <= band.high
+        largest = papers.largest_excess(result, range(3), range(6), 0)
+        higher, lower = higher + (largest.low > excess), lower + (largest.high < excess)
+        luck += max(papers.excess_band(result, range(3), place, 0).low for place in range(6)) > excess
+    assert covered >= 0.93 * 400
+    assert max(higher, lower) <= 0.035 * 400
+    if pairs == 0.1:
+        assert luck > 0.08 * 400
+
+
+def test_the_largest_excess_is_that_of_one_region():
+    result = attacked(["0:256", "0:32"], [0.4, 0.15])
+    result.provenance["pixels"] |= {"tokens": 1024, "images_replaced": 500, "classes": list(range(10))}
+    band = papers.largest_excess(result, range(3), [0, 1])
+    assert float(band.mean) == pytest.approx(0.3)
+    one = papers.excess_band(result, range(3), 0)
+    assert band.high == one.high
+    assert band.low < one.low
+    assert papers.largest_excess(result, range(3), [0]) == one
+    assert np.isnan(papers.largest_excess(result, range(2), [0, 1]).high)
+    assert papers.attack_places(result, ["0:32", "0:256"]) == [1, 0]
+    assert papers.attack_places(result, ["0:32", "0:96"]) is None
 
 
 @pytest.mark.parametrize("table", ["TABLE1", "TABLE3"])

@@ -1,4 +1,7 @@
-"""Tables that leave columns out where the terminal is too narrow, and say which: a cut number is a wrong one."""
+"""Tables for terminals that are too narrow for them: a cut number is a wrong one.
+
+`FittedTable` leaves columns out and says which; `SplitTable` has them in further tables below.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,30 @@ class FittedTable:
         note = f"not shown in this width: {', '.join(missing)}" if missing else ""
         joined = " " if self.caption.endswith(".") else "; "
         return Text(joined.join(filter(None, [self.caption, note])))
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """Columns of one kind, in as many tables one below the other as the width asks for; none is left out.
+
+    Attributes:
+        columns: their names.
+        build: makes the table of the columns from one place up to another; the first has the title, the last the
+            caption.
+    """
+
+    columns: Sequence[str]
+    build: Callable[[int, int], Table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Few tables, each as wide as fits, and one column at least in each."""
+        start = 0
+        while start < len(self.columns):
+            end = len(self.columns)
+            while end > start + 1 and natural_width(console, options, self.build(start, end)) > options.max_width:
+                end -= 1
+            yield self.build(start, end)
+            start = end
 
 
 def fold_headings(table: Table) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
-from repflow.spec.corruption import PAPER, RANDOM_PAIR, TARGET, Region, parse_regions, scaled_region
+from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
 from repflow.studies.corrupt.config import AttackConfig, check, names
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
@@ -79,8 +79,7 @@ class Attack(ImageStudy):
 
     def passes(self, config: AttackConfig, tokens: int) -> int:
         """Regions times targets, ten by default, each by the target's pixels and by others."""
-        words = config.regions or [scaled_region(word, tokens) for word in PAPER["recency-fig3"]]
-        return 2 * len(parse_regions(words, tokens)) * (len(config.targets) or 10)
+        return 2 * len(parse_regions(config.regions or FIGURES, tokens)) * (len(config.targets) or 10)
 
     def names(self, config: AttackConfig) -> Names:
         """Model, study."""
@@ -88,8 +87,7 @@ class Attack(ImageStudy):
 
 
 def _regions(config: AttackConfig, subject: Subject) -> list[Region]:
-    words = config.regions or [scaled_region(word, subject.tokens) for word in PAPER["recency-fig3"]]
-    return parse_regions(words, subject.tokens)
+    return parse_regions(config.regions or FIGURES, subject.tokens)
 
 
 def _targets(config: AttackConfig, subject: Subject) -> list[int]:

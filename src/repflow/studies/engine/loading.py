@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +68,20 @@ HOW = ("scan",)
 with another, and they are in neither its name nor its stored config. Its provenance says which form the check ran."""
 
 
-LATER = ("recall_pairs",)
-"""Options that requests of earlier versions do not have: unset, they are left out, so that those are found."""
+LATER = ("recall_pairs", "attack_regions")
+"""Options that requests of earlier versions do not have: as they are by default, they are left out, so that those are
+found."""
 
 
 def identity(config: Any) -> dict[str, Any]:
     """Fields of a config that say what a run is."""
     known = {name: value for name, value in asdict(config).items() if name not in HOW}
-    return {name: value for name, value in known.items() if value or name not in LATER}
+    later = {entry.name: entry for entry in fields(config) if entry.name in LATER}
+    return {name: value for name, value in known.items() if name not in later or value != _default(later[name])}
+
+
+def _default(entry: Field[Any]) -> Any:
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
 def check_measuring(config: Any) -> None:

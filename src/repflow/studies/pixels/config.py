@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.spec.architecture import CONTROLS, OPTIONS, Numbers, parse_architecture
-from repflow.spec.corruption import PIXELS, check_regions, check_replacements
-from repflow.studies.corrupt.config import Replacing, Targets
+from repflow.spec.corruption import FIGURES, PIXELS, Region, check_regions, check_replacements, parse_regions
+from repflow.studies.corrupt.config import ALL, Replacing, Targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
 from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid
@@ -46,6 +46,8 @@ INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
 ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d*))?(?P<parts>(?:[+-][a-z]+)*)")
 STATE, DROPOUT, HEADS = 64, 0.1, 4
+ATTACKED = "paper"
+"""Regions of attacks, where no others are asked for."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,11 @@ class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryCon
 
     cell: ClassVar[type[Cell]] = PixelCell
     command_words: ClassVar[str] = "pixels"
-    separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets")
+    separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets", "attack_regions")
 
+    attack_regions: list[str] = listed(
+        "tokens that targets lend, in words of --regions; paper: those of Figure 3, fewer: smaller ones", [ATTACKED]
+    )
     orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
     optimiser: str = option(
         "published", "how weights are updated: published (paper 2), strong (S4D's own, see the laboratory's page)"
@@ -216,11 +221,9 @@ class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryCon
         """How images become sequences."""
         return PixelLayout(order, grey=self.grey, patch=self.patch or 1)
 
-    def attack_regions(self, tokens: int) -> list[str]:
-        """Those of paper 2's Figure 3."""
-        from repflow.spec.corruption import paper_regions
-
-        return paper_regions("recency-fig3", tokens)
+    def attacked(self, tokens: int) -> list[Region]:
+        """Regions that the target lends; `paper` stands for those of paper 2's Figure 3."""
+        return parse_regions(self.attack_regions, tokens, FIGURES)
 
 
 def check(config: PixelsConfig) -> None:
@@ -237,6 +240,10 @@ def check(config: PixelsConfig) -> None:
     check_source(config.images)
     check_regions(config.regions)
     check_replacements(config.replace or PIXELS, PIXELS)
+    check_regions(config.attack_regions, f"--attack-regions {ATTACKED}")
+    if config.attack_regions != [ATTACKED] and not config.targets:
+        expected, got = "--targets beside --attack-regions", f"{','.join(config.attack_regions)} and no targets"
+        raise InputError(teach(expected, got, f"pass --targets {ALL}, or leave --attack-regions out"))
     for cell in check_grid(config):
         parse_row(cell.row)
         config.layout(cell.token_order)

@@ -74,6 +74,7 @@ class Pixels(Laboratory[PixelsConfig]):
         for cell in config.grid():
             places = config.layout(cell.token_order).places(data.train.shape)  # Hilbert's order has squares alone
             parse_regions(config.regions, len(places))
+            config.attacked(len(places))
         check_lenders(config, data)
         if config.batch > len(data.train):
             expected = f"--batch of at most {len(data.train)}, the training images"
@@ -218,7 +219,7 @@ class Pixels(Laboratory[PixelsConfig]):
             "ends": list(end_pairs([(region.start, region.end) for region in regions], tokens)),
             "replacements": list(kinds_of(config)),
             "targets": [data.classes[target] for target in _targets(config, data)],
-            "attack_regions": config.attack_regions(tokens),
+            "attack_regions": [str(region) for region in config.attacked(tokens)],
         }
 
     def findings(self, config: PixelsConfig, arrays: Mapping[str, np.ndarray]) -> list[Finding]:
@@ -332,7 +333,7 @@ def _attacked(subject: Subject, config: PixelsConfig, data: PixelData) -> dict[s
     targets = _targets(config, data)
     if not targets:
         return {}
-    regions = parse_regions(config.attack_regions(subject.tokens), subject.tokens)
+    regions = config.attacked(subject.tokens)
     labels, clean = subject.images.labels, subject.predictions()
     rates: dict[str, Any] = {"success": [], "random_pair": []}
     for target in targets:

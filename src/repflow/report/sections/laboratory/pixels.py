@@ -14,10 +14,15 @@ from repflow.report.data.laboratory import Line, best_lines, lines_of
 from repflow.report.data.model import Block, Content, Figure, Table, Text, Variant
 from repflow.report.data.runs import StoredRun
 from repflow.report.draw.number import plain
+from repflow.report.sections.images.naming import region_words
 from repflow.report.sections.laboratory.curve import Mark, curve_figure, line_trace, marked, trained_words
 from repflow.report.terminal.laboratory.pixels import row_words
 
 SAME = "Means over equal spans of steps, on training images."
+NOT_LEARNED = "No model is much better than guessing: what it loses says nothing."
+NOT_STEERED = "No model is much better than guessing: that it is steered says nothing."
+LABELS = 12
+"""Regions of attacks that are all written below their axis; of more, some."""
 
 
 def section(runs: Sequence[StoredRun], context: Context) -> Content | None:
@@ -52,9 +57,9 @@ def _basis(run: StoredRun, most: int | None = None) -> str:
 
 def _reading(run: StoredRun, lines: Sequence[Line], number: int) -> str:
     """What the first and the last window cost models that have learned."""
-    known = [line for line in lines if learned(run.result)[list(line.cells)].all()]
+    known = _learned(run, lines)
     if not known:
-        return "No model is much better than guessing: what it loses says nothing."
+        return NOT_LEARNED
     chosen, lost = windows(run.result), drops(run.result)
     kind = run.result.provenance["pixels"]["replacements"][number]
     said = []
@@ -64,6 +69,10 @@ def _reading(run: StoredRun, lines: Sequence[Line], number: int) -> str:
             f"{line.words.replace(', ', ' in ', 1)} {last:.1f} points at the last window and {first:.1f} at the first"
         )
     return f"Replaced by {kind}: {'; '.join(said)}."
+
+
+def _learned(run: StoredRun, lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if learned(run.result)[list(line.cells)].all()]
 
 
 def _window_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
@@ -136,19 +145,40 @@ def _influence_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figu
     )
 
 
+def _above_pairs(run: StoredRun, line: Line) -> np.ndarray:
+    """Success above random pairs in points, mean over targets (seed, region)."""
+    own, result = list(line.cells), run.result
+    return np.asarray(100 * (result["success"][own] - result["random_pair"][own]).mean(1))
+
+
+def _steered(run: StoredRun, lines: Sequence[Line]) -> str:
+    """The region by which each model that has learned is steered most."""
+    said = []
+    for line in _learned(run, lines)[:3]:
+        above = _above_pairs(run, line).mean(0)
+        region = run.result.provenance["pixels"]["attack_regions"][int(above.argmax())]
+        said.append(f"{line.words.replace(', ', ' in ', 1)} {above.max():+.1f} points by {region_words(region)}")
+    return f"Steered most, above random pairs: {'; '.join(said)}." if said else NOT_STEERED
+
+
+def _region_axis(regions: Sequence[str]) -> dict[str, Any]:
+    """An axis of regions in the order asked for; of many, some are labelled."""
+    axis: dict[str, Any] = {"title": {"text": "region that is lent"}, "type": "category"}
+    every = -(-len(regions) // LABELS)
+    return axis if every == 1 else axis | {"tickvals": [*range(0, len(regions), every)], "ticktext": regions[::every]}
+
+
 def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
     """Success of attacks above random pairs, mean over targets."""
-    facts, result = run.result.provenance["pixels"], run.result
+    facts = run.result.provenance["pixels"]
     traces, rows = [], []
     for place, line in enumerate(lines):
-        own = list(line.cells)
-        above = 100 * (result["success"][own] - result["random_pair"][own]).mean(1)
-        band = student_interval(above)
+        band = student_interval(_above_pairs(run, line))
         traces.append(line_trace(line, place, facts["attack_regions"], band.mean))
         parts = zip(facts["attack_regions"], plain(band.mean), plain(band.low), plain(band.high), strict=True)
         rows += [[line.words, *part] for part in parts]
     layout = {
-        "xaxis": {"title": {"text": "region that is lent"}, "type": "category"},
+        "xaxis": _region_axis(facts["attack_regions"]),
         "yaxis": {"title": {"text": "target named, above random pairs (points)"}},
     }
     columns = ["model", "region", "above random pairs (points)", "low", "high"]
@@ -157,5 +187,5 @@ def _attack_figure(run: StoredRun, lines: Sequence[Line], mark: Mark) -> Figure:
         f"Can pasted pixels steer the answer?{mark.title}",
         f"Mean of {len(facts['targets'])} targets and of seeds; random pairs: pixels of any other class are lent.",
         "Success above random pairs by region, a line per model.",
-        [Variant({}, traces, layout, columns, rows, basis=_basis(run))],
+        [Variant({}, traces, layout, columns, rows, reading=_steered(run, lines), basis=_basis(run))],
     )

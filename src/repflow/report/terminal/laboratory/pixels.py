@@ -17,6 +17,7 @@ from repflow.papers.pixels import asymmetry_band, correlation_band, correlations
 from repflow.papers.vulnerability import comparisons, end_verdict, variants
 from repflow.report.data.laboratory import Line, best_lines
 from repflow.report.terminal.cell import ABSENT, number
+from repflow.report.terminal.fitted import SplitTable
 from repflow.report.terminal.laboratory.table import finding_lines, rate_table
 
 SHOWN = 2
@@ -122,18 +123,22 @@ def influence_table(result: Result, lines: Sequence[Line]) -> Table:
     return table
 
 
-def attack_table(result: Result, lines: Sequence[Line]) -> Table:
+def attack_table(result: Result, lines: Sequence[Line]) -> SplitTable:
     """Success of attacks, mean over targets, above the rate of random pairs."""
     facts = result.provenance["pixels"]
-    targets = facts["targets"]
+    targets, regions = facts["targets"], facts["attack_regions"]
     words = targets[0] if len(targets) == 1 else f"mean of {len(targets)} targets"
     title = f"How often (%) the target is named once it lends a region, {words}"
     caption = "in brackets what is above the rate with pixels of any other class; base: named without an attack"
-    table = _table(title, caption)
-    for column in ("model", "base", *facts["attack_regions"]):
-        table.add_column(column, justify="left" if column == "model" else "right")
-    for line in lines:
-        success, pair = (100 * line.mean(name).mean(0) for name in ("success", "random_pair"))
-        cells = [f"{a:.1f} ({a - b:+.1f})" for a, b in zip(success, pair, strict=True)]
-        table.add_row(line.words, number(100 * float(line.mean("base_rate").mean()), 1), *cells)
-    return table
+
+    def build(start: int, end: int) -> Table:
+        table = _table(title if start == 0 else "", caption if end == len(regions) else "")
+        for column in ("model", "base", *regions[start:end]):
+            table.add_column(column, justify="left" if column == "model" else "right")
+        for line in lines:
+            success, pair = (100 * line.mean(name).mean(0)[start:end] for name in ("success", "random_pair"))
+            cells = [f"{a:.1f} ({a - b:+.1f})" for a, b in zip(success, pair, strict=True)]
+            table.add_row(line.words, number(100 * float(line.mean("base_rate").mean()), 1), *cells)
+        return table
+
+    return SplitTable(regions, build)

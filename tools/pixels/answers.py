@@ -12,7 +12,6 @@ from repflow.papers.pixels import attack_places, attack_rates, drops, ends, wind
 from repflow.papers.vulnerability import Variant, order_pairs, two_orders
 from tools.pixels.claims import (
     CLOSED,
-    H3,
     MAMBA,
     NAMES,
     OWN_CLAIMS,
@@ -63,7 +62,8 @@ def answers(study: Study | None, epochs: str) -> str:
     """
     if study is None:
         return NOTHING
-    survives = [_survives(study, kind) for kind in (PUBLISHED, MAMBA, H3, TRANSFORMER)]
+    run = [kind for kind in NAMES if study.variant(kind) is not None]
+    survives = [_survives(study, kind) for kind in run]
     asked: dict[str, str | tuple[str, list[str]]] = {
         "Do the drops survive their controls?": (
             "Is it shown that the last 32 and 96 tokens cost more than the first?",
@@ -85,10 +85,7 @@ def answers(study: Study | None, epochs: str) -> str:
 
 def _survives(study: Study, kind: Kind) -> str:
     """For which replacements the end costs more, at both sizes or at one."""
-    name = NAMES[kind]
-    if study.variant(kind) is None:
-        return f"{name}: not run, or not learned"
-    return f"{name}: " + _by_replacement(
+    return f"{NAMES[kind]}: " + _by_replacement(
         study, lambda word, tokens: study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
     )
 
@@ -163,7 +160,7 @@ def _attacked(study: Study) -> str:
     if "success" not in study.result:
         return NOTHING
     said = []
-    for kind in (MAMBA, PUBLISHED, H3, TRANSFORMER):
+    for kind in NAMES:
         if study.variant(kind) is not None:
             band = study.attacks(LEVEL, kind=kind, regions=ATTACKED[0], above_pairs=False)
             said.append(f"{NAMES[kind]} {points(band)}")
@@ -174,8 +171,7 @@ def _attacked(study: Study) -> str:
     ]
     return (
         f"success with {ATTACK_WORDS[0]} tokens at the end less at the start, row by row, mean over targets: "
-        f"{'; '.join(said)}. Both orders together: {'; '.join(turned)}. The published initialisation and H3 were not "
-        "read in reverse"
+        f"{'; '.join(said)}. Both orders together: {'; '.join(turned)}. The others were not read in reverse"
     )
 
 
@@ -184,7 +180,7 @@ def _everywhere(study: Study) -> str:
     chosen, said = windows(study.result), []
     for name in ("normal", "data"):
         lost = {}
-        for kind in (TRANSFORMER, MAMBA, PUBLISHED, H3):
+        for kind in NAMES:
             variant = study.variant(kind)
             if variant is not None:
                 lost[kind] = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)

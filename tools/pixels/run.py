@@ -51,6 +51,8 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ("transformer-positions-mlp", "row", "right"),
         ("mamba+both+first", "row", "right"),
         ("mamba+both+middle", "row", "right"),
+        ("mamba+mean", "row", "right"),
+        ("mamba+middle", "row", "right"),
         ("rwkv", "row", "right"),
         ("s4d", "row", "right"),
         ("mamba2", "row", "right"),

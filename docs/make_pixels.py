@@ -325,7 +325,7 @@ def picture() -> None:
         panel.axhline(0, color="0.6", linewidth=0.8)
         panel.set_title(PLAIN[name], fontsize=10)
         panel.set_xlabel("place of 32 tokens in the sequence", fontsize=9)
-    panels[0].set_ylabel("points of accuracy lost, mean of 3 seeds", fontsize=9)
+    panels[0].set_ylabel("points lost, mean of 3 seeds", fontsize=9)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
     )

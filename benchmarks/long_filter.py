@@ -3,9 +3,9 @@
     python benchmarks/long_filter.py [--tiles] [--out FOLDER]
 
 First the products are held against float64: outputs and gradients of a filter with skip and GELU. Then both forms are
-timed in turn under autocast at several numbers of tokens and taps, 64 rows of 128 channels. `--tiles` times further
-sizes of the products' tiles. With `--device cpu --rows 2 --channels 4 --tokens 32` it runs anywhere, to see that it
-works; there both forms are the transform.
+timed in turn at several numbers of tokens and taps, 64 rows of 128 channels. `--tiles` times further sizes of the
+products' tiles. With `--device cpu --rows 2 --channels 4 --tokens 32` it runs anywhere, to see that it works; there
+both forms are the transform, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ def by_transform(u: Tensor, taps: Tensor) -> Tensor:
         return diagonal_ssm.long_convolution(u, functional.pad(taps, (0, u.shape[1] - taps.shape[1])))
 
 
+def served(options: argparse.Namespace) -> bool:
+    """Whether the kernels take filters on this device."""
+    with torch.autocast(options.device, dtype=torch.bfloat16):
+        return filter_obstacle(torch.zeros(1, 1, 1, device=options.device)) is None
+
+
 def worst_error(options: argparse.Namespace) -> float:
     """Largest error of the products' output and gradients against float64."""
     torch.manual_seed(0)
     worst = 0.0
     for tokens, taps in ((300, 300), (1024, 1024), (1025, 64)):
-        leaves = [
-            torch.randn(*shape, device=options.device) for shape in ((5, tokens, 40), (40, min(taps, tokens)), (40,))
-        ]
+        leaves = [torch.randn(*shape, device=options.device) for shape in ((5, tokens, 40), (40, taps), (40,))]
         leaves[1] /= taps**0.5
         one, wide = ([part.to(kind).requires_grad_() for part in leaves] for kind in (torch.float32, torch.float64))
-        y = by_transform(wide[0], wide[1]) + wide[2] * wide[0]
-        true = functional.gelu(y)
-        with torch.autocast(options.device, dtype=torch.bfloat16):
-            served = filter_obstacle(one[0]) is None
-        got = long_filter(*one[:2], skip=one[2], gelu=True) if served else true.float()
+        true = functional.gelu(by_transform(wide[0], wide[1]) + wide[2] * wide[0])
+        got = long_filter(*one[:2], skip=one[2], gelu=True)
         slope = torch.randn_like(one[0])
-        slopes = torch.autograd.grad(got, one, slope) if served else ()
-        pairs = [(got, true), *zip(slopes, torch.autograd.grad(true, wide, slope.double()), strict=False)]
+        slopes = torch.autograd.grad(got, one, slope), torch.autograd.grad(true, wide, slope.double())
+        pairs = [(got, true), *zip(*slopes, strict=True)]
         worst = max(worst, *(float((a.detach().double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs))
     return worst
 
@@ -86,10 +87,14 @@ def main() -> None:
     parser.add_argument("--tiles", action="store_true", help="time further sizes of tiles")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    error = worst_error(options)
-    print(f"largest relative error {error:.1e}: {'right' if error < LARGEST else 'WRONG'}", flush=True)
-    products: dict[str, Any] = {"products": long_filter if options.device == "cuda" else by_transform}
-    if options.tiles and options.device == "cuda":
+    there = served(options)
+    error = worst_error(options) if there else None
+    if error is None:
+        print("the products cannot run here: nothing is checked, and both forms are the transform", flush=True)
+    else:
+        print(f"largest relative error {error:.1e}: {'right' if error < LARGEST else 'WRONG'}", flush=True)
+    products: dict[str, Any] = {"products": long_filter if there else by_transform}
+    if options.tiles and there:
         products |= {str(tuple(tiles)): lambda u, k, tiles=tiles: long_filter(u, k, tiles=tiles) for tiles in VARIANTS}
     rows = []
     print("tokens | taps | form | ms | transform over it")
@@ -104,7 +109,7 @@ def main() -> None:
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "long_filter.json").write_text(json.dumps({"error": error, "rows": rows}, indent=1))
-    raise SystemExit(error >= LARGEST)
+    raise SystemExit(error is not None and not error < LARGEST)
 
 
 if __name__ == "__main__":

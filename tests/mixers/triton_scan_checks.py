@@ -1020,6 +1020,19 @@ def check_long_filter():
         )
 
 
+def check_long_filter_of_fixed_taps():
+    """What only reads a model asks for the gradient of its inputs alone: that of the taps is not computed."""
+    u, taps = torch.randn(2, 20, 3, requires_grad=True), torch.randn(3, 20)
+    usual, long_filter._tap_gradient = long_filter._tap_gradient, None
+    try:
+        (got,) = torch.autograd.grad(long_filter.long_filter(u, taps, tiles=FILTER).square().sum(), u)
+    finally:
+        long_filter._tap_gradient = usual
+    wide = u.detach().double().requires_grad_()
+    (true,) = torch.autograd.grad(_filtered(wide, taps.double())[0].square().sum(), wide)
+    assert error(got, true) < 2e-6
+
+
 def check_long_filter_of_models_side_by_side():
     """S4D and H3 in half precision by torch.vmap: the kernels serve them, and gradients of each are its own."""
     served = []

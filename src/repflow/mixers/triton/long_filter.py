@@ -102,11 +102,11 @@ class _Filter(torch.autograd.Function):
             )  # fmt: skip
             _filtered(dy, taps, dx, tiles, back=True)
             kernels.end_kernel[grid](dx, dy, _or(skip, x), du, tokens, channels, rows, SKIP=skip is not None, **sizes)
-            d_taps = _tap_gradient(x, dy, taps.shape[-1], tiles)
+            d_taps = _tap_gradient(x, dy, taps, tiles) if ctx.needs_input_grad[1] else None
         d_skip = None
         if skip is not None:
             d_skip = parts.view(replicas, -1, channels).sum(1).to(skip.dtype)
-        return du, d_taps.view(taps.shape).to(taps.dtype), d_skip, None, None
+        return du, d_taps, d_skip, None, None
 
     @staticmethod
     def vmap(
@@ -140,7 +140,7 @@ def _filtered(x: Tensor, taps: Tensor, y: Tensor, tiles: Tiles, *, back: bool) -
 
     lines, rows, tokens = x.shape
     each = min(tiles.rows, power(rows, 16))
-    kernels.filter_kernel[(ceil_div(tokens, tiles.tokens), ceil_div(rows, each), lines)](
+    kernels.filter_kernel[(lines, ceil_div(tokens, tiles.tokens), ceil_div(rows, each))](
         x,
         taps,
         y,
@@ -156,20 +156,20 @@ def _filtered(x: Tensor, taps: Tensor, y: Tensor, tiles: Tiles, *, back: bool) -
     )
 
 
-def _tap_gradient(x: Tensor, dy: Tensor, reach: int, tiles: Tiles) -> Tensor:
-    """Of the taps (line, tap)."""
+def _tap_gradient(x: Tensor, dy: Tensor, taps: Tensor, tiles: Tiles) -> Tensor:
+    """In the form of the taps."""
     from repflow.mixers.triton.kernels import long_filter as kernels
 
     lines, rows, tokens = x.shape
-    size = tiles.pair
+    reach, size = taps.shape[-1], tiles.pair
     own = ceil_div(reach, size)
     count = min(own + 1, ceil_div(tokens, size))  # a diagonal goes on in the next tile
     pairs = torch.empty(lines, count, size, size, dtype=torch.float32, device=x.device)
     d_taps = torch.empty(lines, reach, dtype=torch.float32, device=x.device)
     each = min(tiles.rows, power(rows, 16))
-    kernels.pair_kernel[(count, lines)](x, dy, pairs, tokens, rows, ROWS=each, B=size, num_warps=4, num_stages=2)
-    kernels.diagonal_kernel[(own, lines)](pairs, d_taps, reach, count, B=size, num_warps=4)
-    return d_taps
+    kernels.pair_kernel[(lines, count)](x, dy, pairs, tokens, rows, ROWS=each, B=size, num_warps=4, num_stages=2)
+    kernels.diagonal_kernel[(lines, own)](pairs, d_taps, reach, count, B=size, num_warps=4)
+    return d_taps.view(taps.shape).to(taps.dtype)
 
 
 def filter_obstacle(u: Tensor, *others: Tensor | None) -> str | None:

@@ -2,8 +2,9 @@
 
 A line is a channel of a replica. Its rows are a matrix (row, token) that is multiplied by a triangle made of the
 filter's taps, tile by tile: a tile of the triangle has a tap on each of its diagonals, and is put together from them
-where it is needed. Rows stand as (line, row, token) between the kernels, as (row, token, channel) around them; what is
-done number by number is done where a tile is turned over.
+where it is needed. Lines are the first axis of a grid, which alone may be long. Rows stand as (line, row, token)
+between the kernels, as (row, token, channel) around them; what is done number by number is done where a tile is turned
+over.
 """
 
 # Triton reads these functions' source: annotations and docstrings inside stay plain.
@@ -111,10 +112,10 @@ def filter_kernel(
 ):  # fmt: skip
     # y_t = Σ_{s ≤ t} taps_{t−s} x_s; backwards Σ_{s ≥ t} taps_{s−t} x_s. A program has T tokens of some rows of a line;
     # a filter reaches as far as it has taps
-    line = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    line = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     # the longest sums first: a program that begins late should be a short one
-    tile = tl.program_id(0) if BACK else tl.num_programs(0) - 1 - tl.program_id(0)
+    tile = tl.program_id(1) if BACK else tl.num_programs(1) - 1 - tl.program_id(1)
     first = tile * T
     t = first + tl.arange(0, T)
     place = x + (line * rows + row)[:, None] * tokens
@@ -135,8 +136,8 @@ def filter_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def pair_kernel(x, dy, pairs, tokens, rows, ROWS: tl.constexpr, B: tl.constexpr):
     # Σ over rows and over pairs of tiles that are `tile` apart: x at place a of one, dy at place b of the other
-    line = tl.program_id(1).to(tl.int64)
-    tile = tl.program_id(0)
+    line = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
     within = tl.arange(0, B)
     total = tl.zeros((B, B), tl.float32)
     for begin in range(0, tokens - tile * B, B):
@@ -148,15 +149,15 @@ def pair_kernel(x, dy, pairs, tokens, rows, ROWS: tl.constexpr, B: tl.constexpr)
             seen = tl.load(x + place + s[None, :], mask=(row < rows)[:, None] & (s < tokens)[None, :], other=0.0)
             slope = tl.load(dy + place + t[None, :], mask=(row < rows)[:, None] & (t < tokens)[None, :], other=0.0)
             total = tl.dot(tl.trans(seen), slope, total, input_precision="tf32")
-    out = pairs + ((line * tl.num_programs(0) + tile) * B + within)[:, None] * B + within[None, :]
+    out = pairs + ((line * tl.num_programs(1) + tile) * B + within)[:, None] * B + within[None, :]
     tl.store(out, total)
 
 
 @triton.jit(do_not_specialize=["reach", "tiles"])
 def diagonal_kernel(pairs, d_taps, reach, tiles, B: tl.constexpr):
     # a tap's gradient: the sum along its diagonal, which enters the next tile where it leaves one
-    line = tl.program_id(1).to(tl.int64)
-    tile = tl.program_id(0)
+    line = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
     a = tl.arange(0, B)[:, None]
     lag = tl.arange(0, B)[None, :]
     b = a + lag

@@ -1,6 +1,7 @@
 """Tokens a second of classifiers of pixels trained side by side on one GPU: batches, forward, backward, optimiser.
 
     python benchmarks/pixels.py [--rows mamba:9,mamba+both:3,h3,transformer] [--seeds 1,8] [--profile] [--seconds 240]
+                                [--check h3,s4d+mean]
 
 Three layers, width 32, 64 states, 1,025 tokens, batches of 64 images, as in the pixel laboratory, and the strong S4D
 (4 layers of 128, alone). A row is trained in each number of models that --seeds names, or in its own. Images are random
@@ -138,7 +139,7 @@ def profiled(stepper: Stepper, source: ReplicaBatches) -> list[list[Any]]:
 def check(options: argparse.Namespace) -> dict[str, float]:
     """Largest error of logits and gradients against the stacks' own code in float64, by row: float32, then half."""
     errors = {}
-    for word in CHECKED:
+    for word in filter(None, options.check.split(",")):
         networks = [network(word, seed, 64, 2) for seed in range(2)]
         slow = ReplicaStack([copy.deepcopy(one).double() for one in networks]).to(options.device).eval()
         x, labels = torch.rand(8, 64, 3, device=options.device), torch.arange(8, device=options.device)
@@ -163,6 +164,7 @@ def parsed() -> argparse.Namespace:
     """Options."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", default="mamba:1,mamba:9,mamba:16,mamba+both:3,h3:3,transformer:6")
+    parser.add_argument("--check", default=",".join(CHECKED), help="rows whose forms are held against float64")
     parser.add_argument("--seeds", default="1,8", help="models side by side, of rows without a number of their own")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=10_000)
@@ -186,7 +188,7 @@ def main() -> None:
     wrong = [words for words, error in errors.items() if not error < LARGEST[words.rpartition(" ")[2]]]
     print(f"WRONG: {'; '.join(wrong)}" if wrong else "all forms are right", flush=True)
     wanted: list[tuple[str, int, dict[str, int]]] = []
-    for word, _, own in (part.partition(":") for part in options.rows.split(",")):
+    for word, _, own in (part.partition(":") for part in options.rows.split(",") if part):
         wanted += [(word, int(count), {}) for count in (own or options.seeds).split(",")]
     wanted += [(STRONG, 1, {"layers": 4, "width": 128})] if options.strong else []
     for word, count, shape in wanted:

@@ -63,10 +63,12 @@ PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "rig
 """Trained three times as long, to see whether the order stays."""
 STRONG = "s4d+mean+dropout+inside+mirror:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
+MORE_RATES = {"rwkv": (0.03,)}
+"""Of rows that were best at the last rate."""
 EPOCHS = {"screen": 2, "seeds": 10, "long": 30, "strong": 60}
 """Of each phase."""
-CHECKPOINT = 250
-"""Steps between checkpoints: what a killed process may lose, some seconds of a GPU."""
+CHECKPOINT = 1000
+"""Steps between checkpoints: what a killed process may lose, five to ten seconds of a GPU."""
 NUMBERS = ("test_accuracy", "clean_accuracy", "half_reach", "parameters", "loss_drop", "diverged_at")
 WAY = "watched/test_accuracy"
 """Steps and accuracies while a model trained."""
@@ -101,7 +103,6 @@ def rate_of(kind: Kind, screened: Sequence[Mapping[str, Any]], least: float = 0.
 
 def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping[str, Any]]) -> list[str]:
     """Models of a phase."""
-    rates = [float(rate) for rate in options.rates.split(",")]
     if phase == "strong":
         return [STRONG] if options.cell is None else [options.cell]
     chosen: list[tuple[Kind, float, int]] = []
@@ -109,7 +110,7 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
         if options.only is not None and kind[0] not in options.only.split(","):
             continue
         if phase == "screen":
-            chosen += [(kind, rate, 0) for rate in rates]
+            chosen += [(kind, rate, 0) for rate in screened_rates(kind, options)]
         else:
             chosen += [(kind, rate_of(kind, screened, options.least), seed) for seed in seeds]
     if not chosen:
@@ -125,9 +126,16 @@ def trained_in(phase: str, options: argparse.Namespace) -> list[tuple[Kind, tupl
     """Models of a phase with their seeds, whichever of them `--only` names."""
     if phase == "long":
         return [(kind, SEEDS[:1]) for kind in PAIR]
+    kinds = KINDS[part_of(options)]
     if phase == "screen":
-        return [(kind, (0,) * len(options.rates.split(","))) for kind in KINDS[part_of(options)] if kind[1] == "row"]
-    return [(kind, SEEDS) for kind in KINDS[part_of(options)]]
+        return [(kind, (0,) * len(screened_rates(kind, options))) for kind in kinds if kind[1] == "row"]
+    return [(kind, SEEDS) for kind in kinds]
+
+
+def screened_rates(kind: Kind, options: argparse.Namespace) -> list[float]:
+    """Rates that a model is screened at."""
+    known = [float(rate) for rate in options.rates.split(",")]
+    return known if known != list(RATES) else [*known, *MORE_RATES.get(kind[0], ())]
 
 
 def planned(phase: str, options: argparse.Namespace) -> int:
@@ -239,8 +247,9 @@ def table(out: Path) -> dict[str, Any]:
             raise SystemExit(f"expected one phase {name}; got runs that differ in {', '.join(differing)}")
         runs.setdefault(name, []).append((facts["attack_regions"], cells))
         numbers[name]["facts"]["attack_regions"], numbers[name]["cells"] = joined(runs[name])
+        numbers[name]["models"] = max(numbers[name]["models"], models)  # rows that were planned later count too
         numbers[name]["commands"] += commands(out / file.stem)
-        numbers[name]["finished"] = len(numbers[name]["cells"]) == models
+        numbers[name]["finished"] = len(numbers[name]["cells"]) == numbers[name]["models"]
     return numbers
 
 

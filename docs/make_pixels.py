@@ -63,7 +63,7 @@ def status() -> str:
     rows = []
     for phase in ("screen", "seeds", "long", *(strong_forms() or ["strong"]), "extension-screen", "extension-seeds"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
-        words = NAMES_OF.get(phase, "strong S4D")
+        words = NAMES_OF.get(phase) or f"`{phase.partition('@')[2] or STRONG.partition(':')[0]}`"
         done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
@@ -284,7 +284,8 @@ def speed() -> str:
         numbers = [row.get("failed", ""), "", "", ""]
         if rate is not None:
             numbers = [f"{rate:.1f}", f"{BAR:.0f}", row["form"], _longest(row)]
-        rows.append([row["row"], str(row["models"]), *numbers])
+        how = f", filters by {row['filters']}" if "filters" in row else ""
+        rows.append([f"{row['row']}{how}", str(row["models"]), *numbers])
     return table(["row", "models", "million tokens/s", "bar", "form", "longest kernels, share of a step"], rows)
 
 

@@ -1,6 +1,7 @@
 """Runs and half-trained models in parts of a bounded size, to be carried from one machine to another.
 
 python -m tools.carry RUNS FOLDER [--results]       packs runs to be kept, compressed, in the same form
+python -m tools.carry RUNS FOLDER --halves          with half-trained models, so that another machine goes on
 python -m tools.carry RUNS FOLDER --unpack          puts into RUNS what FOLDER has
 """
 
@@ -31,7 +32,8 @@ CARRIED = "carried"
 """Start of a process that is no process of this machine."""
 SHARED = (CLAIMS, SHARES)
 """What workers have finished of runs that are not, and which: another machine goes on from there."""
-LEFT = (".training", ".models")
+MODELS = ".models"
+LEFT = (".training", MODELS)
 """Ends of names of folders beside a run: half-trained models, and kept ones."""
 
 
@@ -47,7 +49,7 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS, leav
         parts: parts at most.
         leave: names of folders in `runs` that are not packed.
     """
-    models = [path.relative_to(runs) for path in runs.rglob("*.models") if path.is_dir()]
+    models = [path.relative_to(runs) for path in runs.rglob(f"*{MODELS}") if path.is_dir()]
     whole = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and entry.name not in leave]
     halves = sorted((half for entry in whole for half in _half_trained(entry)), key=_steps)
     data, left = _tar(whole, models), 0
@@ -58,20 +60,23 @@ def pack(runs: Path, folder: Path, *, part: int = PART, parts: int = PARTS, leav
     return f"packed {words}: {_write(data, folder, part)}"
 
 
-def keep(runs: Path, folder: Path, *, results: bool = False) -> str:
+def keep(runs: Path, folder: Path, *, results: bool = False, halves: bool = False) -> str:
     """Write runs to be stored beside a page: compressed, with finished shares of those that are not finished.
 
-    What workers and trainings left beside these is not packed.
+    What workers and trainings left beside these is not packed, unless they are to go on.
 
     Args:
         runs: folder of runs.
         folder: where the parts go; earlier ones are removed.
         results: leave out the shards of runs that have their result, which holds the same numbers; later phases cannot
             be chosen from such runs.
+        halves: pack half-trained models too.
     """
-    entries = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(LEFT)]
-    left = [path.relative_to(runs) for path in runs.rglob("*") if path.name.endswith(LEFT)]
-    left += [path.relative_to(runs) for path in runs.rglob(f"{OWN}/*") if path.name not in SHARED]
+    ends = tuple(end for end in LEFT if end == MODELS or not halves)
+    entries = [entry for entry in sorted(runs.iterdir()) if entry.is_dir() and not entry.name.endswith(ends)]
+    left = [path.relative_to(runs) for path in runs.rglob("*") if path.name.endswith(ends)]
+    shared = (*SHARED, WORK) if halves else SHARED
+    left += [path.relative_to(runs) for path in runs.rglob(f"{OWN}/*") if path.name not in shared]
     left += [file.parent.relative_to(runs) / SHARDS for file in runs.rglob("result.json") if results]
     return f"kept {_write(lzma.compress(_tar(entries, left)), folder, PART)}"
 
@@ -157,9 +162,10 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", action="store_true", help="without shards of runs that have their result")
+    parser.add_argument("--halves", action="store_true", help="with half-trained models")
     parser.add_argument("--unpack", action="store_true", help="from FOLDER into RUNS")
     options = parser.parse_args()
     if options.unpack:
         unpack(options.folder, options.runs)
     else:
-        print(keep(options.runs, options.folder, results=options.results))
+        print(keep(options.runs, options.folder, results=options.results, halves=options.halves))

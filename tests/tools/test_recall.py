@@ -144,7 +144,7 @@ def test_runs_that_change_while_they_are_packed(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "again" / "a").iterdir()] == ["stays"]
 
 
-def test_kept_runs_have_their_finished_shares_and_nothing_half_trained(tmp_path):
+def test_kept_runs_have_their_finished_shares_and_what_is_half_trained_where_it_is_asked_for(tmp_path):
     runs, parts, again = (tmp_path / name for name in ("runs", "parts", "again"))
     files = (
         "grid/a/result.json",
@@ -158,11 +158,16 @@ def test_kept_runs_have_their_finished_shares_and_nothing_half_trained(tmp_path)
     for name in (*files, *left, ".repflow/logs/worker-0.log"):
         (runs / name).parent.mkdir(parents=True, exist_ok=True)
         (runs / name).write_bytes(bytes(50_000))
-    for results, there in ((False, set(files)), (True, {*files} - {files[1]})):
-        assert carry.keep(runs, parts, results=results) == "kept 0.0 MiB in 1 part"
-        carry.unpack(parts, again / str(results))
+    cases = (
+        ({}, set(files)),
+        ({"results": True}, {*files} - {files[1]}),
+        ({"halves": True}, {*files, left[0], left[2]}),
+    )
+    for number, (asked, there) in enumerate(cases):
+        assert carry.keep(runs, parts, **asked) == "kept 0.0 MiB in 1 part"
+        carry.unpack(parts, again / str(number))
         found = {
-            str(path.relative_to(again / str(results))) for path in (again / str(results)).rglob("*") if path.is_file()
+            str(path.relative_to(again / str(number))) for path in (again / str(number)).rglob("*") if path.is_file()
         }
         assert found == there
 

@@ -44,6 +44,12 @@ TWO_WAYS: dict[Kind, str] = {
     ("mamba+both+middle", "row", "right"): "in the middle",
 }
 """Models that mix both ways, by where their class token stands."""
+FRAMED: dict[Kind, str] = {
+    ("mamba+positions+mlp", "row", "right"): "Mamba with positions and MLPs",
+    ("transformer-positions-mlp", "row", "right"): "the Transformer without positions and MLPs",
+}
+FRAMES = tuple(zip((next(iter(FRAMED)), MAMBA), (TRANSFORMER, list(FRAMED)[1]), strict=True))
+"""Mamba and Transformer with the same parts: with positions and MLPs, and without."""
 
 
 def points(band: Band) -> str:
@@ -72,6 +78,7 @@ def answers(study: Study | None, epochs: str) -> str:
         "How much is the published initialisation's?": _initialisation(study),
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
         "Do two directions, or a class token in front, close the hole?": _closed(study),
+        "Is it the frame, positions and MLPs, that the Transformer alone has?": _framed(study),
         "Do attacks at the end succeed more often?": _attacked(study),
         "Which model loses most, on average over the sequence?": _everywhere(study),
         "Does a model's influence say where it is vulnerable?": _influence(study),
@@ -80,14 +87,26 @@ def answers(study: Study | None, epochs: str) -> str:
     for question, words in asked.items():
         head, parts = (f"{words[:1].upper()}{words[1:]}.", []) if isinstance(words, str) else words
         lines += [f"- **{question}** {head}", *(f"    - {part[:1].upper()}{part[1:]}." for part in parts)]
-    return "\n".join([*lines, "", _limits(study, epochs)])
+    return "\n".join([_short(study), "", *lines, "", _limits(study, epochs)])
+
+
+def _short(study: Study) -> str:
+    """Of the models that are no Transformer, in how many the end is shown to cost more, by replacement."""
+    run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
+    counts = []
+    for word in study.result.provenance["pixels"]["replacements"]:
+        sure = [all(above(_uneven(study, kind, word, tokens)) for tokens in SIZES) for kind in run]
+        counts.append(f"{sum(sure)} with {PLAIN[word]}")
+    names = ", ".join(NAMES[kind] for kind in run)
+    return (
+        f"**In short:** the last {' and '.join(map(str, SIZES))} tokens are shown to cost more than the first, by "
+        f"number of the {len(run)} rows that are no Transformer ({names}): {', '.join(counts)}."
+    )
 
 
 def _survives(study: Study, kind: Kind) -> str:
     """For which replacements the end costs more, at both sizes or at one."""
-    return f"{NAMES[kind]}: " + _by_replacement(
-        study, lambda word, tokens: study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
-    )
+    return f"{NAMES[kind]}: {_by_replacement(study, partial(_uneven, study, kind))}"
 
 
 def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
@@ -111,9 +130,8 @@ def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
 
 
 def _initialisation(study: Study) -> str:
-    return f"that it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens is " + _by_replacement(
-        study, lambda word, tokens: study.more(LEVEL, one=PUBLISHED, other=MAMBA, tokens=tokens, replacement=word)
-    )
+    added = _by_replacement(study, partial(_more, study, PUBLISHED, MAMBA))
+    return f"that it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens is {added}"
 
 
 def _orders(study: Study) -> str:
@@ -134,14 +152,9 @@ def _closed(study: Study) -> tuple[str, list[str]]:
         if study.variant(kind) is None:
             said.append(f"{head}: not run, or not learned")
             continue
-        less = _by_replacement(study, partial(_less, study, kind))
+        less = _by_replacement(study, partial(_more, study, MAMBA, kind))
         said.append(f"{head}: {_margin(study, kind)}. That it is less than Mamba's is {less}")
     return f"Closed means an asymmetry within ± {100 * CLOSED:.0f} points. With two directions:", said
-
-
-def _less(study: Study, kind: Kind, word: str, tokens: int) -> Band:
-    """Mamba's asymmetry less that of another model."""
-    return study.more(LEVEL, one=MAMBA, other=kind, tokens=tokens, replacement=word)
 
 
 def _margin(study: Study, kind: Kind) -> str:
@@ -153,6 +166,36 @@ def _margin(study: Study, kind: Kind) -> str:
             side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
             sides[side].append(f"{PLAIN[name]} at {tokens} ({points(band)})")
     return "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
+
+
+def _framed(study: Study) -> str | tuple[str, list[str]]:
+    """Models with what the other one has by itself: their own asymmetry, and the difference in one frame."""
+    pairs = [(one, other) for one, other in FRAMES if None not in (study.variant(one), study.variant(other))]
+    said = []
+    for one, other in pairs:
+        own = one if one not in NAMES else other
+        uneven = partial(_uneven, study, own)
+        more = partial(_more, study, one, other)
+        said.append(f"{_framed_name(own)} by itself: {_by_replacement(study, uneven)}")
+        said.append(
+            f"{_framed_name(one)} against {_framed_name(other)}: that it has more of it is "
+            f"{_by_replacement(study, more)}"
+        )
+    return ("Models in one frame, 32 and 96 tokens:", said) if said else NOTHING
+
+
+def _framed_name(kind: Kind) -> str:
+    return NAMES.get(kind) or FRAMED[kind]
+
+
+def _uneven(study: Study, kind: Kind, word: str, tokens: int) -> Band:
+    """What the last tokens cost a model more than the first."""
+    return study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
+
+
+def _more(study: Study, one: Kind, other: Kind, word: str, tokens: int) -> Band:
+    """Asymmetry of a model less that of another."""
+    return study.more(LEVEL, one=one, other=other, tokens=tokens, replacement=word)
 
 
 def _attacked(study: Study) -> str:
@@ -188,7 +231,8 @@ def _everywhere(study: Study) -> str:
         if own is not None:
             parts = [f"{NAMES[kind]} {points(welch_interval(own, other))}" for kind, other in lost.items()]
             said.append(
-                f"{PLAIN[name]} costs the Transformer {100 * own.mean():.1f} points, more than {', '.join(parts)}"
+                f"{PLAIN[name]} costs the Transformer {100 * own.mean():.1f} points; this less what it costs another "
+                f"model is {', '.join(parts)}"
             )
     return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}" if said else NOTHING
 

@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import cycle
+from itertools import combinations, cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import bracketed
+from repflow.core.intervals import LEVEL, bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, TABLE3, asymmetry_band, attack_rates, bounds, drops, ends, windows
 from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, variants
 from tools.pixels.answers import ATTACK_WORDS, ATTACKED, NOTHING, PLAIN, answers, asymmetries, points, successes
 from tools.pixels.claims import (
+    NAMES as STUDIED,
+)
+from tools.pixels.claims import (
+    NOT_KNOWN,
     OWN_CLAIMS,
     PAPER_CLAIMS,
     SEEDS,
     SIZES,
+    USUAL,
+    Claim,
     Kind,
     Study,
     read_study,
 )
-from tools.pixels.run import KINDS, STRONG
+from tools.pixels.run import KINDS, LONG, STRONG
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
@@ -51,7 +57,7 @@ def whole() -> list[tuple[Study, Variant]]:
 NAMES_OF = {
     "screen": "rates",
     "seeds": "three seeds",
-    "long": "one pair, trained longer",
+    "long": "the paper's models, trained longer",
     "extension-screen": "rates, extension",
     "extension-seeds": "three seeds, extension",
 }
@@ -79,7 +85,9 @@ def left() -> str:
             lacking = [_kind_words(kind) for kind in KINDS[part] if kind not in known]
             lacking = [words for words in lacking if "screen" not in phase or "reversed" not in words]
             said += [f"{'rates' if 'screen' in phase else 'three seeds'} of {', '.join(lacking)}"] if lacking else []
-    said += [] if f"{CIFAR}-long" in NUMBERS else ["one pair trained longer"]
+    known = {(cell["row"], cell["token_order"], cell["init"]) for cell in cells_of("long")}
+    lacking = [_kind_words(kind) for kind in LONG if kind not in known]
+    said += [f"longer training of {', '.join(lacking)}"] if lacking else []
     forms = {cell["cell"] for phase in strong_forms() for cell in cells_of(phase)}
     said += [] if STRONG in forms else [f"the strong S4D as it is planned now (`{STRONG.partition(':')[0]}`)"]
     return f"Not run yet: {'; '.join(said)}." if said else "All that was planned has been run."
@@ -136,7 +144,7 @@ def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
 def answered() -> str:
     """The questions of the page in a sentence or two each, from the numbers below."""
     study = read_study(NUMBERS, CIFAR)
-    return answers(study, "" if study is None else epochs_of(NUMBERS[f"{CIFAR}-seeds"]))
+    return answers(study, "" if study is None else epochs_of(NUMBERS[f"{CIFAR}-seeds"]), longer())
 
 
 def claims(chosen: Any) -> str:
@@ -211,30 +219,81 @@ def rates() -> str:
     return table(["row", "initialisation", *(f"rate {rate:g}" for rate in heads)], lines)
 
 
+def trained_longer() -> tuple[str, Study, str, Study, list[Kind]] | None:
+    """Epochs and models of the seeds and of longer training, and the models that both have whole."""
+    short, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("long",))
+    if short is None or long is None:
+        return None
+    both = [kind for kind in LONG if short.variant(kind) is not None and long.variant(kind) is not None]
+    names = [epochs_of(NUMBERS[f"{CIFAR}-{phase}"]) for phase in ("seeds", "long")]
+    return (names[0], short, names[1], long, both) if both else None
+
+
 def epochs() -> str:
-    """Whether longer training gives the same order."""
-    short, long = (NUMBERS.get(f"{CIFAR}-{phase}") for phase in ("seeds", "long"))
-    if short is None or long is None or len(long["cells"]) < 2:
+    """Whether longer training gives the same order of models, and the same asymmetries."""
+    known = trained_longer()
+    if known is None:
         return NOTHING
-    rows, orders = [], []
-    for count, phase in ((epochs_of(short), short), (epochs_of(long), long)):
-        pair = {cell["row"]: cell for cell in phase["cells"] if _of_pair(cell)}
-        if len(pair) < 2:
-            return NOTHING
-        facts = phase["facts"]
-        at = facts["ends"].index(SIZES[0])
-        values = {row: (cell["test_accuracy"], cell["asymmetry"][0][at]) for row, cell in pair.items()}
-        rows += [[count, row, f"{100 * a:.1f}", f"{100 * b:+.1f}"] for row, (a, b) in values.items()]
-        orders.append([bool(np.sign(values["mamba"][n] - values["transformer"][n]) > 0) for n in (0, 1)])
-    words = "the same order" if orders[0] == orders[1] else "another order"
-    heads = ["epochs", "model", "accuracy (%)", "last 32 tokens cost more than the first, N(0, 1) (points)"]
-    return f"{table(heads, rows)}\n\n{epochs_of(long)} epochs give {words}."
+    few, short, many, long, both = known
+    rows, values = [], {}
+    for kind in both:
+        for count, study in ((few, short), (many, long)):
+            accuracy = 100 * study.result["test_accuracy"][list(_cells(study, kind))].mean()
+            bands = [study.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
+            rows.append([STUDIED[kind], count, f"{accuracy:.1f}", *map(points, bands)])
+            values[kind, count] = accuracy, float(bands[0].mean)
+    pairs = list(combinations(both, 2))
+    heads = ["model", "epochs", "accuracy (%)", *(f"{name}, {SIZES[0]} tokens" for name in USUAL)]
+    if not pairs:
+        return table(heads, rows)
+    same = [
+        sum((values[a, few][n] > values[b, few][n]) == (values[a, many][n] > values[b, many][n]) for a, b in pairs)
+        for n in (0, 1)
+    ]
+    return (
+        f"{table(heads, rows)}\n\nOf {len(pairs)} pairs of models {same[0]} have the same order of accuracy after "
+        f"{few} and {many} epochs, {same[1]} the same order of asymmetry with N(0, 1) noise."
+    )
 
 
-def _of_pair(cell: dict[str, Any]) -> bool:
-    """Whether a cell is one of the pair, and did not diverge."""
-    wanted = (cell["token_order"], cell["init"], cell["seed"]) == ("row", "right", 1)
-    return wanted and cell["row"] in ("mamba", "transformer") and "asymmetry" in cell
+def _cells(study: Study, kind: Kind) -> tuple[int, ...]:
+    variant = study.variant(kind)
+    return () if variant is None else tuple(variant.cells)
+
+
+def long_claims() -> str:
+    """The paper's statements, judged by models that are trained longer."""
+    known = trained_longer()
+    if known is None:
+        return NOTHING
+    few, short, many, long, _ = known
+    judged = twice_judged(short, long)
+    rows = [[claim.text, before, f"**{now}**", numbers] for claim, before, now, numbers in judged]
+    return table(["claim", f"{few} epochs", f"{many} epochs", f"points, {many} epochs"], rows)
+
+
+def twice_judged(short: Study, long: Study) -> Iterator[tuple[Claim, str, str, str]]:
+    """Claims that models trained longer bear on: verdict before, and then with its numbers."""
+    for claim in (*PAPER_CLAIMS, OWN_CLAIMS[0]):
+        word, numbers = claim.verdict(long)
+        if numbers != NOT_KNOWN:
+            yield claim, claim.verdict(short)[0], word, numbers
+
+
+def longer() -> str | None:
+    """What longer training changes, in a sentence; None where it was not run."""
+    known = trained_longer()
+    if known is None:
+        return None
+    few, short, many, long, both = known
+    judged = list(twice_judged(short, long))
+    other = [
+        f"“{claim.text}” {before} after {few}, {now} after {many}" for claim, before, now, _ in judged if before != now
+    ]
+    said = f"of {len(judged)} statements that {len(both)} models trained for {many} epochs bear on, "
+    return f"{said}{len(judged) - len(other)} have the verdict that they have after {few}" + (
+        f"; the others: {'; '.join(other)}" if other else ""
+    )
 
 
 def strong_forms() -> list[str]:
@@ -379,6 +438,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "attacks": attacks,
     "rates": rates,
     "epochs": epochs,
+    "long_claims": long_claims,
     "strong": strong,
     "speed": speed,
     "commands": commands,

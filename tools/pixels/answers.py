@@ -59,12 +59,13 @@ def points(band: Band) -> str:
     return f"{100 * float(band.mean):+.1f}{bracketed(band.low, band.high, '+.1f', scale=100)}"
 
 
-def answers(study: Study | None, epochs: str) -> str:
+def answers(study: Study | None, epochs: str, longer: str | None = None) -> str:
     """The questions of the page with their answers, and what bounds them.
 
     Args:
         study: models with three seeds; None where there are none.
         epochs: that they were trained for.
+        longer: what longer training changes; None where that is not known.
     """
     if study is None:
         return NOTHING
@@ -83,15 +84,16 @@ def answers(study: Study | None, epochs: str) -> str:
         "Which model loses most, on average over the sequence?": _everywhere(study),
         "Does a model's influence say where it is vulnerable?": _influence(study),
     }
+    asked |= {} if longer is None else {"What does longer training change?": longer}
     lines = []
     for question, words in asked.items():
         head, parts = (f"{words[:1].upper()}{words[1:]}.", []) if isinstance(words, str) else words
         lines += [f"- **{question}** {head}", *(f"    - {part[:1].upper()}{part[1:]}." for part in parts)]
-    return "\n".join([_short(study), "", *lines, "", _limits(study, epochs)])
+    return "\n".join([_short(study), "", *lines, "", _limits(study, epochs, longer)])
 
 
 def _short(study: Study) -> str:
-    """Of the models that are no Transformer, in how many the end is shown to cost more, by replacement."""
+    """Of the models other than the Transformer, in how many the end is shown to cost more, by replacement."""
     run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
     counts = []
     for word in study.result.provenance["pixels"]["replacements"]:
@@ -100,7 +102,7 @@ def _short(study: Study) -> str:
     names = ", ".join(NAMES[kind] for kind in run)
     return (
         f"**In short:** the last {' and '.join(map(str, SIZES))} tokens are shown to cost more than the first, by "
-        f"number of the {len(run)} rows that are no Transformer ({names}): {', '.join(counts)}."
+        f"number of the {len(run)} rows other than the Transformer ({names}): {', '.join(counts)}."
     )
 
 
@@ -270,14 +272,15 @@ def _plain(text: str) -> str:
     return " ".join([*(["for", *row] if row else []), "with", PLAIN[word]])
 
 
-def _limits(study: Study, epochs: str) -> str:
+def _limits(study: Study, epochs: str, longer: str | None) -> str:
+    more = "" if longer is not None else "; what longer training changes is open"
     images = study.result.provenance["pixels"]["images_replaced"]
     return (
         f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. "
         "Intervals of one model are for other seeds and images; those of differences between models, of the end's and "
         "the image's parts and of means over windows are over seeds, on these images. Those of attacks are wide: all "
         f"targets of an image count as one trial. The models were trained for {epochs} epochs, the paper's "
-        "for 100, and are less accurate than its; what longer training changes is open. The two parts and the means "
+        f"for 100{more}. The two parts and the means "
         "over windows were asked for with the data in view."
     )
 

@@ -485,15 +485,18 @@ def _own() -> Iterator[Claim]:
 PAPER_CLAIMS, OWN_CLAIMS = tuple(_paper()), tuple(_own())
 
 
-def read_study(numbers: Mapping[str, Any], images: str = "cifar10") -> Study | None:
-    """The models of core and extension that are tested so far; None where there are none.
+def read_study(
+    numbers: Mapping[str, Any], images: str = "cifar10", phases: Sequence[str] = ("seeds", "extension-seeds")
+) -> Study | None:
+    """The models that are tested so far; None where there are none.
 
     Args:
         numbers: as `tools.pixels.run table` writes them.
         images: name of the set.
+        phases: whose models; those of core and extension, or those that are trained longer.
     """
-    phases = [numbers.get(f"{images}-{name}") for name in ("seeds", "extension-seeds")]
-    there = [phase for phase in phases if phase is not None and phase["cells"]]
+    known = [numbers.get(f"{images}-{name}") for name in phases]
+    there = [phase for phase in known if phase is not None and phase["cells"]]
     if not there:
         return None
     facts = there[0]["facts"]

@@ -3,7 +3,7 @@
     python -m tools.pixels.run plan   --speed OUT/pixels.json             seconds of each phase, and epochs that fit
     python -m tools.pixels.run screen --out runs/pixels [--seconds 480]   3 rates, one seed, 2 epochs
     python -m tools.pixels.run seeds  --out runs/pixels [--seconds 480]   three new seeds at the best rate, 10 epochs
-    python -m tools.pixels.run long   --out runs/pixels [--seconds 480]   Mamba and Transformer, one seed, 30 epochs
+    python -m tools.pixels.run long   --out runs/pixels [--seconds 480]   the paper's models, three seeds, 30 epochs
     python -m tools.pixels.run strong --out runs/pixels [--seconds 480]   S4D of 4 × 128, 60 epochs
     python -m tools.pixels.run table  --out runs/pixels                   docs/laboratories/pixels.json from these
 
@@ -15,7 +15,7 @@ Attacks are at the regions of Figure 3 and at smaller ones; `--attack-regions` n
 its own, and the table puts an empty rate where a model was not attacked.
 `--images` is CIFAR-10 wherever it is; `tools/pack_images.py` carries it in parts. `--set NAME` keeps the numbers of
 other images apart, such as drawn ones. `--epochs N` or `--steps N` train a phase for another time: where a GPU has it,
-`seeds --epochs 30` and `long --epochs 100` are what was first planned.
+`seeds --epochs 30` is what was first planned.
 """
 
 from __future__ import annotations
@@ -59,8 +59,14 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     ),
 }
 """Row, order of pixels and initialisation of the models of the core and of the extension."""
-PAIR: tuple[Kind, ...] = (("mamba", "row", "right"), ("transformer", "row", "right"))
-"""Trained three times as long, to see whether the order stays."""
+LONG: tuple[Kind, ...] = (
+    ("mamba", "row", "right"),
+    ("mamba", "row", "published"),
+    ("transformer", "row", "right"),
+    ("h3", "row", "right"),
+    ("rwkv", "row", "right"),
+)
+"""Trained longer than all others, to see whether the order of models and what they lose stay."""
 STRONG = "s4d+mean+dropout+inside+mirror:4:128:row:right:0.01:0"
 RATES, SEEDS = (0.001, 0.003, 0.01), (1, 2, 3)
 MORE_RATES = {"rwkv": (0.03,)}
@@ -125,7 +131,7 @@ def cells_of(phase: str, options: argparse.Namespace, screened: Sequence[Mapping
 def trained_in(phase: str, options: argparse.Namespace) -> list[tuple[Kind, tuple[int, ...]]]:
     """Models of a phase with their seeds, whichever of them `--only` names."""
     if phase == "long":
-        return [(kind, SEEDS[:1]) for kind in PAIR]
+        return [(kind, SEEDS) for kind in LONG]
     kinds = KINDS[part_of(options)]
     if phase == "screen":
         return [(kind, (0,) * len(screened_rates(kind, options))) for kind in kinds if kind[1] == "row"]
@@ -284,7 +290,8 @@ def train(options: argparse.Namespace) -> None:
     """One phase, as far as the time allows."""
     name = run_name(options.phase, options)
     screen = run_name("screen", options)
-    there = [screen] if (options.out / screen / "result.json").exists() else screens(options)
+    alone = options.phase != "long" and (options.out / screen / "result.json").exists()
+    there = [screen] if alone else screens(options)
     if options.phase in ("seeds", "long") and not there:
         raise SystemExit(f"run {screen} first")
     config = config_of(options.phase, options, [cell for one in there for cell in tested(options.out, one)])
@@ -311,9 +318,10 @@ def begun_attacks(run: Path) -> list[str] | None:
 
 
 def screens(options: argparse.Namespace) -> list[str]:
-    """Finished screens of all rows or of some."""
+    """Finished screens of all rows or of some; for longer training those of core and extension."""
     name = run_name("screen", options).partition("@")[0]
-    return sorted(path.parent.name for path in options.out.glob(f"{name}*/result.json"))
+    names = [f"{options.set}-screen", f"{options.set}-extension-screen"] if options.phase == "long" else [name]
+    return sorted(path.parent.name for one in names for path in options.out.glob(f"{one}*/result.json"))
 
 
 def plan(options: argparse.Namespace, speed: Sequence[Mapping[str, Any]]) -> None:
@@ -321,7 +329,7 @@ def plan(options: argparse.Namespace, speed: Sequence[Mapping[str, Any]]) -> Non
     from tools.pixels.plan import costs, epochs_in, lines
 
     rate = float(options.rates.split(",")[0])
-    kinds = (*KINDS[part_of(options)], *PAIR)
+    kinds = (*KINDS[part_of(options)], *LONG)
     known = [{"row": row, "init": init, "rate": rate, "test_accuracy": 1.0} for row, _, init in kinds]
     for phase, epochs in EPOCHS.items():
         rows = costs(config_of(phase, options, known), speed)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations, cycle
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,20 @@ from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
 from repflow.core.intervals import LEVEL, bracketed
 from repflow.papers.pixels import CLEAN, TABLE1, TABLE3, asymmetry_band, attack_rates, bounds, drops, ends, windows
 from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, variants
-from tools.pixels.answers import ATTACK_WORDS, ATTACKED, NOTHING, PLAIN, answers, asymmetries, points, successes
+from tools.pixels.answers import (
+    ATTACK_WORDS,
+    ATTACKED,
+    NOTHING,
+    PLAIN,
+    answers,
+    asymmetries,
+    attacks_table,
+    differences_table,
+    ends_table,
+    everywhere_table,
+    points,
+    successes,
+)
 from tools.pixels.claims import (
     NAMES as STUDIED,
 )
@@ -145,6 +158,12 @@ def answered() -> str:
     """The questions of the page in a sentence or two each, from the numbers below."""
     study = read_study(NUMBERS, CIFAR)
     return answers(study, "" if study is None else epochs_of(NUMBERS[f"{CIFAR}-seeds"]), longer())
+
+
+def of_study(make: Callable[[Study], tuple[list[str], list[list[str]]]]) -> str:
+    """A table of the models that have all their seeds."""
+    study = read_study(NUMBERS, CIFAR)
+    return NOTHING if study is None else table(*make(study))
 
 
 def claims(chosen: Any) -> str:
@@ -370,18 +389,24 @@ PARTED = (("the end", 0), ("the image", 1))
 
 def picture() -> None:
     """Drop of accuracy by the place of the window that is replaced, a panel a replacement, a line a model."""
-    study = read_study(NUMBERS, CIFAR)
-    if study is None:
+    models = {_kind_of(one): (study, one) for study, one in whole()}
+    if not models:
         return
     from matplotlib import pyplot as plt
 
+    study = next(iter(models.values()))[0]
     chosen, places = windows(study.result), bounds(study.result)
-    middle = places[chosen].mean(1)
     figure, panels = plt.subplots(1, len(CURVES), figsize=(9.6, 3.4), sharey=True, layout="constrained")
+    forms = [kind for kind in models if kind not in STUDIED]
     for panel, name in zip(panels, CURVES, strict=True):
-        for number, (one, style) in enumerate(zip(variants(study.result), cycle(("-", "--", "-.", ":")), strict=False)):
-            lost = 100 * drops(study.result)[list(one.cells), study.place(name)][:, chosen]
-            panel.plot(middle, lost.mean(0), style, color=f"C{number}", label=one.words, linewidth=1.4)
+        for kind in (*forms, *(kind for kind in STUDIED if kind in models)):
+            lost = 100 * drops(study.result)[list(models[kind][1].cells), study.place(name)][:, chosen].mean(0)
+            style: dict[str, Any] = {"color": "0.8", "linewidth": 0.9}
+            if kind in STUDIED:
+                style = {"color": f"C{list(STUDIED).index(kind)}", "linewidth": 1.6, "label": STUDIED[kind]}
+            elif kind == forms[0]:
+                style |= {"label": f"{len(forms)} other forms"}
+            panel.plot(places[chosen].mean(1), lost, **style)
         panel.axhline(0, color="0.6", linewidth=0.8)
         panel.set_title(PLAIN[name], fontsize=10)
         panel.set_xlabel("place of 32 tokens in the sequence", fontsize=9)
@@ -391,6 +416,10 @@ def picture() -> None:
     )
     figure.savefig(PICTURE, dpi=110)
     plt.close(figure)
+
+
+def _kind_of(one: Variant) -> Kind:
+    return one.shared["row"], one.shared["token_order"], one.shared["init"]
 
 
 def orders() -> str:
@@ -425,6 +454,10 @@ def attack_orders() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "answers": answered,
+    "shown": partial(of_study, ends_table),
+    "differences": partial(of_study, differences_table),
+    "everywhere": partial(of_study, everywhere_table),
+    "attack_ends": partial(of_study, attacks_table),
     "status": status,
     "left": left,
     "printed": partial(printed, TABLE1),

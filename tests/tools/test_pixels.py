@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from docs import make_pixels
+from repflow.core.intervals import Band
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS, scaled_region
 from repflow.store import load_result, read_record
@@ -19,7 +20,15 @@ from tests.tools.phases import carried, program
 from tools import pack_images
 from tools.carry import unpack
 from tools.pixels import claims, run
-from tools.pixels.answers import answers
+from tools.pixels.answers import (
+    FORMS,
+    answers,
+    attacks_table,
+    differences_table,
+    ends_table,
+    everywhere_table,
+    shown_word,
+)
 from tools.pixels.attacks import RATES
 from tools.pixels.claims import OWN_CLAIMS, PAPER_CLAIMS, read_study
 
@@ -187,7 +196,7 @@ def test_rates_are_read_by_region_and_not_by_place():
         f"{claims.NAMES[kind]}: attacks with fewer than 256 of 1,024 tokens do not succeed considerably."
         for kind in (claims.MAMBA, claims.PUBLISHED, claims.H3, claims.TRANSFORMER)
     }
-    assert "Both orders together: mamba" in answers(study, "5")
+    assert "Models of both orders, 256 tokens: Mamba" in answers(study, "5")
 
 
 def test_the_pages_table_of_attacks_leaves_empty_what_was_not_attacked(monkeypatch):
@@ -203,14 +212,66 @@ def test_the_pages_table_of_attacks_leaves_empty_what_was_not_attacked(monkeypat
 
 def test_answers_have_the_numbers_of_the_study():
     said = answers(read_study(numbers()), "5")
-    assert "Mamba: shown with N(0, 1) noise (+29" in said
-    assert "Transformer: shown not to be with" in said
+    assert "are shown to cost more than the first in 5 with N(0, 1) noise, 5 with noise like the data" in said
+    assert "In the Transformer that is shown not to be with N(0, 1) noise" in said
     assert "From model to model (16 models, 10 of them Mambas), the more influence the last window has" in said
     assert "trained for 5 epochs" in said
     some = answers(read_study(numbers(kinds=[("mamba", "row", "right")])), "5")
-    assert "H3: " not in some
-    assert "S4D: shown with" in said
+    assert "Of the 1 rows other than the Transformer (Mamba) the last" in some
+    assert "H3" not in some.partition("Does a model's influence")[0]
     assert answers(None, "") == "Not run yet."
+
+
+def test_the_pages_first_tables_say_what_is_shown():
+    """Every model and every pair, in words that follow from the intervals."""
+    study = read_study(numbers())
+    heads, rows = ends_table(study)
+    by_name = {row[0]: row[1:] for row in rows}
+    assert len(by_name) == len(FORMS) == sum(map(len, run.KINDS.values()))
+    assert {len(row) for row in by_name.values()} == {len(heads) - 1}
+    assert by_name["Mamba"][0] == "60.0"
+    assert all(cell.startswith(("**yes** +28", "**yes** +29")) for cell in by_name["Mamba"][1:-1])
+    assert by_name["Mamba"][-1] == "**yes** +30.0"
+    assert all(cell.startswith("**no** -") for cell in by_name["Transformer"][1:-1])
+    assert by_name["Mamba both ways, class token in front"][-1] == "open +0.0"
+    pairs = {(row[0], row[1]): row[2:] for row in differences_table(study)[1]}
+    assert all(cell.startswith(("**yes** +18", "**yes** +19", "**yes** +20")) for cell in pairs["Mamba with the published initialisation", "Mamba"])
+    assert len(pairs) == 6
+    alone = read_study(numbers(kinds=[claims.MAMBA]))
+    assert [row[0] for row in ends_table(alone)[1]] == ["Mamba"]
+    assert differences_table(alone)[1] == []
+
+
+def test_a_table_names_the_size_that_is_shown_alone():
+    def band(low, high):
+        return Band(*(np.array(value) for value in ((low + high) / 2, low, high)))
+
+    up, down, none = band(0.01, 0.03), band(-0.03, -0.01), band(-0.01, 0.02)
+    assert shown_word([up, up], (32, 96)) == "**yes** +2.0"
+    assert shown_word([down, down], (32, 96)) == "**no** -2.0"
+    assert shown_word([none, up], (32, 96)) == "yes at 96 +2.0"
+    assert shown_word([down, none], (32, 96)) == "no at 32 -2.0"
+    assert shown_word([up, down], (32, 96)) == "yes at 32 +2.0, no at 96 -2.0"
+    assert shown_word([none, none], (32, 96)) == "open +0.5"
+    assert shown_word([claims.NOTHING, claims.NOTHING], (32, 96)) == "–"
+
+
+def test_means_over_the_sequence_and_attacks_at_both_ends():
+    study = read_study(numbers())
+    rows = {row[0]: row[1:] for row in everywhere_table(study)[1]}
+    assert rows["Transformer"][1] == rows["Transformer"][3] == ""
+    assert all(19 < float(row[0]) < 21 for row in rows.values())
+    low, high = (float(word) for word in rows["Mamba"][1].partition("[")[2][:-1].split(", "))
+    assert low < 0 < high  # all models lose as much on average, but for noise
+    attacked = {row[0]: row[1:] for row in attacks_table(study)[1]}
+    assert attacked["Mamba"][0].startswith("+30.0 [")
+    assert attacked["Mamba"][1].startswith("+30.0 [")
+    without = numbers()
+    for phase in without.values():
+        for cell in phase["cells"]:
+            for name in RATES:
+                del cell[name]
+    assert attacks_table(read_study(without))[1] == []
 
 
 def test_too_few_seeds_and_models_that_are_not_there_leave_claims_open():
@@ -490,10 +551,7 @@ def test_a_row_that_was_best_at_the_last_rate_is_screened_at_one_more():
 
 def test_the_frame_is_answered_by_models_in_one_frame():
     said = answers(read_study(numbers()), "5")
-    assert (
-        "Mamba with positions and MLPs against Transformer: that it has more of it is shown with N(0, 1) noise" in said
-    )
-    assert "The Transformer without positions and MLPs by itself:" in said
+    assert "Mamba with positions and MLPs, more than in the Transformer: shown with N(0, 1) noise" in said
+    assert "Mamba, more than in the Transformer without positions and MLPs: shown with" in said
     alone = answers(read_study(numbers(kinds=[claims.MAMBA])), "5")
     assert "that the Transformer alone has?** Not run yet" in alone
-    assert "of the 1 rows other than the Transformer (Mamba): 1 with N(0, 1) noise" in alone

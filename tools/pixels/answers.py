@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
+from repflow.core.intervals import LEVEL, Band, bracketed
 from repflow.papers.pixels import attack_places, attack_rates, drops, ends, windows
 from repflow.papers.vulnerability import Variant, order_pairs, two_orders
 from tools.pixels.claims import (
@@ -44,12 +44,28 @@ TWO_WAYS: dict[Kind, str] = {
     ("mamba+both+middle", "row", "right"): "in the middle",
 }
 """Models that mix both ways, by where their class token stands."""
-FRAMED: dict[Kind, str] = {
-    ("mamba+positions+mlp", "row", "right"): "Mamba with positions and MLPs",
-    ("transformer-positions-mlp", "row", "right"): "the Transformer without positions and MLPs",
+EVERYWHERE = ("normal", "data")
+"""Replacements whose mean over the sequence is compared."""
+FRAMED: Kind = ("mamba+positions+mlp", "row", "right")
+BARE: Kind = ("transformer-positions-mlp", "row", "right")
+FORMS: dict[Kind, str] = {
+    **NAMES,
+    BARE: "Transformer without positions and MLPs",
+    FRAMED: "Mamba with positions and MLPs",
+    **{kind: f"Mamba both ways, class token {place}" for kind, place in TWO_WAYS.items()},
+    ("mamba+mean", "row", "right"): "Mamba with a mean over tokens",
+    ("mamba+middle", "row", "right"): "Mamba with a class token in the middle",
+    ("mamba", "reversed", "right"): "Mamba, reversed images",
+    ("transformer", "reversed", "right"): "Transformer, reversed images",
 }
-FRAMES = tuple(zip((next(iter(FRAMED)), MAMBA), (TRANSFORMER, list(FRAMED)[1]), strict=True))
-"""Mamba and Transformer with the same parts: with positions and MLPs, and without."""
+"""All models of the study."""
+PAIRS: tuple[tuple[Kind, Kind], ...] = (
+    (PUBLISHED, MAMBA),
+    *((MAMBA, kind) for kind in TWO_WAYS),
+    (MAMBA, BARE),
+    (FRAMED, TRANSFORMER),
+)
+"""Models of which one may have more of it than the other: by initialisation, direction, and in one frame."""
 
 
 def points(band: Band) -> str:
@@ -69,13 +85,8 @@ def answers(study: Study | None, epochs: str, longer: str | None = None) -> str:
     """
     if study is None:
         return NOTHING
-    run = [kind for kind in NAMES if study.variant(kind) is not None]
-    survives = [_survives(study, kind) for kind in run]
     asked: dict[str, str | tuple[str, list[str]]] = {
-        "Do the drops survive their controls?": (
-            "Is it shown that the last 32 and 96 tokens cost more than the first?",
-            survives,
-        ),
+        "Do the drops survive their controls?": _survive(study),
         "How much is the published initialisation's?": _initialisation(study),
         "Is it the end of the sequence, or the bottom of the image?": _orders(study),
         "Do two directions, or a class token in front, close the hole?": _closed(study),
@@ -89,44 +100,92 @@ def answers(study: Study | None, epochs: str, longer: str | None = None) -> str:
     for question, words in asked.items():
         head, parts = (f"{words[:1].upper()}{words[1:]}.", []) if isinstance(words, str) else words
         lines += [f"- **{question}** {head}", *(f"    - {part[:1].upper()}{part[1:]}." for part in parts)]
-    return "\n".join([_short(study), "", *lines, "", _limits(study, epochs, longer)])
+    return "\n".join([*lines, "", _limits(study, epochs, longer)])
 
 
-def _short(study: Study) -> str:
-    """Of the models other than the Transformer, in how many the end is shown to cost more, by replacement."""
+def ends_table(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Of every model: whether its last tokens are shown to cost more than its first, and to steer more often."""
+    rows = []
+    for kind, name in FORMS.items():
+        variant = study.variant(kind)
+        if variant is None:
+            continue
+        cells = [
+            shown_word([_uneven(study, kind, word, size) for size in SIZES], SIZES) for word in _replacements(study)
+        ]
+        steered = [study.attacks(LEVEL, kind=kind, regions=both, above_pairs=False) for both in ATTACKED]
+        accuracy = study.result["test_accuracy"][list(variant.cells)].mean()
+        rows.append([name, f"{100 * accuracy:.1f}", *cells, shown_word(steered, ATTACK_WORDS)])
+    return ["model", "accuracy (%)", *(PLAIN[word] for word in _replacements(study)), "attacks"], rows
+
+
+def differences_table(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Of pairs of models: whether the first has more of it than the second."""
+    rows = [
+        [
+            FORMS[one],
+            FORMS[other],
+            *(
+                shown_word([_more(study, one, other, word, size) for size in SIZES], SIZES)
+                for word in _replacements(study)
+            ),
+        ]
+        for one, other in PAIRS
+        if None not in (study.variant(one), study.variant(other))
+    ]
+    return ["more in", "than in", *(PLAIN[word] for word in _replacements(study))], rows
+
+
+def shown_word(bands: Sequence[Band], sizes: Sequence[object]) -> str:
+    """Shown at every size, at one, or open; with the points of the first size, or of the one that is named."""
+    sides = [above(band) for band in bands]
+    if not all(np.isfinite(band.mean) for band in bands):
+        return "–"
+    numbers = [f"{100 * float(band.mean):+.1f}" for band in bands]
+    if None not in sides and len(set(sides)) == 1:
+        return f"**{'yes' if sides[0] else 'no'}** {numbers[0]}"
+    known = [
+        f"{'yes' if side else 'no'} at {size} {number}"
+        for side, size, number in zip(sides, sizes, numbers, strict=True)
+        if side is not None
+    ]
+    return ", ".join(known) or f"open {numbers[0]}"
+
+
+def _replacements(study: Study) -> Sequence[str]:
+    return list(study.result.provenance["pixels"]["replacements"])
+
+
+def _survive(study: Study) -> str:
+    """In how many models the end is shown to cost more, by replacement; and in which the start."""
     run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
     counts = []
-    for word in study.result.provenance["pixels"]["replacements"]:
-        sure = [all(above(_uneven(study, kind, word, tokens)) for tokens in SIZES) for kind in run]
-        counts.append(f"{sum(sure)} with {PLAIN[word]}")
-    names = ", ".join(NAMES[kind] for kind in run)
-    return (
-        f"**In short:** the last {' and '.join(map(str, SIZES))} tokens are shown to cost more than the first, by "
-        f"number of the {len(run)} rows other than the Transformer ({names}): {', '.join(counts)}."
+    for word in _replacements(study):
+        sure = [kind for kind in run if all(above(_uneven(study, kind, word, size)) for size in SIZES)]
+        counts.append(f"{len(sure)} with {PLAIN[word]}")
+    said = (
+        f"of the {len(run)} rows other than the Transformer ({', '.join(NAMES[kind] for kind in run)}) the last "
+        f"{' and '.join(map(str, SIZES))} tokens are shown to cost more than the first in {', '.join(counts)}"
     )
-
-
-def _survives(study: Study, kind: Kind) -> str:
-    """For which replacements the end costs more, at both sizes or at one."""
-    return f"{NAMES[kind]}: {_by_replacement(study, partial(_uneven, study, kind))}"
+    if study.variant(TRANSFORMER) is None:
+        return said
+    return f"{said}. In the Transformer that is {_by_replacement(study, partial(_uneven, study, TRANSFORMER))}"
 
 
 def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
-    """What is shown to be above 0 at both sizes, what at one alone, and what is open; numbers are of the smaller."""
+    """What is shown to be above 0 at both sizes, what at one alone, what is shown to be below, and what is open."""
     shown, partly, against, rest = [], [], [], []
-    for word in study.result.provenance["pixels"]["replacements"]:
-        bands = [band_of(word, tokens) for tokens in SIZES]
-        sure = [bool(above(band)) for band in bands]
-        against += [
-            f"{PLAIN[word]} at {n} ({points(b)})" for n, b in zip(SIZES, bands, strict=True) if above(b) is False
-        ]
-        if all(sure):
-            shown.append(f"{PLAIN[word]} ({points(bands[0])})")
-        elif any(sure):
-            at = sure.index(True)
-            partly.append(f"{PLAIN[word]} at {SIZES[at]} alone ({points(bands[at])})")
-        else:
-            rest += [] if any(above(band) is False for band in bands) else [PLAIN[word]]
+    for word in _replacements(study):
+        sides = {size: above(band_of(word, size)) for size in SIZES}
+        less = [str(size) for size, side in sides.items() if side is False]
+        more = [str(size) for size, side in sides.items() if side]
+        if less:
+            against.append(PLAIN[word] + ("" if len(less) == len(SIZES) else f" at {less[0]} alone"))
+        if len(more) == len(SIZES):
+            shown.append(PLAIN[word])
+        elif more:
+            partly.append(f"{PLAIN[word]} at {more[0]} alone")
+        rest += [] if more or less else [PLAIN[word]]
     parts = {"shown with": [*shown, *partly], "shown not to be with": against, "open with": rest}
     return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
 
@@ -136,14 +195,19 @@ def _initialisation(study: Study) -> str:
     return f"that it adds to Mamba's at {' and '.join(map(str, SIZES))} tokens is {added}"
 
 
-def _orders(study: Study) -> str:
+def _orders(study: Study) -> str | tuple[str, list[str]]:
     said = [
-        f"{PLAIN[name]} on {SIZES[0]} tokens of {one.words}: the end's part {points(end)}, the image's {points(image)}"
+        f"{_form(one)}, {PLAIN[name]} on {SIZES[0]} tokens: the end's part {points(end)}, the image's {points(image)}"
         for one, turned in order_pairs(study.result)
         for name in ("normal", "data")
         for end, image in [asymmetries(study, one, turned, SIZES[0], study.place(name))]
     ]
-    return f"models of both orders separate the two: {'; '.join(said)}" if said else NOTHING
+    return ("Models of both orders separate the two:", said) if said else NOTHING
+
+
+def _form(one: Variant) -> str:
+    """Name of a model."""
+    return FORMS[one.shared["row"], one.shared["token_order"], one.shared["init"]]
 
 
 def _closed(study: Study) -> tuple[str, list[str]]:
@@ -171,23 +235,13 @@ def _margin(study: Study, kind: Kind) -> str:
 
 
 def _framed(study: Study) -> str | tuple[str, list[str]]:
-    """Models with what the other one has by itself: their own asymmetry, and the difference in one frame."""
-    pairs = [(one, other) for one, other in FRAMES if None not in (study.variant(one), study.variant(other))]
-    said = []
-    for one, other in pairs:
-        own = one if one not in NAMES else other
-        uneven = partial(_uneven, study, own)
-        more = partial(_more, study, one, other)
-        said.append(f"{_framed_name(own)} by itself: {_by_replacement(study, uneven)}")
-        said.append(
-            f"{_framed_name(one)} against {_framed_name(other)}: that it has more of it is "
-            f"{_by_replacement(study, more)}"
-        )
-    return ("Models in one frame, 32 and 96 tokens:", said) if said else NOTHING
-
-
-def _framed_name(kind: Kind) -> str:
-    return NAMES.get(kind) or FRAMED[kind]
+    """Whether Mamba has more of it than the Transformer where both have the same parts."""
+    said = [
+        f"{FORMS[one]}, more than in the {FORMS[other]}: {_by_replacement(study, partial(_more, study, one, other))}"
+        for one, other in PAIRS
+        if {one, other} & {FRAMED, BARE} and None not in (study.variant(one), study.variant(other))
+    ]
+    return ("Of models in one frame, 32 and 96 tokens:", said) if said else NOTHING
 
 
 def _uneven(study: Study, kind: Kind, word: str, tokens: int) -> Band:
@@ -200,43 +254,78 @@ def _more(study: Study, one: Kind, other: Kind, word: str, tokens: int) -> Band:
     return study.more(LEVEL, one=one, other=other, tokens=tokens, replacement=word)
 
 
-def _attacked(study: Study) -> str:
-    """By region of the sequence, and by what is the order's and what is the image's."""
+def _attacked(study: Study) -> str | tuple[str, list[str]]:
+    """In which models, by number of tokens, and what is the order's and what is the image's."""
     if "success" not in study.result:
         return NOTHING
     said = []
-    for kind in NAMES:
-        if study.variant(kind) is not None:
-            band = study.attacks(LEVEL, kind=kind, regions=ATTACKED[0], above_pairs=False)
-            said.append(f"{NAMES[kind]} {points(band)}")
+    for regions, tokens in zip(ATTACKED, ATTACK_WORDS, strict=True):
+        bands = {kind: study.attacks(LEVEL, kind=kind, regions=regions, above_pairs=False) for kind in NAMES}
+        said.append(f"with {tokens} tokens {_sorted(bands)}")
     turned = [
-        f"{one.words} {points(end)} the end's, {points(image)} the image's"
+        f"{_form(one)} {points(end)} the end's, {points(image)} the image's"
         for one, other in order_pairs(study.result)
         for end, image in [successes(study, one, other, ATTACKED[0])]
     ]
+    said += [f"models of both orders, {ATTACK_WORDS[0]} tokens: {'; '.join(turned)}"] if turned else []
+    return "More often at the end than at the start, mean over targets:", said
+
+
+def _sorted(bands: Mapping[Kind, Band]) -> str:
+    """Models by what is shown of them; those that are not known are left out."""
+    sides: dict[str, list[str]] = {"shown for": [], "shown not to be for": [], "open for": []}
+    for kind, band in bands.items():
+        if np.isfinite(band.mean):
+            sides[{True: "shown for", False: "shown not to be for", None: "open for"}[above(band)]].append(NAMES[kind])
+    return "; ".join(f"{head} {', '.join(words)}" for head, words in sides.items() if words)
+
+
+def _everywhere(study: Study) -> str | tuple[str, list[str]]:
+    """Whether the Transformer loses more than other models, mean over all windows of the sequence."""
+    if study.variant(TRANSFORMER) is None:
+        return NOTHING
+    said = []
+    for word in EVERYWHERE:
+        bands = {kind: _beyond(study, kind, word) for kind in NAMES if kind != TRANSFORMER}
+        said.append(f"with {PLAIN[word]} {_sorted(bands)}")
     return (
-        f"success with {ATTACK_WORDS[0]} tokens at the end less at the start, row by row, mean over targets: "
-        f"{'; '.join(said)}. Both orders together: {'; '.join(turned)}. The others were not read in reverse"
+        f"Mean over {len(windows(study.result))} windows; that the Transformer loses more than another model is:",
+        said,
     )
 
 
-def _everywhere(study: Study) -> str:
-    """Drop by 32 replaced tokens, mean over all windows of the sequence: the Transformer's less each other model's."""
-    chosen, said = windows(study.result), []
-    for name in ("normal", "data"):
-        lost = {}
-        for kind in NAMES:
-            variant = study.variant(kind)
-            if variant is not None:
-                lost[kind] = drops(study.result)[list(variant.cells), study.place(name)][:, chosen].mean(1)
-        own = lost.pop(TRANSFORMER, None)
-        if own is not None:
-            parts = [f"{NAMES[kind]} {points(welch_interval(own, other))}" for kind, other in lost.items()]
-            said.append(
-                f"{PLAIN[name]} costs the Transformer {100 * own.mean():.1f} points; this less what it costs another "
-                f"model is {', '.join(parts)}"
-            )
-    return f"mean over {len(chosen)} windows of the sequence: {'; '.join(said)}" if said else NOTHING
+def everywhere_table(study: Study) -> tuple[list[str], list[list[str]]]:
+    """What replacing a window costs, mean over windows, and what it costs the Transformer more."""
+    rows = []
+    for kind, name in NAMES.items():
+        variant = study.variant(kind)
+        if variant is None:
+            continue
+        row = [name]
+        for word in EVERYWHERE:
+            lost = drops(study.result)[list(variant.cells), study.place(word)][:, windows(study.result)]
+            row += [f"{100 * lost.mean():.1f}", "" if kind == TRANSFORMER else points(_beyond(study, kind, word))]
+        rows.append(row)
+    heads = [head for word in EVERYWHERE for head in (f"{word} (points)", "the Transformer loses more by")]
+    return ["model", *heads], rows
+
+
+def _beyond(study: Study, kind: Kind, word: str) -> Band:
+    return study.everywhere(LEVEL, one=TRANSFORMER, other=kind, replacement=word)
+
+
+def attacks_table(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Success at the end less that at the start, as it is and above random pairs, mean over targets."""
+    rows = []
+    for kind, name in FORMS.items():
+        bands = [
+            study.attacks(LEVEL, kind=kind, regions=regions, above_pairs=pairs)
+            for regions in ATTACKED
+            for pairs in (False, True)
+        ]
+        rows += [[name, *map(points, bands)]] if np.isfinite(bands[0].mean) else []
+    heads = [f"{tokens} tokens{more}" for tokens in ATTACK_WORDS for more in ("", ", above random pairs")]
+    return ["model", *heads], rows
 
 
 def _influence(study: Study) -> tuple[str, list[str]]:

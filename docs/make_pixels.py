@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from docs.made_parts import PART, filled, table  # noqa: F401  tests read PART
-from repflow.core.intervals import LEVEL, bracketed
+from repflow.core.intervals import LEVEL, Band, bracketed, nested_difference
 from repflow.papers.pixels import CLEAN, TABLE1, TABLE3, asymmetry_band, attack_rates, bounds, drops, ends, windows
-from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, variants
+from repflow.papers.vulnerability import Variant, end_verdict, order_pairs, uneven_ends, variants
 from tools.pixels.answers import (
     ATTACK_WORDS,
     ATTACKED,
+    FORMS,
     NOTHING,
     PLAIN,
     answers,
@@ -35,21 +36,23 @@ from tools.pixels.answers import (
     successes,
 )
 from tools.pixels.claims import (
-    NAMES as STUDIED,
-)
-from tools.pixels.claims import (
+    MAMBA,
     NOT_KNOWN,
     OWN_CLAIMS,
     PAPER_CLAIMS,
+    PUBLISHED,
     SEEDS,
     SIZES,
     USUAL,
-    Claim,
     Kind,
     Study,
+    above,
     read_study,
 )
-from tools.pixels.run import KINDS, LONG, STRONG
+from tools.pixels.claims import (
+    NAMES as STUDIED,
+)
+from tools.pixels.run import KINDS, LONG, RATES, STRONG, planned
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
@@ -73,6 +76,7 @@ NAMES_OF = {
     "long": "the paper's models, trained longer",
     "extension-screen": "rates, extension",
     "extension-seeds": "three seeds, extension",
+    "recipes": "the recipes at `lab`",
 }
 """Phases in words."""
 
@@ -80,30 +84,67 @@ NAMES_OF = {
 def status() -> str:
     """What was run of every phase."""
     rows = []
-    for phase in ("screen", "seeds", "long", *(strong_forms() or ["strong"]), "extension-screen", "extension-seeds"):
+    strong = strong_forms() or ["strong"]
+    for phase in ("screen", "seeds", "long", *strong, "extension-screen", "extension-seeds", "recipes"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
         words = NAMES_OF.get(phase) or f"`{phase.partition('@')[2] or STRONG.partition(':')[0]}`"
-        done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
+        done = NOTHING if known is None else f"{len(known['cells'])} of {_planned(phase, known)} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
     return table(heads, rows)
 
 
+def _planned(phase: str, known: Mapping[str, Any]) -> int:
+    """Models of a whole phase, as it is planned now: rows may have come or gone since it began."""
+    part, _, name = phase.rpartition("-")
+    if name not in ("screen", "seeds", "long"):
+        return int(known["models"])
+    usual = ",".join(f"{rate:g}" for rate in RATES)
+    return planned(name, Namespace(extension=bool(part), rates=usual))
+
+
 def left() -> str:
-    """What was planned and has not been run, by phase."""
+    """What was planned and has not been run, by phase; a model some of whose seeds are not there is named with them."""
     said = []
-    for part, phases in (("core", ("screen", "seeds")), ("extension", ("extension-screen", "extension-seeds"))):
-        for phase in phases:
-            known = {(cell["row"], cell["token_order"], cell["init"]) for cell in cells_of(phase)}
-            lacking = [_kind_words(kind) for kind in KINDS[part] if kind not in known]
-            lacking = [words for words in lacking if "screen" not in phase or "reversed" not in words]
-            said += [f"{'rates' if 'screen' in phase else 'three seeds'} of {', '.join(lacking)}"] if lacking else []
-    known = {(cell["row"], cell["token_order"], cell["init"]) for cell in cells_of("long")}
-    lacking = [_kind_words(kind) for kind in LONG if kind not in known]
-    said += [f"longer training of {', '.join(lacking)}"] if lacking else []
+    for phase, words in (
+        ("screen", "rates"),
+        ("seeds", "three seeds"),
+        ("extension-screen", "rates"),
+        ("extension-seeds", "three seeds"),
+        ("long", "longer training"),
+    ):
+        seeds = "screen" not in phase
+        counts: dict[Kind, int] = {}
+        for cell in cells_of(phase):
+            kind = (cell["row"], cell["token_order"], cell["init"])
+            counts[kind] = counts.get(kind, 0) + ("asymmetry" in cell or not seeds)
+        kinds = LONG if phase == "long" else KINDS["extension" if "extension" in phase else "core"]
+        wanted = SEEDS if seeds else 1
+        lacking = [
+            _kind_words(kind) + (f" ({counts[kind]} of {SEEDS})" if counts.get(kind) else "")
+            for kind in kinds
+            if counts.get(kind, 0) < wanted and (seeds or kind[1] == "row")
+        ]
+        said += [f"{words} of {', '.join(lacking)}"] if lacking else []
     forms = {cell["cell"] for phase in strong_forms() for cell in cells_of(phase)}
     said += [] if STRONG in forms else [f"the strong S4D as it is planned now (`{STRONG.partition(':')[0]}`)"]
     return f"Not run yet: {'; '.join(said)}." if said else "All that was planned has been run."
+
+
+def recipes_done() -> str:
+    """How far the four recipes are."""
+    known = NUMBERS.get(f"{CIFAR}-recipes")
+    if known is None:
+        return "no model of theirs is trained"
+    if known["finished"]:
+        return f"all {known['models']} models are trained and tested"
+    done = {(cell["row"], cell["init"]) for cell in known["cells"]}
+    words = ", ".join(f"{row} with the {init} initialisation" for row, init in sorted(done))
+    return (
+        f"{len(known['cells'])} of {known['models']} models are trained and tested here ({words}), so that no "
+        "statement is judged by the recipes yet; the queue `tools/pixels/jobs.toml` goes on from "
+        "`docs/laboratories/runs/pixel-recipes`"
+    )
 
 
 def cells_of(phase: str) -> list[dict[str, Any]]:
@@ -135,7 +176,6 @@ def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
     regions = list(paper["mamba"])
     forwards = [(study, one) for study, one in whole() if one.shared["token_order"] == "row"]
     own = {(one.shared["row"], one.shared["init"]): (study, one) for study, one in forwards}
-    short = epochs_of(NUMBERS[f"{CIFAR}-seeds"]) if own else ""
     rows = []
     for row in PRINTED:
         rows.append([row, "printed", f"{CLEAN[row]:.3f}", *(f"{paper[row][region]:.3f}" for region in regions)])
@@ -147,17 +187,33 @@ def printed(paper: Mapping[str, Mapping[str, float]]) -> str:
             noise = study.result["accuracy"][list(one.cells)].mean(0)[study.place("normal")]
             clean = float(study.result["clean_accuracy"][list(one.cells)].mean())
             numbers = [clean, *(float(noise[places.index(region)]) for region in regions)]
-            words = f"ours, {init} initialisation, {short} epochs"
+            words = f"ours, {init} initialisation, {study.epochs(_kind_of(one))} epochs"
             rows.append([row, words, *(f"{value:.3f}" for value in numbers)])
         if not any(name == row for name, _ in own):
             rows.append([row, "ours", *["not run"] * (1 + len(regions))])
     return table(["model", "", "as they are", *regions], rows)
 
 
+def relative() -> str:
+    """Relative drops of the last and the first 32 tokens, as the paper's text has them of Mamba."""
+    known = {_kind_of(one): (study, one) for study, one in whole()}
+    said = []
+    for kind in (PUBLISHED, MAMBA):
+        if kind in known:
+            study, one = known[kind]
+            clean = study.result["clean_accuracy"][list(one.cells)].mean()
+            lost = drops(study.result)[list(one.cells), study.place("normal")].mean(0) / clean
+            first, last = ends(study.result)[study.size(32)]
+            said.append(
+                f"{100 * lost[last]:.1f} % and {100 * lost[first] + 0.0:.1f} % with the {kind[2]} initialisation"
+            )
+    stated = "81.24 % and 2.30 %"
+    return f"{stated} as printed" + (f", ours {', '.join(said)}" if said else "")
+
+
 def answered() -> str:
     """The questions of the page in a sentence or two each, from the numbers below."""
-    study = read_study(NUMBERS, CIFAR)
-    return answers(study, "" if study is None else epochs_of(NUMBERS[f"{CIFAR}-seeds"]), longer())
+    return answers(read_study(NUMBERS, CIFAR), longer())
 
 
 def of_study(make: Callable[[Study], tuple[list[str], list[list[str]]]]) -> str:
@@ -192,7 +248,7 @@ def costs() -> str:
             band = asymmetry_band(study.result, one.cells, size)
             intervals = [bracketed(low, high, "+.1f", scale=100) for low, high in zip(band.low, band.high, strict=True)]
             numbers = [f"{own[last]:.1f} / {own[first]:.1f}{more}" for own, more in zip(lost, intervals, strict=True)]
-            rows.append([one.words, f"{clean.mean():.1f} ± {clean.std(ddof=1):.1f}", str(size), *numbers])
+            rows.append([_name(one), f"{clean.mean():.1f} ± {clean.std(ddof=1):.1f}", str(size), *numbers])
     return table(["model", "accuracy (%), ± deviation of seeds", "tokens", *kinds], rows)
 
 
@@ -205,7 +261,7 @@ def controls() -> str:
     rows = []
     for study, one in models:
         words = [end_verdict(study.result, one, place) for place in range(len(kinds))]
-        rows.append([one.words, *(f"{word.word} ({word.held} of {word.parts})" for word in words)])
+        rows.append([_name(one), *(f"{word.word} ({word.held} of {word.parts})" for word in words)])
     return table(["model", *kinds], rows)
 
 
@@ -221,7 +277,7 @@ def attacks() -> str:
         base = 100 * float(study.result["base_rate"][list(one.cells)].mean())
         pairs = zip(rates["success"], rates["random_pair"], strict=True)
         shown = [f"{a:.1f} ({b:.1f})" if np.isfinite(a) else "–" for a, b in pairs]
-        rows.append([one.words, f"{base:.1f}", *shown])
+        rows.append([_name(one), f"{base:.1f}", *shown])
     return table(["model", "without attack (%)", *(f"{region} (%)" for region in regions)], rows)
 
 
@@ -238,46 +294,47 @@ def rates() -> str:
     return table(["row", "initialisation", *(f"rate {rate:g}" for rate in heads)], lines)
 
 
-def trained_longer() -> tuple[str, Study, str, Study, list[Kind]] | None:
-    """Epochs and models of the seeds and of longer training, and the models that both have whole."""
+def trained_longer() -> tuple[Study, Study, list[Kind]] | None:
+    """The seeds, longer training, and the models that both have whole."""
     short, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("long",))
     if short is None or long is None:
         return None
     both = [kind for kind in LONG if short.variant(kind) is not None and long.variant(kind) is not None]
-    names = [epochs_of(NUMBERS[f"{CIFAR}-{phase}"]) for phase in ("seeds", "long")]
-    return (names[0], short, names[1], long, both) if both else None
+    return (short, long, both) if both else None
+
+
+def grown(short: Study, long: Study, kind: Kind, replacement: str) -> Band:
+    """Asymmetry of a model after longer training less that before, of 32 tokens, for other seeds and images."""
+    values = []
+    for study in (long, short):
+        variant = study.variant(kind)
+        assert variant is not None
+        values.append(uneven_ends(study.result, variant, study.size(SIZES[0]), study.place(replacement)))
+    return nested_difference(values[0], values[1], long.result.provenance["pixels"]["images_replaced"])
 
 
 def epochs() -> str:
-    """Whether longer training gives the same order of models, and the same asymmetries."""
+    """Accuracy and asymmetry after longer training, and how much more asymmetry that is."""
     known = trained_longer()
     if known is None:
         return NOTHING
-    few, short, many, long, both = known
-    rows, values = [], {}
+    short, long, both = known
+    rows = []
     for kind in both:
-        for count, study in ((few, short), (many, long)):
-            accuracy = 100 * study.result["test_accuracy"][list(_cells(study, kind))].mean()
-            bands = [study.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
-            rows.append([STUDIED[kind], count, f"{accuracy:.1f}", *map(points, bands)])
-            values[kind, count] = accuracy, float(bands[0].mean)
-    pairs = list(combinations(both, 2))
-    heads = ["model", "epochs", "accuracy (%)", *(f"{name}, {SIZES[0]} tokens" for name in USUAL)]
-    if not pairs:
-        return table(heads, rows)
-    same = [
-        sum((values[a, few][n] > values[b, few][n]) == (values[a, many][n] > values[b, many][n]) for a, b in pairs)
-        for n in (0, 1)
+        cells = [
+            f"{100 * study.result['test_accuracy'][study.cells(kind)].mean():.1f} after {study.epochs(kind)}"
+            for study in (short, long)
+        ]
+        bands = [long.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
+        more = [grown(short, long, kind, name) for name in USUAL]
+        rows.append([STUDIED[kind], ", ".join(cells), *map(points, bands), *map(points, more)])
+    heads = [
+        "model",
+        "accuracy (%), epochs",
+        *(f"{name}" for name in USUAL),
+        *(f"{name}, more than before" for name in USUAL),
     ]
-    return (
-        f"{table(heads, rows)}\n\nOf {len(pairs)} pairs of models {same[0]} have the same order of accuracy after "
-        f"{few} and {many} epochs, {same[1]} the same order of asymmetry with N(0, 1) noise."
-    )
-
-
-def _cells(study: Study, kind: Kind) -> tuple[int, ...]:
-    variant = study.variant(kind)
-    return () if variant is None else tuple(variant.cells)
+    return table(heads, rows)
 
 
 def long_claims() -> str:
@@ -285,34 +342,68 @@ def long_claims() -> str:
     known = trained_longer()
     if known is None:
         return NOTHING
-    few, short, many, long, _ = known
-    judged = twice_judged(short, long)
-    rows = [[claim.text, before, f"**{now}**", numbers] for claim, before, now, numbers in judged]
-    return table(["claim", f"{few} epochs", f"{many} epochs", f"points, {many} epochs"], rows)
-
-
-def twice_judged(short: Study, long: Study) -> Iterator[tuple[Claim, str, str, str]]:
-    """Claims that models trained longer bear on: verdict before, and then with its numbers."""
+    short, long, both = known
+    rows = []
     for claim in (*PAPER_CLAIMS, OWN_CLAIMS[0]):
         word, numbers = claim.verdict(long)
         if numbers != NOT_KNOWN:
-            yield claim, claim.verdict(short)[0], word, numbers
+            before, then = claim.verdict(short)
+            rows.append([claim.text, "–" if then == NOT_KNOWN else before, f"**{word}**", numbers])
+    few, many = short.epochs(*both), long.epochs(*both)
+    return table(["claim", f"{few} epochs", f"{many} epochs", f"points, {many} epochs"], rows)
 
 
-def longer() -> str | None:
-    """What longer training changes, in a sentence; None where it was not run."""
+def longer() -> tuple[str, list[str]] | None:
+    """What longer training changes, in sentences; None where it was not run."""
     known = trained_longer()
     if known is None:
         return None
-    few, short, many, long, both = known
-    judged = list(twice_judged(short, long))
-    other = [
-        f"“{claim.text}” {before} after {few}, {now} after {many}" for claim, before, now, _ in judged if before != now
-    ]
-    said = f"of {len(judged)} statements that {len(both)} models trained for {many} epochs bear on, "
-    return f"{said}{len(judged) - len(other)} have the verdict that they have after {few}" + (
-        f"; the others: {'; '.join(other)}" if other else ""
+    short, long, both = known
+    said = []
+    for name in USUAL:
+        sides: dict[str, list[str]] = {"shown to grow in": [], "shown to shrink in": [], "open in": []}
+        for kind in both:
+            band = grown(short, long, kind, name)
+            side = {True: "shown to grow in", False: "shown to shrink in", None: "open in"}[above(band)]
+            sides[side].append(f"{STUDIED[kind]} {points(band)}")
+        words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
+        said.append(f"with {PLAIN[name]} {words}")
+    head = (
+        f"{long.epochs(*both)} epochs in place of {short.epochs(*both)}, the asymmetry of {SIZES[0]} tokens, models "
+        f"with three seeds at both ({len(both)} of {len(LONG)}):"
     )
+    return head, said
+
+
+def rate_models() -> str:
+    """Models of the recipes, at the paper's rate, beside those of the seeds at the rate chosen for them."""
+    short, paper = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("recipes",))
+    if short is None or paper is None:
+        return NOTHING
+    rows = []
+    for row, name in (
+        ("mamba", "Mamba with the published initialisation"),
+        ("rwkv", "RWKV"),
+        ("h3", "H3"),
+        ("transformer", "Transformer"),
+    ):
+        recipe: Kind = (row, "row", "published")
+        own = recipe if row == "mamba" else (row, "row", "right")
+        if paper.variant(recipe) is None or short.variant(own) is None:
+            continue
+        for study, kind in ((paper, recipe), (short, own)):
+            cells = study.cells(kind)
+            rate = study.result.provenance["cells"][cells[0]]["rate"]
+            lost = drops(study.result)[cells, study.place("normal")][:, windows(study.result)].mean()
+            bands = [
+                study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=word)
+                for word in ("normal", "data")
+                for tokens in SIZES
+            ]
+            accuracy = 100 * study.result["test_accuracy"][cells].mean()
+            rows.append([name, f"{rate:g}", f"{accuracy:.1f}", f"{100 * lost:.1f}", *map(points, bands)])
+    heads = [f"{word}, {tokens} tokens" for word in ("normal", "data") for tokens in SIZES]
+    return table(["model", "rate", "accuracy (%)", "a window costs, normal", *heads], rows) if rows else NOTHING
 
 
 def strong_forms() -> list[str]:
@@ -422,6 +513,10 @@ def _kind_of(one: Variant) -> Kind:
     return one.shared["row"], one.shared["token_order"], one.shared["init"]
 
 
+def _name(one: Variant) -> str:
+    return FORMS.get(_kind_of(one), one.words)
+
+
 def orders() -> str:
     """What is the end's and what is the image's, of drops, by size and replacement."""
     study = read_study(NUMBERS, CIFAR)
@@ -434,7 +529,7 @@ def orders() -> str:
         for size in sorted(ends(study.result)):
             both = [asymmetries(study, one, turned, size, place) for place in range(len(kinds))]
             for word, part in PARTED:
-                rows.append([one.words, str(size), word, *(points(bands[part]) for bands in both)])
+                rows.append([_name(one), str(size), word, *(points(bands[part]) for bands in both)])
     return table(["model", "tokens", "due to", *kinds], rows)
 
 
@@ -448,7 +543,7 @@ def attack_orders() -> str:
     for one, turned in pairs:
         both = [successes(study, one, turned, regions) for regions in ATTACKED]
         for word, part in PARTED:
-            rows.append([one.words, word, *(points(bands[part]) for bands in both)])
+            rows.append([_name(one), word, *(points(bands[part]) for bands in both)])
     return table(["model", "due to", *(f"{words} tokens (points of success)" for words in ATTACK_WORDS)], rows)
 
 
@@ -470,6 +565,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "attack_orders": attack_orders,
     "attacks": attacks,
     "rates": rates,
+    "rate_models": rate_models,
+    "recipes_done": recipes_done,
+    "relative": relative,
     "epochs": epochs,
     "long_claims": long_claims,
     "strong": strong,

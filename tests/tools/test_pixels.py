@@ -1,6 +1,7 @@
 """The pixel laboratory's study: claims judged on simulated trainings whose truth is known, phases, what is carried."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from docs import make_pixels
+from repflow.core.errors import ConfigChangedError
 from repflow.core.intervals import Band
 from repflow.papers.pixels import end_pairs
 from repflow.spec.corruption import PAPER, PIXELS, scaled_region
@@ -38,7 +40,7 @@ BOUNDS = [tuple(map(int, word.split(":"))) for word in REGIONS]
 PAIRS = end_pairs(BOUNDS, 1024)
 ORDER = {"mamba": 0.3, "h3": 0.15, "rwkv": 0.35, "transformer": -0.1, "mamba+positions+mlp": 0.2, "s4d": 0.12}
 """Asymmetry of each model; others have none."""
-STURDY = ("mamba+mean", "mamba+middle")
+STURDY = ("mamba+mean", "mamba+both+middle")
 """Models that lose half as much as others, wherever parts are replaced."""
 
 
@@ -66,6 +68,7 @@ def numbers(*, hole=1.0, published=0.2, controls=1.0, seeds=3, follows=True, kin
             **{"regions": REGIONS, "ends": list(PAIRS), "replacements": list(PIXELS), "tokens": 1024, "chance": 0.1},
             **{"images_replaced": 10_000, "classes": list(CLASSES), "targets": list(CLASSES)},
             **{"attack_regions": ATTACKED[:4] if few is None else ATTACKED, "steps": 23_430, "device": "none"},
+            **{"train_images": 50_000, "batch": 64},
         }
         phases[f"cifar10-{name}"] = {"finished": True, "models": len(cells), "facts": facts, "cells": cells}
     return json.loads(json.dumps(phases))
@@ -153,7 +156,8 @@ def test_the_statements_on_one_target_and_on_the_transformers_end():
     assert next(c for c in PAPER_CLAIMS if c.text == horse).verdict(read_study(known))[0] == "open"
     added = {claim.text for claim in (*PAPER_CLAIMS, *OWN_CLAIMS) if claims.LATER in claim.rule}
     assert {horse, end} < added
-    assert len(added) == 9
+    assert len(added) == 18
+    assert all(claims.ON_THESE in claim.rule for claim in PAPER_CLAIMS if claim.text in added)
 
 
 def fewer(**options):
@@ -196,7 +200,7 @@ def test_rates_are_read_by_region_and_not_by_place():
         f"{claims.NAMES[kind]}: attacks with fewer than 256 of 1,024 tokens do not succeed considerably."
         for kind in (claims.MAMBA, claims.PUBLISHED, claims.H3, claims.TRANSFORMER)
     }
-    assert "Models of both orders, 256 tokens: Mamba" in answers(study, "5")
+    assert "Models of both orders, 256 tokens: Mamba" in answers(study)
 
 
 def test_the_pages_table_of_attacks_leaves_empty_what_was_not_attacked(monkeypatch):
@@ -211,15 +215,15 @@ def test_the_pages_table_of_attacks_leaves_empty_what_was_not_attacked(monkeypat
 
 
 def test_answers_have_the_numbers_of_the_study():
-    said = answers(read_study(numbers()), "5")
+    said = answers(read_study(numbers()))
     assert "are shown to cost more than the first in 5 with N(0, 1) noise, 5 with noise like the data" in said
     assert "In the Transformer that is shown not to be with N(0, 1) noise" in said
-    assert "From model to model (16 models, 10 of them Mambas), the more influence the last window has" in said
-    assert "trained for 5 epochs" in said
-    some = answers(read_study(numbers(kinds=[("mamba", "row", "right")])), "5")
+    assert "From model to model (15 models, 9 of them Mambas), the more influence the last window has" in said
+    assert "trained for 30 epochs" in said
+    some = answers(read_study(numbers(kinds=[("mamba", "row", "right")])))
     assert "Of the 1 rows other than the Transformer (Mamba) the last" in some
     assert "H3" not in some.partition("Does a model's influence")[0]
-    assert answers(None, "") == "Not run yet."
+    assert answers(None) == "Not run yet."
 
 
 def test_the_pages_first_tables_say_what_is_shown():
@@ -235,7 +239,10 @@ def test_the_pages_first_tables_say_what_is_shown():
     assert all(cell.startswith("**no** -") for cell in by_name["Transformer"][1:-1])
     assert by_name["Mamba both ways, class token in front"][-1] == "open +0.0"
     pairs = {(row[0], row[1]): row[2:] for row in differences_table(study)[1]}
-    assert all(cell.startswith(("**yes** +18", "**yes** +19", "**yes** +20")) for cell in pairs["Mamba with the published initialisation", "Mamba"])
+    assert all(
+        cell.startswith(("**yes** +18", "**yes** +19", "**yes** +20"))
+        for cell in pairs["Mamba with the published initialisation", "Mamba"]
+    )
     assert len(pairs) == 6
     alone = read_study(numbers(kinds=[claims.MAMBA]))
     assert [row[0] for row in ends_table(alone)[1]] == ["Mamba"]
@@ -486,49 +493,135 @@ def test_images_in_parts_are_the_same_or_refused(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def longer(**options):
+def longer(seeds=3, **options):
     """Trainings of the study, and as many of its longer ones."""
     known = numbers()
     cells = [cell for phase in numbers(**options).values() for cell in phase["cells"]]
     chosen = [cell for cell in cells if (cell["row"], cell["token_order"], cell["init"]) in run.LONG]
-    facts = {**known["cifar10-seeds"]["facts"], "steps": 234_300, "train_images": 50_000, "batch": 64}
-    for phase in known.values():
-        phase["facts"] |= {"train_images": 50_000, "batch": 64}
+    chosen = [cell for cell in chosen if cell["seed"] < (3 if cell["row"] == "mamba" else seeds)]
+    facts = {**known["cifar10-seeds"]["facts"], "steps": 234_300}
     return {**known, "cifar10-long": {"finished": True, "models": len(chosen), "facts": facts, "cells": chosen}}
 
 
 def test_longer_training_is_judged_beside_the_seeds(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer())
-    shown = make_pixels.epochs()
-    assert "Of 10 pairs of models 10 have the same order of accuracy after 30 and 300 epochs, 10 the same" in shown
-    assert sum(line.startswith("| Mamba |") for line in shown.splitlines()) == 2
+    rows = {row[0]: row[1:] for row in cells_of(make_pixels.epochs())}
+    assert set(rows) == {claims.NAMES[kind] for kind in run.LONG}
+    assert rows["Mamba"][0] == "60.0 after 30, 60.0 after 300"
+    assert rows["Mamba"][1].startswith("+29.")
+    assert all(value.startswith(("+0.0 [-", "-0.0 [-")) for value in rows["Mamba"][4:])
     judged = make_pixels.long_claims()
+    assert "| 30 epochs | 300 epochs |" in judged
     assert "holds | **holds**" in judged
-    assert "reversed" not in judged  # not trained longer
+    assert "Mamba trained on reversed images" not in judged  # not trained longer
     assert "Mamba with a mean over tokens" not in judged
     said = make_pixels.answered()
-    assert "**What does longer training change?** Of 33 statements that 5 models trained for 300 epochs bear on" in said
-    assert "what longer training changes is open" not in said
+    assert "**What does longer training change?** 300 epochs in place of 30, the asymmetry of 32 tokens" in said
+    assert "three seeds at both (5 of 5)" in said
+    assert "With N(0, 1) noise open in Mamba" in said
+    assert "what those would change is open" in said
     assert "longer training of" not in make_pixels.left()
 
 
-def test_what_longer_training_changes_is_named(monkeypatch):
+def cells_of(shown):
+    """Rows of a table of the page."""
+    return [line.strip("| ").split(" | ") for line in shown.splitlines()[2:] if line.startswith("|")]
+
+
+def test_what_longer_training_changes_is_said_with_its_interval(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(hole=-1.0))
-    assert (
-        "“Mamba: the last tokens cost more than the first, N(0, 1) noise.” holds after 30, does not hold after 300"
-        in (make_pixels.longer())
-    )
-    # the Transformer turns too; the published initialisation, which adds to Mamba's, takes less off it than it turns
-    assert (
-        "10 have the same order of accuracy after 30 and 300 epochs, 3 the same order of asym" in make_pixels.epochs()
-    )
+    _, said = make_pixels.longer()
+    assert "shown to grow in Transformer +1" in said[0]
+    assert "shown to shrink in Mamba -58" in said[0]
+    known = longer()
+    for phase in known.values():
+        phase["facts"]["attack_regions"] = ATTACKED
+    few = {**known, "cifar10-seeds": numbers(few=None)["cifar10-seeds"]}
+    monkeypatch.setattr(make_pixels, "NUMBERS", few)
+    line = next(row for row in cells_of(make_pixels.long_claims()) if row[0].startswith("Mamba: attacks with fewer"))
+    assert line[1:3] == ["–", "**holds**"]  # was not asked before: nothing has changed
 
 
 def test_a_single_longer_seed_decides_nothing(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", longer(seeds=1))
+    assert [row[0] for row in cells_of(make_pixels.epochs())] == [
+        "Mamba",
+        "Mamba with the published initialisation",
+    ]
+    assert "three seeds at both (2 of 5)" in make_pixels.answered()
+    assert "longer training of `transformer` (1 of 3), `h3` (1 of 3), `rwkv` (1 of 3)" in make_pixels.left()
+    alone = longer()
+    alone["cifar10-long"]["cells"] = [cell for cell in alone["cifar10-long"]["cells"] if cell["seed"] == 0]
+    monkeypatch.setattr(make_pixels, "NUMBERS", alone)
     assert make_pixels.epochs() == make_pixels.long_claims() == "Not run yet."
     assert make_pixels.longer() is None
-    assert "what longer training changes is open" in make_pixels.answered()
+
+
+def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
+    known = numbers()
+    monkeypatch.setattr(make_pixels, "NUMBERS", known)
+    assert make_pixels.rate_models() == "Not run yet."
+    assert make_pixels.recipes_done() == "no model of theirs is trained"
+    cells = [cell for phase in known.values() for cell in phase["cells"] if cell["row"] in ("rwkv", "transformer")]
+    cells = [{**cell, "init": "published", "rate": 0.0001} for cell in cells if cell["token_order"] == "row"]
+    recipes = {**known["cifar10-seeds"], "finished": False, "models": 15, "cells": cells}
+    monkeypatch.setattr(make_pixels, "NUMBERS", {**known, "cifar10-recipes": recipes})
+    rows = cells_of(make_pixels.rate_models())
+    assert [row[:2] for row in rows] == [
+        [name, rate] for name in ("RWKV", "Transformer") for rate in ("0.0001", "0.001")
+    ]
+    assert "6 of 15 models are trained and tested here (rwkv with the published" in make_pixels.recipes_done()
+    whole = {**recipes, "finished": True}
+    monkeypatch.setattr(make_pixels, "NUMBERS", {**known, "cifar10-recipes": whole})
+    assert make_pixels.recipes_done() == "all 15 models are trained and tested"
+
+
+def test_relative_drops_are_of_accuracy_as_images_are(monkeypatch):
+    monkeypatch.setattr(make_pixels, "NUMBERS", numbers())
+    # Mamba loses 0.2 + 0.3 (place − 0.5) of 0.6
+    said = make_pixels.relative()
+    assert said.startswith("81.24 % and 2.30 % as printed, ours 7")
+    assert said.endswith("% with the right initialisation")
+    last, first = (float(word) for word in re.findall(r"[-\d.]+(?= %)", said)[-2:])
+    assert last == pytest.approx(100 * (0.2 + 0.3 * (1008 / 1024 - 0.5)) / 0.6, abs=1.5)
+    assert first == pytest.approx(100 * (0.2 - 0.3 * (0.5 - 16 / 1024)) / 0.6, abs=1.5)
+
+
+def test_facts_of_a_run_that_was_begun_stay(small, tmp_path, capsys, monkeypatch):
+    """A request that is refused, and a finished run that is asked for again, change nothing of what is known."""
+    asked = [*SMALL, "--out", tmp_path, "--steps", "1", "--rates", "0.01"]
+    small("screen", *asked)
+    facts = tmp_path / run.FACTS / "drawn-screen.json"
+    kept = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**kept, "device": "another machine"}))
+    small("screen", *asked)
+    assert json.loads(facts.read_text())["device"] == "another machine"
+    with pytest.raises(ConfigChangedError, match="steps"):
+        small("screen", *SMALL, "--out", tmp_path, "--steps", "2", "--rates", "0.01")
+    assert json.loads(facts.read_text())["steps"] == 1
+
+
+def test_models_of_the_recipes_are_gathered(tmp_path):
+    """From finished shares too; read otherwise than the seeds, they are refused."""
+    from repflow.studies.pixels.config import PixelsConfig
+
+    words = ["rwkv:1:8:row:published:0.01:0", "transformer:1:8:row:published:0.01:0"]
+    options = {"images": "drawn:8", "regions": ["windows:16", "paper"], "train_images": 20, "test_images": 20}
+    options |= {"batch": 4, "steps": 2, "targets": ["all"], "attack_regions": ["fewer"], "flow_samples": 0}
+    config = PixelsConfig(cells=words, device="cpu", **options)
+    STUDY.run(config, out=tmp_path, name="classifiers-1")
+    like = {**STUDY.facts(config), "batch": 4}
+    known = run.recipes(tmp_path, like)
+    assert (known["finished"], known["models"], [cell["row"] for cell in known["cells"]]) == (
+        True,
+        2,
+        ["rwkv", "transformer"],
+    )
+    assert known["facts"]["attack_regions"] == [scaled_region(word, 64) for word in PAPER["fewer"]]
+    assert np.shape(known["cells"][0]["success"])[1] == len(known["facts"]["attack_regions"])
+    with pytest.raises(SystemExit, match="got other images_replaced in classifiers-1"):
+        run.recipes(tmp_path, {**like, "images_replaced": 500})
+    assert run.recipes(tmp_path / "none", like) is None
 
 
 def test_rates_of_longer_training_come_from_both_screens(tmp_path):
@@ -550,8 +643,8 @@ def test_a_row_that_was_best_at_the_last_rate_is_screened_at_one_more():
 
 
 def test_the_frame_is_answered_by_models_in_one_frame():
-    said = answers(read_study(numbers()), "5")
+    said = answers(read_study(numbers()))
     assert "Mamba with positions and MLPs, more than in the Transformer: shown with N(0, 1) noise" in said
     assert "Mamba, more than in the Transformer without positions and MLPs: shown with" in said
-    alone = answers(read_study(numbers(kinds=[claims.MAMBA])), "5")
+    alone = answers(read_study(numbers(kinds=[claims.MAMBA])))
     assert "that the Transformer alone has?** Not run yet" in alone

@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 
 from repflow.core.intervals import LEVEL, Band, bracketed
-from repflow.papers.pixels import attack_places, attack_rates, drops, ends, windows
-from repflow.papers.vulnerability import Variant, order_pairs, two_orders
+from repflow.papers.pixels import attack_difference, attack_places, attack_trials, drops, windows
+from repflow.papers.vulnerability import Variant, order_pairs, two_orders, uneven_ends
 from tools.pixels.claims import (
     CLOSED,
     MAMBA,
+    MEAN,
     NAMES,
     OWN_CLAIMS,
     PUBLISHED,
@@ -53,8 +54,7 @@ FORMS: dict[Kind, str] = {
     BARE: "Transformer without positions and MLPs",
     FRAMED: "Mamba with positions and MLPs",
     **{kind: f"Mamba both ways, class token {place}" for kind, place in TWO_WAYS.items()},
-    ("mamba+mean", "row", "right"): "Mamba with a mean over tokens",
-    ("mamba+middle", "row", "right"): "Mamba with a class token in the middle",
+    MEAN: "Mamba with a mean over tokens",
     ("mamba", "reversed", "right"): "Mamba, reversed images",
     ("transformer", "reversed", "right"): "Transformer, reversed images",
 }
@@ -75,12 +75,11 @@ def points(band: Band) -> str:
     return f"{100 * float(band.mean):+.1f}{bracketed(band.low, band.high, '+.1f', scale=100)}"
 
 
-def answers(study: Study | None, epochs: str, longer: str | None = None) -> str:
+def answers(study: Study | None, longer: str | tuple[str, list[str]] | None = None) -> str:
     """The questions of the page with their answers, and what bounds them.
 
     Args:
         study: models with three seeds; None where there are none.
-        epochs: that they were trained for.
         longer: what longer training changes; None where that is not known.
     """
     if study is None:
@@ -100,7 +99,7 @@ def answers(study: Study | None, epochs: str, longer: str | None = None) -> str:
     for question, words in asked.items():
         head, parts = (f"{words[:1].upper()}{words[1:]}.", []) if isinstance(words, str) else words
         lines += [f"- **{question}** {head}", *(f"    - {part[:1].upper()}{part[1:]}." for part in parts)]
-    return "\n".join([*lines, "", _limits(study, epochs, longer)])
+    return "\n".join([*lines, "", _limits(study)])
 
 
 def ends_table(study: Study) -> tuple[list[str], list[list[str]]]:
@@ -361,24 +360,27 @@ def _plain(text: str) -> str:
     return " ".join([*(["for", *row] if row else []), "with", PLAIN[word]])
 
 
-def _limits(study: Study, epochs: str, longer: str | None) -> str:
-    more = "" if longer is not None else "; what longer training changes is open"
-    images = study.result.provenance["pixels"]["images_replaced"]
+def _limits(study: Study) -> str:
+    """What bounds all answers."""
+    facts = study.result.provenance["pixels"]
+    parts = 2 * len(ends_table(study)[1]) * len(facts["replacements"])
     return (
-        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {images:,} test images. "
-        "Intervals of one model are for other seeds and images; those of differences between models, of the end's and "
-        "the image's parts and of means over windows are over seeds, on these images. Those of attacks are wide: all "
-        f"targets of an image count as one trial. The models were trained for {epochs} epochs, the paper's "
-        f"for 100{more}. The two parts and the means "
-        "over windows were asked for with the data in view."
+        f"Points of accuracy or of success, 95 % intervals, {SEEDS} seeds, {facts['images_replaced']:,} test images, "
+        "one draw of noise and of lent pixels, the same for all models. Intervals of asymmetries, of their differences "
+        "and of attacks are for other seeds and other images; those of drops by themselves, of means over windows and "
+        "of one target are for other seeds on these images. Attacks count all targets of an image as one trial, which "
+        f"makes theirs wide. Nothing is corrected for the number of intervals: of the {parts} in the first table, "
+        f"attacks apart, {parts * (1 - LEVEL) / 2:.0f} would lie above 0 by luck alone, were there nothing. Each row "
+        "is at one learning rate, chosen by one seed by its accuracy on the test images; what rates change stands "
+        f"below. The models were trained for {study.epochs()} epochs, the paper's for 100, and what those would change "
+        "is open."
     )
 
 
 def asymmetries(study: Study, one: Variant, turned: Variant, size: int, place: int) -> tuple[Band, Band]:
     """What of an asymmetry is the end's and what is the image's."""
-    at = list(ends(study.result)).index(size)
-    forward, back = (study.result["asymmetry"][list(own.cells), place, at] for own in (one, turned))
-    return two_orders(forward, back)
+    forward, back = (uneven_ends(study.result, own, size, place) for own in (one, turned))
+    return two_orders(forward, back, study.result.provenance["pixels"]["images_replaced"])
 
 
 def successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, str]) -> tuple[Band, Band]:
@@ -387,6 +389,5 @@ def successes(study: Study, one: Variant, turned: Variant, regions: tuple[str, s
     if places is None:
         return NO_BAND, NO_BAND
     last, first = places
-    rates = [attack_rates(study.result, own.cells)["success"] for own in (one, turned)]
-    forward, back = (own[:, last] - own[:, first] for own in rates)
-    return two_orders(forward, back)
+    forward, back = (attack_difference(study.result, own.cells, (last, first)) for own in (one, turned))
+    return two_orders(forward, back, round(attack_trials(study.result)))

@@ -1,8 +1,9 @@
 """What the pixel laboratory claims, fixed before the data, and how its numbers decide.
 
 A model's asymmetry is what its last tokens cost more than its first, in accuracy, of equally many tokens. Each claim is
-cut into parts, each with a 95 % interval: of one model's asymmetry for other seeds and other images, of a difference of
-two models' over seeds, of rank correlations over models. Parts of models that are not trained, or have not learned, are
+cut into parts, each with a 95 % interval: of asymmetries and their differences for other seeds and other images, of one
+target, of drops by themselves and of means over windows for other seeds on these images, of rank correlations over
+models. Parts of models that are not trained, or have not learned, are
 open. A claim that was added with the data in view says so in its rule.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.intervals import LEVEL, Band, bracketed, welch_interval
+from repflow.core.intervals import LEVEL, Band, bracketed, student_interval, welch_interval
 from repflow.core.results import Result
 from repflow.core.verdict import OPEN, TAIL, WRONG, Part, Verdict, decide
 from repflow.papers.pixels import (
@@ -25,6 +26,7 @@ from repflow.papers.pixels import (
     asymmetry_band,
     attack_band,
     attack_places,
+    attack_rates,
     bounds,
     correlation_band,
     correlations,
@@ -54,6 +56,8 @@ HORSE = "horse"
 """Target of Figure 3."""
 LATER = "; added with the data in view"
 """In the rule of a claim that was not fixed before."""
+ON_THESE = ", over seeds on these images"
+"""In the rule of a claim whose intervals are for other seeds alone."""
 BEFORE = "; fixed before such attacks were run, with those of 256 and 480 tokens in view"
 """In the rule of the claims on fewer tokens."""
 NOT_RUN = "not run"
@@ -64,6 +68,9 @@ Question = tuple[str, Callable[[float], Band], Callable[[Band], bool | None]]
 Kind = tuple[str, str, str]
 MAMBA: Kind = ("mamba", "row", "right")
 PUBLISHED: Kind = ("mamba", "row", "published")
+BOTH: Kind = ("mamba+both", "row", "right")
+BOTH_MIDDLE: Kind = ("mamba+both+middle", "row", "right")
+MEAN: Kind = ("mamba+mean", "row", "right")
 TRANSFORMER: Kind = ("transformer", "row", "right")
 H3: Kind = ("h3", "row", "right")
 RWKV: Kind = ("rwkv", "row", "right")
@@ -118,6 +125,18 @@ class Study:
         chosen = [one for one in variants(self.result) if tuple(one.shared[name] for name in names) == kind]
         whole = bool(chosen) and len(chosen[0].cells) >= SEEDS
         return chosen[0] if whole and self.learned[list(chosen[0].cells)].all() else None
+
+    def epochs(self, *kinds: Kind) -> str:
+        """For how many epochs models were trained, all of the study where none is named."""
+        cells = self.result.provenance["cells"]
+        chosen = [cells[place] for kind in kinds for place in self.cells(kind)] if kinds else cells
+        known = sorted({float(f"{cell['epochs']:.3g}") for cell in chosen})
+        return " or ".join(f"{count:g}" for count in known)
+
+    def cells(self, kind: Kind) -> list[int]:
+        """Places of a model with all its seeds; none where it is not known."""
+        variant = self.variant(kind)
+        return [] if variant is None else list(variant.cells)
 
     @property
     def learned(self) -> np.ndarray:
@@ -178,6 +197,26 @@ class Study:
         at = None if target is None else targets.index(target)
         return attack_band(self.result, variant.cells, (last, first), at, above_pairs=above_pairs, level=level)
 
+    def sink(self, level: float, *, kind: Kind, replacement: str) -> Band:
+        """What replacing the first window costs more than another one, mean over all others, over seeds."""
+        variant = self.variant(kind)
+        if variant is None:
+            return NOTHING
+        lost = drops(self.result)[list(variant.cells), self.place(replacement)][:, windows(self.result)]
+        return student_interval(lost[:, 0] - lost[:, 1:].mean(1), level=level)
+
+    def breakable(self, level: float, *, kind: Kind, other: Kind, region: str) -> Band:
+        """How much more often attacks at a region succeed on one model than on another, mean over targets, over seeds.
+
+        Above the rate of each model's random pairs.
+        """
+        a, b, places = self.variant(kind), self.variant(other), self.attacked([region])
+        if a is None or b is None or places is None:
+            return NOTHING
+        rates = [attack_rates(self.result, one.cells) for one in (a, b)]
+        beyond = [own["success"][:, places[0]] - own["random_pair"][:, places[0]] for own in rates]
+        return welch_interval(*beyond, level=level)
+
     def steered(self, level: float, *, kind: Kind) -> Band:
         """The largest success above random pairs with fewer than 256 of 1,024 tokens, mean over targets."""
         variant, places = self.variant(kind), self.attacked(FEWER)
@@ -226,6 +265,8 @@ class Study:
             return np.asarray(np.log(last) - np.log(first))
 
 
+MANY = 12
+"""Parts of a claim, above which the least and the largest number stand for all."""
 LEAST_MODELS = 5
 """Models that a correlation over models needs."""
 
@@ -267,6 +308,10 @@ class Claim:
             return OPEN, NOT_KNOWN
         verdict: Verdict = decide([part for *_, part in parts])
         counts = f"{verdict.held} of {verdict.parts} shown, {verdict.failed} shown not to be"
+        if len(parts) > MANY:
+            known = sorted((part for part in parts if np.isfinite(part[1].mean)), key=lambda part: float(part[1].mean))
+            ends = [self.shown(text, band) for text, band, _ in (known[0], known[-1])]
+            return verdict.word, f"{counts}; from {ends[0]} to {ends[1]}"
         return verdict.word, f"{counts}; {'; '.join(self.shown(text, band) for text, band, _ in parts)}"
 
     def shown(self, text: str, band: Band) -> str:
@@ -311,6 +356,35 @@ def _horse(study: Study, kind: Kind) -> list[Question]:
     return [*plain, *((f"{text} above random pairs", band, judge) for text, band, judge in beyond)]
 
 
+def _every_class(study: Study, kind: Kind) -> list[Question]:
+    """Attacks of Figure 3 with every class as their target."""
+    classes = study.result.provenance["pixels"].get("targets", [])
+    return [
+        (f"{target} {text}", band, judge)
+        for target in classes
+        for text, band, judge in _attacks(study, kind, False, above, target)
+    ]
+
+
+def _breakable(study: Study, kind: Kind) -> list[Question]:
+    """Success at the end, beside the Transformer's."""
+    return [
+        (f"{tokens} tokens", partial(study.breakable, kind=kind, other=TRANSFORMER, region=region), above)
+        for tokens, region in (("256", "768:1024"), ("480", "544:1024"))
+    ]
+
+
+def _sink(study: Study) -> list[Question]:
+    """Whether the Transformer's first tokens cost more: than its last, and than others, in both orders."""
+    turned: Kind = ("transformer", "reversed", "right")
+    questions = _uneven(study, [TRANSFORMER], ["normal"], SIZES, _below)
+    for kind, words in ((TRANSFORMER, ""), (turned, ", reversed")):
+        for name in ("normal", "data"):
+            band = partial(study.sink, kind=kind, replacement=name)
+            questions.append((f"first window, {name}{words}", band, above))
+    return questions
+
+
 def _few(study: Study, kind: Kind) -> list[Question]:
     return [(f"largest of {len(FEWER)} regions", partial(study.steered, kind=kind), slight)]
 
@@ -322,17 +396,17 @@ def _costlier(study: Study, kind: Kind) -> list[Question]:
     ]
 
 
-def _sturdier(study: Study, kind: Kind) -> list[Question]:
-    """Whether Mamba loses more than another model, at its end and on average over the sequence."""
+def _sturdier(study: Study, kind: Kind, usual: Kind) -> list[Question]:
+    """Whether the usual model loses more than another one, at its end and on average over the sequence."""
     questions: list[Question] = []
     for replacement in USUAL:
         for tokens in SIZES:
-            band = partial(study.costs, one=MAMBA, other=kind, tokens=tokens, replacement=replacement)
+            band = partial(study.costs, one=usual, other=kind, tokens=tokens, replacement=replacement)
             questions.append((f"{replacement} {tokens}", band, above))
         questions.append(
             (
                 f"{replacement} anywhere",
-                partial(study.everywhere, one=MAMBA, other=kind, replacement=replacement),
+                partial(study.everywhere, one=usual, other=kind, replacement=replacement),
                 above,
             )
         )
@@ -387,18 +461,37 @@ def _paper() -> Iterator[Claim]:
         "asymmetry at most 0 at 32 and 96 tokens",
         partial(_uneven, kinds=[TRANSFORMER], replacements=["normal"], sizes=SIZES, judge=at_most),
     )
+    yield Claim(
+        "Transformer: informative features sink in its leading tokens.",
+        "asymmetry below 0 at 32 and 96 tokens, N(0, 1) noise; the first window costs more than the mean of others, "
+        f"N(0, 1) noise and noise like the data, images as they are and reversed{ON_THESE}{LATER}",
+        _sink,
+    )
     for kind in SSMS:
         yield Claim(
             f"{NAMES[kind]}: the last tokens cost it more than the Transformer, N(0, 1) noise.",
-            f"difference of drops at the last 32 and 96 tokens above 0{LATER}",
+            f"difference of drops at the last 32 and 96 tokens above 0{ON_THESE}{LATER}",
             partial(_costlier, kind=kind),
         )
     for kind in SSMS:
         yield Claim(
             f"{NAMES[kind]}: attacks at the end that steer to horse succeed more often than at the start.",
             "difference of success rates is positive with 256 and 480 of 1,024 tokens, as they are and above random "
-            f"pairs{LATER}",
+            f"pairs{ON_THESE}{LATER}",
             partial(_horse, kind=kind),
+        )
+    for kind in SSMS:
+        yield Claim(
+            f"{NAMES[kind]}: attacks at the end succeed more often than at the start, whatever class they steer to.",
+            f"difference of success rates is positive with 256 and 480 tokens for each of ten classes{ON_THESE}{LATER}",
+            partial(_every_class, kind=kind),
+        )
+    for kind in SSMS:
+        yield Claim(
+            f"{NAMES[kind]}: attacks at the end succeed more often than on the Transformer.",
+            "difference of success rates above random pairs is positive with 256 and 480 tokens at the end, mean over "
+            f"targets{ON_THESE}{LATER}",
+            partial(_breakable, kind=kind),
         )
     for kind in SSMS:
         for pairs in (False, True):
@@ -411,7 +504,7 @@ def _paper() -> Iterator[Claim]:
     alike = partial(within, margin=SIMILAR)
     yield Claim(
         "Transformer: attacks at both ends that steer to horse succeed alike.",
-        f"difference of success rates within ± {100 * SIMILAR:.0f} points with 256 and 480 tokens{LATER}",
+        f"difference of success rates within ± {100 * SIMILAR:.0f} points with 256 and 480 tokens{ON_THESE}{LATER}",
         partial(_attacks, kind=TRANSFORMER, above_pairs=False, judge=alike, target=HORSE),
     )
     yield Claim(
@@ -427,25 +520,31 @@ def _paper() -> Iterator[Claim]:
             partial(_few, kind=kind),
         )
 
-    for row, text in (("mamba+mean", "a mean over tokens"), ("mamba+middle", "a class token in the middle")):
-        yield Claim(
-            f"Mamba with {text} is more robust than with a class token at the end.",
-            "it loses less at the last 32 and 96 tokens, and on average over windows of the sequence, with normal, "
-            "data and same; fixed before such models were trained",
-            partial(_sturdier, kind=(row, "row", "right")),
-        )
+    rule = (
+        "it loses less at the last 32 and 96 tokens, and on average over windows of the sequence, with normal, data "
+        f"and same{ON_THESE}; fixed before such models were trained"
+    )
+    yield Claim(
+        "Mamba with a mean over tokens is more robust than with a class token at the end.",
+        rule,
+        partial(_sturdier, kind=MEAN, usual=MAMBA),
+    )
+    yield Claim(
+        "Two directions with a class token in the middle are more robust than with one at the end.",
+        rule,
+        partial(_sturdier, kind=BOTH_MIDDLE, usual=BOTH),
+    )
 
 
 def _own() -> Iterator[Claim]:
     """What the laboratory asks beside."""
     rule = "difference of asymmetries above 0 at 32 and 96 tokens with normal, data and same"
     yield Claim("The published initialisation adds to Mamba's.", rule, partial(_less, one=PUBLISHED, other=MAMBA))
-    for row, text in (
-        ("mamba+both", "Two directions"),
-        ("mamba+both+first", "Two directions with the class token first"),
-        ("mamba+both+middle", "Two directions with the class token in the middle"),
+    for kind, text in (
+        (BOTH, "Two directions"),
+        (("mamba+both+first", "row", "right"), "Two directions with the class token first"),
+        (BOTH_MIDDLE, "Two directions with the class token in the middle"),
     ):
-        kind = (row, "row", "right")
         yield Claim(f"{text} have less of it than Mamba.", rule, partial(_less, one=MAMBA, other=kind))
         yield Claim(
             f"{text} close the hole.",
@@ -485,6 +584,13 @@ def _own() -> Iterator[Claim]:
 PAPER_CLAIMS, OWN_CLAIMS = tuple(_paper()), tuple(_own())
 
 
+def with_epochs(phase: Mapping[str, Any]) -> dict[str, Any]:
+    """A phase whose models know for how many epochs they were trained."""
+    facts = phase["facts"]
+    epochs = facts["steps"] / (facts["train_images"] // facts["batch"]) if "train_images" in facts else np.nan
+    return {**phase, "cells": [{**cell, "epochs": epochs} for cell in phase["cells"]]}
+
+
 def read_study(
     numbers: Mapping[str, Any], images: str = "cifar10", phases: Sequence[str] = ("seeds", "extension-seeds")
 ) -> Study | None:
@@ -496,7 +602,7 @@ def read_study(
         phases: whose models; those of core and extension, or those that are trained longer.
     """
     known = [numbers.get(f"{images}-{name}") for name in phases]
-    there = [phase for phase in known if phase is not None and phase["cells"]]
+    there = [with_epochs(phase) for phase in known if phase is not None and phase["cells"]]
     if not there:
         return None
     facts = there[0]["facts"]

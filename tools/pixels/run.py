@@ -29,7 +29,11 @@ from typing import Any
 
 import numpy as np
 
+from repflow.spec.corruption import parse_regions
+from repflow.store import read_record
+from repflow.store.claims.attempt import OWN
 from repflow.studies.corrupt.config import ALL
+from repflow.studies.engine.spot import SHARES
 from repflow.studies.pixels.config import ATTACKED, PixelCell, PixelsConfig, parse_row
 from repflow.studies.pixels.study import STUDY, image_kind
 from tools.phases import carry_options, phase_or_table, run_phase, trained_cells
@@ -52,7 +56,6 @@ KINDS: dict[str, tuple[Kind, ...]] = {
         ("mamba+both+first", "row", "right"),
         ("mamba+both+middle", "row", "right"),
         ("mamba+mean", "row", "right"),
-        ("mamba+middle", "row", "right"),
         ("rwkv", "row", "right"),
         ("s4d", "row", "right"),
         ("mamba2", "row", "right"),
@@ -83,6 +86,9 @@ JOINED = ("steps", "batch", "decay", "optimiser", "train_images", "images_replac
 """What runs of one phase share."""
 ATTACKS = f"{ATTACKED},fewer"
 """Regions of attacks: those of Figure 3, and fewer than 256 of 1,024 tokens."""
+RECIPES, GRID = Path("runs/pixel-recipes/recency-lab"), "classifiers-"
+"""Where `repflow reproduce recency-table1 --scale lab --out runs/pixel-recipes` has its models, and how their run is
+called."""
 FACTS = "facts"
 """Folder beside the runs: what is known of each before it is finished."""
 
@@ -215,7 +221,7 @@ def described(word: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     cell |= {"on_the_way": _plain(arrays[WAY][:, 1], 4)} if WAY in arrays else {}
     if "asymmetry" not in arrays or "influence" not in arrays:
         return cell
-    cell |= {name: _plain(arrays[name], 4) for name in TABLES if name in arrays}
+    cell |= {name: _plain(arrays[name], 5) for name in TABLES if name in arrays}
     return cell | {"influence": [float(f"{value:.4g}") for value in arrays["influence"]]}
 
 
@@ -259,6 +265,46 @@ def table(out: Path) -> dict[str, Any]:
     return numbers
 
 
+def gathered(out: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Numbers of all phases, and of the recipes beside them."""
+    numbers = table(out)
+    like = numbers.get(f"{options.set}-seeds")
+    known = None if like is None else recipes(options.recipes, like["facts"])
+    return numbers if known is None else {**numbers, f"{options.set}-recipes": known}
+
+
+def recipes(folder: Path, like: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Models of the four recipes, which one training serves; None where none is tested.
+
+    Args:
+        folder: of the recipes' runs.
+        like: what is known of a phase that read the same images, whose parts were replaced at the same regions.
+
+    Raises:
+        SystemExit: they were read otherwise.
+    """
+    shares = [path.name.partition(".")[0] for path in folder.glob(f"{OWN}/{SHARES}/{GRID}*")]
+    names = {*shares, *(path.parent.name for path in folder.glob(f"{GRID}*/result.json"))}
+    for name in sorted(names):
+        cells = [windowed(cell, like["regions"]) for cell in tested(folder, name)]
+        runs = [folder / name, *sorted(folder.glob(f"{OWN}/{SHARES}/{name}.*"))]
+        stored = next(read_record(run).config for run in runs if (run / "run.json").exists())
+        config = STUDY.again(stored)
+        regions = [str(region) for region in parse_regions(config.regions, like["tokens"])]
+        got = {"regions": regions, "images_replaced": config.test_images, "batch": config.batch}
+        differing = [key for key, value in got.items() if like[key] != value]
+        if differing:
+            raise SystemExit(f"expected recipes read as the seeds are; got other {', '.join(differing)} in {name}")
+        attacked = [str(region) for region in config.attacked(like["tokens"])]
+        facts = {**like, "steps": config.steps, "optimiser": config.optimiser, "attack_regions": attacked}
+        done = len(cells) == len(config.cells)
+        return {
+            **{"finished": done, "models": len(config.cells), "facts": facts},
+            **{"commands": commands(folder / name), "cells": cells},
+        }
+    return None
+
+
 def seconds_of(run: Path, word: str) -> dict[str, int]:
     """How long a model of a finished run was trained, over all calls."""
     from repflow.store import load_result
@@ -275,13 +321,19 @@ def commands(run: Path) -> list[str]:
 
 
 def note(out: Path, name: str, config: PixelsConfig, models: int) -> None:
-    """Keep what is known of a run beside it: images, regions, settings, and the models of its whole phase."""
+    """Keep what is known of a run beside it: images, regions, settings, and the models of its whole phase.
+
+    Of a run that was begun this is known already, and is what its models were trained with: a request that differs is
+    refused later, and a finished phase may be called again on another machine.
+    """
     import torch
 
+    folder = out / FACTS
+    if (out / name / "run.json").exists() and (folder / f"{name}.json").exists():
+        return
     facts: dict[str, Any] = {**STUDY.facts(config), "models": models}
     facts |= {key: getattr(config, key) for key in ("steps", "batch", "decay", "optimiser")}
     facts["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    folder = out / FACTS
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
 
@@ -312,8 +364,6 @@ def train(options: argparse.Namespace) -> None:
 
 def begun_attacks(run: Path) -> list[str] | None:
     """Regions at which a run attacks that was begun, one of an earlier version at those of Figure 3; else None."""
-    from repflow.store import read_record
-
     return list(read_record(run).config.get("attack_regions", [ATTACKED])) if (run / "run.json").exists() else None
 
 
@@ -364,6 +414,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--train-images", type=int)
     parser.add_argument("--test-images", type=int, default=1000, help="images whose parts are replaced")
     parser.add_argument("--speed", type=Path, help="what benchmarks/pixels.py wrote, for plan and table")
+    parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder of the recipes' runs, for table")
     parser.add_argument("--to", type=Path, default=Path("docs/laboratories/pixels.json"))
     return parser.parse_args()
 
@@ -376,7 +427,7 @@ def main() -> None:
     if options.phase == "plan":
         plan(options, speed.get("rows", []))
         return
-    phase_or_table(options, train, lambda out: table(out) | more)
+    phase_or_table(options, train, lambda out: gathered(out, options) | more)
 
 
 if __name__ == "__main__":

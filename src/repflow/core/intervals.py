@@ -10,6 +10,7 @@
 | right or wrong per prompt | `share_interval`; counts: `proportion_interval` | Wilson's, or Clopper and Pearson's |
 | right or wrong, twice per prompt | `paired_proportion_interval` | Bonett and Price's adjusted Wald |
 | one number per training, with its error over prompts | `nested_interval` | t of both, Welch's freedom |
+| the same of two models on the same prompts | `nested_difference` | t of all four |
 | one number per random split of the same prompts | `corrected_resampled_t` | Nadeau and Bengio's corrected t |
 
 Percentiles of a bootstrap are not among them: for the mean of normal values they cover 50 % at 2 values, 80 % at 4,
@@ -34,6 +35,7 @@ __all__ = [
     "Band",
     "bracketed",
     "corrected_resampled_t",
+    "nested_difference",
     "nested_interval",
     "normal_quantile",
     "paired_interval",
@@ -347,17 +349,62 @@ def nested_interval(values: Values, errors: Values, prompts: int, *, axis: int =
     [0.5, 0.304, 0.696]
     """
     _check_level(level)
-    table, spread = (np.moveaxis(np.asarray(part, dtype=np.float64), axis, 0) for part in (values, errors))
-    count, mean = len(table), table.mean(0)
+    mean, between, within, count = _nested(values, errors, axis)
     if count < LEAST_VALUES:
         return Band(mean, np.full(mean.shape, np.nan), np.full(mean.shape, np.nan))
-    between, within = table.var(0, ddof=1) / count, np.square(spread).mean(0)
-    total = between + within
-    with np.errstate(invalid="ignore", divide="ignore"):
-        freedom = total**2 / (between**2 / (count - 1) + within**2 / max(prompts - 1, 1))
-    quantile = student_quantile(np.where(np.isfinite(freedom), np.maximum(freedom, 1), np.inf), level)
-    half = quantile * np.sqrt(total)
+    half = _nested_half([(between, count - 1), (within, max(prompts - 1, 1))], level)
     return Band(mean, mean - half, mean + half)
+
+
+def nested_difference(
+    a: tuple[Values, Values], b: tuple[Values, Values], prompts: int, *, axis: int = 0, level: float = LEVEL
+) -> Band:
+    """Mean of one model's trainings less another's, all tested on the same prompts, for other trainings and prompts.
+
+        difference ± t √(s_a²/n_a + s_b²/n_b + e_a² + e_b²)
+
+    with the letters of `nested_interval`. What two models get wrong on the same prompts usually goes together, which
+    makes the interval a little wide. NaN below three trainings on either side.
+
+    Args:
+        a: values of one model, one per training, and the standard error of each over prompts.
+        b: the same of the other model.
+        prompts: number of prompts.
+        axis: of the trainings.
+        level: of the interval.
+
+    >>> seeds = [2.0, 4.0, 6.0], [1.0, 2.0, 3.0]  # without errors as Welch's
+    >>> [round(float(part), 4) for part in nested_difference((seeds[0], [0.0] * 3), (seeds[1], [0.0] * 3), 100)]
+    [2.0, -2.1554, 6.1554]
+    >>> [round(float(part), 3) for part in nested_difference(([0.5] * 3, [0.1] * 3), ([0.2] * 3, [0.0] * 3), 10**6)]
+    [0.3, 0.104, 0.496]
+    """
+    _check_level(level)
+    first, between_a, within_a, count_a = _nested(*a, axis)
+    second, between_b, within_b, count_b = _nested(*b, axis)
+    difference = np.asarray(first - second)
+    if min(count_a, count_b) < LEAST_VALUES:
+        return Band(difference, np.full(difference.shape, np.nan), np.full(difference.shape, np.nan))
+    over = max(prompts - 1, 1)
+    half = _nested_half([(between_a, count_a - 1), (between_b, count_b - 1), (within_a, over), (within_b, over)], level)
+    return Band(difference, difference - half, difference + half)
+
+
+def _nested(values: Values, errors: Values, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Mean of trainings, its variance over trainings and over prompts, and their number."""
+    table, spread = (np.moveaxis(np.asarray(part, dtype=np.float64), axis, 0) for part in (values, errors))
+    count = len(table)
+    between = table.var(0, ddof=1) / count if count > 1 else np.full(table.shape[1:], np.nan)
+    return table.mean(0), between, np.square(spread).mean(0), count
+
+
+def _nested_half(parts: Sequence[tuple[np.ndarray, int]], level: float) -> np.ndarray:
+    """Half the width of an interval whose variance is a sum of parts, each with its degrees of freedom."""
+    total = np.asarray(sum(variance for variance, _ in parts))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = total**2 / np.asarray(sum(variance**2 / degrees for variance, degrees in parts))
+    quantile = student_quantile(np.where(np.isfinite(freedom), np.maximum(freedom, 1), np.inf), level)
+    return np.asarray(quantile * np.sqrt(total))
 
 
 def corrected_resampled_t(

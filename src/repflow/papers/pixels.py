@@ -143,6 +143,33 @@ def attack_trials(result: Result) -> float:
     return float(facts["images_replaced"] * (1 - 1 / len(facts["classes"])))
 
 
+def attack_difference(
+    result: Result,
+    cells: Sequence[int],
+    regions: tuple[int, int],
+    target: int | None = None,
+    *,
+    above_pairs: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """How much more often attacks of each model succeed at one region than at another, with its error over images.
+
+    Args:
+        result: of a run.
+        cells: places of models.
+        regions: places of the two.
+        target: place of a class; None for the mean over all.
+        above_pairs: whether each region's rate is taken above that of its random pairs.
+    """
+    rates, attacked = attack_rates(result, cells, target), attack_trials(result)
+    names = ("success", "random_pair") if above_pairs else ("success",)
+    values, error = np.zeros(len(cells)), np.zeros(len(cells))
+    for name, sign in zip(names, (1, -1), strict=False):
+        last, first = (rates[name][:, place] for place in regions)
+        values = values + sign * (last - first)
+        error = error + (last * (1 - last) + first * (1 - first)) / attacked
+    return values, np.sqrt(error)
+
+
 def attack_band(
     result: Result,
     cells: Sequence[int],
@@ -152,7 +179,10 @@ def attack_band(
     above_pairs: bool = False,
     level: float = LEVEL,
 ) -> Band:
-    """How much more often attacks succeed at one region than at another, for other seeds and images.
+    """How much more often attacks succeed at one region than at another: the mean over seeds.
+
+    The mean over targets has an interval for other seeds and images; one target has it for other seeds on these images:
+    its few images lend their pixels to all others, which do not count as trials of their own then.
 
     Args:
         result: of a run.
@@ -162,14 +192,10 @@ def attack_band(
         above_pairs: whether each region's rate is taken above that of its random pairs.
         level: of the interval.
     """
-    rates, attacked = attack_rates(result, cells, target), attack_trials(result)
-    names = ("success", "random_pair") if above_pairs else ("success",)
-    values, error = np.zeros(len(cells)), np.zeros(len(cells))
-    for name, sign in zip(names, (1, -1), strict=False):
-        last, first = (rates[name][:, place] for place in regions)
-        values = values + sign * (last - first)
-        error = error + (last * (1 - last) + first * (1 - first)) / attacked
-    return nested_interval(values, np.sqrt(error), round(attacked), level=level)
+    values, error = attack_difference(result, cells, regions, target, above_pairs=above_pairs)
+    if target is not None:
+        return student_interval(values, level=level)
+    return nested_interval(values, error, round(attack_trials(result)), level=level)
 
 
 def excess_band(
@@ -186,10 +212,13 @@ def excess_band(
         cells: places of a model's seeds.
         region: its place.
         target: place of a class; None for the mean over all.
-        level: of the interval, which is for other seeds and images.
+        level: of the interval, which is for other seeds and images; of one target for other seeds on these images,
+            as in `attack_band`.
     """
     rates, attacked = attack_rates(result, cells, target), attack_trials(result)
     success, pairs = (rates[name][:, region] for name in ("success", "random_pair"))
+    if target is not None:
+        return student_interval(success - pairs, level=level)
     moved = [(attacked * rate + 1) / (attacked + 2) for rate in (success, pairs)]
     error = np.sqrt(sum(rate * (1 - rate) for rate in moved) / (attacked + 2))
     return nested_interval(success - pairs, error, round(attacked), level=level)

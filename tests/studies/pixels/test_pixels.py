@@ -11,7 +11,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from repflow.cli.main import app
-from repflow.core.intervals import nested_interval
+from repflow.core.intervals import nested_difference, nested_interval
 from repflow.core.results import Result
 from repflow.models.classifier import load_classifier
 from repflow.papers import pixels as papers
@@ -341,13 +341,16 @@ def test_what_the_end_costs_is_told_from_what_the_image_shows_there():
     ((forward, turned),) = vulnerability.order_pairs(result)
     assert (forward.cells, turned.cells) == ((0, 1, 2), (3, 4, 5))
     values = [result["asymmetry"][list(one.cells), 0, 0] for one in (forward, turned)]
-    end, image = vulnerability.two_orders(*values)
+    end, image = vulnerability.two_orders(*((own, np.zeros(3)) for own in values), 100)
     for band, true in ((end, 0.2), (image, 0.1)):
         assert float(band.mean) == pytest.approx(true, abs=0.005)
         assert band.low < band.mean < band.high
     # the interval is that of a difference of two means of halves, as scipy has it
     oracle = stats.ttest_ind(values[0] / 2, -values[1] / 2, equal_var=False).confidence_interval(0.95)
     assert (float(end.low), float(end.high)) == pytest.approx((oracle.low, oracle.high))
+    wider, _ = vulnerability.two_orders(*((own, np.full(3, 0.02)) for own in values), 10**6)
+    spread = float(end.high - end.low)
+    assert float(wider.high - wider.low) > spread
     (answer,) = vulnerability.comparisons(result, 8)
     assert answer.question.startswith("mamba, read forwards and in reverse: the end costs more whatever the image")
     assert answer.holds is True
@@ -398,6 +401,41 @@ def test_intervals_cover_other_seeds_and_other_images():
     assert held["seeds"] < 0.75 * 400
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.8])
+def test_intervals_of_differences_cover_other_seeds_and_other_images(shared):
+    """Two models on the same images, whose errors may go together: Welch's over seeds alone covers far less."""
+    random = np.random.default_rng(0)
+    held = dict.fromkeys(("nested", "seeds"), 0)
+    for _ in range(400):
+        common = random.standard_normal(200)
+        values = [
+            true + 0.4 * (shared * common + np.sqrt(1 - shared**2) * random.standard_normal(200))
+            + 0.2 * random.standard_normal((3, 200)) + 0.005 * random.standard_normal((3, 1))
+            for true in (0.2, 0.1)
+        ]  # fmt: skip
+        pairs = [(own.mean(1), own.std(1, ddof=1) / np.sqrt(200)) for own in values]
+        for name, scale in (("nested", 1.0), ("seeds", 0.0)):
+            band = nested_difference(*((mean, scale * error) for mean, error in pairs), 200)
+            held[name] += band.low <= 0.1 <= band.high
+    assert held["nested"] >= 0.93 * 400
+    assert held["seeds"] < 0.85 * 400
+
+
+def test_one_target_is_judged_over_seeds():
+    """Its few images lend their pixels to all others: as many trials as images would be too many."""
+    result = attacked(["0:256", "768:1024"], [0.2, 0.4])
+    result.provenance["pixels"] |= {"tokens": 1024, "images_replaced": 500, "classes": list(range(10))}
+    result.arrays["success"] += np.array([-0.01, 0.0, 0.01])[:, None, None] * np.array([1.0, -1.0])
+    rates = result["success"][:, 0, 1] - result["success"][:, 0, 0]
+    band = papers.attack_band(result, range(3), (1, 0), 0)
+    oracle = stats.ttest_1samp(rates, 0).confidence_interval(0.95)
+    assert (float(band.low), float(band.high)) == pytest.approx((oracle.low, oracle.high))
+    above = papers.excess_band(result, range(3), 1, 0)
+    assert float(above.mean) == pytest.approx(0.3)
+    whole = papers.attack_band(result, range(3), (1, 0))
+    assert whole.high - whole.low != pytest.approx(band.high - band.low)
+
+
 def steered(random, excess, *, pairs=0.1, images=300, regions=6):
     """Attacks whose success is known, on images that do alike in all trainings, where errors do not average out."""
     rates = {}
@@ -416,11 +454,11 @@ def test_intervals_of_success_above_random_pairs_cover(excess, pairs):
     covered = higher = lower = luck = 0
     for _ in range(400):
         result = steered(random, excess, pairs=pairs)
-        band = papers.excess_band(result, range(3), 0, 0)
+        band = papers.excess_band(result, range(3), 0)
         covered += band.low <= excess <= band.high
-        largest = papers.largest_excess(result, range(3), range(6), 0)
+        largest = papers.largest_excess(result, range(3), range(6))
         higher, lower = higher + (largest.low > excess), lower + (largest.high < excess)
-        luck += max(papers.excess_band(result, range(3), place, 0).low for place in range(6)) > excess
+        luck += max(papers.excess_band(result, range(3), place).low for place in range(6)) > excess
     assert covered >= 0.93 * 400
     assert max(higher, lower) <= 0.035 * 400
     if pairs == 0.1:

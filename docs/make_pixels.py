@@ -33,6 +33,7 @@ from tools.pixels.answers import (
     ends_table,
     everywhere_table,
     points,
+    short,
     successes,
 )
 from tools.pixels.claims import (
@@ -222,6 +223,12 @@ def of_study(make: Callable[[Study], tuple[list[str], list[list[str]]]]) -> str:
     return NOTHING if study is None else table(*make(study))
 
 
+def in_short() -> str:
+    """The first finding."""
+    study = read_study(NUMBERS, CIFAR)
+    return NOTHING if study is None else short(study)
+
+
 def claims(chosen: Any) -> str:
     """Every claim with its rule, verdict and numbers."""
     study = read_study(NUMBERS, CIFAR)
@@ -296,17 +303,17 @@ def rates() -> str:
 
 def trained_longer() -> tuple[Study, Study, list[Kind]] | None:
     """The seeds, longer training, and the models that both have whole."""
-    short, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("long",))
-    if short is None or long is None:
+    before, long = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("long",))
+    if before is None or long is None:
         return None
-    both = [kind for kind in LONG if short.variant(kind) is not None and long.variant(kind) is not None]
-    return (short, long, both) if both else None
+    both = [kind for kind in LONG if before.variant(kind) is not None and long.variant(kind) is not None]
+    return (before, long, both) if both else None
 
 
-def grown(short: Study, long: Study, kind: Kind, replacement: str) -> Band:
+def grown(before: Study, long: Study, kind: Kind, replacement: str) -> Band:
     """Asymmetry of a model after longer training less that before, of 32 tokens, for other seeds and images."""
     values = []
-    for study in (long, short):
+    for study in (long, before):
         variant = study.variant(kind)
         assert variant is not None
         values.append(uneven_ends(study.result, variant, study.size(SIZES[0]), study.place(replacement)))
@@ -318,15 +325,15 @@ def epochs() -> str:
     known = trained_longer()
     if known is None:
         return NOTHING
-    short, long, both = known
+    before, long, both = known
     rows = []
     for kind in both:
         cells = [
             f"{100 * study.result['test_accuracy'][study.cells(kind)].mean():.1f} after {study.epochs(kind)}"
-            for study in (short, long)
+            for study in (before, long)
         ]
         bands = [long.asymmetry(LEVEL, kind=kind, tokens=SIZES[0], replacement=name) for name in USUAL]
-        more = [grown(short, long, kind, name) for name in USUAL]
+        more = [grown(before, long, kind, name) for name in USUAL]
         rows.append([STUDIED[kind], ", ".join(cells), *map(points, bands), *map(points, more)])
     heads = [
         "model",
@@ -342,14 +349,14 @@ def long_claims() -> str:
     known = trained_longer()
     if known is None:
         return NOTHING
-    short, long, both = known
+    before, long, both = known
     rows = []
     for claim in (*PAPER_CLAIMS, OWN_CLAIMS[0]):
         word, numbers = claim.verdict(long)
         if numbers != NOT_KNOWN:
-            before, then = claim.verdict(short)
-            rows.append([claim.text, "–" if then == NOT_KNOWN else before, f"**{word}**", numbers])
-    few, many = short.epochs(*both), long.epochs(*both)
+            was, then = claim.verdict(before)
+            rows.append([claim.text, "–" if then == NOT_KNOWN else was, f"**{word}**", numbers])
+    few, many = before.epochs(*both), long.epochs(*both)
     return table(["claim", f"{few} epochs", f"{many} epochs", f"points, {many} epochs"], rows)
 
 
@@ -358,18 +365,18 @@ def longer() -> tuple[str, list[str]] | None:
     known = trained_longer()
     if known is None:
         return None
-    short, long, both = known
+    before, long, both = known
     said = []
     for name in USUAL:
         sides: dict[str, list[str]] = {"shown to grow in": [], "shown to shrink in": [], "open in": []}
         for kind in both:
-            band = grown(short, long, kind, name)
+            band = grown(before, long, kind, name)
             side = {True: "shown to grow in", False: "shown to shrink in", None: "open in"}[above(band)]
             sides[side].append(f"{STUDIED[kind]} {points(band)}")
         words = "; ".join(f"{head} {', '.join(own)}" for head, own in sides.items() if own)
         said.append(f"with {PLAIN[name]} {words}")
     head = (
-        f"{long.epochs(*both)} epochs in place of {short.epochs(*both)}, the asymmetry of {SIZES[0]} tokens, models "
+        f"{long.epochs(*both)} epochs in place of {before.epochs(*both)}, the asymmetry of {SIZES[0]} tokens, models "
         f"with three seeds at both ({len(both)} of {len(LONG)}):"
     )
     return head, said
@@ -377,8 +384,8 @@ def longer() -> tuple[str, list[str]] | None:
 
 def rate_models() -> str:
     """Models of the recipes, at the paper's rate, beside those of the seeds at the rate chosen for them."""
-    short, paper = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("recipes",))
-    if short is None or paper is None:
+    usual, paper = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("recipes",))
+    if usual is None or paper is None:
         return NOTHING
     rows = []
     for row, name in (
@@ -389,9 +396,9 @@ def rate_models() -> str:
     ):
         recipe: Kind = (row, "row", "published")
         own = recipe if row == "mamba" else (row, "row", "right")
-        if paper.variant(recipe) is None or short.variant(own) is None:
+        if paper.variant(recipe) is None or usual.variant(own) is None:
             continue
-        for study, kind in ((paper, recipe), (short, own)):
+        for study, kind in ((paper, recipe), (usual, own)):
             cells = study.cells(kind)
             rate = study.result.provenance["cells"][cells[0]]["rate"]
             lost = drops(study.result)[cells, study.place("normal")][:, windows(study.result)].mean()
@@ -549,6 +556,7 @@ def attack_orders() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "answers": answered,
+    "short": in_short,
     "shown": partial(of_study, ends_table),
     "differences": partial(of_study, differences_table),
     "everywhere": partial(of_study, everywhere_table),

@@ -102,6 +102,21 @@ def answers(study: Study | None, longer: str | tuple[str, list[str]] | None = No
     return "\n".join([*lines, "", _limits(study)])
 
 
+def short(study: Study) -> str:
+    """The first finding in a sentence."""
+    run = [kind for kind in NAMES if kind != TRANSFORMER and study.variant(kind) is not None]
+    counts = {
+        word: sum(all(above(_uneven(study, kind, word, size)) for size in SIZES) for kind in run)
+        for word in ("normal", "data", "other", "same")
+    }
+    return (
+        f"**In short:** N(0, 1) noise on the last {' and '.join(map(str, SIZES))} pixels is shown to cost more than on "
+        f"the first in {counts['normal']} of {len(run)} rows other than the Transformer, noise like the data in "
+        f"{counts['data']}, pixels of an image of another class in {counts['other']}, pixels of an image of the same "
+        f"class in {counts['same']}."
+    )
+
+
 def ends_table(study: Study) -> tuple[list[str], list[list[str]]]:
     """Of every model: whether its last tokens are shown to cost more than its first, and to steer more often."""
     rows = []
@@ -229,8 +244,9 @@ def _margin(study: Study, kind: Kind) -> str:
         for tokens in SIZES:
             band = study.asymmetry(LEVEL, kind=kind, tokens=tokens, replacement=name)
             side = {True: "closed", False: "not closed", None: "open"}[within(band, CLOSED)]
-            sides[side].append(f"{PLAIN[name]} at {tokens} ({points(band)})")
-    return "; ".join(f"{word} with {', '.join(parts)}" for word, parts in sides.items() if parts)
+            sides[side].append(f"{PLAIN[name]} at {tokens}")
+    asked = len(USUAL) * len(SIZES)
+    return "; ".join(f"{word} in {len(parts)} of {asked}, {', '.join(parts)}" for word, parts in sides.items() if parts)
 
 
 def _framed(study: Study) -> str | tuple[str, list[str]]:
@@ -347,6 +363,13 @@ def _influence(study: Study) -> tuple[str, list[str]]:
             side = {True: "shown", False: "shown not to be", None: "open"}[part.holds]
             sides[side].append(claim.shown(_plain(text), band))
         said.append(f"{head}: " + "; ".join(f"{word} {', '.join(own)}" for word, own in sides.items() if own))
+    others = [row for row, *_ in kinds[0] if not row.startswith("mamba")]
+    value = float(study.predicted(LEVEL, by="influence", replacement="normal", without="mamba").mean)
+    if np.isfinite(value):
+        said[1] += (
+            f". Without the Mambas it is {value:+.2f} with {PLAIN['normal']}, of {len(others)} models, too few for an "
+            "interval"
+        )
     return "Rank correlations:", said
 
 

@@ -236,9 +236,18 @@ class Study:
         values = correlations(self.result).by_cell[list(variant.cells), self.place(replacement)]
         return correlation_band(values, level=level)
 
-    def predicted(self, level: float, *, by: str, replacement: str) -> Band:
-        """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again."""
+    def predicted(self, level: float, *, by: str, replacement: str, without: str | None = None) -> Band:
+        """Rank correlation over models of a number of each and of its asymmetry, whole models drawn again.
+
+        Args:
+            level: of the interval.
+            by: the number.
+            replacement: what costs them.
+            without: start of the rows that are left out.
+        """
         known, mine = self.predictor(by), self.comparable(by)
+        if without is not None:
+            mine = np.array([place for place in mine if not self.kind_of(place)[0].startswith(without)], dtype=int)
         lost = self.result["asymmetry"][:, self.place(replacement), list(ends(self.result)).index(self.size(32))]
         rows = [self.kind_of(place) for place in mine]
         if len(set(rows)) < LEAST_MODELS or level > LEVEL:  # draws of a few models give no more than 95 %

@@ -13,6 +13,9 @@ from repflow.core.errors import InputError
 from repflow.core.intervals import (
     LEAST_VALUES,
     corrected_resampled_t,
+    crossed_interval,
+    nested_difference,
+    nested_interval,
     paired_interval,
     paired_proportion_interval,
     positive_interval,
@@ -297,3 +300,183 @@ def test_wilsons_ends_are_exact_where_nothing_or_everything_is_right():
     none, all_right = proportion_interval(0, np.arange(1, 50)), proportion_interval(np.arange(1, 50), np.arange(1, 50))
     assert (none.low == 0).all()
     assert (all_right.high == 1).all()
+
+
+CROSSED = (
+    [
+        0.822,
+        0.985,
+        -2.105,
+        0.76,
+        -1.949,
+        -0.141,
+        -1.135,
+        -1.813,
+        -1.194,
+        -1.06,
+        -0.108,
+        -0.175,
+        -0.109,
+        -0.765,
+        -1.331,
+        -0.948,
+        1.341,
+        0.461,
+        1.52,
+        -0.477,
+        -0.091,
+        -0.204,
+        -0.142,
+        -1.14,
+        0.28,
+        -1.463,
+        -0.723,
+        -1.201,
+        0.37,
+        -1.326,
+        0.116,
+        0.73,
+        -0.677,
+        0.141,
+        -0.283,
+        -2.146,
+        -2.38,
+        -2.461,
+        -0.054,
+        -1.164,
+    ],
+    [
+        4,
+        5,
+        0,
+        5,
+        3,
+        3,
+        4,
+        2,
+        6,
+        0,
+        1,
+        2,
+        3,
+        2,
+        0,
+        0,
+        0,
+        0,
+        1,
+        6,
+        1,
+        4,
+        5,
+        1,
+        1,
+        3,
+        1,
+        6,
+        1,
+        6,
+        5,
+        5,
+        0,
+        2,
+        4,
+        3,
+        4,
+        4,
+        4,
+        0,
+    ],
+    [
+        4,
+        2,
+        4,
+        1,
+        1,
+        4,
+        0,
+        0,
+        1,
+        3,
+        0,
+        4,
+        1,
+        1,
+        2,
+        4,
+        4,
+        4,
+        1,
+        0,
+        3,
+        3,
+        3,
+        0,
+        0,
+        2,
+        1,
+        2,
+        4,
+        1,
+        2,
+        1,
+        1,
+        4,
+        0,
+        1,
+        0,
+        0,
+        1,
+        3,
+    ],
+)
+"""Values, rows and columns."""
+
+
+def test_crossed_clusters_are_those_of_statsmodels():
+    """OLS on a constant, `cov_type="cluster"` with two groups and its corrections, statsmodels 0.15."""
+    band = crossed_interval(*CROSSED)
+    half = float(band.high - band.mean) / scipy.stats.t.ppf(0.975, 4)
+    assert (float(band.mean), half) == pytest.approx((-0.530975, 0.21103442), abs=1e-8)
+    heavy = crossed_interval(*CROSSED, weights=[3] * 40)
+    assert [float(part) for part in heavy] == pytest.approx([float(part) for part in band])
+    assert np.isnan(crossed_interval([1.0, 2.0, 3.0], [0, 1, 2], [0, 0, 1]).low)
+    assert np.isnan(crossed_interval([], [], []).mean)
+
+
+def test_weights_repeat_trials():
+    values, rows, columns = ([*part, *part[:4]] for part in CROSSED)
+    twice = crossed_interval(values, rows, columns)
+    weighted = crossed_interval(*CROSSED, weights=[2] * 4 + [1] * 36)
+    assert [float(part) for part in weighted] == pytest.approx([float(part) for part in twice])
+
+
+@pytest.mark.parametrize(("images", "lenders", "draws"), [(200, 40, 1), (90, 20, 3)])
+def test_shared_lenders_are_no_trials_of_their_own(images, lenders, draws):
+    """Wilson's interval takes every image for a trial, and covers far less."""
+    random = np.random.default_rng(1)
+    held = dict.fromkeys(("crossed", "wilson"), 0)
+    for _ in range(600):
+        lent = random.integers(0, lenders, (images, draws))
+        place = 0.5 * random.standard_normal((images, 1)) + random.standard_normal(lenders)[lent]
+        named = place + random.standard_normal((images, draws)) < scipy.stats.norm.ppf(0.3) * 1.5
+        rows = np.repeat(np.arange(images), draws)
+        band = crossed_interval(named.ravel(), rows, lent.ravel())
+        held["crossed"] += band.low <= 0.3 <= band.high
+        wilson = proportion_interval(named[:, 0].sum(), images)
+        held["wilson"] += wilson.low <= 0.3 <= wilson.high
+    assert held["crossed"] >= 0.92 * 600
+    assert held["wilson"] < 0.88 * 600
+
+
+def test_nested_differences_are_welchs_without_errors_and_wider_with():
+    a, b = RNG.standard_normal((2, 4, 3))
+    none = np.zeros((4, 3))
+    welch, nested = welch_interval(a, b), nested_difference((a, none), (b, none), 100)
+    np.testing.assert_allclose(np.array(nested), np.array(welch))
+    wide = nested_difference((a, none + 1.0), (b, none + 1.0), 10**6)
+    assert (wide.high - wide.low > nested.high - nested.low).all()
+    one = nested_interval(a, none + 1.0, 10**6)
+    same = nested_difference((a, none + 1.0), (np.zeros((4, 3)), none), 10**6)
+    np.testing.assert_allclose(np.array(same), np.array(one), rtol=1e-6)
+    assert np.isnan(nested_difference((a[:2], none[:2]), (b, none), 100).low).all()

@@ -148,6 +148,29 @@ def recipes_done() -> str:
     )
 
 
+VERDICTS = {True: "holds", False: "does not hold", None: "open"}
+
+
+def statements() -> str:
+    """What every recipe says at `lab`."""
+    known = NUMBERS.get("statements", {})
+    if not known:
+        return NOTHING
+    counts = [
+        [f"`{name}`", *(str(sum(line["holds"] is side for line in lines)) for side in VERDICTS)]
+        for name, lines in known.items()
+    ]
+    rows = [
+        [f"`{name}`", line["what"], f"**{VERDICTS[line['holds']]}**", line["ours"], line["stated"]]
+        for name, lines in known.items()
+        for line in lines
+    ]
+    return (
+        f"{table(['recipe', *VERDICTS.values()], counts)}\n\n"
+        f"{table(['recipe', 'statement', 'verdict', 'ours', 'printed'], rows)}"
+    )
+
+
 def cells_of(phase: str) -> list[dict[str, Any]]:
     """Models of a phase that are trained and tested."""
     return list(NUMBERS.get(f"{CIFAR}-{phase}", {"cells": []})["cells"])
@@ -576,6 +599,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rate_models": rate_models,
     "recipes_done": recipes_done,
     "relative": relative,
+    "statements": statements,
     "epochs": epochs,
     "long_claims": long_claims,
     "strong": strong,

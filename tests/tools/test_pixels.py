@@ -576,6 +576,26 @@ def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
     assert make_pixels.recipes_done() == "all 15 models are trained and tested"
 
 
+def test_statements_of_the_recipes_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr(make_pixels, "NUMBERS", {})
+    assert make_pixels.statements() == "Not run yet."
+    line = {"what": "Mamba: the end", "stated": "81 %", "ours": "+8", "judged": True}
+    stored = {}
+    for scale, holds in (("lab", True), ("tiny", False)):
+        config = {"recipe": "recency-table1", "scale": scale, "try_steps": None}
+        lines = [{**line, "holds": holds}, {**line, "holds": None}, {**line, "judged": False, "holds": None}]
+        stored[f"recency-table1-{scale}"] = SimpleNamespace(config=config, provenance={"lines": lines})
+        (tmp_path / f"recency-table1-{scale}").mkdir()
+        (tmp_path / f"recency-table1-{scale}" / "result.json").write_text("{}")
+    monkeypatch.setattr("repflow.store.load_result", lambda folder: stored[folder.name])
+    said = run.statements(tmp_path)
+    assert {name: len(lines) for name, lines in said.items()} == {"recency-table1": 2}
+    monkeypatch.setattr(make_pixels, "NUMBERS", {"statements": said})
+    counts, rows = make_pixels.statements().split("\n\n")
+    assert cells_of(counts) == [["`recency-table1`", "1", "0", "1"]]
+    assert [row[2] for row in cells_of(rows)] == ["**holds**", "**open**"]
+
+
 def test_relative_drops_are_of_accuracy_as_images_are(monkeypatch):
     monkeypatch.setattr(make_pixels, "NUMBERS", numbers())
     # Mamba loses 0.2 + 0.3 (place − 0.5) of 0.6

@@ -270,7 +270,27 @@ def gathered(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     numbers = table(out)
     like = numbers.get(f"{options.set}-seeds")
     known = None if like is None else recipes(options.recipes, like["facts"])
-    return numbers if known is None else {**numbers, f"{options.set}-recipes": known}
+    numbers |= {} if known is None else {f"{options.set}-recipes": known}
+    said = statements(options.recipes.parent)
+    return {**numbers, "statements": said} if said else numbers
+
+
+def statements(runs: Path) -> dict[str, list[dict[str, Any]]]:
+    """What the recipes say at `lab`, statement by statement.
+
+    Args:
+        runs: folder of runs of `repflow reproduce`.
+    """
+    from repflow.store import load_result
+
+    said = {}
+    for file in sorted(runs.glob("recency-*/result.json")):
+        result = load_result(file.parent)
+        if (result.config["scale"], bool(result.config["try_steps"])) == ("lab", False):
+            judged = [line for line in result.provenance["lines"] if line.get("judged", True)]
+            kept = ("what", "stated", "ours", "holds")
+            said[result.config["recipe"]] = [{key: line[key] for key in kept} for line in judged]
+    return said
 
 
 def recipes(folder: Path, like: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from repflow.core.errors import InputError
 from repflow.models import StackConfig, StackForSequenceClassification
@@ -92,6 +93,9 @@ def test_half_of_the_images_are_mirrored_and_others_in_every_epoch(layout):
     first, second = dict(seen[:40]), dict(seen[40:])
     assert 5 < sum(first.values()) < 35
     assert first != second
+    turns = [(plain.batch(step).inputs != mirrored.batch(step).inputs).flatten(1).any(1) for step in range(50)]
+    low, high = stats.binom.interval(0.9999, 1000, 0.5)
+    assert low <= int(torch.cat(turns).sum()) <= high
     assert mirrored.facts() == plain.facts() | {"mirror": True}
     assert torch.equal(mirrored.batch(0).inputs, PixelBatches(mirrored.rows, 20, seed=3).batch(0).inputs)
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,25 +43,29 @@ def trained(factors=(1.0, 2.0, 4.0), networks=None, **more):
 def test_a_replica_ends_as_it_does_alone(clip):
     """To the last digits of float64, with three rates, three rows of data, and clipping of each one's own gradient."""
     run, _, together = trained(clip=clip)
+    norms = []
     for number, alone in enumerate(stacks()):
         rate = OptimiserConfig(rate=1e-2 * (1, 2, 4)[number])
         one = train(alone, rows(10 + number), config(clip=clip, optimiser=rate))
         assert run.history[f"loss {number}"] == pytest.approx(one.history["loss"], rel=1e-6)
+        norms.append(one.history["gradient_norm"])
         for name, value in alone.named_parameters():
             assert torch.allclose(together[number].get_parameter(name), value, rtol=1e-9, atol=1e-12), name
+    assert run.history["gradient_norm"] == pytest.approx(np.mean(norms, axis=0), rel=1e-6)
 
 
 def test_a_replica_ends_as_in_a_plain_loop_of_torch():
     """Schedule, clipping, decay and rates against torch's own AdamW; every weight to 1e-12 after 40 steps."""
     steps, factors = 40, (1.0, 2.0, 4.0)
+    moments = {"betas": (0.8, 0.97), "eps": 1e-3}  # none is torch's own
     how = {"steps": steps, "schedule": Schedule("cosine", warmup=4), "clip": 0.5}
-    _, _, together = trained(factors, **how)
+    _, _, together = trained(factors, optimiser=OptimiserConfig(rate=1e-2, **moments), **how)
     for number, alone in enumerate(stacks()):
         kinds = {True: [], False: []}
         for name, parameter in alone.named_parameters():
             kinds[parameter.ndim > 1 and not name.endswith("A_log")].append(parameter)
         groups = [{"params": kinds[decays], "weight_decay": 0.1 * decays} for decays in (True, False)]
-        optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+        optimiser = torch.optim.AdamW(groups, **moments)
         for step in range(steps):
             share = (step + 1) / 4 if step < 4 else 0.5 * (1 + math.cos(math.pi * (step - 4) / (steps - 4)))
             for group in optimiser.param_groups:

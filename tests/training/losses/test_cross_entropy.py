@@ -95,6 +95,26 @@ def test_a_classifier_and_a_plain_module_have_the_same_loss():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_a_target_that_is_left_out_counts_nowhere_whatever_its_weight():
+    """Loss by the weights, accuracy by the number of targets that have one."""
+    model = network().eval()
+    logits = model(IDS).logits.double()
+    guess = logits.argmax(-1)
+    guess[:, ::2] = (guess[:, ::2] + 1) % VOCABULARY  # wrong at these
+    targets = guess.masked_fill(torch.tensor([[0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 1]]).bool(), -100)
+    weights = 3 * torch.rand(3, 5, generator=DRAWS)
+    weights[0, 0] = 0.0
+    loss, metrics = CrossEntropy(accuracy=True)(model, Batch(IDS, targets, weights))
+    kept = [(row, at) for row in range(3) for at in range(5) if targets[row, at] >= 0 and weights[row, at] > 0]
+    assert len(kept) == 10
+    whole = sum(float(weights[at]) for at in kept)
+    expected = sum(float(weights[at]) * nats(logits[at], targets[at]) for at in kept) / whole
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    right = sum(at[1] % 2 == 1 for at in kept)
+    assert float(metrics["accuracy"]) == pytest.approx(right / 10)
+    assert float(CrossEntropy().weight(Batch(IDS, targets, weights))) == pytest.approx(whole)
+
+
 def test_what_is_no_loss_is_refused():
     assert isinstance(CrossEntropy(), Loss)
     with pytest.raises(

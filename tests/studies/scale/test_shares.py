@@ -17,6 +17,7 @@ from repflow.store.claims.attempt import OWN
 from repflow.store.claims.board import Policy
 from repflow.store.claims.ledger import CLAIMS
 from repflow.store.claims.place import FolderPlace
+from repflow.store.manifest import live_shards, read_manifest
 from repflow.store.merge import merge_runs
 from repflow.studies.architecture.config import ArchitectureConfig
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
@@ -156,6 +157,9 @@ def test_a_share_of_other_batches_is_left_out_and_computed_again(shop, tmp_path,
     theirs.rename(manifest.parent)
     by_workers(order)
     same_bytes(tmp_path / "serial", tmp_path / "shared")
+    serial_run, shared_run = (tmp_path / name / NAME for name in ("serial", "shared"))
+    assert live_shards(read_manifest(shared_run).good).keys() == live_shards(read_manifest(serial_run).good).keys()
+    assert [entry.kind for entry in read_manifest(shared_run).good].count("plan") == 1
 
 
 def smaller_plan(model, prompts, options):

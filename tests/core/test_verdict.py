@@ -97,6 +97,16 @@ def test_margins_that_settle_nothing():
     assert settle([0.5] * 6) == (True, 0.5**6)
 
 
+def test_below_the_zone_a_part_is_shown_not_to_hold():
+    around_zero = [0.01, -0.01, 0.02, -0.02]
+    assert settle(around_zero)[0] is None
+    answer, tail = settle(around_zero, zone=0.05)
+    assert answer is False
+    assert tail == pytest.approx(stats.ttest_1samp(around_zero, 0.05).pvalue / 2)
+    assert settle(around_zero, zone=-0.05)[0] is None
+    assert settle([0.5, 0.6, 0.55], zone=0.9)[0] is True  # what is shown to be above zero holds first
+
+
 def test_former_words_are_read():
     assert [read_word(word) for word in WORDS] == list(WORDS)
     assert [read_word(word) for word in ("agrees", "mixed", "differs", "not measurable")] == [

@@ -1,11 +1,13 @@
 """What stands in the place of a region: each replacement is what its name says, and depends on the seed alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from repflow.core.errors import InputError
 from repflow.interventions.corruption import Sequences, fill, fill_ids
-from repflow.spec.corruption import PIXELS, RANDOM_PAIR, TARGET, Region
+from repflow.spec.corruption import PIXELS, RANDOM_PAIR, TARGET, TEXT, Region
 
 LABELS = np.arange(60) % 3
 TOKENS = np.random.default_rng(0).integers(0, 256, (60, 20, 2)).astype(np.uint8)
@@ -33,6 +35,14 @@ def test_the_same_whenever_it_is_drawn(kind):
     if kind != "mean":
         for change in ({"seed": 1}, {"draw": 1}):
             assert (drawn(kind) != drawn(kind, **change)).any()
+
+
+def test_every_region_has_draws_of_its_own():
+    """The lenders of one region say nothing of those of another that starts or ends with it."""
+    still = Sequences(np.broadcast_to(TOKENS[:, :1], TOKENS.shape), LABELS, 3)  # an image is the same at every token
+    lent = [fill(still, Region(*ends), "other", seed=0, draw=0)[:, 0] for ends in ((5, 12), (5, 13), (4, 12))]
+    for one, other in itertools.combinations(lent, 2):
+        assert (one != other).any()
 
 
 def test_lenders():
@@ -64,6 +74,9 @@ def test_mean_and_shuffle():
     filled = np.round(255 * drawn("shuffle")).astype(int)
     assert (filled[:, :, 0] == np.arange(60)[:, None]).all()
     assert all(set(filled[n, :, 1]) <= set(TOKENS[n, :, 1]) for n in range(60))
+    numbered = Sequences(np.broadcast_to(np.arange(20, dtype=np.uint8)[:, None], (60, 20, 1)), LABELS, 3)
+    places = np.round(255 * fill(numbered, REGION, "shuffle", seed=0, draw=0)).astype(int)
+    assert set(places.ravel()) == set(range(20))  # from all of the image, not from the region alone
 
 
 def test_text():
@@ -78,6 +91,20 @@ def test_text():
         else:
             assert (filled % 10 == np.arange(2, 6)).all()
             assert (filled[:, 0] // 10 != np.arange(4)).all()
+
+
+@pytest.mark.parametrize("kind", TEXT)
+def test_text_is_drawn_again_for_every_seed_draw_and_region(kind):
+    ids, vocabulary = np.arange(600).reshape(30, 20), np.arange(1000, 1100)
+
+    def first(region=(2, 6), **options):
+        """Of the first prompt, or whose tokens every prompt has: what a draw of the same numbers would repeat."""
+        filled = fill_ids(ids, Region(*region), kind, vocabulary, **{"seed": 0, "draw": 0, **options})
+        return (filled[:, 0] // 20 if kind == "other" else filled[0, :4]).tolist()
+
+    assert first() == first()
+    for other in (first(seed=1), first(draw=1), first((2, 7)), first((1, 5))):
+        assert other != first()
 
 
 def test_too_few_images():

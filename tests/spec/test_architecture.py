@@ -73,6 +73,12 @@ def test_a_classifier_of_whole_sequences_is_not_called_leaky():
     StackForSequenceClassification(StackConfig(hidden_size=8, num_labels=2, **frame))
 
 
+def test_only_what_sorts_needs_a_gate_to_move():
+    """By default the first block alone sorts; with +all every block does, and attention has no gate."""
+    assert parse_architecture("mamba.attention+leaky+gates").order(Numbers())["gate"] is True
+    assert parse_architecture("mamba.mamba+leaky+gates+all").order(Numbers())["gate"] is True
+
+
 BAD = {
     "Mamba": "a row such as mamba",
     "mambas": "did you mean mamba",
@@ -101,6 +107,7 @@ BAD = {
     "mamba+learned": "\\+skip with \\+learned",
     "mamba+held": "a penalty with \\+held",
     "mamba+diversity@0+held": "a value above 0 to hold",
+    "mamba+diversity@0+smooth+held": "a value above 0 to hold",
     "mamba-norm+frozen": "norms where \\+frozen",
     "mamba-mlp": "feed-forward layers where -mlp",
 }

@@ -18,7 +18,7 @@ from repflow.spec.corruption import (
 @pytest.mark.parametrize(
     ("word", "start", "end"),
     [("992:1024", 992, 1024), (":32", 0, 32), ("-32:", 992, 1024), ("first:10", 0, 10), ("last:10", 1014, 1024),
-     ("middle:32", 496, 528), ("-64:-32", 960, 992)],
+     ("middle:32", 496, 528), ("middle:31", 496, 527), ("-64:-32", 960, 992)],
 )  # fmt: skip
 def test_regions(word, start, end):
     assert parse_region(word, 1024) == Region(start, end)
@@ -36,7 +36,14 @@ def test_windows_cover_everything_once_and_end_with_the_sequence():
     regions = parse_regions(["windows:10"], 64)
     assert {token for region in regions for token in range(region.start, region.end)} == set(range(64))
     assert regions[-1] == Region(54, 64)
-    assert len(parse_regions(["windows"], 1024)) == 32
+    assert parse_regions(["windows"], 1024) == [Region(start, start + 32) for start in range(0, 1024, 32)]
+    assert parse_regions(["windows"], 10) == [Region(token, token + 1) for token in range(10)]
+    for size in range(1, 12):
+        for tokens in range(size, 40):
+            regions = parse_regions([f"windows:{size}"], tokens)
+            assert {token for region in regions for token in range(region.start, region.end)} == set(range(tokens))
+            assert {len(region) for region in regions} == {size}
+            assert len(regions) == -(-tokens // size)
     assert [str(region) for region in parse_regions(["0:4", "first:4", "last:4"], 8)] == ["0:4", "4:8"]
     for words in (["windows:0"], ["windows:x"], [], ["9:3"]):
         with pytest.raises(InputError):
@@ -48,6 +55,7 @@ def test_windows_cover_everything_once_and_end_with_the_sequence():
 def test_regions_of_the_paper_scale():
     assert [scaled_region(word, 1024) for word in PAPER["recency-table3"]] == list(PAPER["recency-table3"])
     assert scaled_region("928:1024", 64) == "58:64"
+    assert [scaled_region(word, 32) for word in ("0:10", "1014:1024")] == ["0:1", "31:32"]  # one token at least
 
 
 def test_replacements():

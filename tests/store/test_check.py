@@ -6,7 +6,7 @@ import pytest
 from repflow.core.errors import DamagedRunError, InputError, RunLockedError
 from repflow.core.results import Result
 from repflow.store import Damage, RunFolder, damaged_shards, heal, read_record, verify
-from repflow.store.manifest import read_manifest
+from repflow.store.manifest import is_complete, read_manifest
 
 
 def open_run(parent):
@@ -62,6 +62,15 @@ def test_heal_discards_what_is_damaged_and_keeps_the_rest(folder, tmp_path):
         assert not run.finished
         assert run.events("discard") == [{"name": "s1", "reason": "damaged"}]
     assert verify(folder) == []
+
+
+def test_without_its_result_a_run_is_not_complete(folder):
+    """Nothing else is damaged: the line that says so is all that keeps a study from taking it for finished."""
+    assert is_complete(read_manifest(folder).good)
+    (folder / "result.json").unlink()
+    assert heal(folder) == [Damage("result.json", "missing")]
+    assert read_manifest(folder).good[-1].kind == "discard_result"
+    assert not is_complete(read_manifest(folder).good)
 
 
 def test_run_json_and_the_first_line_rebuild_each_other(folder, tmp_path):
@@ -123,7 +132,9 @@ def test_joined_split_and_missing_lines(folder, tmp_path, change, left):
     else:  # nothing tells what the missing line was
         del stored_lines[2]
     write_lines(folder, stored_lines)
-    assert {damage.file for damage in verify(folder)} == {"manifest.jsonl"}
+    broken = ["line 3 does not match its checksum", "line 4 does not match its checksum"]
+    told = {"join": broken[:1], "split": broken, "drop": ["1 lines are missing before line 3"]}[change]
+    assert verify(folder) == [Damage("manifest.jsonl", words) for words in told]
     heal(folder)
     assert verify(folder) == []
     assert [entry.seq for entry in read_manifest(folder).good] == list(range(len(lines(folder))))

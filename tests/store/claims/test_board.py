@@ -153,6 +153,17 @@ def test_a_killed_worker_is_noticed_at_once_on_its_machine(tmp_path):
     assert value_of(tmp_path) == 3.0
 
 
+def test_what_was_stored_for_another_config_is_not_taken_over(tmp_path):
+    killed_worker(tmp_path)
+    with board(tmp_path) as mine:
+        hold = mine.take("cell", "another")
+        with RunFolder.open(hold.begin(), "cell", config={"model": "other"}, provenance={}) as run:
+            assert run.shards() == []
+            run.finish(result(4.0))
+        assert hold.finish()
+    assert value_of(tmp_path) == 4.0
+
+
 def test_a_worker_killed_between_commit_and_move_has_published(tmp_path):
     more = "from repflow.store.claims.ledger import Kind; hold.world.add(hold.state.number + 1, Kind.DONE, hold.claim)"
     killed_worker(tmp_path, more, finish=True)
@@ -395,7 +406,7 @@ def test_another_config_of_the_same_name_is_refused_while_it_is_worked_on(tmp_pa
             other.take("cell", "two")
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "path", "format"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "path", "cell", "number", "format"])
 def test_damaged_entries(tmp_path, damage):
     """Such an entry counts as a claim of nobody, which goes stale; no path in it is followed."""
     place = FolderPlace(tmp_path / OWN)
@@ -406,6 +417,8 @@ def test_damaged_entries(tmp_path, damage):
         "empty": b"",
         "foreign": seal({"hello": "world"}),
         "path": seal(content | {"attempt": "../../../elsewhere"}),
+        "cell": seal(content | {"cell": "other"}),  # copied from where another cell's entries are
+        "number": seal(content | {"number": 2}),
         "format": seal(content | {"format": 2}),
     }[damage]
     assert Entry.from_bytes(1, "cell", entry.to_bytes()) == entry

@@ -24,9 +24,9 @@ def with_similarity(result, curve):
     return result
 
 
-def answered(name, share, kinds):
+def answered(name, share, kinds, parameters=2_000_000):
     """A probed run whose model answers that share of its prompts."""
-    result = probed(name, kinds=kinds, parameters=2_000_000)
+    result = probed(name, kinds=kinds, parameters=parameters)
     result.arrays["answer_correct"] = (np.arange(10) < 10 * share).astype(float)
     return result
 
@@ -86,6 +86,13 @@ def test_it_is_not_said_where_answers_are_alike_or_the_models_are_not(tmp_path, 
     keep(tmp_path, "a", answered("last", 1.0, ORDERED))
     keep(tmp_path, "b", answered("first", share, kinds))
     assert "Order decides" not in build_page([tmp_path]).subtitle
+
+
+@pytest.mark.parametrize(("parameters", "said"), [(1_980_000, True), (1_979_000, False)])
+def test_models_of_one_size_differ_by_a_hundredth_at_most(tmp_path, parameters, said):
+    keep(tmp_path, "a", answered("last", 1.0, ORDERED))
+    keep(tmp_path, "b", answered("first", 0.0, ORDERED[::-1], parameters))
+    assert ("Order decides" in build_page([tmp_path]).subtitle) is said
 
 
 def test_a_page_of_one_model_names_states_and_says_how_to_measure_the_rest(tmp_path):

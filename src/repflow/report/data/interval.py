@@ -40,6 +40,8 @@ class Interval:
 
         >>> Interval(0.36941, 0.36862, 0.37031).fitted, Interval(1.97, 1.93, 2.011).fitted, Interval(0.4648).fitted
         ('0.3694 [0.3686, 0.3703]', '1.97 [1.93, 2.01]', '0.465')
+        >>> Interval(0.5, 0.485, 0.515).fitted
+        '0.500 [0.485, 0.515]'
         """
         wide = self.high - self.low
         if not np.isfinite(wide) or wide <= 0:
@@ -70,7 +72,7 @@ def over_samples(values: np.ndarray) -> Interval:
 def few_prompts(counts: Iterable[int | None]) -> str:
     """A sentence for runs of so few prompts that their numbers stand without intervals; else nothing.
 
-    >>> few_prompts([8, 2]), few_prompts([8, None])
+    >>> few_prompts([8, 2]), few_prompts([3, None])
     (' Values of runs of 1 or 2 prompts stand without an interval: no interval below 3 prompts.', '')
     """
     few = any(count is not None and count < LEAST_VALUES for count in counts)

@@ -63,6 +63,23 @@ def test_rwkv4_initialisation_is_transformers(wide):
         assert zigzag == [0.0, 0.5, -0.5, 0.0]
 
 
+@pytest.mark.parametrize("layer", [0, 1, 3])
+def test_rwkv5_initialisation_is_that_of_its_training_code(layer):
+    """Channel by channel, for 4 layers: a speed of decay that rises along the channels, a bonus with a zigzag."""
+    ours, late, last = build("rwkv5", 12, head_dim=4, layer=layer, layers=4), layer / 3, 11
+    speed = [-6 + 5 * (channel / last) ** (0.7 + 1.3 * late) for channel in range(12)]
+    bonus = [late * (1 - channel / last) + 0.1 * ((channel + 1) % 3 - 1) for channel in range(12)]
+    torch.testing.assert_close(ours.time_decay.detach(), torch.tensor(speed).view(3, 4))
+    torch.testing.assert_close(ours.time_faaaa.detach(), torch.tensor(bonus).view(3, 4))
+
+
+def test_rwkv5_norm_is_that_of_an_eighth():
+    """The training code divides by 8 before a norm with torch's own 1e-5; of small outputs the constant is a part."""
+    mixer, small = build("rwkv5", 12, head_dim=4).double(), 0.01 * draw(5, 12)
+    theirs = torch.nn.functional.group_norm(small / 8, 3, eps=1e-5)
+    assert relative(mixer.ln_x(small), theirs) < 1e-12
+
+
 def test_channel_mixing_is_transformers():
     theirs = loud(modeling_rwkv.RwkvFeedForward(rwkv_config(intermediate_size=20), 0).double())
     ours = ChannelMixing(12, 20).double()

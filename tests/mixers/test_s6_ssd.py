@@ -6,6 +6,7 @@ from torch.nn.functional import softplus
 
 from repflow.core.errors import InputError
 from repflow.mixers import build, check_mixer
+from repflow.mixers.parts.step import initial_step_bias
 from repflow.mixers.scan.forms import recurrence
 from tests.mixers.mamba_oracles import WIDTH, inputs, loud, mamba2_mixer, mamba_mixer, outputs, relative
 
@@ -104,6 +105,17 @@ def test_initial_step_sizes_and_decays_are_mambas():
         assert float((ours - theirs).abs().max()) < 0.25 * spread  # quantile by quantile
     steps = softplus(mixer.dt_proj.bias.detach()).log10().sort().values
     assert float((steps - torch.linspace(-3, -1, 1000)).abs().max()) < 0.12  # log-uniform from 0.001 to 0.1
+
+
+def test_no_step_starts_below_the_floor():
+    torch.manual_seed(0)
+    steps = softplus(initial_step_bias(4000, 1e-3, 1e-1, 1e-2).double())
+    assert float(steps.min()) == pytest.approx(1e-2, rel=1e-4)
+    assert float(steps.max()) == pytest.approx(1e-1, rel=1e-2)
+    at_floor = float((steps < 1.001e-2).double().mean())
+    assert 0.46 < at_floor < 0.54  # half of them would be below it: five standard errors
+    torch.manual_seed(0)
+    assert float(softplus(build("s6", 64, dt_floor=1e-2).dt_proj.bias.detach()).min()) == pytest.approx(1e-2, rel=1e-4)
 
 
 def test_initial_decay_is_long_where_the_papers_code_forgets():

@@ -53,8 +53,9 @@ def test_states_without_directions_are_nan():
     a = states(1, 12, (4, 4, 4))
     a[1][3] = 0
     a[2][5, 1] = float("nan")
-    got = mutual_neighbours(a, states(2, 12, (5,)), k=3)
-    assert got[:, 0].isnan().tolist() == [False, True, True]
+    whole = states(2, 12, (5,))
+    assert mutual_neighbours(a, whole, k=3)[:, 0].isnan().tolist() == [False, True, True]
+    assert mutual_neighbours(whole, a, k=3)[0].isnan().tolist() == [False, True, True]
 
 
 def test_wrong_requests_say_what_to_do():

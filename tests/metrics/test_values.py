@@ -10,6 +10,7 @@ import torch
 from repflow import metrics as m
 from repflow.core.errors import InputError
 from repflow.metrics.checks import as_batch
+from repflow.metrics.drop import kept_tokens
 
 H = torch.tensor([[[1, 0], [0, 1], [1, 1]], [[2, 0], [0, 2], [1, 3]], [[2, 2], [1, 1], [0, 4]]], dtype=torch.float64)
 SINE = torch.sin(torch.arange(1, 61, dtype=torch.float64)).reshape(5, 4, 3)
@@ -56,6 +57,13 @@ def test_zero_vectors_and_single_tokens_are_nan_not_zero():
     assert m.sharpness(one).isnan().all()
     assert m.effective_rank(one).isnan().all()
     assert m.effective_rank(torch.ones(1, 3, 2)).isnan().all()
+
+
+def test_a_token_at_the_bound_itself_is_kept():
+    """`norm>10` leaves out what is over ten times the median, not what is exactly as long."""
+    norm, mask = torch.tensor([[[1.0, 1.0, 1.0, 10.0], [1.0, 1.0, 1.0, 10.1]]]), torch.ones(2, 4, dtype=torch.bool)
+    assert kept_tokens(norm, mask, "norm>10")[0, :, 3].tolist() == [True, False]
+    assert kept_tokens(norm, mask, "norm>10")[..., :3].all()
 
 
 def test_resample_depth_keeps_the_ends_and_refuses_a_finer_grid():

@@ -70,6 +70,15 @@ def test_a_seed_that_is_easier_for_all_changes_no_effect():
     assert other["intercept"].mean == pytest.approx(one["intercept"].mean + 3.0 * 1.5)
 
 
+def test_equal_models_differ_by_nothing():
+    """Least squares leaves some 1e-17 where a factor changes no value, and seeds that agree on it would give a sign."""
+    _, factors, own = grid(4)
+    values = np.array([0.1, 0.3, 0.7, 0.9])[own]
+    for name, effect in effects(values, factors, own).items():
+        if name != "intercept":
+            assert (effect.mean, effect.low, effect.high, effect.sign) == (0.0, 0.0, 0.0, None)
+
+
 def test_the_fit_is_that_of_one_regression_with_seeds_as_blocks():
     values, factors, own = simulated(np.random.default_rng(2))
     table = np.stack([np.array(column, dtype=float) for column in factors.values()], 1)

@@ -23,7 +23,8 @@ def cell(weights, length, numbers=UP):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "share", "count"), [(12, 1 / 3, 4), (4, 1 / 3, 1), (2, 1 / 3, 1), (5, 0.5, 2), (3, 0.5, 1)]
+    ("blocks", "share", "count"),
+    [(12, 1 / 3, 4), (4, 1 / 3, 1), (2, 1 / 3, 1), (5, 0.5, 2), (3, 0.5, 1), (4, 0.9, 2), (3, 1.0, 1)],
 )
 def test_ends_of_the_depth(blocks, share, count):
     values = np.random.default_rng(0).normal(size=(blocks, 3))
@@ -116,6 +117,14 @@ def test_verdicts(change, gaps, code, sign, broken):
     assert all(gap in verdict.statement for gap in (gaps if code == "holds" else []))
     assert ("the trained model leaves it open" in verdict.statement) == (code == "trained_undetermined")
     assert ("these leave it open" in verdict.statement) == (code == "undetermined")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_interval_that_comes_nearest_to_zero_is_named(sign):
+    near = (0.1, 0.15, 0.12, 0.05, 0.2, 0.1)
+    ends = [sorted((sign * end, sign * 0.4)) for end in near]
+    cells = [CellSign(c.weights, c.length, sign * 0.3, *pair) for c, pair in zip(WHOLE, ends, strict=True)]
+    assert "no interval nearer to 0 than 0.050" in judge("raw", cells, []).statement
 
 
 def test_without_twins_nothing_is_judged():

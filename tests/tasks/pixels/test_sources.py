@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from repflow.core.errors import InputError
+from repflow.models import StackConfig
 from repflow.tasks.pixels import Images, load_images, pixel_prompts, source
 from repflow.tasks.pixels.cifar import CLASSES
 from repflow.tasks.pixels.drawn import draw_images
+from repflow.tasks.pixels.images import split
+from repflow.tasks.pixels.prompts import image_prompts
 from tests.tasks.pixels.image_files import FORMATS, LABELS, PIXELS, archive, binary, folder, pickled, png, sheets
 
 
@@ -282,6 +285,27 @@ def test_classes_of_drawn_images_can_be_learned_from_their_shapes():
     train, test = map(features, parts)
     guess = parts[0].labels[(test @ train.T).argmax(1)]
     assert (guess == parts[1].labels).mean() > 0.5
+
+
+def test_a_seed_splits_every_class_in_its_own_way():
+    images = draw_images(200, side=8)
+    parts = [split("drawn", images, seed) for seed in (0, 0, 1)]
+    first, again, other = ({bytes(picture) for picture in part.test.pixels} for part in parts)
+    assert first == again != other
+    for part in parts:
+        assert np.bincount(part.test.labels).tolist() == [4] * 10
+        assert np.bincount(part.train.labels).tolist() == [16] * 10
+        assert not {bytes(picture) for picture in part.test.pixels} & {bytes(picture) for picture in part.train.pixels}
+
+
+@pytest.mark.parametrize("place", ["middle", "end"])
+def test_the_class_token_stands_where_the_classifier_has_it(place):
+    images = draw_images(3, side=9)
+    plain, marked = image_prompts(images, order="snake"), image_prompts(images, order="snake", class_token=place)
+    at = StackConfig(class_token=place).class_place(81)
+    for without, prompt in zip(plain, marked, strict=True):
+        assert prompt.ids == (*without.ids[:at], 256, *without.ids[at:])
+        assert prompt.label == without.label
 
 
 def test_prompts_for_models_of_ids():

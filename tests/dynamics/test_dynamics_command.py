@@ -43,9 +43,12 @@ def test_simulate_prints_stores_and_draws(cli, tmp_path):
     stored = load_result(tmp_path / "runs/two")
     assert stored["tokens"].shape[1] == 2
     assert stored["attention"].shape[1:] == (2, 2)
-    page = (tmp_path / "runs/two.html").read_text()
-    assert "x_2" in page
-    assert "Heatmap" in page or "heatmap" in page
+    plotted = (tmp_path / "runs/two.html").read_text(encoding="utf-8").rpartition("Plotly.newPlot(")[2]
+    traces = json.JSONDecoder().raw_decode(plotted[plotted.index("[") :])[0]  # plotly.js before it has every word
+    assert [(trace["type"], trace.get("name")) for trace in traces] == [
+        *(("scatter", f"x_{token}") for token in (1, 2)),
+        ("heatmap", None),
+    ]
     again = cli("dynamics", "simulate", "--x0", "0.5,1.5", "--mu", 1, "--s-delta", 1, "--a", 1, "--name", "two")
     assert again.exit_code == 0
     assert cli("verify", "runs/two").exit_code == 0

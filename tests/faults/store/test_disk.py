@@ -1,9 +1,12 @@
 """A full, limited or read-only disk: a clear error, nothing half-written, and the run resumes."""
 
+import contextlib
 import errno
 import os
 import resource
 import subprocess
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from repflow.core.errors import InputError, StoreError
 from repflow.store import UnwritableError, verify
 from tests.faults.store.study import contents, open_run, run_study
 
+NOBODY = 65534
 BIG = {"x": np.random.default_rng(0).normal(size=100_000)}
 
 
@@ -106,11 +110,30 @@ def test_read_only_disk(small_disk):
     assert verify(small_disk / "run") == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_folder_without_permission(tmp_path):
-    tmp_path.chmod(0o500)
+@contextlib.contextmanager
+def as_anyone():
+    """Root may write anywhere: for a while, a user who owns nothing."""
+    if os.geteuid() != 0:
+        yield
+        return
     try:
-        with pytest.raises(UnwritableError, match="Permission denied"):
-            open_run(tmp_path)
+        os.seteuid(NOBODY)
+    except PermissionError:
+        pytest.skip("root may write anywhere, and cannot be another user here")
+    try:
+        yield
     finally:
-        tmp_path.chmod(0o700)
+        os.seteuid(0)
+
+
+def test_folder_without_permission(tmp_path):
+    open_run(tmp_path).close()  # imports what it needs, which may lie where nobody else can read
+    with tempfile.TemporaryDirectory() as place:  # folders of pytest are closed to others
+        locked = Path(place)
+        locked.chmod(0o555)
+        try:
+            with as_anyone(), pytest.raises(UnwritableError, match=f"{place}.*Permission denied"):
+                open_run(locked)
+        finally:
+            locked.chmod(0o700)
+        assert not list(locked.iterdir())

@@ -14,7 +14,7 @@ from repflow.dynamics import symmetric_eigenvalues
 from repflow.dynamics.projections import signature
 from repflow.dynamics.rates import MOVED
 from repflow.models import StackConfig, StackForCausalLM
-from repflow.studies.dynamics.apply import apply
+from repflow.studies.dynamics.apply import _course, apply
 from repflow.studies.dynamics.layers import mamba_layers, reading_forms
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "vocab_size": 50}
@@ -114,6 +114,11 @@ def test_apply_counts_and_norms(mamba, tmp_path):
     assert ("too little to distinguish" in said["token_norm_without_norms_course"]) == (rate["moved"] < MOVED)
     again = apply(mamba, samples=2, length=12, out=tmp_path)
     assert (again["form_positive"] == result["form_positive"]).all()
+
+
+def test_tokens_grow_or_shrink_where_their_norm_doubles_or_halves():
+    ratios = (0.1, 0.49, 0.5, 1.0, 2.0, 2.01)
+    assert [_course(ratio) for ratio in ratios] == [*["shrink"] * 2, *["neither halve nor double"] * 3, "grow"]
 
 
 def test_negative_layers_are_told(mamba):

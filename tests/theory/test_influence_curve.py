@@ -167,6 +167,24 @@ def test_lost_in_the_middle_tells_shapes_apart():
     assert lost_in_the_middle(place**2 + 7) == pytest.approx(lost_in_the_middle(place**2))
 
 
+@pytest.mark.parametrize("tokens", [10, 12, 15, 23, 101])
+def test_lost_in_the_middle_is_its_definition(tokens):
+    """Fifths of both ends, and of the middle: as many tokens before it as behind it, one more behind at most."""
+    curve = np.random.default_rng(tokens).standard_normal(tokens)
+    fifth = tokens // 5
+    before = (tokens - fifth) // 2
+    assert 0 <= tokens - fifth - 2 * before <= 1
+    ends = min(curve[:fifth].mean(), curve[-fifth:].mean())
+    assert lost_in_the_middle(curve) == pytest.approx(ends - curve[before : before + fifth].mean())
+
+
+def test_a_far_sink_is_no_peak_of_the_decay():
+    curve = -0.1 * np.abs(np.arange(60.0) - 7)
+    assert exponential_fit(curve).peak == 7
+    curve[-1] = 5.0  # the first token of the prompt
+    assert exponential_fit(curve).peak == 7
+
+
 def test_ratio_of_two_exponentials_decays_with_the_difference():
     a, b = noisy(0.08, noise=0.1), noisy(0.03, noise=0.1, seed=1)
     paired = ratio_fit(a, b, paired=True, nearest=64)

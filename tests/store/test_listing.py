@@ -46,6 +46,15 @@ def test_runs_in_every_state(tmp_path):
     assert list_runs(tmp_path / "b-half") == [runs["b-half"]]
 
 
+@pytest.mark.parametrize("file", ["result.json", "result.safetensors"])
+def test_a_run_without_one_file_of_its_result_is_not_finished(tmp_path, file):
+    with RunFolder.open(tmp_path, "a", config={}, provenance={}) as run:
+        run.finish(Result({"x": np.zeros(1)}, {"x": ("sample",)}))
+    assert [run.finished for run in list_runs(tmp_path)] == [True]
+    (tmp_path / "a" / file).unlink()
+    assert [run.finished for run in list_runs(tmp_path)] == [False]
+
+
 def test_a_reproduction_names_its_recipe_and_what_ran(tmp_path):
     asked = {"recipe": "flow-fig2", "scale": "zoo", "models": []}
     for name, more in (("a", {}), ("b", {"models": ["x", "y"]})):

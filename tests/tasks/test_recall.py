@@ -65,6 +65,13 @@ def test_every_row_is_a_new_one_and_a_seed_gives_the_same():
     assert not torch.equal(batch.ids, drawn(rows=200, seed=1)[1].ids)
 
 
+def test_keys_and_values_are_counted_as_they_are_drawn():
+    """0 fills the rest and is no key, whether it is left out by name or not; nor does what is beyond count."""
+    for without, keys, values in (((), 7, 8), ((0,), 7, 8), ((3, 8, 15), 6, 6), ((40,), 7, 8), ((3, 3), 6, 8)):
+        setting = RecallSetting(length=16, pairs=2, vocabulary=16, without=without)
+        assert (setting.keys, setting.values) == (keys, values)
+
+
 @pytest.mark.parametrize("power", [0.01, 1.0, 2.0])
 def test_places_follow_the_power_law_without_replacement(power):
     """First places of 3 pairs among 4, against the chances of drawing key after key without replacement."""

@@ -71,8 +71,9 @@ def test_a_moving_weight_follows_its_rule_and_ignores_what_is_not_finite():
     rule, weight = HoldAt(target=2.0, rate=0.5, start=1.0, most=1.5), torch.tensor(1.0, dtype=torch.float64)
     rule.move(weight, torch.tensor(1.0))
     assert float(weight) == pytest.approx(math.exp(-0.25))
-    rule.move(weight, torch.tensor(torch.nan))
-    assert float(weight) == pytest.approx(math.exp(-0.25))
+    for broken in (math.nan, math.inf, -math.inf):
+        rule.move(weight, torch.tensor(broken))
+        assert float(weight) == pytest.approx(math.exp(-0.25))
     rule.move(weight, torch.tensor(1e9))
     assert float(weight) == 1.5
 

@@ -2,9 +2,9 @@
 
 A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
 Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, of
-`repflow pixels --attack-regions` those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the
-first and the last 32, 96 and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last
-two kinds, and `paper`, are of 1,024 tokens, in proportion where a sequence has another number.
+attacks those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the first and the last 32, 96
+and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last two kinds, and `paper`,
+are of 1,024 tokens, in proportion where a sequence has another number.
 
 | replacement of pixels | |
 |---|---|
@@ -47,6 +47,8 @@ PAPER = {
 }
 """Regions of paper 2, of 1,024 pixels; the sizes of `fewer` are ours."""
 PAPER_TOKENS = 1024
+PRINTED = "paper"
+"""Word for regions that the paper prints numbers of: those of `TABLES` or of `FIGURES`."""
 TABLES = ("recency-table1", "recency-table3")
 """Of corruption, whose regions are called `paper`."""
 FIGURES = ("recency-fig3",)
@@ -138,7 +140,7 @@ def paper_regions(word: str, tokens: int, paper: Sequence[str] = TABLES) -> list
     >>> paper_regions("fewer", 64)
     ['62:64', '0:2', '58:64', '0:6', '52:64', '0:12']
     """
-    tables = paper if word == "paper" else (word,)
+    tables = paper if word == PRINTED else (word,)
     return [scaled_region(region, tokens) for table in tables for region in PAPER.get(table, ())]
 
 

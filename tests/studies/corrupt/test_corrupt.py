@@ -38,6 +38,7 @@ from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
+from repflow.studies.pixels.config import PixelsConfig
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 from repflow.tasks.prompt import Prompt
 
@@ -152,6 +153,23 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert view_of("attack").view(result)
 
 
+def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):
+    """As `repflow pixels --attack-regions` has them, and as is usual: one request, under one name."""
+    usual, named = (AttackConfig(model=folder, images="drawn:8", regions=words) for words in ([], "paper"))
+    assert usual == named
+    result = attack.run(
+        AttackConfig(**SMALL | {"regions": ["paper", "last:2"]}, targets=["two"]),
+        subject=load_classifier(folder, device="cpu").network,
+    )
+    grid = PixelsConfig(targets=["two"], attack_regions=["paper", "last:2"])
+    assert result.provenance["regions"] == [str(region) for region in grid.attacked(64)] == PAPER_OF_64
+    assert "recency-fig3" in result.config["regions"]  # not `paper`, which stood for the tables in stored runs
+    tables = attack.run(
+        AttackConfig(**SMALL | {"regions": ["recency-table1"]}), subject=load_classifier(folder, device="cpu").network
+    )
+    assert tables.provenance["regions"] == ["62:64", "0:2", "58:64", "0:6"]
+
+
 def test_drops_and_their_intervals():
     """Against leaving out one image after the other (jackknife)."""
     random = np.random.default_rng(1)
@@ -241,6 +259,7 @@ def folder(tmp_path_factory):
     return str(place)
 
 
+PAPER_OF_64 = ["0:16", "48:64", "0:30", "34:64", "62:64"]
 SMALL = {"images": "drawn:8", "samples": 20, "regions": ["last:8", "0:8"]}
 
 

@@ -30,7 +30,15 @@ from typing import Any, ClassVar
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.spec.architecture import CONTROLS, OPTIONS, Numbers, parse_architecture
-from repflow.spec.corruption import FIGURES, PIXELS, Region, check_regions, check_replacements, parse_regions
+from repflow.spec.corruption import (
+    FIGURES,
+    PIXELS,
+    PRINTED,
+    Region,
+    check_regions,
+    check_replacements,
+    parse_regions,
+)
 from repflow.studies.corrupt.config import ALL, Replacing, Targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
@@ -46,7 +54,7 @@ INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
 ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d*))?(?P<parts>(?:[+-][a-z]+)*)")
 STATE, DROPOUT, HEADS = 64, 0.1, 4
-ATTACKED = "paper"
+ATTACKED = PRINTED
 """Regions of attacks, where no others are asked for."""
 
 
@@ -183,7 +191,8 @@ class PixelCell(Cell):
 @dataclass
 @defaults(
     {
-        "regions": "tokens that are replaced in test images: windows:K, paper, START:END, first:K, last:K ...",
+        "regions": "tokens that are replaced in test images, in words of repflow corrupt --regions: windows:K, paper (those of "
+        "Tables 1 and 3), START:END, first:K, last:K ...",
         "replace": "by what: normal, data, shuffle, mean, same, other, target:CLASS; default all",
         "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
         "influence": "test images whose gradient says how much each token counts; 0 for none",
@@ -208,7 +217,8 @@ class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryCon
     separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets", "attack_regions")
 
     attack_regions: list[str] = listed(
-        "tokens that targets lend, in words of --regions; paper: those of Figure 3, fewer: smaller ones", [ATTACKED]
+        "tokens that targets lend, in words of repflow attack --regions; paper: those of Figure 3, fewer: smaller ones",
+        [ATTACKED],
     )
     orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
     optimiser: str = option(

@@ -170,6 +170,47 @@ def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):
     assert tables.provenance["regions"] == ["62:64", "0:2", "58:64", "0:6"]
 
 
+class Lost(Last):
+    """Its answers are NaN where the first token is darker than half."""
+
+    def logits(self, tokens, layout, shape):
+        named = super().logits(tokens, layout, shape)
+        return torch.where(tokens[:, :1, 0] < 0.5, torch.nan, named)
+
+
+def test_answers_that_are_no_numbers_name_no_class(monkeypatch):
+    """torch.argmax of NaN is the place of a NaN: the first class was named, and attacks on it always succeeded."""
+    monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
+    plain = subject()
+    pixels = plain.images.pixels.copy()
+    pixels[:10, 0, 0] = 0
+    pixels[10:, 0, 0] = 255
+    lost = Subject.of(Lost(), Images.checked(pixels, plain.images.labels), PixelLayout())
+    assert (lost.predictions()[:10] == -1).all()
+    job = {"models": {}, "prompts": None, "total": 1, "subject": lost}
+    config = AttackConfig(samples=COUNT, regions=["12:16"], targets=["0"])
+    result = attack.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert result["base_rate"] == 0
+    config = CorruptConfig(samples=COUNT, regions=["0:1"], replace=["target:0"], influence=0)
+    result = study.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert float(result["clean_accuracy"]) == 0.75
+    assert [finding.code for finding in result.findings] == ["nonfinite_answer"]
+    assert "NaN or infinite for 10 of 40 images as they are" in printed("corrupt", result)
+
+
+@pytest.mark.parametrize("name", ["corrupt", "attack"])
+def test_a_model_that_has_not_learned_is_called_so(name, folder, tmp_path):
+    """Its accuracy cannot fall: that no region is shown to lower it says nothing of any region."""
+    words = [name, folder, "--images", "drawn:8", "--samples", "20", "--regions", "last:8"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    assert "finding not_learned: 10.0 % of the images are named rightly, where guessing gives 10.0 %" in done.output
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
+    assert done.exit_code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Mind: 10.0 % of the images are named rightly" in page
+    assert ("No attack is shown to do more than pixels of any other class." in page) == (name == "attack")
+
+
 def test_drops_and_their_intervals():
     """Against leaving out one image after the other (jackknife)."""
     random = np.random.default_rng(1)

@@ -13,13 +13,14 @@ from rich.text import Text
 from repflow.core.intervals import bracketed
 from repflow.core.results import Result
 from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.laboratory.table import finding_lines
 
 BASE = "no attack"
 BEYOND = "( ): what is above the rate with pixels of any other class"
 
 
 def view(result: Result) -> list[RenderableType]:
-    """A line per target, and their mean."""
+    """A line per target, and their mean; findings."""
     facts, regions = result.provenance["attack"], result.provenance["regions"]
     title = f"{result.provenance['model']['name']}: how often (%) the target is named once it lends a region"
     caption = (
@@ -32,7 +33,7 @@ def view(result: Result) -> list[RenderableType]:
         for row, target in enumerate(targets)
     ]
     rows += [_means("mean", result)] if len(targets) > 1 else []
-    return [_table(title, ["target", BASE, *regions], rows, caption)]
+    return [_table(title, ["target", BASE, *regions], rows, caption), *finding_lines(result)]
 
 
 def _means(name: str, result: Result) -> list[str]:

@@ -14,6 +14,7 @@ from repflow.core.intervals import bracketed
 from repflow.core.results import Result
 from repflow.report.terminal.cell import number, thinned
 from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.laboratory.table import finding_lines
 
 ROWS = 16
 LEAST_WINDOWS = 8
@@ -21,8 +22,8 @@ LEAST_WINDOWS = 8
 
 
 def view(result: Result) -> list[RenderableType]:
-    """One table; of many windows some."""
-    return [image_table(result) if "accuracy" in result else text_table(result)]
+    """One table, of many windows some; findings."""
+    return [image_table(result) if "accuracy" in result else text_table(result), *finding_lines(result)]
 
 
 def image_table(result: Result) -> FittedTable:

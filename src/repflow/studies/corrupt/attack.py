@@ -16,7 +16,7 @@ from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_
 from repflow.studies.corrupt.config import AttackConfig, check, names
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
-from repflow.studies.corrupt.summary import region_facts
+from repflow.studies.corrupt.summary import image_findings, region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
 
@@ -122,7 +122,7 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
     arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
     arrays["clean_accuracy"], axes["clean_accuracy"] = np.array((clean == labels).mean()), ()
     arrays["examples"], axes["examples"] = _examples(config, subject), EXAMPLE_AXES
-    return Result(arrays, axes, {}, _facts(config, subject, clean))
+    return Result(arrays, axes, {}, _facts(config, subject, clean), image_findings(clean, labels))
 
 
 def _examples(config: AttackConfig, subject: Subject) -> np.ndarray:

@@ -22,7 +22,7 @@ from repflow.studies.corrupt.config import (
     task_refusal,
 )
 from repflow.studies.corrupt.piece import Piece, keep_pieces
-from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
+from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, image_findings, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.parts import Pictures
@@ -243,7 +243,8 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink) -> Result:
     arrays["examples"], axes["examples"] = _examples(config, subject, regions)
     if config.influence:
         arrays[INFLUENCE], axes[INFLUENCE] = geometric_mean(sink.load(INFLUENCE)[INFLUENCE]), ("token",)
-    return Result(arrays, axes, {}, _facts(config, subject, regions, clean == labels))
+    facts = _facts(config, subject, regions, clean == labels)
+    return Result(arrays, axes, {}, facts, image_findings(clean, labels, named))
 
 
 def geometric_mean(influence: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
-from repflow.studies.corrupt.config import AttackConfig, check, names
+from repflow.studies.corrupt.config import AttackConfig, check, check_targets, names
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
 from repflow.studies.corrupt.summary import image_findings, region_facts
@@ -46,6 +46,7 @@ class Attack(ImageStudy):
     def check(self, config: AttackConfig) -> None:
         """Refuse wrong options and images."""
         check(config, config.regions)
+        check_targets(config.targets)
 
     def prepare(
         self, config: AttackConfig, models: dict[str, Model], given: Any, progress: Progress | None
@@ -93,9 +94,7 @@ def _regions(config: AttackConfig, subject: Subject) -> list[Region]:
 def _targets(config: AttackConfig, subject: Subject) -> list[int]:
     """Numbers of the targets; every one has images that lend pixels, and others that receive them."""
     names = config.targets or list(subject.images.classes)
-    targets = [subject.images.class_number(name) for name in names]
-    if len(set(targets)) < len(targets):
-        raise InputError(teach("different targets", ",".join(names), "name each class once"))
+    targets = subject.images.class_numbers(names)
     for target in targets:
         count = len(subject.sequences.members(target))
         if not 0 < count < len(subject.images):

@@ -58,6 +58,13 @@ class Targets:
     targets: list[str] = listed("classes to steer to, by name or number, or all, which is the default")
 
 
+def check_targets(targets: list[str]) -> None:
+    """Refuse every class beside some of them."""
+    if ALL in targets and len(targets) > 1:
+        got = ",".join(targets)
+        raise InputError(teach(f"--targets {ALL}, or some classes", got, f"leave {ALL} or the others out"))
+
+
 @dataclass
 class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
     """What both studies have."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
 from repflow.studies.corrupt.config import (
     AUTO,
     CorruptConfig,
@@ -161,6 +161,7 @@ class Corrupt(ImageStudy):
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)
+        subject.images.class_numbers([kind.removeprefix(AIMED) for kind in config.replace if kind.startswith(AIMED)])
         for kind in config.replace:
             subject.check_lenders(kind)
         regions = parse_regions(config.regions, subject.tokens)
@@ -173,6 +174,9 @@ class Corrupt(ImageStudy):
             got = f"{config.model}, a language model"
             raise InputError(teach("a classifier for --task pixels", got, "pass --task kvpr, mdqa, text or FILE.jsonl"))
         refuse_set(config, Pictures, "images", f"{config.model}, a language model")
+        if config.influence != CorruptConfig().influence:
+            got = f"--influence for {config.model}, a language model"
+            raise InputError(teach("no option of images", got, "leave it out; repflow recency measures influence"))
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])

@@ -39,7 +39,7 @@ from repflow.spec.corruption import (
     check_replacements,
     parse_regions,
 )
-from repflow.studies.corrupt.config import ALL, Replacing, Targets
+from repflow.studies.corrupt.config import ALL, Replacing, Targets, check_targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
 from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid
@@ -250,6 +250,7 @@ def check(config: PixelsConfig) -> None:
     check_source(config.images)
     check_regions(config.regions)
     check_replacements(config.replace or PIXELS, PIXELS)
+    check_targets(config.targets)
     check_regions(config.attack_regions, f"--attack-regions {ATTACKED}")
     if config.attack_regions != [ATTACKED] and not config.targets:
         expected, got = "--targets beside --attack-regions", f"{','.join(config.attack_regions)} and no targets"

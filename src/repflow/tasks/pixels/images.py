@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import InputError, teach
+from repflow.core.errors import InputError, nearest, teach
 
 MOST_BYTES = 4 << 30
 """Of all images of a set together, which are kept in memory."""
@@ -121,10 +121,22 @@ class Images:
         """
         if name in self.classes:
             return self.classes.index(name)
-        if name.isdecimal() and int(name) < len(self.classes):
+        if name.isdecimal() and len(name) < 10 and int(name) < len(self.classes):
             return int(name)
         expected = f"a class among {', '.join(self.classes)}, or a number from 0 to {len(self.classes) - 1}"
-        raise InputError(teach(expected, repr(name), "correct the target"))
+        advice = nearest(name, self.classes)
+        raise InputError(teach(expected, f"{name!r:.60}", advice if advice.startswith("did") else "correct the target"))
+
+    def class_numbers(self, names: Sequence[str]) -> list[int]:
+        """Numbers of different classes, by their names or numbers.
+
+        >>> Images.checked(np.zeros((1, 2, 2)), [0], ("frog", "horse")).class_numbers(["horse", "0"])
+        [1, 0]
+        """
+        numbers = [self.class_number(name) for name in names]
+        if len(set(numbers)) < len(numbers):
+            raise InputError(teach("different targets", ",".join(names), "name each class once"))
+        return numbers
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def drawn_side(spec: str) -> int:
     number = spec.removeprefix(DRAWN).removeprefix(":")
     if spec == DRAWN:
         return SIDE
-    if not number.isdecimal() or not 8 <= int(number) <= 256:
-        raise InputError(teach("drawn:SIDE with 8 to 256 pixels a side", repr(spec), "write drawn:32"))
+    if not number.isdecimal() or len(number) > 3 or not 8 <= int(number) <= 256:
+        raise InputError(teach("drawn:SIDE with 8 to 256 pixels a side", f"{spec!r:.60}", "write drawn:32"))
     return int(number)
 
 

@@ -46,7 +46,7 @@ def test_the_nearest_region_is_named(word, near):
 @pytest.mark.parametrize("word", ["-:", "-:-", "0:" + LONG, "first:" + LONG, "windows:" + LONG], ids=list("abcde"))
 def test_words_that_are_no_numbers(word):
     """A lone minus stood for nothing at all, and Python refuses numbers of so many digits with an error of its own."""
-    with pytest.raises(InputError, match="; (write|did you mean) ") as caught:
+    with pytest.raises(InputError, match=r"; (write|did you mean) ") as caught:
         check_regions([word])
     assert len(str(caught.value)) < 400
 

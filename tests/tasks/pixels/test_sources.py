@@ -96,6 +96,29 @@ def test_arrays(tmp_path):
     assert load_images(str(tmp_path / "b.npz")).train.shape == (32, 32, 1)
 
 
+def test_arrays_in_files_of_their_own(tmp_path):
+    own = {"images": PIXELS[:8], "labels": LABELS[:8], "test_images": PIXELS[8:], "test_labels": LABELS[8:]}
+    for name, array in (own | {"classes": np.array(CLASSES)}).items():
+        np.save(tmp_path / f"{name}.npy", array)
+    same(load_images(str(tmp_path)))
+    with pytest.raises(InputError, match=r"images.npy and labels.npy in a folder; got images.npy alone"):
+        load_images(str(tmp_path / "images.npy"))
+    (tmp_path / "labels.npy").unlink()
+    with pytest.raises(InputError, match="an array called labels; got classes, images, test_images, test_labels in"):
+        load_images(str(tmp_path))
+    (tmp_path / "images.npy").write_bytes(huge_array())
+    with pytest.raises(InputError, match="as many bytes as an array's header says"):
+        load_images(str(tmp_path))
+
+
+def test_arrays_that_lack_one_another(tmp_path):
+    """Test images without labels were left aside, and a fifth of the others was tested on."""
+    with pytest.raises(InputError, match=r"called test_labels; got images, labels, test_images in a.npz"):
+        load_images(savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS, test_images=PIXELS))
+    with pytest.raises(InputError, match=r"called images; got x, y in b.npz; call them images and labels"):
+        load_images(savez(tmp_path / "b.npz", x=PIXELS, y=LABELS))
+
+
 def test_the_first_images_of_a_folder_are_of_all_classes(tmp_path):
     """Class by class as they lie there, the first 8 of 40 would all be of one class."""
     for number in range(40):
@@ -229,6 +252,11 @@ def test_an_archive_that_unpacks_to_more_than_there_is(tmp_path, monkeypatch):
             load_images(str(place))
 
 
+def test_a_word_misspelled():
+    with pytest.raises(InputError, match="got 'drwan:8', which is not there; did you mean drawn"):
+        load_images("drwan:8")
+
+
 @pytest.mark.parametrize("spec", ["drawn:7", "drawn:x", "missing", "missing.*", "a/*/b.*"])
 def test_words_that_name_nothing(spec):
     with pytest.raises(InputError):
@@ -242,7 +270,8 @@ def test_words_that_name_nothing(spec):
         (np.zeros((2, 4, 4, 2)), [0, 1], None, "1 or 3 channels"),
         (np.full((2, 4, 4), 256), [0, 1], None, "whole numbers from 0 to 255; got values from 256 to 256"),
         (np.full((2, 4, 4), 0.5), [0, 1], None, "multiply by 255"),
-        (np.full((2, 4, 4), np.nan), [0, 1], None, "whole numbers from 0 to 255"),
+        (np.full((2, 4, 4), np.nan), [0, 1], None, "from 0 to 255; got nan in image 0 of the images; leave out images"),
+        (np.zeros((0, 4, 4)), [], None, r"shape \(0, 4, 4, 1\) of the images; give at least one image"),
         (np.zeros((2, 4, 4)), [0], None, "label of each of 2 images"),
         (np.zeros((2, 4, 4)), [0.0, 1.0], None, "a whole number as label"),
         (np.zeros((2, 4, 4)), [0, -1], None, "got -1 of image 1"),

@@ -52,7 +52,8 @@ class Images:
         array = array[..., None] if array.ndim == 3 else array
         if array.ndim != 4 or array.shape[-1] not in (1, 3) or 0 in array.shape:
             expected = "pixels (image, row, column) or (image, row, column, channel) with 1 or 3 channels"
-            raise InputError(teach(expected, f"shape {array.shape} of {what}", "reshape the array"))
+            remedy = "give at least one image" if 0 in array.shape else "reshape the array"
+            raise InputError(teach(expected, f"shape {array.shape} of {what}", remedy))
         if array.dtype != np.uint8:
             array = _bytes(array, what)
         if numbers.ndim != 1 or len(numbers) != len(array) or not np.issubdtype(numbers.dtype, np.integer):
@@ -209,7 +210,12 @@ def _bytes(array: np.ndarray, what: str) -> np.ndarray:
     """Whole numbers from 0 to 255 as bytes; shares from 0 to 1 are refused, as nobody can say what 1 means."""
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
         raise InputError(teach("numbers as pixels", f"{array.dtype} in {what}", "pass uint8"))
-    if not np.isfinite(array).all() or array.min() < 0 or array.max() > 255 or (array != np.round(array)).any():
+    finite = np.isfinite(array)
+    if not finite.all():
+        lost = np.unravel_index(finite.argmin(), array.shape)
+        got = f"{array[lost]} in image {lost[0]} of {what}"
+        raise InputError(teach("whole numbers from 0 to 255", got, "leave out images with NaN or infinite pixels"))
+    if array.min() < 0 or array.max() > 255 or (array != np.round(array)).any():
         got = f"values from {array.min()} to {array.max()} in {what}"
         raise InputError(teach("whole numbers from 0 to 255", got, "multiply by 255 and round"))
     return array.astype(np.uint8)

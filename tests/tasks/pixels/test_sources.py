@@ -9,11 +9,13 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from repflow.core.errors import InputError
 from repflow.tasks.pixels import Images, load_images, pixel_prompts, source
 from repflow.tasks.pixels.cifar import CLASSES
 from repflow.tasks.pixels.drawn import draw_images
+from repflow.tasks.pixels.png import decode_png
 from tests.tasks.pixels.image_files import FORMATS, LABELS, PIXELS, archive, binary, folder, pickled, png, sheets
 
 
@@ -117,6 +119,14 @@ def test_arrays_that_lack_one_another(tmp_path):
         load_images(savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS, test_images=PIXELS))
     with pytest.raises(InputError, match=r"called images; got x, y in b.npz; call them images and labels"):
         load_images(savez(tmp_path / "b.npz", x=PIXELS, y=LABELS))
+
+
+def test_grey_of_16_bits(tmp_path):
+    """Pillow cuts such values at 255: nearly all of an image was white."""
+    grey = np.array([[0, 255, 256], [30000, 65279, 65535]], dtype=np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(grey).save(file, "PNG")
+    assert decode_png(file.getvalue(), "a.png")[..., 1].tolist() == [[0, 0, 1], [117, 254, 255]]
 
 
 def test_the_first_images_of_a_folder_are_of_all_classes(tmp_path):

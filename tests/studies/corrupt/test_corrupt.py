@@ -150,7 +150,30 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert attack.run_name(asked[0]) == attack.run_name(asked[1]) != attack.run_name(asked[2])
     assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
     assert 0 < result["base_rate_high"][0] < 0.2
-    assert view_of("attack").view(result)
+    shown = printed("attack", result)
+    assert "40 images of 16 tokens, row order, accuracy 100.0 %" in shown
+    read = measured(draws=2).provenance["corrupt"]
+    assert {name for name in read if name not in result.provenance["attack"]} == set()  # the same words for the same
+    assert result.provenance["attack"]["chance"] == read["chance"] == 0.25
+    assert result.provenance["attack"]["draws"] == read["draws"] == 2
+
+
+def test_all_replacements_are_shown_in_a_narrow_terminal(folder):
+    """Of the six that are usual, 80 columns hold three."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "last:4", "--influence", "0"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["corrupt", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(f" {kind}" in done.output for kind in ("normal", "data", "shuffle", "mean", "same", "other"))
+    assert " ".join(done.output.split()).count("20 images of 64 tokens") == 1
+
+
+def test_all_regions_of_attacks_are_shown_in_a_narrow_terminal(folder):
+    """Those that were left out were named below the table, without a number."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "paper,fewer", "--targets", "disc"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["attack", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(done.output.count(f" {region}") == 1 for region in PAPER_OF_64[:4])
+    assert " ".join(done.output.split()).count("what is above the rate") == 1
 
 
 def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):

@@ -15,7 +15,15 @@ from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
 from repflow.studies.corrupt.config import AttackConfig, check, check_targets, names
 from repflow.studies.corrupt.piece import Piece
-from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
+from repflow.studies.corrupt.study import (
+    CLEAN,
+    EXAMPLE_AXES,
+    EXAMPLES,
+    CorruptJob,
+    ImageStudy,
+    image_facts,
+    last_region,
+)
 from repflow.studies.corrupt.summary import image_findings, region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
@@ -190,7 +198,7 @@ def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np
 
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:
     targets = [subject.images.classes[target] for target in _targets(config, subject)]
-    about: dict[str, Any] = {"tokens": subject.tokens, "images": len(clean), "draws": config.draws}
+    about = image_facts(config, subject, clean == subject.images.labels)
     about |= {"example_region": str(last_region(_regions(config, subject))), "example_target": targets[0]}
     return {
         "model": subject.classifier.facts(),

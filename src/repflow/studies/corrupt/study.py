@@ -282,21 +282,32 @@ def _shown(subject: Subject) -> range:
 
 
 def _facts(config: CorruptConfig, subject: Subject, regions: list[Region], right: np.ndarray) -> dict[str, Any]:
+    return {
+        "model": subject.classifier.facts(),
+        **region_facts(regions, config.replace, subject.images.classes),
+        "corrupt": {**image_facts(config, subject, right), "example_region": str(last_region(regions))},
+    }
+
+
+def image_facts(config: Corrupted, subject: Subject, right: np.ndarray) -> dict[str, Any]:
+    """What both studies say of the images.
+
+    Args:
+        config: the request.
+        subject: classifier and images.
+        right: whether an image is named right as it is (image,).
+    """
     from repflow.core.intervals import proportion_interval
 
     band = proportion_interval(right.sum(), len(right))
     return {
-        "model": subject.classifier.facts(),
-        **region_facts(regions, config.replace, subject.images.classes),
-        "corrupt": {
-            "tokens": subject.tokens,
-            "images": len(subject.images),
-            "chance": chance_of(subject.images.labels),
-            "clean": [float(band.mean), float(band.low), float(band.high)],
-            "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
-            "source": Path(config.images).name,
-            "example_region": str(last_region(regions)),
-        },
+        "tokens": subject.tokens,
+        "images": len(subject.images),
+        "draws": config.draws,
+        "chance": chance_of(subject.images.labels),
+        "clean": [float(band.mean), float(band.low), float(band.high)],
+        "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
+        "source": Path(config.images).name,
     }
 
 

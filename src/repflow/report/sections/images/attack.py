@@ -60,7 +60,8 @@ def _best(runs: Sequence[StoredRun]) -> tuple[StoredRun, int]:
 
 def _basis(run: StoredRun) -> str:
     facts = run.result.provenance["attack"]
-    return image_basis(Path(str(run.result.config["images"])).name, facts["tokens"], facts["images"])
+    order = facts["layout"]["order"] if "layout" in facts else ""  # not in runs of before
+    return image_basis(Path(str(run.result.config["images"])).name, facts["tokens"], facts["images"], order)
 
 
 def _rate(run: StoredRun, name: str, place: int | tuple[()]) -> str:

@@ -225,6 +225,13 @@ def test_rates_of_the_strong_recipe():
     ("words", "said"),
     [
         ("--rows mambo", "did you mean"),
+        ("--rows mamba/0", "got 'mamba/0'; write mamba, or mamba/16 for 16 states"),
+        ("--rows mamba/999999999999", "write mamba, or mamba/16"),
+        ("--rows mambo/16+both", "did you mean mamba"),
+        ("--rows transformer --widths 6", "--widths that 4 divides, for transformer; got 6; write 4 or 8"),
+        ("--rows mamba2 --widths 33", "--widths that 32 divides, for mamba2; got 33; write 32 or 64"),
+        ("--rates nan", "numbers of at least 0 in --rates; got [nan]; correct it"),
+        ("--targets all,two", "--targets all, or some classes; got all,two"),
         ("--rows mamba+first", "sees nothing but itself"),
         ("--rows mamba-mlp", "does not have it"),
         ("--rows transformer+mlp", "which has it"),

@@ -332,5 +332,5 @@ def test_prompts_for_models_of_ids():
     assert 7 not in ids
     grey = draw_images(12, side=17, seed=3, part="test").pixels.mean(-1).reshape(12, -1)
     assert all(np.corrcoef(row, image)[0, 1] > 0.98 for row, image in zip(ids, grey, strict=True))
-    with pytest.raises(InputError, match="pass length=64"):
+    with pytest.raises(InputError, match="pass length=64, or 65 for a model that reads a class token"):
         pixel_prompts(50, length=63, samples=1)

@@ -53,6 +53,8 @@ def test_parts_of_an_archive(tmp_path):
     (tmp_path / "got0" / "c.tar.xz.0").write_bytes(b"")
     with pytest.raises(InputError, match=r"every part once; got \S+c.tar.xz.0 and"):
         load_images(str(tmp_path / "got*" / "c.tar.xz.*"))
+    with pytest.raises(InputError, match=r"got c.tar.xz.0, .*in quotes: '\S+c\.tar\.xz\.\*'"):
+        load_images(str(tmp_path / "c.tar.xz.0"))
     (tmp_path / "c.tar.xz.3").unlink()
     with pytest.raises(InputError, match=r"an archive with CIFAR-10 in it.*name all of its parts"):
         load_images(str(tmp_path / "c.tar.xz.*"))
@@ -94,6 +96,8 @@ def test_arrays(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", **own, classes=np.array(CLASSES))
     same(load_images(str(tmp_path / "a.npz")))
     assert len(load_images(str(tmp_path / "a.npz"), train=3, test=2).train) == 3
+    with pytest.raises(InputError, match="1 to 8 training images; got 9"):
+        load_images(str(tmp_path / "a.npz"), train=9)
     np.savez(tmp_path / "b.npz", images=np.repeat(PIXELS[..., :1], 2, 0), labels=np.repeat(LABELS % 2, 2))
     assert load_images(str(tmp_path / "b.npz")).train.shape == (32, 32, 1)
 

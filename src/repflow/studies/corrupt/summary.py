@@ -104,6 +104,7 @@ def image_findings(named: np.ndarray, labels: np.ndarray, replaced: np.ndarray |
         )
         findings.append(Finding("nonfinite_answer", None, f"the answer is NaN or infinite {of}; it counts as wrong"))
     if right < least_accuracy(chance):
-        guessed = f"{100 * right:.1f} % of the images are named rightly, where guessing gives {100 * chance:.1f} %"
-        findings.append(Finding("not_learned", None, f"{guessed}: what replaced pixels change says nothing"))
+        guessed = f"{100 * right:.1f} % of the images are named rightly, where naming one class always gives"
+        text = f"{guessed} {100 * chance:.1f} %: what replaced pixels change says nothing"
+        findings.append(Finding("not_learned", None, text))
     return findings

@@ -81,12 +81,17 @@ class Images:
         rows, columns, channels = self.pixels.shape[1:]
         return rows, columns, channels
 
-    def first(self, count: int | None) -> Images:
-        """The first images; all where no number is given."""
+    def first(self, count: int | None, what: str = "images") -> Images:
+        """The first images; all where no number is given.
+
+        Args:
+            count: how many.
+            what: how an error calls them.
+        """
         if count is None or count == len(self):
             return self
         if not 1 <= count <= len(self):
-            raise InputError(teach(f"1 to {len(self)} images", str(count), "ask for fewer"))
+            raise InputError(teach(f"1 to {len(self)} {what}", str(count), "ask for fewer"))
         return Images(self.pixels[:count], self.labels[:count], self.classes)
 
     def pick(self, index: Any) -> Images:

@@ -71,7 +71,11 @@ def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None
         counts = {"train": TRAIN if train is None else train, "test": TEST if test is None else test}
         return draw_data(side=drawn_side(spec), seed=seed, **counts)
     data = _read(spec, seed)
-    return replace(data, train=data.train.dealt().first(train), test=data.test.dealt().first(test))
+    return replace(
+        data,
+        train=data.train.dealt().first(train, "training images"),
+        test=data.test.dealt().first(test, "test images"),
+    )
 
 
 def drawn_side(spec: str) -> int:
@@ -107,6 +111,8 @@ def _read(spec: str, seed: int) -> PixelData:
         with path.open("rb") as file:
             return read_cifar(_members(file, path.name), path.name)
     remedy = f"pass a folder, FILE.npz, or an archive ({', '.join(ARCHIVES)})"
+    if any(f"{ending}." in path.name for ending in ARCHIVES):  # what a shell makes of a star that is not quoted
+        remedy = f"name all parts of an archive at once, in quotes: '{path.with_suffix('.*')}'"
     raise InputError(teach("images", f"{path.name}, which is none of the known kinds", remedy))
 
 

@@ -567,6 +567,7 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --replace target:dics", "did you mean disc?"),
         ("corrupt FOLDER --images drawn:8 --replace target:", "other, random, target:CLASS; got 'target:'"),
         ("corrupt FOLDER --images drawn:8 --replace target:disc,target:0", "different targets; got disc,0"),
+        ("corrupt zoo:gpt-neox --task random --length 40 --samples 1 --regions 0:4", "at least 2 prompts"),
         ("corrupt zoo:gpt-neox --influence 3", "--influence for zoo:gpt-neox, a language model"),
         ("attack FOLDER --images drawn:8 --targets all,disc", "--targets all, or some classes; got all,disc"),
         ("attack FOLDER --images drawn:8 --targets " + "9" * 5000, "a class among disc"),

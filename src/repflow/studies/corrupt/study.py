@@ -168,6 +168,7 @@ class Corrupt(ImageStudy):
         return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
 
     def _text_job(self, config: CorruptConfig, models: dict[str, Model]) -> CorruptJob:
+        from repflow.interventions.corruption import check_prompts_lend
         from repflow.studies.corrupt.text import equal_prompts
 
         if config.task == "pixels":
@@ -180,6 +181,8 @@ class Corrupt(ImageStudy):
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])
+        if "other" in config.replace:
+            check_prompts_lend(len(prompts))
         parts = len(parse_regions(config.regions, prompts.lengths[0])) * len(config.replace)
         return CorruptJob(config, models, prompts, parts, answers=answers)
 

@@ -91,7 +91,7 @@ class Images:
         if count is None or count == len(self):
             return self
         if not 1 <= count <= len(self):
-            raise InputError(teach(f"1 to {len(self)} {what}", str(count), "ask for fewer"))
+            raise InputError(teach(f"1 to {len(self)} {what}", str(count), "ask for fewer, or give more"))
         return Images(self.pixels[:count], self.labels[:count], self.classes)
 
     def pick(self, index: Any) -> Images:

@@ -291,7 +291,8 @@ def test_words_that_name_nothing(spec):
         (np.zeros((2, 4, 4)), [0, -1], None, "got -1 of image 1"),
         (np.zeros((2, 4, 4)), [0, 2], ("a", "b"), "got 2 of image 1"),
         (np.zeros((2, 4, 4)), [0, 2**40], None, "labels below 100,000"),
-        (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names"),
+        (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names.*name each class once"),
+        (np.zeros((2, 4, 4)), [0, 0], None, "different names.*give images of two classes"),
     ],
 )
 def test_wrong_arrays(pixels, labels, classes, words):

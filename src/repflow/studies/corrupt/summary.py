@@ -88,7 +88,7 @@ def image_findings(named: np.ndarray, labels: np.ndarray, replaced: np.ndarray |
     """What is to be known of a classifier before a number of it is believed.
 
     Args:
-        named: class that is named for every image as it is (image,); below 0 where none is.
+        named: class that is named for every image as it is (image,); below 0 for none.
         labels: class of each.
         replaced: class that is named with regions replaced (..., image).
 

@@ -67,9 +67,8 @@ class Images:
             got = f"{int(numbers[at])} of image {at} of {what}"
             raise InputError(teach(f"labels from 0 to {len(names) - 1}", got, "number the classes from 0"))
         if len(set(names)) < len(names) or len(names) < 2:
-            raise InputError(
-                teach("at least 2 classes with different names", f"{names!r:.80} of {what}", "name each class once")
-            )
+            remedy = "name each class once" if len(names) > 1 else "give images of two classes"
+            raise InputError(teach("at least 2 classes with different names", f"{names!r:.80} of {what}", remedy))
         return cls(array, numbers.astype(np.int64), names)
 
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions
@@ -150,7 +151,9 @@ def split_table(
         above, below = (Text(part) if part else None for part in words)
         table = Table(box=box.SIMPLE, title=above, title_justify="left", caption=below, caption_justify="left")
         for name in (*kept, *columns[start:end]):
-            table.add_column(name, justify="left" if name == kept[0] else "right", no_wrap=True)
+            first = name == kept[0]  # names go over several lines where one column is too wide beside them
+            style: dict[str, Any] = {"justify": "left", "overflow": "fold"} if first else {"justify": "right"}
+            table.add_column(name, no_wrap=not first, **style)
         for row in rows:
             table.add_row(*map(Text, [*row[: len(kept)], *row[len(kept) + start : len(kept) + end]]))
         return table

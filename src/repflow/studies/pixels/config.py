@@ -202,8 +202,7 @@ class PixelCell(Cell):
 @dataclass
 @defaults(
     {
-        "regions": "tokens that are replaced in test images, in words of repflow corrupt --regions: windows:K, paper "
-        "(those of Tables 1 and 3), START:END, first:K, last:K ...",
+        "regions": "tokens that are replaced in test images: windows:K, paper (Tables 1 and 3), START:END, last:K ...",
         "replace": "by what: normal, data, shuffle, mean, same, other, target:CLASS; default all",
         "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
         "influence": "test images whose gradient says how much each token counts; 0 for none",

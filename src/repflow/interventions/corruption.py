@@ -121,7 +121,12 @@ def fill_ids(ids: np.ndarray, region: Region, kind: str, vocabulary: np.ndarray,
         return vocabulary[random.integers(0, len(vocabulary), size)]
     if kind == "shuffle":
         return ids[np.arange(len(ids))[:, None], random.integers(0, ids.shape[1], size)]
-    if len(ids) < 2:
-        raise InputError(teach("at least 2 prompts, to lend tokens to each other", "1", "pass --samples 8"))
+    check_prompts_lend(len(ids))
     donors = (np.arange(len(ids)) + 1 + random.integers(0, len(ids) - 1, len(ids))) % len(ids)
     return ids[donors, region.start : region.end]
+
+
+def check_prompts_lend(count: int) -> None:
+    """Refuse fewer prompts than lend tokens to each other."""
+    if count < 2:
+        raise InputError(teach("at least 2 prompts, to lend tokens to each other", f"{count}", "pass --samples 8"))

@@ -38,6 +38,7 @@ from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
+from repflow.studies.pixels.config import PixelsConfig
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 from repflow.tasks.prompt import Prompt
 
@@ -149,7 +150,89 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert attack.run_name(asked[0]) == attack.run_name(asked[1]) != attack.run_name(asked[2])
     assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
     assert 0 < result["base_rate_high"][0] < 0.2
-    assert view_of("attack").view(result)
+    shown = printed("attack", result)
+    assert "40 images of 16 tokens, row order, accuracy 100.0 %" in shown
+    read = measured(draws=2).provenance["corrupt"]
+    assert {name for name in read if name not in result.provenance["attack"]} == set()  # the same words for the same
+    assert result.provenance["attack"]["chance"] == read["chance"] == 0.25
+    assert result.provenance["attack"]["draws"] == read["draws"] == 2
+
+
+def test_all_replacements_are_shown_in_a_narrow_terminal(folder):
+    """Of the six that are usual, 80 columns hold three."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "last:4", "--influence", "0"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["corrupt", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(f" {kind}" in done.output for kind in ("normal", "data", "shuffle", "mean", "same", "other"))
+    assert " ".join(done.output.split()).count("20 images of 64 tokens") == 1
+
+
+def test_all_regions_of_attacks_are_shown_in_a_narrow_terminal(folder):
+    """Those that were left out were named below the table, without a number."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "paper,fewer", "--targets", "disc"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["attack", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(done.output.count(f" {region}") == 1 for region in PAPER_OF_64[:4])
+    assert " ".join(done.output.split()).count("what is above the rate") == 1
+
+
+def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):
+    """As `repflow pixels --attack-regions` has them, and as is usual: one request, under one name."""
+    usual, named = (AttackConfig(model=folder, images="drawn:8", regions=words) for words in ([], "paper"))
+    assert usual == named
+    result = attack.run(
+        AttackConfig(**SMALL | {"regions": ["paper", "last:2"]}, targets=["two"]),
+        subject=load_classifier(folder, device="cpu").network,
+    )
+    grid = PixelsConfig(targets=["two"], attack_regions=["paper", "last:2"])
+    assert result.provenance["regions"] == [str(region) for region in grid.attacked(64)] == PAPER_OF_64
+    assert "recency-fig3" in result.config["regions"]  # not `paper`, which stood for the tables in stored runs
+    tables = attack.run(
+        AttackConfig(**SMALL | {"regions": ["recency-table1"]}), subject=load_classifier(folder, device="cpu").network
+    )
+    assert tables.provenance["regions"] == ["62:64", "0:2", "58:64", "0:6"]
+
+
+class Lost(Last):
+    """Its answers are NaN where the first token is darker than half."""
+
+    def logits(self, tokens, layout, shape):
+        named = super().logits(tokens, layout, shape)
+        return torch.where(tokens[:, :1, 0] < 0.5, torch.nan, named)
+
+
+def test_answers_that_are_no_numbers_name_no_class(monkeypatch):
+    """torch.argmax of NaN is the place of a NaN: the first class was named, and attacks on it always succeeded."""
+    monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
+    plain = subject()
+    pixels = plain.images.pixels.copy()
+    pixels[:10, 0, 0] = 0
+    pixels[10:, 0, 0] = 255
+    lost = Subject.of(Lost(), Images.checked(pixels, plain.images.labels), PixelLayout())
+    assert (lost.predictions()[:10] == -1).all()
+    job = {"models": {}, "prompts": None, "total": 1, "subject": lost}
+    config = AttackConfig(samples=COUNT, regions=["12:16"], targets=["0"])
+    result = attack.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert result["base_rate"] == 0
+    config = CorruptConfig(samples=COUNT, regions=["0:1"], replace=["target:0"], influence=0)
+    result = study.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert float(result["clean_accuracy"]) == 0.75
+    assert [finding.code for finding in result.findings] == ["nonfinite_answer"]
+    assert "NaN or infinite for 10 of 40 images as they are" in printed("corrupt", result)
+
+
+@pytest.mark.parametrize("name", ["corrupt", "attack"])
+def test_a_model_that_has_not_learned_is_called_so(name, folder, tmp_path):
+    """Its accuracy cannot fall: that no region is shown to lower it says nothing of any region."""
+    words = [name, folder, "--images", "drawn:8", "--samples", "20", "--regions", "last:8"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    shown = " ".join(done.output.split())
+    assert "not_learned: 10.0 % of the images are named rightly, where naming one class always gives 10.0 %" in shown
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
+    assert done.exit_code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Mind: 10.0 % of the images are named rightly" in page
+    assert ("No attack is shown to do more than pixels of any other class." in page) == (name == "attack")
 
 
 def test_drops_and_their_intervals():
@@ -241,6 +324,7 @@ def folder(tmp_path_factory):
     return str(place)
 
 
+PAPER_OF_64 = ["0:16", "48:64", "0:30", "34:64", "62:64"]
 SMALL = {"images": "drawn:8", "samples": 20, "regions": ["last:8", "0:8"]}
 
 
@@ -479,6 +563,15 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --replace target:two --samples 3 --regions 0:2", "of the target class"),
         ("corrupt FOLDER --images drawn:8 --regions recency-table9", "a region START:END"),
         ("corrupt FOLDER --images drawn:8 --influence -1", "--influence"),
+        ("corrupt FOLDER --images drawn:8 --regions 60:70", "name tokens from 0 to 64, such as first:2 and last:2"),
+        ("corrupt FOLDER --images drawn:8 --replace target:dics", "did you mean disc?"),
+        ("corrupt FOLDER --images drawn:8 --replace target:", "other, random, target:CLASS; got 'target:'"),
+        ("corrupt FOLDER --images drawn:8 --replace target:disc,target:0", "different targets; got disc,0"),
+        ("corrupt zoo:gpt-neox --task random --length 40 --samples 1 --regions 0:4", "at least 2 prompts"),
+        ("corrupt zoo:gpt-neox --influence 3", "--influence for zoo:gpt-neox, a language model"),
+        ("attack FOLDER --images drawn:8 --targets all,disc", "--targets all, or some classes; got all,disc"),
+        ("attack FOLDER --images drawn:8 --targets " + "9" * 5000, "a class among disc"),
+        ("attack FOLDER --images drawn:" + "9" * 5000, "drawn:SIDE with 8 to 256"),
         ("attack FOLDER --images drawn:8 --targets frog", "a class among disc"),
         ("attack FOLDER --images drawn:8 --targets 3 --samples 3", "test images of cross and of other classes"),
         ("attack FOLDER --images drawn:8 --task kvpr", "repflow corrupt replaces tokens"),

@@ -13,10 +13,18 @@ import numpy as np
 from repflow.core.errors import InputError, teach
 from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
-from repflow.studies.corrupt.config import AttackConfig, check, names
+from repflow.studies.corrupt.config import AttackConfig, check, check_targets, names
 from repflow.studies.corrupt.piece import Piece
-from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
-from repflow.studies.corrupt.summary import region_facts
+from repflow.studies.corrupt.study import (
+    CLEAN,
+    EXAMPLE_AXES,
+    EXAMPLES,
+    CorruptJob,
+    ImageStudy,
+    image_facts,
+    last_region,
+)
+from repflow.studies.corrupt.summary import image_findings, region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
 
@@ -46,6 +54,7 @@ class Attack(ImageStudy):
     def check(self, config: AttackConfig) -> None:
         """Refuse wrong options and images."""
         check(config, config.regions)
+        check_targets(config.targets)
 
     def prepare(
         self, config: AttackConfig, models: dict[str, Model], given: Any, progress: Progress | None
@@ -93,9 +102,7 @@ def _regions(config: AttackConfig, subject: Subject) -> list[Region]:
 def _targets(config: AttackConfig, subject: Subject) -> list[int]:
     """Numbers of the targets; every one has images that lend pixels, and others that receive them."""
     names = config.targets or list(subject.images.classes)
-    targets = [subject.images.class_number(name) for name in names]
-    if len(set(targets)) < len(targets):
-        raise InputError(teach("different targets", ",".join(names), "name each class once"))
+    targets = subject.images.class_numbers(names)
     for target in targets:
         count = len(subject.sequences.members(target))
         if not 0 < count < len(subject.images):
@@ -122,7 +129,7 @@ def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
     arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
     arrays["clean_accuracy"], axes["clean_accuracy"] = np.array((clean == labels).mean()), ()
     arrays["examples"], axes["examples"] = _examples(config, subject), EXAMPLE_AXES
-    return Result(arrays, axes, {}, _facts(config, subject, clean))
+    return Result(arrays, axes, {}, _facts(config, subject, clean), image_findings(clean, labels))
 
 
 def _examples(config: AttackConfig, subject: Subject) -> np.ndarray:
@@ -191,7 +198,7 @@ def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np
 
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:
     targets = [subject.images.classes[target] for target in _targets(config, subject)]
-    about: dict[str, Any] = {"tokens": subject.tokens, "images": len(clean), "draws": config.draws}
+    about = image_facts(config, subject, clean == subject.images.labels)
     about |= {"example_region": str(last_region(_regions(config, subject))), "example_target": targets[0]}
     return {
         "model": subject.classifier.facts(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, check_regions, check_replacements
+from repflow.spec.corruption import FIGURES, PIXELS, PRINTED, TEXT, check_regions, check_replacements
 from repflow.studies.engine.naming import Names, spell, weight_words
 from repflow.studies.engine.parts import (
     Batches,
@@ -31,7 +31,7 @@ class Regions:
 
     regions: list[str] = listed(
         "tokens that are replaced: START:END, first:K, middle:K, last:K, windows (all of them side by side) or "
-        "windows:K, paper (of its Tables 1 and 3), repeated or comma separated",
+        "windows:K, paper (those of its Tables 1 and 3), one of the two (recency-table1), repeated or comma separated",
         REGIONS,
     )
     draws: int = option(1, "times that random replacements are drawn")
@@ -56,6 +56,13 @@ class Targets:
     """Classes that an attack aims at."""
 
     targets: list[str] = listed("classes to steer to, by name or number, or all, which is the default")
+
+
+def check_targets(targets: list[str]) -> None:
+    """Refuse every class beside some of them."""
+    if ALL in targets and len(targets) > 1:
+        got = ",".join(targets)
+        raise InputError(teach(f"--targets {ALL}, or some classes", got, f"leave {ALL} or the others out"))
 
 
 @dataclass
@@ -97,8 +104,9 @@ class CorruptConfig(Replacing, Corrupted):
     task=AUTO,
     samples=256,
     regions=listed(
-        "tokens that another image lends: START:END, first:K, middle:K, last:K, repeated or comma separated; default "
-        "first and last quarter, and 480 of 1,024, as in paper 2"
+        "tokens that another image lends: START:END, first:K, middle:K, last:K, windows:K, paper (those of its Figure "
+        "3, first and last quarter and 480 of 1,024), fewer (smaller ones), recency-table1, repeated or comma "
+        "separated; default paper"
     ),
 )
 class AttackConfig(Targets, Corrupted):
@@ -108,6 +116,9 @@ class AttackConfig(Targets, Corrupted):
         """Lists in one form, so that the same request makes the same run."""
         self.regions, self.targets = words(self.regions), words(self.targets)
         self.targets = [] if self.targets == [ALL] else self.targets
+        if PRINTED in self.regions:  # by the figure's name, as the same word stood for the tables in stored runs
+            own = [part for word in self.regions for part in (FIGURES if word == PRINTED else (word,))]
+            self.regions = [] if own == list(FIGURES) else own
         self.ablate = ablation_names(self.ablate)
 
 

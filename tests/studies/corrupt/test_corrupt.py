@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 from transformers import (
     CLIPConfig,
     CLIPForImageClassification,
@@ -26,15 +27,18 @@ from typer.testing import CliRunner
 from repflow.capture.influence.answer import answer_influence
 from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
-from repflow.core.intervals import paired_proportion_interval
+from repflow.core.intervals import paired_proportion_interval, proportion_interval
+from repflow.interventions.corruption import Sequences, fill, lenders
 from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models import classifier as classifier_module
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
 from repflow.report.terminal.corrupt import _shown
+from repflow.spec.corruption import RANDOM_PAIR, TARGET, Region
 from repflow.studies.corrupt import attack, study
 from repflow.studies.corrupt.classifier import Subject, open_subject
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
+from repflow.studies.corrupt.rates import attack_rates
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
@@ -266,31 +270,75 @@ def test_no_change_at_all_has_an_interval():
         assert arrays["drop_low"][0, 0] < band.mean < arrays["drop_high"][0, 0]
 
 
-def test_rates_of_all_targets_are_the_mean_of_their_rates():
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 3, 50)
-    others = labels != np.arange(3)[:, None]
-    base, success, pair = (random.integers(0, 2, shape).astype(float) for shape in ((3, 50), (3, 2, 50), (3, 2, 50)))
-    arrays, axes = attack._arrays(base, success, pair, others)
-    by_hand = [[success[t, r, labels != t].mean() for r in range(2)] for t in range(3)]
-    assert arrays["success"] == pytest.approx(np.array(by_hand))
-    assert arrays["mean_success"] == pytest.approx(np.mean(by_hand, 0))
-    assert arrays["mean_base_rate"] == pytest.approx(np.mean([base[t, labels != t].mean() for t in range(3)]))
+def made_attack(random, rate, *, classes=5, images=200, draws=1, spread=1.0, pair=None):
+    """Attacks whose rates are known; images that lend their pixels differ in how often they steer, by `spread`."""
+    labels = random.permutation(np.arange(images) % classes)
+    others = labels != np.arange(classes)[:, None]
+    hits, lent = {}, {}
+    for kind, level in ((TARGET, rate), (RANDOM_PAIR, rate if pair is None else pair)):
+        lent[kind] = np.empty((classes, 1, draws, images), dtype=int)
+        for target in range(classes):
+            own = np.flatnonzero((labels == target) == (kind == TARGET))
+            lent[kind][target] = own[random.integers(0, len(own), (draws, images))]
+        place = spread * random.standard_normal(images)[lent[kind]] + 0.5 * random.standard_normal(images)
+        place = place + random.standard_normal(place.shape)
+        hits[kind] = (place < stats.norm.ppf(level) * np.sqrt(1.25 + spread**2)).astype(int)
+    base = random.integers(0, 2, (classes, images)).astype(float)
+    return attack_rates(base, hits, lent, others), hits, base, labels
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_rates_of_all_targets_are_the_mean_of_their_rates(draws):
+    (arrays, axes), hits, base, labels = made_attack(np.random.default_rng(0), 0.3, draws=draws)
+    by_hand = [hits[TARGET][t, 0][:, labels != t].mean() for t in range(5)]
+    assert arrays["success"][:, 0] == pytest.approx(by_hand)
+    assert arrays["mean_success"] == pytest.approx(np.mean(by_hand))
+    assert arrays["mean_base_rate"] == pytest.approx(np.mean([base[t, labels != t].mean() for t in range(5)]))
     assert axes["mean_success_low"] == ("region",)
-    assert (arrays["excess_low"] < success.mean(-1) * 0 + arrays["excess"]).all()
+    assert axes["success_low"] == ("target", "region")
+    assert arrays["excess"] == pytest.approx(arrays["success"] - arrays["random_pair"])
+    for name in ("success", "random_pair", "excess", "mean_success", "base_rate"):
+        assert (arrays[f"{name}_low"] <= arrays[name]).all()
+        assert (arrays[name] <= arrays[f"{name}_high"]).all()
 
 
-@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5])
-def test_intervals_of_mean_rates_cover(rate):
-    """Of 60 images, shares of targets that depend on each other, also where hardly any is named."""
+@pytest.mark.parametrize(("rate", "draws"), [(0.03, 1), (0.3, 1), (0.3, 3)])
+def test_intervals_of_attacks_cover_other_lenders(rate, draws):
+    """40 images of a class lend their pixels to 160: Wilson's interval, which counts those, covers far less."""
     random = np.random.default_rng(0)
-    values = np.stack([(random.random((400, 60)) < rate) * random.choice([0.5, 1.0], (400, 60)) for _ in range(2)], 1)
-    _, low, high = attack.rate_band(values, "success")
-    true = 0.75 * rate
-    assert ((low <= true) & (true <= high)).mean() >= 0.93
-    assert low.min() >= 0
-    nothing = attack.rate_band(np.zeros((1, 60)) + np.array([0.0] * 59 + [1e-9]), "success")
-    assert nothing[2][0] > 0.01, "nothing seen of 60 is not known to be nothing"
+    held, trials = dict.fromkeys(("success", "mean_success", "mean_excess", "wilson"), 0), 300
+    for _ in range(trials):
+        (arrays, _), *_ = made_attack(random, rate, draws=draws, pair=0.5 * rate)
+        for name, true in (("success", rate), ("mean_success", rate), ("mean_excess", 0.5 * rate)):
+            held[name] += arrays[f"{name}_low"].flat[0] <= true <= arrays[f"{name}_high"].flat[0]
+        wilson = proportion_interval(arrays["success"][0, 0] * 160, 160)
+        held["wilson"] += wilson.low <= rate <= wilson.high
+    assert min(held[name] for name in ("success", "mean_success", "mean_excess")) >= 0.91 * trials, held
+    assert rate < 0.1 or draws > 1 or held["wilson"] < 0.86 * trials
+
+
+def test_too_few_lenders_have_no_interval_and_nothing_seen_has_one():
+    others = np.ones((1, 60), dtype=bool)
+    none = np.zeros((1, 1, 1, 60), dtype=int)
+    two = {kind: np.arange(60)[None, None, None] % 2 for kind in (TARGET, RANDOM_PAIR)}
+    arrays, _ = attack_rates(np.zeros((1, 60)), dict.fromkeys(two, none), two, others)
+    assert np.isnan(arrays["success_low"]).all()
+    many = {kind: np.arange(60)[None, None, None] for kind in two}
+    arrays, _ = attack_rates(np.zeros((1, 60)), dict.fromkeys(two, none), many, others)
+    assert arrays["success_low"] == arrays["success"] == 0
+    assert arrays["success_high"] > 0.01, "nothing seen of 60 is not known to be nothing"
+    assert arrays["base_rate_high"] > 0.01
+
+
+def test_lenders_are_the_images_that_fill_takes():
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 256, (30, 8, 1), dtype=np.uint8)
+    sequences = Sequences(tokens, np.arange(30) % 3, 3)
+    region = Region(2, 5)
+    for kind, target in ((TARGET, 1), (RANDOM_PAIR, 1), ("same", None), ("other", None)):
+        draw = {"seed": 3, "draw": 1, "target": target}
+        whose = lenders(sequences, region, kind, **draw)
+        assert fill(sequences, region, kind, **draw) * 255 == pytest.approx(tokens[whose, 2:5])
 
 
 def test_influence_is_the_slope_of_the_log_odds(folder):

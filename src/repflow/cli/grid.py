@@ -161,15 +161,14 @@ def _json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _print_cost(cost: Cost, to_stderr: bool) -> None:
-    from repflow.studies.engine.cost import amount_words, pass_words
+    from repflow.studies.engine.cost import amount_words, operation_words, pass_words
 
     lines = [f"{cost.cells} cells, {amount_words(cost.prompts, cost.tokens, cost.trained)}"]
     for model, count in cost.parameters.items():
         lines.append(f"  {model}: {'size unknown before it is downloaded or read' if count is None else _count(count)}")
     least = "at least " if cost.unknown else ""
-    passes = pass_words(cost.tokens, cost.trained)
-    each = "6" if cost.trained == cost.tokens else "2, trained 6" if cost.trained else "2"
-    lines.append(f"{passes}: {least}{cost.flops:.2e} FLOP ({each} per parameter and token)")
+    each = operation_words(cost.passes)
+    lines.append(f"{pass_words(cost.passes)}: {least}{cost.flops:.2e} FLOP ({each})")
     lines.append(f"disk: {least}about {cost.disk_bytes / 1e6:,.1f} MB")
     for line in lines:
         if to_stderr:

@@ -194,7 +194,7 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [
         f"{cost.runs} run{'s' * (cost.runs != 1)}, {amount_words(cost.prompts, cost.tokens, cost.trained)}",
-        f"{pass_words(cost.tokens, cost.trained)}: {least}{cost.flops:.2e} FLOP, {hours}",
+        f"{pass_words(cost.passes)}: {least}{cost.flops:.2e} FLOP, {hours}",
         f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
         f"{_size(cost.download_bytes)} for checkpoints",
     ]

@@ -150,6 +150,15 @@ def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(m
     assert "R²" in reach_table([measured]).columns[:4]
 
 
+def test_prompts_that_agree_on_their_half_reach_leave_it_an_interval(mamba):
+    result = repflow.influence(mamba, IDS[:, :4])
+    values, band = result["half_reach"], result.band("half_reach")
+    assert len(set(values)) == 1, values
+    room = 1 - 0.025 ** (1 / 3)
+    assert [float(band.low), float(band.high)] == pytest.approx([max(1.0, values[0] - room), values[0] + room])
+    assert f"the last {values[0]:.1f} [{band.low:.1f}, {band.high:.1f}] tokens" in codes(result)["influence"]
+
+
 def test_a_half_life_of_a_bad_fit_stored_by_an_older_version_is_not_shown(result):
     fit = result.provenance["recency"]["fit"]
     old = {key: value for key, value in fit.items() if key != "exponential"} | {"half_life": 163.0, "r2": 0.13}

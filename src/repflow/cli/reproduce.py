@@ -22,7 +22,7 @@ from repflow.cli.console import (
     stdout_console,
 )
 from repflow.cli.options import AS_JSON, make_config, with_options
-from repflow.cli.scale import take_part
+from repflow.cli.scale import reason_lines, take_part
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
@@ -154,8 +154,8 @@ def _print(result: Result, out: Path, name: str, *, as_json: bool) -> None:
 
     study, run = str(result.config.get("study", "reproduce")), out / name
     unfinished = [cell for cell in result.provenance.get("cells", []) if cell["status"] != "finished"]
-    for cell in unfinished:
-        note(f"{cell['run']}: {cell['status']}: {cell['reason']}")
+    for line in reason_lines({cell["run"]: f"{cell['status']}: {cell['reason']}" for cell in unfinished}):
+        note(line)
     written = [] if unfinished else [run]
     if study in PICTURES and not unfinished:
         written.append(importlib.import_module(PICTURES[study]).write_picture(result, out / f"{name}.html"))

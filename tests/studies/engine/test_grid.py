@@ -196,7 +196,8 @@ def test_a_cell_that_cannot_run_is_a_dash(place):
     done = run("study.toml")
     assert done.exit_code == 0, done.stderr
     assert "16 cells: 12 finished, 4 cannot run" in done.stderr
-    assert (done.stderr.count(": cannot run: expected"), done.stderr.count(": cannot run, as ")) == (1, 3)
+    assert done.stderr.count(": cannot run: expected") == 1
+    assert "\n3 more cells without a result, for the reason of " in done.stderr
     rows = [words for line in done.stdout.splitlines() if (words := line.split())[:1] in (["a"], ["b"])]
     assert len(rows) == 16
     for model, length, _, _, *values in rows:

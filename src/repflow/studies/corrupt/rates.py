@@ -52,7 +52,7 @@ def _lent_band(
     """Mean over targets of a rate, and its interval for other images, of those that are attacked and those that lend.
 
     A class has few images here, and each lends its pixels many times: were every attacked image a trial of its own, the
-    interval would cover 72 to 90 % where lenders differ. Two images are added, one at each end of what can be, as
+    interval would cover far too little where lenders differ. Two images are added, one at each end of what can be, as
     Bonett and Price do: an interval without them has no width where nothing was named. NaN below three lenders.
 
     Args:

@@ -253,7 +253,8 @@ def _margin(study: Study, kind: Kind) -> str:
 def _framed(study: Study) -> str | tuple[str, list[str]]:
     """Whether Mamba has more of it than the Transformer where both have the same parts."""
     said = [
-        f"{FORMS[one]} has more of it than the {FORMS[other]}: {_by_replacement(study, partial(_more, study, one, other))}"
+        f"{FORMS[one]} has more of it than the {FORMS[other]}: "
+        f"{_by_replacement(study, partial(_more, study, one, other))}"
         for one, other in PAIRS
         if {one, other} & {FRAMED, BARE} and None not in (study.variant(one), study.variant(other))
     ]

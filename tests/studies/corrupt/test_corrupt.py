@@ -330,6 +330,20 @@ def test_too_few_lenders_have_no_interval_and_nothing_seen_has_one():
     assert arrays["base_rate_high"] > 0.01
 
 
+def test_text_reads_fewer_prompts_than_images_unless_told(folder):
+    """256 images take seconds; a hundred passes over as many prompts take an hour of a laptop."""
+    models = {"model": load("zoo:mamba2")}
+    job = study.STUDY.prepare(CorruptConfig("zoo:mamba2", task="random", length=40), models, None, None)
+    assert (len(job.prompts), job.config.samples) == (32, 32)
+    asked = CorruptConfig("zoo:mamba2", task="random", length=40, samples=5)
+    assert len(study.STUDY.prepare(asked, models, None, None).prompts) == 5
+    for kind, config in ((study.STUDY, CorruptConfig), (attack.STUDY, AttackConfig)):
+        request = config(folder, images="drawn:8")
+        job = kind.prepare(request, {}, None, None)
+        assert (len(job.subject.images), job.config.samples) == (256, 256)
+        assert kind.reads(request)[0] % 256 == 0
+
+
 def test_lenders_are_the_images_that_fill_takes():
     random = np.random.default_rng(0)
     tokens = random.integers(0, 256, (30, 8, 1), dtype=np.uint8)

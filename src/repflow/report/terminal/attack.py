@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
 
-from repflow.core.intervals import bracketed
+from repflow.core.intervals import LEAST_VALUES, bracketed
 from repflow.core.results import Result
 from repflow.report.terminal.fitted import SplitTable, split_table
 from repflow.report.terminal.laboratory.table import finding_lines
@@ -25,6 +26,8 @@ def view(result: Result) -> list[RenderableType]:
         f"{facts['images']} images of {facts['tokens']} tokens{order}, accuracy "
         f"{100 * float(result['clean_accuracy']):.1f} %; [ ]: 95 % intervals over images; {BEYOND}"
     )
+    if not np.isfinite(result["success_low"]).all():
+        caption += f"; no interval below {LEAST_VALUES} images that lend"
     targets, places = result.provenance["targets"], range(len(regions))
     rows = [
         [target, _rate(result, "base_rate", row), *(_cell(result, "", (row, place)) for place in places)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
-from repflow.studies.corrupt.config import AttackConfig, check, check_targets, names
+from repflow.studies.corrupt.config import AttackConfig, check, check_targets, counted, names
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.rates import attack_rates
 from repflow.studies.corrupt.study import (
@@ -63,6 +63,7 @@ class Attack(ImageStudy):
             raise InputError(teach("a classifier of images", got, "repflow corrupt replaces tokens of text"))
         from repflow.studies.corrupt.classifier import open_subject
 
+        config = counted(config, text=False)
         subject = open_subject(config, given)
         regions = _regions(config, subject)
         targets = _targets(config, subject)

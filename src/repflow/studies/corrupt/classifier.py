@@ -14,7 +14,7 @@ from repflow.core.errors import InputError, teach
 from repflow.interventions.corruption import Sequences, fill
 from repflow.models.classifier import Classifier, load_classifier
 from repflow.spec.corruption import AIMED, TARGET, Region
-from repflow.studies.corrupt.config import refuse_set
+from repflow.studies.corrupt.config import counted, refuse_set
 from repflow.studies.engine.parts import Prompting
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 
@@ -131,6 +131,7 @@ def open_subject(config: Any, given: Any = None) -> Subject:
     """
     if isinstance(given, Subject):
         return given
+    config = counted(config, text=False)
     if config.init != "trained" or config.ablate:
         got = f"init {config.init}, ablate {config.ablate}"
         raise InputError(teach("a classifier as it was trained", got, "leave --init and --ablate out"))

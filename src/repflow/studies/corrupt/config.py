@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from repflow.core.errors import InputError, teach
 from repflow.spec.corruption import FIGURES, PIXELS, PRINTED, TEXT, check_regions, check_replacements
@@ -23,6 +24,8 @@ from repflow.studies.engine.parts import (
 
 AUTO = "auto"
 REGIONS = ("windows", "first:32", "last:32")
+IMAGES, PROMPTS = 256, 32
+"""Read unless a request says how many: a hundred passes over 256 prompts take an hour of a laptop."""
 
 
 @dataclass
@@ -79,11 +82,11 @@ class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
 @defaults(
     {
         "task": "auto (images for a classifier, else kvpr), pixels, text, random, kvpr, mdqa or FILE.jsonl",
-        "samples": "test images, or prompts",
+        "samples": f"test images, or prompts; default {IMAGES} images, {PROMPTS} prompts",
         "batch_size": "images or prompts per forward pass; default by length",
     },
     task=AUTO,
-    samples=256,
+    samples=None,
 )
 class CorruptConfig(Replacing, Corrupted):
     """What to replace; the fields are the command line's options and the `config` of the Result."""
@@ -98,11 +101,11 @@ class CorruptConfig(Replacing, Corrupted):
 @defaults(
     {
         "task": "auto or pixels: attacks are on images",
-        "samples": "test images",
+        "samples": f"test images; default {IMAGES}",
         "batch_size": "images per forward pass; default by length",
     },
     task=AUTO,
-    samples=256,
+    samples=None,
     regions=listed(
         "tokens that another image lends: START:END, first:K, middle:K, last:K, windows:K, paper (those of its Figure "
         "3, first and last quarter and 480 of 1,024), fewer (smaller ones), recency-table1, repeated or comma "
@@ -122,6 +125,14 @@ class AttackConfig(Targets, Corrupted):
         self.ablate = ablation_names(self.ablate)
 
 
+C = TypeVar("C", bound=Corrupted)
+
+
+def counted(config: C, *, text: bool) -> C:
+    """A request with the number of images or prompts that it leaves open."""
+    return config if config.samples is not None else replace(config, samples=PROMPTS if text else IMAGES)
+
+
 def check(config: Corrupted, regions: list[str]) -> None:
     """Refuse what can be seen to be wrong before a model is loaded."""
     from repflow.core.tasks import NAMES
@@ -132,6 +143,7 @@ def check(config: Corrupted, regions: list[str]) -> None:
     from repflow.tasks.pixels.source import check_source
 
     check_loading(config)
+    config = counted(config, text=config.task not in (AUTO, "pixels"))
     check_least([("--draws", config.draws, 1), ("--samples", config.samples, 1), ("--patch", config.patch, 1)])
     if regions:
         check_regions(regions)

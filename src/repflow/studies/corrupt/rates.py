@@ -65,7 +65,7 @@ def _lent_band(
     chosen = np.broadcast_to(others[:, None], values.shape)
     weights = chosen / (others.sum(1)[:, None, None] * draws * targets)
     mean = float((values * weights).sum())
-    if min(len(np.unique(lent[target][:, others[target]])) for target in range(targets)) < LEAST_VALUES:
+    if len(np.unique(lent[chosen])) < LEAST_VALUES:
         return mean, float("nan"), float("nan")
     rows = np.broadcast_to(np.arange(count), values.shape)[chosen]
     attacked = len(np.unique(rows))

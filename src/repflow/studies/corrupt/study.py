@@ -17,6 +17,7 @@ from repflow.studies.corrupt.config import (
     CorruptConfig,
     Corrupted,
     check_words,
+    counted,
     names,
     refuse_set,
     task_refusal,
@@ -116,7 +117,7 @@ class ImageStudy(Study[Any, CorruptJob]):
 
     def reads(self, config: Corrupted) -> tuple[int, int]:
         """Images or prompts with every region replaced, and their tokens, roughly."""
-        tokens = _tokens(config)
+        config, tokens = counted(config, text=config.task not in (AUTO, "pixels")), _tokens(config)
         passes = config.draws * self.passes(config, tokens) + 1
         return config.samples * passes, config.samples * passes * tokens
 
@@ -153,11 +154,13 @@ class Corrupt(ImageStudy):
     ) -> CorruptJob:
         """Classifier and images, or prompts of one length."""
         if ONE in models:
+            config = counted(config, text=True)
             return self._text_job(replace(config, task="kvpr" if config.task == AUTO else config.task), models)
         from repflow.studies.corrupt.classifier import open_subject
 
         if config.task not in (AUTO, "pixels"):
             raise task_refusal(config)
+        config = counted(config, text=False)
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)

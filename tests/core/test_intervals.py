@@ -25,6 +25,7 @@ from repflow.core.intervals import (
     share_interval,
     student_interval,
     welch_interval,
+    whole_interval,
 )
 
 RNG = np.random.default_rng(3)
@@ -221,6 +222,27 @@ def test_rates_cover_whether_they_are_clearly_positive_or_not(count, spread):
     band = rate_interval(values)
     assert 0.93 <= covered(band, 1.0) <= 0.975
     np.testing.assert_array_equal(band.low, student_interval(values).low)
+
+
+@pytest.mark.parametrize("count", [3, 8, 32])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.5, 0.98])
+def test_whole_numbers_that_agree_cover(count, share):
+    rng = np.random.default_rng(count)
+    values = 2.0 + (rng.random((count, TRIALS)) < share)
+    assert covered(whole_interval(values), 2 + share) >= 0.925
+    spread = np.ceil(rng.lognormal(2.0, 0.5, (count, TRIALS)))
+    band = whole_interval(spread)
+    assert covered(band, float(np.ceil(rng.lognormal(2.0, 0.5, 10**6)).mean())) >= 0.92
+    plain = positive_interval(spread)
+    np.testing.assert_array_less(band.low - 1e-12, plain.low)
+    np.testing.assert_array_less(plain.high, band.high + 1e-12)
+
+
+def test_whole_numbers_need_three_prompts_and_leave_out_what_is_missing():
+    table = np.array([[2.0, 2.0, 2.0, np.nan], [2.0, 2.0, np.nan, np.nan]])
+    band = whole_interval(table, axis=1)
+    np.testing.assert_allclose(band.high, [2 + 1 - 0.025 ** (1 / 3), np.nan])
+    np.testing.assert_array_equal(band.mean, [2.0, 2.0])
 
 
 def test_weighted_rates_are_a_ratio_of_sums():

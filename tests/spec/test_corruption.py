@@ -14,6 +14,8 @@ from repflow.spec.corruption import (
     scaled_region,
 )
 
+LONG = "9" * 5000
+
 
 @pytest.mark.parametrize(
     ("word", "start", "end"),
@@ -30,6 +32,23 @@ def test_regions(word, start, end):
 def test_outside(word):
     with pytest.raises(InputError, match="a region"):
         parse_region(word, 1024)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("firts:4", "first:4"), ("window:16", "windows:16"), ("paer", "paper"), ("recency-table2", "recency-table")],
+)
+def test_the_nearest_region_is_named(word, near):
+    with pytest.raises(InputError, match=rf"windows:K, or paper, .*fewer; got '{word}'; did you mean {near}"):
+        check_regions([word])
+
+
+@pytest.mark.parametrize("word", ["-:", "-:-", "0:" + LONG, "first:" + LONG, "windows:" + LONG], ids=list("abcde"))
+def test_words_that_are_no_numbers(word):
+    """A lone minus stood for nothing at all, and Python refuses numbers of so many digits with an error of its own."""
+    with pytest.raises(InputError, match=r"; (write|did you mean) ") as caught:
+        check_regions([word])
+    assert len(str(caught.value)) < 400
 
 
 def test_windows_cover_everything_once_and_end_with_the_sequence():

@@ -1,6 +1,7 @@
 """A grid's folder as one: listed, loaded side by side with NaN where cells differ, exported with what differs."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -54,6 +55,26 @@ def test_a_study_is_one_line_of_the_list(study):
     _, depth = list_runs(study.parent)
     assert (depth.done, depth.total, depth.finished, depth.failed) == (2, 4, False, 1)
     assert [run.name for run in list_runs(study)] == ["a", "b", "c"] == [run.name for run in runs_in(study)]
+
+
+def test_cells_without_a_run_are_listed_with_their_reason(study):
+    asked = {"model": "m9", "task": "random", "samples": 4}
+    note = {"cell": "aa", "status": "cannot run", "reason": "expected a folder; got: none", "config": asked}
+    (study / "aa.json").write_text(json.dumps(note))
+    (study / "other.json").write_text(json.dumps({**note, "cell": "else"}))  # notes of something else
+    (study / "list.json").write_text("[1]")
+    (study / "torn.json").write_text('{"cell"')
+    (study / "b.json").write_text(json.dumps({**note, "cell": "b"}))  # of an earlier attempt: b has run since
+    rows = list_runs(study)
+    assert [row.name for row in rows] == ["a", "aa", "b"]
+    assert (rows[1].model, rows[1].task, rows[1].done, rows[1].total, rows[1].finished) == ("m9", "random", 0, 4, False)
+    assert rows[1].reason == "cannot run: expected a folder; got: none"
+    assert [row.reason for row in rows[::2]] == ["", ""]
+    none = study.parent / "none"
+    none.mkdir()
+    (none / "aa.json").write_text(json.dumps(note))
+    row = list_runs(study.parent)[1]
+    assert (row.name, row.cells, row.done, row.total, row.failed, row.model) == ("none", 0, 0, 1, 1, "m9")
 
 
 def test_cells_are_loaded_side_by_side(study):

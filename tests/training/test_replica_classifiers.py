@@ -141,7 +141,7 @@ def test_wrong_requests_are_refused():
     with pytest.raises(InputError, match="a class for each row"):
         ReplicaLoss()(stack, Batch(torch.rand(2, 16, 3), torch.zeros(2, 2).long()))
     with pytest.raises(InputError, match="class_token"):
-        ReplicaStack([*stacks(1, mixers="s6"), *stacks(1, mixers="s6", class_token="start")])
+        ReplicaStack([*stacks(1, mixers="s6"), *stacks(1, mixers="s6", class_token="middle")])
 
 
 @pytest.mark.parametrize(

@@ -183,24 +183,25 @@ def _survive(study: Study) -> str:
     )
     if study.variant(TRANSFORMER) is None:
         return said
-    return f"{said}. In the Transformer that is {_by_replacement(study, partial(_uneven, study, TRANSFORMER))}"
+    own = _by_replacement(study, partial(_uneven, study, TRANSFORMER), against="the first shown to cost more with")
+    return f"{said}. In the Transformer: {own}"
 
 
-def _by_replacement(study: Study, band_of: Callable[[str, int], Band]) -> str:
+def _by_replacement(study: Study, band_of: Callable[[str, int], Band], against: str = "shown not to be with") -> str:
     """What is shown to be above 0 at both sizes, what at one alone, what is shown to be below, and what is open."""
-    shown, partly, against, rest = [], [], [], []
+    shown, partly, below, rest = [], [], [], []
     for word in _replacements(study):
         sides = {size: above(band_of(word, size)) for size in SIZES}
         less = [str(size) for size, side in sides.items() if side is False]
         more = [str(size) for size, side in sides.items() if side]
         if less:
-            against.append(PLAIN[word] + ("" if len(less) == len(SIZES) else f" at {less[0]} alone"))
+            below.append(PLAIN[word] + ("" if len(less) == len(SIZES) else f" at {less[0]} alone"))
         if len(more) == len(SIZES):
             shown.append(PLAIN[word])
         elif more:
             partly.append(f"{PLAIN[word]} at {more[0]} alone")
         rest += [] if more or less else [PLAIN[word]]
-    parts = {"shown with": [*shown, *partly], "shown not to be with": against, "open with": rest}
+    parts = {"shown with": [*shown, *partly], against: below, "open with": rest}
     return "; ".join(f"{head} {', '.join(words)}" for head, words in parts.items() if words)
 
 
@@ -252,7 +253,8 @@ def _margin(study: Study, kind: Kind) -> str:
 def _framed(study: Study) -> str | tuple[str, list[str]]:
     """Whether Mamba has more of it than the Transformer where both have the same parts."""
     said = [
-        f"{FORMS[one]}, more than in the {FORMS[other]}: {_by_replacement(study, partial(_more, study, one, other))}"
+        f"{FORMS[one]} has more of it than the {FORMS[other]}: "
+        f"{_by_replacement(study, partial(_more, study, one, other))}"
         for one, other in PAIRS
         if {one, other} & {FRAMED, BARE} and None not in (study.variant(one), study.variant(other))
     ]
@@ -377,10 +379,11 @@ def _plain(text: str) -> str:
     """A part of a claim on influence in words: its model and replacement.
 
     >>> _plain("mamba same"), _plain("normal, 8 models")
-    ('for mamba with pixels of the same class', 'with N(0, 1) noise')
+    ('for Mamba with pixels of the same class', 'with N(0, 1) noise')
     """
     *row, word = text.partition(",")[0].split()
-    return " ".join([*(["for", *row] if row else []), "with", PLAIN[word]])
+    whom = [f"for {FORMS[row[0], 'row', 'right']}"] if row else []
+    return " ".join([*whom, "with", PLAIN[word]])
 
 
 def _limits(study: Study) -> str:

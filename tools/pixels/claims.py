@@ -127,7 +127,7 @@ class Study:
         return chosen[0] if whole and self.learned[list(chosen[0].cells)].all() else None
 
     def epochs(self, *kinds: Kind) -> str:
-        """For how many epochs models were trained, all of the study where none is named."""
+        """For how many epochs models were trained, all of the study if no kind is given."""
         cells = self.result.provenance["cells"]
         chosen = [cells[place] for kind in kinds for place in self.cells(kind)] if kinds else cells
         known = sorted({float(f"{cell['epochs']:.3g}") for cell in chosen})

@@ -294,7 +294,7 @@ def statements(runs: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def recipes(folder: Path, like: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Models of the four recipes, which one training serves; None where none is tested.
+    """Models of the four recipes, which one training serves; None if nothing is tested.
 
     Args:
         folder: of the recipes' runs.

@@ -19,7 +19,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,8 @@ def run_cells(options: argparse.Namespace, say: Callable[[str], None] = print) -
     if any(folder.glob("*.json")):
         own = [("this run", _asked(options, data)), *map(settings, read_cells(folder))]
         _check_alike(own, folder, "run with the settings of the cells, or choose another --to")
+    if options.prompts and any(variant in READ for variant in options.variants):
+        _check_prompts(options, data)
     make_folder(folder)
     began = time.perf_counter()
     for seed in options.seeds:
@@ -125,6 +128,16 @@ def run_cells(options: argparse.Namespace, say: Callable[[str], None] = print) -
                 return
             write_json(file, measure_cell(variant, seed, options, data))
             say(f"{variant} seed {seed}: at {time.perf_counter() - began:.0f} s")
+
+
+def _check_prompts(options: argparse.Namespace, data: ZooData) -> None:
+    """Refuse now what the probes would refuse once a model is trained; prompts are made by the tokenizer alone."""
+    from tools.zoo.seeds import check_prompts
+    from tools.zoo.variants import build_variant
+
+    network = build_variant(READ[0], "tiny", data.vocabulary, data.window, 0)
+    with _beside_tokenizer(network, {}, options.data) as folder:
+        check_prompts(folder, options.prompts)
 
 
 def measure_cell(variant: str, seed: int, options: argparse.Namespace, data: ZooData) -> dict[str, Any]:
@@ -150,15 +163,23 @@ def measure_cell(variant: str, seed: int, options: argparse.Namespace, data: Zoo
 
 def _read(network: Any, record: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Flow and probes of a saved copy at the demo's settings; the network is turned to bfloat16 on the way."""
+    from tools.zoo.seeds import measure_training
+
+    with _beside_tokenizer(network, record, options.data) as folder:
+        return measure_training(folder, samples=options.prompts, device=options.device).to_json()
+
+
+@contextmanager
+def _beside_tokenizer(network: Any, record: dict[str, Any], data: str) -> Iterator[str]:
+    """A folder with a network, for a while, and the tokenizer of the data."""
     from tools.zoo.data import FILES
     from tools.zoo.save import save_model
-    from tools.zoo.seeds import measure_training
 
     with tempfile.TemporaryDirectory() as folder:
         save_model(network, Path(folder), record)
         for name in FILES:
-            shutil.copyfile(Path(options.data) / name, Path(folder) / name)
-        return measure_training(folder, samples=options.prompts, device=options.device).to_json()
+            shutil.copyfile(Path(data) / name, Path(folder) / name)
+        yield folder
 
 
 def write_seeds(cells: Path, out: Path, *, add: bool = False) -> int:

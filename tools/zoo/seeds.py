@@ -22,6 +22,7 @@ from repflow.papers.reading import Reading, Training, read_results, training_of
 from repflow.spec.zoo import SEEDS_FORMAT, record_in
 from repflow.store.disk import make_folder, write_atomic
 from repflow.studies.demo import BRANCHED, INIT, LABELS, LENGTH, TASK, Job, flow_job, probe_job, run_job
+from repflow.studies.probe.config import ProbeConfig
 
 LENGTHS = (LENGTH, 2 * LENGTH)
 
@@ -72,6 +73,29 @@ def measure_training(folder: str, *, samples: int = 1000, device: str | None = N
     results = [run_job(job, None) for job in jobs]
     (reading,) = read_results(results, training=training)
     return replace(reading, model=str(record["name"]))
+
+
+def check_prompts(folder: str, samples: int) -> None:
+    """Refuse prompts that a probe of any model with this tokenizer would refuse, such as too few to be divided.
+
+    Args:
+        folder: any model with the tokenizer, trained or not.
+        samples: prompts of a probe.
+    """
+    from repflow.studies.engine.loading import load_model
+    from repflow.studies.engine.study import ONE
+    from repflow.studies.probe.study import STUDY
+
+    configs = [job.config for job in seed_jobs(folder, samples, "cpu") if isinstance(job.config, ProbeConfig)]
+    model = load_model(configs[0])
+    for config in configs:
+        try:
+            steps = STUDY.prepare(config, {ONE: model}, None, None).steps
+            assert steps is not None
+            _ = steps.splits  # divided into those that fit, choose and test
+        except InputError as error:
+            got = f"{samples}, which the probe for the {config.label} at {config.length} tokens refuses ({error})"
+            raise InputError(teach("--prompts that the probes can read", got, "pass more, or 0 for none")) from error
 
 
 def seed_jobs(

@@ -108,7 +108,7 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
     if order.cells:
         import_torch()
     rows: list[tuple[dict[str, Any], dict[str, float] | None]] = []
-    statuses, reasons = [], dict[str, str]()
+    statuses, reasons = [], dict[str, list[str]]()
     cells = order.cells
     numbers = {cell.name: f"{number}/{len(cells)} {cell.name}" for number, cell in enumerate(cells, start=1)}
     outcomes = run_cells(
@@ -128,11 +128,15 @@ def _run(order: Order, *, retry: bool, as_json: bool, fresh: frozenset[str]) -> 
         request = {"study": study_for(outcome.cell.config).name, **asdict(outcome.cell.config)}
         rows.append((request, None if outcome.result is None else summary(outcome.result)))
         if outcome.status != "finished":
-            first = reasons.setdefault(outcome.reason, outcome.cell.name)  # a missing model has many cells
-            why = f": {outcome.reason}" if first == outcome.cell.name else f", as {first}"
-            note(f"{outcome.cell.name}: {outcome.status}{why}")
+            alike = reasons.setdefault(outcome.reason, [])  # a missing model has many cells
+            if not alike:
+                note(f"{outcome.cell.name}: {outcome.status}: {outcome.reason}")
+            alike.append(outcome.cell.name)
         if as_json:
             print(json.dumps(_json(outcome), allow_nan=False), flush=True)
+    for first, *others in reasons.values():
+        if others:
+            note(f"{len(others)} more cell{'s' * (len(others) > 1)} without a result, for the reason of {first}")
     if rows and not as_json:
         console = stdout_console()
         console.print(grid_table(rows))
@@ -161,15 +165,14 @@ def _json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _print_cost(cost: Cost, to_stderr: bool) -> None:
-    from repflow.studies.engine.cost import amount_words, pass_words
+    from repflow.studies.engine.cost import amount_words, operation_words, pass_words
 
     lines = [f"{cost.cells} cells, {amount_words(cost.prompts, cost.tokens, cost.trained)}"]
     for model, count in cost.parameters.items():
         lines.append(f"  {model}: {'size unknown before it is downloaded or read' if count is None else _count(count)}")
     least = "at least " if cost.unknown else ""
-    passes = pass_words(cost.tokens, cost.trained)
-    each = "6" if cost.trained == cost.tokens else "2, trained 6" if cost.trained else "2"
-    lines.append(f"{passes}: {least}{cost.flops:.2e} FLOP ({each} per parameter and token)")
+    each = operation_words(cost.passes)
+    lines.append(f"{pass_words(cost.passes)}: {least}{cost.flops:.2e} FLOP ({each})")
     lines.append(f"disk: {least}about {cost.disk_bytes / 1e6:,.1f} MB")
     for line in lines:
         if to_stderr:

@@ -22,7 +22,7 @@ from repflow.cli.console import (
     stdout_console,
 )
 from repflow.cli.options import AS_JSON, make_config, with_options
-from repflow.cli.scale import take_part
+from repflow.cli.scale import reason_lines, take_part
 from repflow.cli.study import RUNS
 from repflow.core.errors import InputError, teach
 from repflow.store.disk import check_place
@@ -154,8 +154,8 @@ def _print(result: Result, out: Path, name: str, *, as_json: bool) -> None:
 
     study, run = str(result.config.get("study", "reproduce")), out / name
     unfinished = [cell for cell in result.provenance.get("cells", []) if cell["status"] != "finished"]
-    for cell in unfinished:
-        note(f"{cell['run']}: {cell['status']}: {cell['reason']}")
+    for line in reason_lines({cell["run"]: f"{cell['status']}: {cell['reason']}" for cell in unfinished}):
+        note(line)
     written = [] if unfinished else [run]
     if study in PICTURES and not unfinished:
         written.append(importlib.import_module(PICTURES[study]).write_picture(result, out / f"{name}.html"))
@@ -194,7 +194,7 @@ def _cost_lines(cost: ReproduceCost) -> list[str]:
         hours += f", {_hours(cost.gpu_hours)} with meters, prompts and fits"
     lines = [
         f"{cost.runs} run{'s' * (cost.runs != 1)}, {amount_words(cost.prompts, cost.tokens, cost.trained)}",
-        f"{pass_words(cost.tokens, cost.trained)}: {least}{cost.flops:.2e} FLOP, {hours}",
+        f"{pass_words(cost.passes)}: {least}{cost.flops:.2e} FLOP, {hours}",
         f"disk: {least}{_size(cost.run_bytes)} for results, {_size(cost.feature_bytes)} for states that probes read, "
         f"{_size(cost.download_bytes)} for checkpoints",
     ]

@@ -129,9 +129,23 @@ def _crewed(order: Order, scale: ScaleConfig) -> Standing:
     note(f"{counted(order)} in {order.folder}: starting {len(posts)} workers ({scale.engine})")
     with CrewTable(len(order.cells)) as table:
         standing = run_crew(order, engine, posts, show=table.show, say=note)
-    for name, reason in sorted(standing.reasons().items()):
-        note(f"{name}: {reason}")
+    for line in reason_lines(dict(sorted(standing.reasons().items()))):
+        note(line)
     return standing
+
+
+def reason_lines(reasons: Mapping[str, str]) -> list[str]:
+    """Why runs failed: each reason once, with the first run that has it and the number of others.
+
+    >>> reason_lines({"a.1-of-2": "no model", "a.2-of-2": "no model", "b": "no memory"})
+    ['a.1-of-2 and 1 more: no model', 'b: no memory']
+    """
+    alike: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        alike.setdefault(reason, []).append(name)
+    return [
+        f"{first}{f' and {len(others)} more' if others else ''}: {reason}" for reason, (first, *others) in alike.items()
+    ]
 
 
 def counted(order: Order) -> str:

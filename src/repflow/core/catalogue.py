@@ -265,6 +265,8 @@ SPANS: dict[str, tuple[float, float]] = {
     "recent_share": (0.0, 1.0), "half_reach": (1.0, _INF), "theorem_kappa": (0.0, _INF), "decay_max": (0.0, 1.0),
 }  # fmt: skip
 """Ranges of what other studies store beside these metrics, where an interval should know them."""
+WHOLE = frozenset({"half_reach"})
+"""Whole numbers of tokens among these, on which all prompts may agree."""
 
 
 def span_of(name: str) -> tuple[float, float]:
@@ -278,6 +280,15 @@ def span_of(name: str) -> tuple[float, float]:
     if base in METRICS:
         return METRICS[base].low, METRICS[base].high
     return SPANS.get(base, (-_INF, _INF))
+
+
+def is_whole(name: str) -> bool:
+    """Whether an entry of a Result is a whole number for each prompt.
+
+    >>> is_whole("depth/half_reach"), is_whole("kappa")
+    (True, False)
+    """
+    return name.rsplit("/", 1)[-1] in WHOLE
 
 
 def described(name: str) -> dict[str, str]:

@@ -4,6 +4,7 @@
 |---|---|---|
 | one number per prompt | `student_interval` | Student's t; `log=True` for a geometric mean |
 | one positive number per prompt | `positive_interval` | Student's t of the mean's logarithm |
+| one whole number per prompt | `whole_interval` | that, at least as wide as prompts that agree leave it |
 | one rate of decay per prompt | `rate_interval` | Student's t below, of the logarithm above |
 | two numbers per prompt | `paired_interval` | Student's t of the differences |
 | one number per prompt, other prompts on each side | `welch_interval` | Welch's t |
@@ -51,6 +52,7 @@ __all__ = [
     "student_interval",
     "student_quantile",
     "welch_interval",
+    "whole_interval",
 ]
 
 Values: TypeAlias = "np.ndarray | np.number | Sequence[Any] | float | int"
@@ -134,6 +136,27 @@ def positive_interval(values: Values, *, axis: int = 0, level: float = LEVEL) ->
         low, high = band.mean * np.exp(-share), band.mean * np.exp(share)
     # values that are all zero have a mean of zero and no spread
     return Band(band.mean, *(np.where(band.mean > 0, part, band.low) for part in (low, high)))
+
+
+def whole_interval(values: Values, *, axis: int = 0, level: float = LEVEL) -> Band:
+    """Mean over an axis of whole numbers from 1, such as tokens, and an interval with a width where all agree.
+
+        mean ± q at least,   q = 1 − ((1 − level) / 2)^(1/n)
+
+    Values that agree have no spread, and `positive_interval` no width: it covers the mean of 8 numbers of which 5 % in
+    truth are one larger in a third of cases, this one in all. q is Clopper and Pearson's upper end of a share that was
+    seen in none of n, here of numbers that are one off.
+
+    >>> [round(float(part), 4) for part in whole_interval([2.0] * 8)]
+    [2.0, 1.6306, 2.3694]
+    >>> [round(float(part), 4) for part in whole_interval([1.0, 2.0, 9.0])]  # as positive_interval's
+    [4.0, 0.2669, 59.9386]
+    """
+    band = positive_interval(values, axis=axis, level=level)
+    count = (~np.isnan(np.asarray(values, dtype=np.float64))).sum(axis)
+    least = 1 - ((1 - level) / 2) ** (1 / np.maximum(count, 1))
+    low, high = np.minimum(band.low, band.mean - least), np.maximum(band.high, band.mean + least)
+    return Band(band.mean, np.asarray(low), np.asarray(high))
 
 
 def rate_interval(values: Values, *, weights: Values | None = None, axis: int = 0, level: float = LEVEL) -> Band:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repflow.core.catalogue import described, span_of
+from repflow.core.catalogue import described, is_whole, span_of
 from repflow.core.errors import InputError, MissingExtraError, nearest, teach
 from repflow.core.hooks import hook, register_hook
-from repflow.core.intervals import Band, positive_interval, student_interval
+from repflow.core.intervals import Band, positive_interval, student_interval, whole_interval
 from repflow.core.seconds import timed
 
 __all__ = [
@@ -105,7 +105,7 @@ class Result(_Arrays):
         returned as stored. `sample_band(result[name], result.axes[name])` recomputes them.
         """
         if name not in self.bands:
-            self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name))
+            self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name), whole=is_whole(name))
         return self.bands[name]
 
     def token_counts(self, name: str) -> np.ndarray:
@@ -266,7 +266,13 @@ def sample_mean(array: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def sample_band(array: np.ndarray, axes: tuple[str, ...], *, span: tuple[float, float] = (-math.inf, math.inf)) -> Band:
+def sample_band(
+    array: np.ndarray,
+    axes: tuple[str, ...],
+    *,
+    span: tuple[float, float] = (-math.inf, math.inf),
+    whole: bool = False,
+) -> Band:
     """Mean over samples and Student's 95 % interval of it; NaN bounds without a sample axis and below three samples.
 
     Args:
@@ -274,6 +280,7 @@ def sample_band(array: np.ndarray, axes: tuple[str, ...], *, span: tuple[float, 
         axes: its axes; those without `sample` have no interval.
         span: least and largest value there can be. An interval stops there; that of a quantity from 0 to infinity is
             Student's of the mean's logarithm, which never reaches zero (`repflow.core.intervals.positive_interval`).
+        whole: values are whole numbers from 1, which may all agree (`repflow.core.intervals.whole_interval`).
 
     >>> band = sample_band(np.array([0.9, 0.95, 0.99]), ("sample",), span=(-1.0, 1.0))
     >>> round(float(band.mean), 4), round(float(band.low), 4), float(band.high)
@@ -282,7 +289,8 @@ def sample_band(array: np.ndarray, axes: tuple[str, ...], *, span: tuple[float, 
     if "sample" not in axes:
         mean = sample_mean(array, axes)
         return Band(mean, np.full(mean.shape, np.nan), np.full(mean.shape, np.nan))
-    interval = positive_interval if span[0] >= 0 and span[1] == math.inf else student_interval
+    positive = positive_interval if span[0] >= 0 and span[1] == math.inf else student_interval
+    interval = whole_interval if whole else positive
     band = interval(array, axis=axes.index("sample"))
     # rounding may put the mean itself a little outside
     low, high = np.minimum(span[0], band.mean), np.maximum(span[1], band.mean)

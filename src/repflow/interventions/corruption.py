@@ -58,7 +58,7 @@ def fill(
         draw: number of the draw.
         target: class that lends its pixels in an attack; images of other classes lend them in a random pair.
     """
-    random = np.random.default_rng([seed, SEEDS[kind], region.start, region.end, draw, 0 if target is None else target])
+    random = _random(region, kind, seed, draw, target)
     part = sequences.tokens[:, region.start : region.end]
     if kind == "normal":
         return random.standard_normal(part.shape, dtype=np.float32)
@@ -72,6 +72,17 @@ def fill(
         return sequences.tokens[np.arange(len(part))[:, None], places].astype(np.float32) / 255
     donors = _donors(sequences, kind, target, random)
     return part[donors].astype(np.float32) / 255
+
+
+def lenders(
+    sequences: Sequences, region: Region, kind: str, *, seed: int, draw: int, target: int | None = None
+) -> np.ndarray:
+    """Image whose pixels `fill` puts into each image, of replacements that are lent (image,)."""
+    return _donors(sequences, kind, target, _random(region, kind, seed, draw, target))
+
+
+def _random(region: Region, kind: str, seed: int, draw: int, target: int | None) -> np.random.Generator:
+    return np.random.default_rng([seed, SEEDS[kind], region.start, region.end, draw, 0 if target is None else target])
 
 
 def _donors(sequences: Sequences, kind: str, target: int | None, random: np.random.Generator) -> np.ndarray:
@@ -121,7 +132,12 @@ def fill_ids(ids: np.ndarray, region: Region, kind: str, vocabulary: np.ndarray,
         return vocabulary[random.integers(0, len(vocabulary), size)]
     if kind == "shuffle":
         return ids[np.arange(len(ids))[:, None], random.integers(0, ids.shape[1], size)]
-    if len(ids) < 2:
-        raise InputError(teach("at least 2 prompts, to lend tokens to each other", "1", "pass --samples 8"))
+    check_prompts_lend(len(ids))
     donors = (np.arange(len(ids)) + 1 + random.integers(0, len(ids) - 1, len(ids))) % len(ids)
     return ids[donors, region.start : region.end]
+
+
+def check_prompts_lend(count: int) -> None:
+    """Refuse fewer prompts than lend tokens to each other."""
+    if count < 2:
+        raise InputError(teach("at least 2 prompts, to lend tokens to each other", f"{count}", "pass --samples 8"))

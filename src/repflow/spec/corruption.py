@@ -2,9 +2,9 @@
 
 A region is START:END as in Python, the end not included: `992:1024`, `:32`, `-32:`; or `first:K`, `middle:K`, `last:K`.
 Several at once: `windows:K`, all windows of K tokens side by side; `paper`, those of paper 2's Tables 1 and 3, of
-`repflow pixels --attack-regions` those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the
-first and the last 32, 96 and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last
-two kinds, and `paper`, are of 1,024 tokens, in proportion where a sequence has another number.
+attacks those of its Figure 3; or those of one of them by the name of its recipe; `fewer`, the first and the last 32, 96
+and 192 tokens: fewer than 256, with which attacks hardly succeed, as paper 2 has it. The last two kinds, and `paper`,
+are of 1,024 tokens, in proportion where a sequence has another number.
 
 | replacement of pixels | |
 |---|---|
@@ -37,8 +37,8 @@ RANDOM_PAIR, TARGET = "random pair", "target"
 """Replacements of an attack: pixels lent by any other class, and by the class that is the target."""
 WINDOWS = 32
 """Windows that a sequence is cut into, where nothing else is asked for."""
-SLICE = re.compile(r"(-?\d*):(-?\d*)")
-NAMED = re.compile(r"(first|middle|last):(\d+)")
+SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?")
+NAMED = re.compile(r"(first|middle|last):(\d{1,9})")
 PAPER = {
     "recency-table1": ("992:1024", "0:32", "928:1024", "0:96"),
     "recency-table3": ("1014:1024", "0:10", "768:1024", "0:256", "512:544", "480:576"),
@@ -47,6 +47,8 @@ PAPER = {
 }
 """Regions of paper 2, of 1,024 pixels; the sizes of `fewer` are ours."""
 PAPER_TOKENS = 1024
+PRINTED = "paper"
+"""Word for regions that the paper prints numbers of: those of `TABLES` or of `FIGURES`."""
 TABLES = ("recency-table1", "recency-table3")
 """Of corruption, whose regions are called `paper`."""
 FIGURES = ("recency-fig3",)
@@ -85,8 +87,8 @@ def parse_region(word: str, tokens: int | None = None) -> Region:
     """
     named, plain = NAMED.fullmatch(word), SLICE.fullmatch(word)
     if named is None and (plain is None or word == ":"):
-        remedy = "write such as 992:1024, -32: or last:32"
-        raise InputError(teach("a region START:END, first:K, middle:K or last:K", repr(word), remedy))
+        expected = f"a region START:END, first:K, middle:K or last:K, windows:K, or {', '.join((PRINTED, *PAPER))}"
+        raise InputError(teach(expected, f"{word!r:.60}", _remedy(word)))
     size = 1 << 40 if tokens is None else tokens
     if named is not None:
         count = int(named[2])
@@ -94,12 +96,24 @@ def parse_region(word: str, tokens: int | None = None) -> Region:
         region = Region(at, at + count)
     else:
         assert plain is not None
-        start, end = (int(part) if part not in ("", "-") else None for part in plain.groups())
+        start, end = (None if part is None else int(part) for part in plain.groups())
         region = Region(_from(start, 0, size), _from(end, size, size))
     if not 0 <= region.start < region.end <= size:
-        inside = f"inside of {tokens} tokens" if tokens is not None else "with its start before its end"
-        raise InputError(teach(f"a region {inside}", f"{word!r}", "correct it"))
+        if tokens is None:
+            raise InputError(teach("a region with its start before its end", repr(word), "correct it"))
+        some = max(1, tokens // WINDOWS)
+        remedy = f"name tokens from 0 to {tokens}, such as first:{some} and last:{some}"
+        raise InputError(teach(f"a region inside of {tokens} tokens", repr(word), remedy))
     return region
+
+
+def _remedy(word: str) -> str:
+    """What to write in place of a word that is no region: the nearest word, with the number that was typed."""
+    name, _, number = word[:60].partition(":")
+    counted = [f"{known}:{number}" for known in ("first", "middle", "last", "windows")]
+    sized = name.isalpha() and number.isdecimal() and len(number) < 10
+    advice = nearest(word[:60], counted if sized else [PRINTED, "windows", *PAPER])
+    return advice if advice.startswith("did you mean") else "write such as 992:1024, -32: or last:32"
 
 
 def _from(number: int | None, default: int, size: int) -> int:
@@ -138,7 +152,7 @@ def paper_regions(word: str, tokens: int, paper: Sequence[str] = TABLES) -> list
     >>> paper_regions("fewer", 64)
     ['62:64', '0:2', '58:64', '0:6', '52:64', '0:12']
     """
-    tables = paper if word == "paper" else (word,)
+    tables = paper if word == PRINTED else (word,)
     return [scaled_region(region, tokens) for table in tables for region in PAPER.get(table, ())]
 
 
@@ -169,9 +183,9 @@ def windows(word: str, tokens: int) -> list[Region]:
 
 def window_size(word: str) -> int | None:
     """Tokens of a window, None where the word leaves it open."""
-    match = re.fullmatch(r"windows(?::([1-9]\d*))?", word)
+    match = re.fullmatch(r"windows(?::([1-9]\d{0,8}))?", word)
     if match is None:
-        raise InputError(teach("windows, or windows:K", repr(word), "write windows:32"))
+        raise InputError(teach("windows, or windows:K", f"{word!r:.60}", "write windows:32"))
     return None if match[1] is None else int(match[1])
 
 
@@ -183,8 +197,9 @@ def check_replacements(names: Sequence[str], known: Sequence[str]) -> None:
         aimed = known[0] == PIXELS[0] and name.startswith(AIMED) and len(name) > len(AIMED)
         if name not in known and not aimed:
             what = "tokens of text" if name in TEXT else "pixels" if name in PIXELS else None
-            advice = f"{name} replaces {what} alone; choose one of these" if what else nearest(name, known)
-            raise InputError(teach(f"--replace {', '.join(known)}", repr(name), advice))
+            shown = [*known, f"{AIMED}CLASS"] if known[0] == PIXELS[0] else known
+            advice = f"{name} replaces {what} alone; choose one of these" if what else nearest(name, shown)
+            raise InputError(teach(f"--replace {', '.join(shown)}", repr(name), advice))
 
 
 def scaled_region(word: str, tokens: int) -> str:

@@ -11,7 +11,7 @@ from repflow.core.errors import InputError, StoreError, teach
 from repflow.store.manifest import MANIFEST, Entry, Reading, is_complete, live_result, live_shards, read_manifest
 from repflow.store.record import RUN_FILE, is_run, is_start, read_record, record_in_file
 from repflow.store.shard import shard_path
-from repflow.store.study import is_study, runs_in
+from repflow.store.study import is_study, notes_in, runs_in
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RunSummary:
         cells: Runs in it, for the folder of a study, whose done and total count runs; 0 for a run.
         failed: Cells of a study that left a reason instead of a run.
         study: `config["study"]`; "" where the config has none.
+        reason: Of a study's cell without a run, "cannot run" or "failed", and why; "" for a run.
     """
 
     name: str
@@ -45,13 +46,15 @@ class RunSummary:
     cells: int = 0
     failed: int = 0
     study: str = ""
+    reason: str = ""
 
 
 def list_runs(parent: Path | str) -> list[RunSummary]:
     """Summaries of the runs in a folder by name; a bad run is marked, never raised. Takes no lock.
 
     A run folder itself gives the list of that run alone. A folder where a run was killed before it stored anything
-    counts as a run without a model. A folder of runs inside the folder, as grids and twins make one, is one entry.
+    counts as a run without a model. A folder of runs inside the folder, as grids and twins make one, is one entry. A
+    grid's cell that has no run, as its model is missing, is listed with the reason.
 
     Raises:
         InputError: There is no such folder.
@@ -64,31 +67,48 @@ def list_runs(parent: Path | str) -> list[RunSummary]:
     if is_run(folder):
         return [_summary(folder)]
     runs = set(runs_in(folder))
-    summaries = []
-    for entry in sorted(folder.iterdir()):
+    summaries = [_without_run(folder / name, note) for name, note in notes_in(folder).items()]
+    for entry in folder.iterdir():
         if entry in runs:
             summaries.append(_summary(entry))
-        elif entry.is_dir() and not entry.name.startswith(".") and is_study(entry):
+        elif entry.is_dir() and not entry.name.startswith(".") and (is_study(entry) or _only_notes(entry)):
             summaries.append(_study(entry))
-    return summaries
+    return sorted(summaries, key=lambda summary: summary.path)
+
+
+def _only_notes(folder: Path) -> bool:
+    """Whether a folder is a grid's of which no cell could run."""
+    try:
+        return not is_run(folder) and bool(notes_in(folder))
+    except (StoreError, OSError):
+        return False
+
+
+def _without_run(folder: Path, note: Mapping[str, Any]) -> RunSummary:
+    """A cell of a study that left a reason instead of a run."""
+    config = note["config"]
+    task = str(config.get("task") or config.get("recipe") or "")
+    reason = f"{note.get('status', 'cannot run')}: {note.get('reason', '')}"
+    return RunSummary(folder.name, folder, _model(config), task, done=0, total=_count(config), reason=reason)
 
 
 def _study(folder: Path) -> RunSummary:
     """A study at a glance: its runs counted, what they share named."""
     runs = [_summary(entry) for entry in runs_in(folder)]
+    named = runs or [_without_run(folder / name, note) for name, note in notes_in(folder).items()]
     failed = sum(not (folder / file.stem).is_dir() for file in folder.glob("*.json"))
     done = sum(run.finished for run in runs)
     damaged = [run.name for run in runs if run.damaged]
     return RunSummary(
         folder.name,
         folder,
-        _shared([run.model for run in runs], "models"),
-        _shared([run.task for run in runs], "tasks"),
+        _shared([run.model for run in named], "models"),
+        _shared([run.task for run in named], "tasks"),
         done == len(runs) and not failed,
         done,
         len(runs) + failed,
         f"{damaged[0]}{f' and {len(damaged) - 1} more' if len(damaged) > 1 else ''}" if damaged else "",
-        min(run.created for run in runs),
+        min((run.created for run in runs), default=""),
         len(runs),
         failed,
     )

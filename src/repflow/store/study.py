@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ SUMMARY = "summary"
 """Run that holds the result of a whole study, where its command makes one (`repflow twins`)."""
 CELL = "cell"
 PARTS = ("mean", "low", "high")
+NOTE_BYTES = 1 << 20
+"""A larger file is not a note."""
 
 
 def runs_in(folder: Path | str) -> list[Path]:
@@ -35,6 +38,20 @@ def _looks_like_run(folder: Path) -> bool:
         return left or is_run(folder)
     except (StoreError, OSError):
         return True  # what cannot be read is listed with the reason, not passed over
+
+
+def notes_in(folder: Path | str) -> dict[str, dict[str, Any]]:
+    """Notes of a study's cells that have no run, by name: what was asked, and why there is none."""
+    notes = {}
+    for file in sorted(Path(folder).glob("*.json")):
+        try:
+            known = file.stat().st_size <= NOTE_BYTES and not file.with_suffix("").is_dir()
+            note = json.loads(file.read_bytes()) if known else None
+        except (OSError, ValueError):
+            continue  # another file, or one that is being written
+        if isinstance(note, dict) and note.get("cell") == file.stem and isinstance(note.get("config"), dict):
+            notes[file.stem] = note
+    return notes
 
 
 def is_study(folder: Path | str) -> bool:

@@ -12,7 +12,9 @@ X = torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0))
 
 
 def classifier(mixers=("s6", "softmax_attention"), **options):
+    """A small one; one with its class token in front mixes both ways, as it has to."""
     torch.manual_seed(0)
+    options = {"bidirectional": options.get("class_token") == "start"} | options
     config = StackConfig(
         mixers=[entry(name) for name in mixers], hidden_size=16, num_labels=5, input_channels=3, **options
     )
@@ -28,7 +30,7 @@ def test_the_class_is_read_from_the_class_token(place, index):
         assert torch.equal(network(X).logits, network.score(states.last_hidden_state[:, index]))
         changed = X.clone()
         changed[:, index:] += 1  # a causal stack shows its class token what came before it, and nothing else
-        assert torch.equal(network(changed).logits, network(X).logits)
+        assert torch.equal(network(changed).logits, network(X).logits) == (place != "start")
     network.zero_grad()
     network(X).logits.sum().backward()
     assert network.model.class_token.grad.abs().max() > 0
@@ -123,7 +125,7 @@ def test_saved_and_loaded(tmp_path):
     assert not plain.keys() & own
 
 
-@pytest.mark.parametrize("place", ["start", "middle", "end"])
+@pytest.mark.parametrize("place", ["middle", "end"])
 def test_measured_and_its_influence_ends_at_the_class_token(place, tmp_path):
     network = classifier(class_token=place, vocab_size=257, max_position_embeddings=100).float()
     model = load(network)
@@ -141,6 +143,7 @@ def test_measured_and_its_influence_ends_at_the_class_token(place, tmp_path):
     ("make", "words"),
     [
         (lambda: classifier(class_token="left"), "class_token"),
+        (lambda: classifier(class_token="start", bidirectional=False), "sees nothing but itself; pass class_token"),
         (lambda: classifier(dropout=1.0), "dropout from 0 to below 1"),
         (lambda: classifier(dropout=[0.1]), "dropout for each of 2 layers"),
         (lambda: classifier(bidirectional=[True]), "bidirectional for each of 2 layers"),

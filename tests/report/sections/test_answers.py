@@ -46,8 +46,9 @@ def texts(model, change):
     return stored(f"run-{model}", "corrupt", {"log_odds_change": values}, facts, axes, model=model, task="kvpr")
 
 
-def attack(model, success, base=0.05):
-    rates = {"success": [success, [0.2, 0.2]], "random_pair": [[0.1, 0.1]] * 2, "excess": [[0.1, 0.1]] * 2}
+def attack(model, success, base=0.05, pairs=(0.1, 0.1)):
+    rates = {"success": np.array([success, [0.2, 0.2]]), "random_pair": np.array([pairs] * 2)}
+    rates["excess"] = rates["success"] - rates["random_pair"]
     arrays, axes = {}, {}
     for name, value in rates.items():
         for end, shift in (("", 0.0), ("_low", -0.02), ("_high", 0.02)):
@@ -173,6 +174,14 @@ def test_an_attack_is_read_beside_its_base_rates():
         "so for 10.0 [8.0, 12.0] % if another class lends them, and for 5.0 [3.0, 7.0] % without an attack."
     )
     assert "(5 % without)" in page.cards[0].text
+
+
+def test_an_attack_is_read_where_it_does_most_beyond_random_pairs():
+    """The greatest success is that of a region whose pixels break every answer, or of a model that names one class."""
+    steered, fixed = attack("steered", [0.7, 0.1], pairs=(0.1, 0.1)), attack("fixed", [0.9, 0.95], pairs=(0.6, 0.6))
+    assert "steered names the target for 45.0" in page_of([fixed, steered]).subtitle
+    reading = page_of([attack("fixed", [0.9, 0.95], pairs=(0.7, 0.7))]).subtitle
+    assert reading.startswith("No attack is shown to do more than pixels of any other class. fixed names the target")
 
 
 def test_recall_names_the_best_and_the_worst_row():

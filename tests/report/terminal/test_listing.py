@@ -35,6 +35,8 @@ def test_studies_and_damage_are_told():
         summary("bad", damaged="run.json is damaged"),
         summary("half", done=2, total=8),
         summary("simulated", done=0, finished=True),
+        summary("hopeless", done=0, total=4, failed=4),
+        summary("missing", done=0, total=2, reason="cannot run: expected a folder"),
     ]
     text = " ".join(shown(list_table(runs), 200).split())
     assert "6 runs 6 of 8 finished, 2 could not run" in text
@@ -43,3 +45,6 @@ def test_studies_and_damage_are_told():
     assert "2/8 unfinished" in text
     assert "simulated – finished" in text
     assert "list RUN shows" in text
+    assert "hopeless 0 runs 0 of 4 finished, 4 could not run" in text
+    assert "missing 0/2 cannot run random" in text
+    assert "--json says why" in text

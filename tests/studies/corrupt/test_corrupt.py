@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 from transformers import (
     CLIPConfig,
     CLIPForImageClassification,
@@ -26,18 +27,22 @@ from typer.testing import CliRunner
 from repflow.capture.influence.answer import answer_influence
 from repflow.cli.main import app
 from repflow.core.errors import ConfigChangedError, InputError
-from repflow.core.intervals import paired_proportion_interval
+from repflow.core.intervals import paired_proportion_interval, proportion_interval
+from repflow.interventions.corruption import Sequences, fill, lenders
 from repflow.models import StackConfig, StackForSequenceClassification, load
 from repflow.models import classifier as classifier_module
 from repflow.models.classifier import Classifier, classifies, load_classifier
 from repflow.report.terminal import view_of
 from repflow.report.terminal.corrupt import _shown
+from repflow.spec.corruption import RANDOM_PAIR, TARGET, Region
 from repflow.studies.corrupt import attack, study
 from repflow.studies.corrupt.classifier import Subject, open_subject
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
+from repflow.studies.corrupt.rates import attack_rates
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
 from repflow.studies.engine.conformance import check_study
+from repflow.studies.pixels.config import PixelsConfig
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 from repflow.tasks.prompt import Prompt
 
@@ -149,7 +154,89 @@ def test_attacks_through_the_last_token_alone(monkeypatch):
     assert attack.run_name(asked[0]) == attack.run_name(asked[1]) != attack.run_name(asked[2])
     assert result["excess_low"][0, 1] < 1  # thirty of thirty do not prove that it always works
     assert 0 < result["base_rate_high"][0] < 0.2
-    assert view_of("attack").view(result)
+    shown = printed("attack", result)
+    assert "40 images of 16 tokens, row order, accuracy 100.0 %" in shown
+    read = measured(draws=2).provenance["corrupt"]
+    assert {name for name in read if name not in result.provenance["attack"]} == set()  # the same words for the same
+    assert result.provenance["attack"]["chance"] == read["chance"] == 0.25
+    assert result.provenance["attack"]["draws"] == read["draws"] == 2
+
+
+def test_all_replacements_are_shown_in_a_narrow_terminal(folder):
+    """Of the six that are usual, 80 columns hold three."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "last:4", "--influence", "0"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["corrupt", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(f" {kind}" in done.output for kind in ("normal", "data", "shuffle", "mean", "same", "other"))
+    assert " ".join(done.output.split()).count("20 images of 64 tokens") == 1
+
+
+def test_all_regions_of_attacks_are_shown_in_a_narrow_terminal(folder):
+    """Those that were left out were named below the table, without a number."""
+    words = ["--images", "drawn:8", "--samples", "20", "--regions", "paper,fewer", "--targets", "disc"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["attack", folder, *words, "--out", f"{folder}-runs"])
+    assert "not shown" not in done.output
+    assert all(done.output.count(f" {region}") == 1 for region in PAPER_OF_64[:4])
+    assert " ".join(done.output.split()).count("what is above the rate") == 1
+
+
+def test_the_paper_s_regions_of_attacks_are_those_of_its_figure(folder):
+    """As `repflow pixels --attack-regions` has them, and as is usual: one request, under one name."""
+    usual, named = (AttackConfig(model=folder, images="drawn:8", regions=words) for words in ([], "paper"))
+    assert usual == named
+    result = attack.run(
+        AttackConfig(**SMALL | {"regions": ["paper", "last:2"]}, targets=["two"]),
+        subject=load_classifier(folder, device="cpu").network,
+    )
+    grid = PixelsConfig(targets=["two"], attack_regions=["paper", "last:2"])
+    assert result.provenance["regions"] == [str(region) for region in grid.attacked(64)] == PAPER_OF_64
+    assert "recency-fig3" in result.config["regions"]  # not `paper`, which stood for the tables in stored runs
+    tables = attack.run(
+        AttackConfig(**SMALL | {"regions": ["recency-table1"]}), subject=load_classifier(folder, device="cpu").network
+    )
+    assert tables.provenance["regions"] == ["62:64", "0:2", "58:64", "0:6"]
+
+
+class Lost(Last):
+    """Its answers are NaN where the first token is darker than half."""
+
+    def logits(self, tokens, layout, shape):
+        named = super().logits(tokens, layout, shape)
+        return torch.where(tokens[:, :1, 0] < 0.5, torch.nan, named)
+
+
+def test_answers_that_are_no_numbers_name_no_class(monkeypatch):
+    """torch.argmax of NaN is the place of a NaN: the first class was named, and attacks on it always succeeded."""
+    monkeypatch.setattr(Last, "facts", lambda self: {"name": "last"})
+    plain = subject()
+    pixels = plain.images.pixels.copy()
+    pixels[:10, 0, 0] = 0
+    pixels[10:, 0, 0] = 255
+    lost = Subject.of(Lost(), Images.checked(pixels, plain.images.labels), PixelLayout())
+    assert (lost.predictions()[:10] == -1).all()
+    job = {"models": {}, "prompts": None, "total": 1, "subject": lost}
+    config = AttackConfig(samples=COUNT, regions=["12:16"], targets=["0"])
+    result = attack.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert result["base_rate"] == 0
+    config = CorruptConfig(samples=COUNT, regions=["0:1"], replace=["target:0"], influence=0)
+    result = study.STUDY.compute(study.CorruptJob(config, **job), Memory(), None)
+    assert float(result["clean_accuracy"]) == 0.75
+    assert [finding.code for finding in result.findings] == ["nonfinite_answer"]
+    assert "NaN or infinite for 10 of 40 images as they are" in printed("corrupt", result)
+
+
+@pytest.mark.parametrize("name", ["corrupt", "attack"])
+def test_a_model_that_has_not_learned_is_called_so(name, folder, tmp_path):
+    """Its accuracy cannot fall: that no region is shown to lower it says nothing of any region."""
+    words = [name, folder, "--images", "drawn:8", "--samples", "20", "--regions", "last:8"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path)])
+    shown = " ".join(done.output.split())
+    assert "not_learned: 10.0 % of the images are named rightly, where naming one class always gives 10.0 %" in shown
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
+    assert done.exit_code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Mind: 10.0 % of the images are named rightly" in page
+    assert ("No attack is shown to do more than pixels of any other class." in page) == (name == "attack")
 
 
 def test_drops_and_their_intervals():
@@ -183,31 +270,89 @@ def test_no_change_at_all_has_an_interval():
         assert arrays["drop_low"][0, 0] < band.mean < arrays["drop_high"][0, 0]
 
 
-def test_rates_of_all_targets_are_the_mean_of_their_rates():
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 3, 50)
-    others = labels != np.arange(3)[:, None]
-    base, success, pair = (random.integers(0, 2, shape).astype(float) for shape in ((3, 50), (3, 2, 50), (3, 2, 50)))
-    arrays, axes = attack._arrays(base, success, pair, others)
-    by_hand = [[success[t, r, labels != t].mean() for r in range(2)] for t in range(3)]
-    assert arrays["success"] == pytest.approx(np.array(by_hand))
-    assert arrays["mean_success"] == pytest.approx(np.mean(by_hand, 0))
-    assert arrays["mean_base_rate"] == pytest.approx(np.mean([base[t, labels != t].mean() for t in range(3)]))
+def made_attack(random, rate, *, classes=5, images=200, draws=1, spread=1.0, pair=None):
+    """Attacks whose rates are known; images that lend their pixels differ in how often they steer, by `spread`."""
+    labels = random.permutation(np.arange(images) % classes)
+    others = labels != np.arange(classes)[:, None]
+    hits, lent = {}, {}
+    for kind, level in ((TARGET, rate), (RANDOM_PAIR, rate if pair is None else pair)):
+        lent[kind] = np.empty((classes, 1, draws, images), dtype=int)
+        for target in range(classes):
+            own = np.flatnonzero((labels == target) == (kind == TARGET))
+            lent[kind][target] = own[random.integers(0, len(own), (draws, images))]
+        place = spread * random.standard_normal(images)[lent[kind]] + 0.5 * random.standard_normal(images)
+        place = place + random.standard_normal(place.shape)
+        hits[kind] = (place < stats.norm.ppf(level) * np.sqrt(1.25 + spread**2)).astype(int)
+    base = random.integers(0, 2, (classes, images)).astype(float)
+    return attack_rates(base, hits, lent, others), hits, base, labels
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_rates_of_all_targets_are_the_mean_of_their_rates(draws):
+    (arrays, axes), hits, base, labels = made_attack(np.random.default_rng(0), 0.3, draws=draws)
+    by_hand = [hits[TARGET][t, 0][:, labels != t].mean() for t in range(5)]
+    assert arrays["success"][:, 0] == pytest.approx(by_hand)
+    assert arrays["mean_success"] == pytest.approx(np.mean(by_hand))
+    assert arrays["mean_base_rate"] == pytest.approx(np.mean([base[t, labels != t].mean() for t in range(5)]))
     assert axes["mean_success_low"] == ("region",)
-    assert (arrays["excess_low"] < success.mean(-1) * 0 + arrays["excess"]).all()
+    assert axes["success_low"] == ("target", "region")
+    assert arrays["excess"] == pytest.approx(arrays["success"] - arrays["random_pair"])
+    for name in ("success", "random_pair", "excess", "mean_success", "base_rate"):
+        assert (arrays[f"{name}_low"] <= arrays[name]).all()
+        assert (arrays[name] <= arrays[f"{name}_high"]).all()
 
 
-@pytest.mark.parametrize("rate", [0.005, 0.05, 0.5])
-def test_intervals_of_mean_rates_cover(rate):
-    """Of 60 images, shares of targets that depend on each other, also where hardly any is named."""
+@pytest.mark.parametrize(("rate", "draws"), [(0.03, 1), (0.3, 1), (0.3, 3)])
+def test_intervals_of_attacks_cover_other_lenders(rate, draws):
+    """40 images of a class lend their pixels to 160: Wilson's interval, which counts those, covers far less."""
     random = np.random.default_rng(0)
-    values = np.stack([(random.random((400, 60)) < rate) * random.choice([0.5, 1.0], (400, 60)) for _ in range(2)], 1)
-    _, low, high = attack.rate_band(values, "success")
-    true = 0.75 * rate
-    assert ((low <= true) & (true <= high)).mean() >= 0.93
-    assert low.min() >= 0
-    nothing = attack.rate_band(np.zeros((1, 60)) + np.array([0.0] * 59 + [1e-9]), "success")
-    assert nothing[2][0] > 0.01, "nothing seen of 60 is not known to be nothing"
+    held, trials = dict.fromkeys(("success", "mean_success", "mean_excess", "wilson"), 0), 300
+    for _ in range(trials):
+        (arrays, _), *_ = made_attack(random, rate, draws=draws, pair=0.5 * rate)
+        for name, true in (("success", rate), ("mean_success", rate), ("mean_excess", 0.5 * rate)):
+            held[name] += arrays[f"{name}_low"].flat[0] <= true <= arrays[f"{name}_high"].flat[0]
+        wilson = proportion_interval(arrays["success"][0, 0] * 160, 160)
+        held["wilson"] += wilson.low <= rate <= wilson.high
+    assert min(held[name] for name in ("success", "mean_success", "mean_excess")) >= 0.91 * trials, held
+    assert rate < 0.1 or draws > 1 or held["wilson"] < 0.86 * trials
+
+
+def test_too_few_lenders_have_no_interval_and_nothing_seen_has_one():
+    others = np.ones((1, 60), dtype=bool)
+    none = np.zeros((1, 1, 1, 60), dtype=int)
+    two = {kind: np.arange(60)[None, None, None] % 2 for kind in (TARGET, RANDOM_PAIR)}
+    arrays, _ = attack_rates(np.zeros((1, 60)), dict.fromkeys(two, none), two, others)
+    assert np.isnan(arrays["success_low"]).all()
+    many = {kind: np.arange(60)[None, None, None] for kind in two}
+    arrays, _ = attack_rates(np.zeros((1, 60)), dict.fromkeys(two, none), many, others)
+    assert arrays["success_low"] == arrays["success"] == 0
+    assert arrays["success_high"] > 0.01, "nothing seen of 60 is not known to be nothing"
+    assert arrays["base_rate_high"] > 0.01
+
+
+def test_text_reads_fewer_prompts_than_images_unless_told(folder):
+    """256 images take seconds; a hundred passes over as many prompts take an hour of a laptop."""
+    models = {"model": load("zoo:mamba2")}
+    job = study.STUDY.prepare(CorruptConfig("zoo:mamba2", task="random", length=40), models, None, None)
+    assert (len(job.prompts), job.config.samples) == (32, 32)
+    asked = CorruptConfig("zoo:mamba2", task="random", length=40, samples=5)
+    assert len(study.STUDY.prepare(asked, models, None, None).prompts) == 5
+    for kind, config in ((study.STUDY, CorruptConfig), (attack.STUDY, AttackConfig)):
+        request = config(folder, images="drawn:8")
+        job = kind.prepare(request, {}, None, None)
+        assert (len(job.subject.images), job.config.samples) == (256, 256)
+        assert kind.reads(request)[0] % 256 == 0
+
+
+def test_lenders_are_the_images_that_fill_takes():
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, 256, (30, 8, 1), dtype=np.uint8)
+    sequences = Sequences(tokens, np.arange(30) % 3, 3)
+    region = Region(2, 5)
+    for kind, target in ((TARGET, 1), (RANDOM_PAIR, 1), ("same", None), ("other", None)):
+        draw = {"seed": 3, "draw": 1, "target": target}
+        whose = lenders(sequences, region, kind, **draw)
+        assert fill(sequences, region, kind, **draw) * 255 == pytest.approx(tokens[whose, 2:5])
 
 
 def test_influence_is_the_slope_of_the_log_odds(folder):
@@ -241,6 +386,7 @@ def folder(tmp_path_factory):
     return str(place)
 
 
+PAPER_OF_64 = ["0:16", "48:64", "0:30", "34:64", "62:64"]
 SMALL = {"images": "drawn:8", "samples": 20, "regions": ["last:8", "0:8"]}
 
 
@@ -479,6 +625,15 @@ def test_log_odds_of_a_language_model():
         ("corrupt FOLDER --images drawn:8 --replace target:two --samples 3 --regions 0:2", "of the target class"),
         ("corrupt FOLDER --images drawn:8 --regions recency-table9", "a region START:END"),
         ("corrupt FOLDER --images drawn:8 --influence -1", "--influence"),
+        ("corrupt FOLDER --images drawn:8 --regions 60:70", "name tokens from 0 to 64, such as first:2 and last:2"),
+        ("corrupt FOLDER --images drawn:8 --replace target:dics", "did you mean disc?"),
+        ("corrupt FOLDER --images drawn:8 --replace target:", "other, random, target:CLASS; got 'target:'"),
+        ("corrupt FOLDER --images drawn:8 --replace target:disc,target:0", "different targets; got disc,0"),
+        ("corrupt zoo:gpt-neox --task random --length 40 --samples 1 --regions 0:4", "at least 2 prompts"),
+        ("corrupt zoo:gpt-neox --influence 3", "--influence for zoo:gpt-neox, a language model"),
+        ("attack FOLDER --images drawn:8 --targets all,disc", "--targets all, or some classes; got all,disc"),
+        ("attack FOLDER --images drawn:8 --targets " + "9" * 5000, "a class among disc"),
+        ("attack FOLDER --images drawn:" + "9" * 5000, "drawn:SIDE with 8 to 256"),
         ("attack FOLDER --images drawn:8 --targets frog", "a class among disc"),
         ("attack FOLDER --images drawn:8 --targets 3 --samples 3", "test images of cross and of other classes"),
         ("attack FOLDER --images drawn:8 --task kvpr", "repflow corrupt replaces tokens"),

@@ -19,9 +19,10 @@ from repflow.core.studies import STUDIES
 from repflow.models import load
 from repflow.store import load_result
 from repflow.studies.engine import cells as grid_run
+from repflow.studies.engine.cost import PASSES
 from repflow.studies.engine.grid import KINDS, cell_name, expand, parse_part, read_study
 from repflow.studies.engine.size import model_size
-from repflow.studies.engine.table import study_for
+from repflow.studies.engine.table import study_at, study_for
 from repflow.studies.measure import MeasureConfig, measure
 from tests import warm
 from tests.studies.compare.inputs import save
@@ -195,7 +196,8 @@ def test_a_cell_that_cannot_run_is_a_dash(place):
     done = run("study.toml")
     assert done.exit_code == 0, done.stderr
     assert "16 cells: 12 finished, 4 cannot run" in done.stderr
-    assert (done.stderr.count(": cannot run: expected"), done.stderr.count(": cannot run, as ")) == (1, 3)
+    assert done.stderr.count(": cannot run: expected") == 1
+    assert "\n3 more cells without a result, for the reason of " in done.stderr
     rows = [words for line in done.stdout.splitlines() if (words := line.split())[:1] in (["a"], ["b"])]
     assert len(rows) == 16
     for model, length, _, _, *values in rows:
@@ -375,6 +377,23 @@ def test_a_study_without_models_has_a_cell_for_each_entry_of_its_lists(place, ki
     assert all(entry["metrics"] for entry in again)
 
 
+@pytest.mark.parametrize(
+    ("kind", "passes", "words"),
+    [
+        ("measure", ["forward"], "forward passes: 3.45e+06 FLOP (2 per parameter and token)"),
+        ("recency", ["forward", "backward"], "forward and backward passes: 3.10e+07 FLOP (2 per parameter and"),
+        ("recall", ["training"], "training steps: 1.74e+07 FLOP (6 per parameter and token)"),
+    ],
+)
+def test_the_cost_says_which_passes_it_counts(place, kind, passes, words):
+    options = {"models": None, "lengths": None, "samples": None} | WITHOUT_MODELS["recall"]
+    if kind != "recall":
+        options = {"lengths": [12], "samples": 2} | ({"probes": 8} if kind == "recency" else {})
+    write(place, kind=kind, **options)
+    assert words in run("study.toml", "--dry-run").stdout
+    assert json.loads(run("study.toml", "--dry-run", "--json").stdout)["passes"] == passes
+
+
 def test_every_study_is_a_kind_or_says_why_not(place):
     for row in STUDIES:
         assert (row.name in KINDS) != bool(row.no_grid)
@@ -422,3 +441,8 @@ def test_a_model_that_was_edited_while_workers_ran_is_noticed(place, monkeypatch
     done = run("study.toml", "--workers", "1")
     assert done.exit_code == 1
     assert "layer_norm_epsilon" in done.stderr
+
+
+def test_every_study_says_which_passes_it_takes():
+    for row in STUDIES:
+        assert {*study_at(row).pass_kinds} <= {*PASSES}, row.name

@@ -1,5 +1,6 @@
 """The pixel laboratory on the built-in images: frames, training, readings, refusals; its analysis on made-up runs."""
 
+import io
 import re
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from repflow.papers import vulnerability
 from repflow.report.data.laboratory import best_lines
 from repflow.report.sections.laboratory.pixels import _reading, _region_axis, _steered
 from repflow.report.terminal import view_of
-from repflow.report.terminal.laboratory.pixels import attack_table, row_words
+from repflow.report.terminal.laboratory.pixels import attack_table, end_table, influence_table, row_words, verdict_table
 from repflow.studies.corrupt import attack
 from repflow.studies.corrupt import study as corrupt
 from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
@@ -65,6 +66,24 @@ def test_what_a_run_has(whole):
     text = shown.export_text()
     assert "transformer, reversed order, published initialisation" in text
     assert "mean of 2 targets" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_number_and_no_model_is_cut_in_a_narrow_terminal(whole, width):
+    """Two rows that share their first letters looked the same, and intervals stood on two lines."""
+    _, result = whole
+    lines = best_lines(result, row_words, score="test_accuracy")
+    for table in (end_table(result, lines, 4), verdict_table(result), influence_table(result, lines)):
+        shown = [Console(width=each, record=True, file=io.StringIO()) for each in (width, 400)]
+        for console in shown:
+            console.print(table)
+        text, whole_text = (console.export_text() for console in shown)
+        assert "…" not in text
+        cells = [
+            re.findall(r"-?\d+\.\d / -?\d+\.\d|open \(\d of \d\)|[+-]?\d\.\d\d", part) for part in (text, whole_text)
+        ]
+        assert sorted(cells[0]) == sorted(cells[1])
+        assert cells[0]
 
 
 def test_a_kept_model_gives_the_same_numbers_by_repflow_corrupt(whole):
@@ -225,6 +244,13 @@ def test_rates_of_the_strong_recipe():
     ("words", "said"),
     [
         ("--rows mambo", "did you mean"),
+        ("--rows mamba/0", "got 'mamba/0'; write mamba, or mamba/16 for 16 states"),
+        ("--rows mamba/999999999999", "write mamba, or mamba/16"),
+        ("--rows mambo/16+both", "did you mean mamba"),
+        ("--rows transformer --widths 6", "--widths that 4 divides, for transformer; got 6; write 4 or 8"),
+        ("--rows mamba2 --widths 33", "--widths that 32 divides, for mamba2; got 33; write 32 or 64"),
+        ("--rates nan", "numbers of at least 0 in --rates; got [nan]; correct it"),
+        ("--targets all,two", "--targets all, or some classes; got all,two"),
         ("--rows mamba+first", "sees nothing but itself"),
         ("--rows mamba-mlp", "does not have it"),
         ("--rows transformer+mlp", "which has it"),

@@ -13,8 +13,9 @@ from repflow.core.errors import ConfigChangedError, InputError, UnsupportedModel
 from repflow.models.stack.network import StackConfig, StackForCausalLM
 from repflow.report.terminal.recency import curve_table, reach_table, summary_table, view
 from repflow.store import load_result, verify
+from repflow.studies.engine.size import Size
 from repflow.studies.recency.ratio import influence_ratio
-from repflow.studies.recency.study import Compared, RecencyConfig, check_request, run, run_name
+from repflow.studies.recency.study import STUDY, Compared, RecencyConfig, check_request, run, run_name
 from repflow.tasks import Prompt, Prompts
 from repflow.theory.influence_curve import exponential_fit
 from tests.models.stack.inputs import stack
@@ -147,6 +148,15 @@ def test_below_three_prompts_values_stand_alone_and_bad_fits_have_no_half_life(m
     assert not any("nan" in str(cell) for table in tables for cell in cells(table))
     assert all("95 %" not in table.columns and "half-life" not in table.columns for table in tables)
     assert "R²" in reach_table([measured]).columns[:4]
+
+
+def test_prompts_that_agree_on_their_half_reach_leave_it_an_interval(mamba):
+    result = repflow.influence(mamba, IDS[:, :4])
+    values, band = result["half_reach"], result.band("half_reach")
+    assert len(set(values)) == 1, values
+    room = 1 - 0.025 ** (1 / 3)
+    assert [float(band.low), float(band.high)] == pytest.approx([max(1.0, values[0] - room), values[0] + room])
+    assert f"the last {values[0]:.1f} [{band.low:.1f}, {band.high:.1f}] tokens" in codes(result)["influence"]
 
 
 def test_a_half_life_of_a_bad_fit_stored_by_an_older_version_is_not_shown(result):
@@ -353,6 +363,21 @@ def test_prompts_too_short_for_a_ratio_are_refused_before_they_are_run(tmp_path,
         Compared().run(RecencyConfig(), model=mamba, given=prompts, out=tmp_path, name="r")
     assert not (tmp_path / "r").exists()
     assert run(RecencyConfig(), model=mamba, given=prompts)["log_influence"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "passes"),
+    [
+        ({}, 768, 1 + 8),
+        ({}, 32, 1 + 32),
+        ({"probes": 0}, 96, 1 + 96),
+        ({"probes": 4, "to": ["final", 2]}, 768, 1 + 2 * 4),
+        ({"probes": 4, "checkpointing": True}, 768, 1 + 2 * 4),
+    ],
+)
+def test_its_cost_counts_a_backward_pass_for_each_probe(options, width, passes):
+    config = RecencyConfig(model="m", length=100, samples=3, **options)
+    assert STUDY.flops(config, Size(1000, 2, width)) == 2 * 1000 * 300 * passes
 
 
 def test_a_model_whose_gradient_is_cut_is_refused_and_leaves_nothing(tmp_path):

@@ -3,7 +3,9 @@
 import os
 import signal
 import socket
+import threading
 import time
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -46,7 +48,9 @@ def crewed(order, engine, killer):
 
 def test_ray(order, same):
     killer = Killer(signal.SIGKILL)  # once here, every 5 seconds by `make faults`
-    crewed(order, RayEngine(ScaleConfig(engine="ray", workers=2, threads=1)), killer)
+    engine = RayEngine(ScaleConfig(engine="ray", workers=2, threads=1))
+    check_reachable(engine._ray.get_runtime_context().gcs_address)  # its own answer is not taken for another service's
+    crewed(order, engine, killer)
     same(1)
 
 
@@ -116,6 +120,40 @@ def test_an_address_at_which_nobody_listens(monkeypatch):
         port = free.getsockname()[1]
     with pytest.raises(InputError, match=r"no answer.*ray start --head"):
         RayEngine(ScaleConfig(engine="ray", address=f"127.0.0.1:{port}"))
+
+
+@contextmanager
+def answering(words):
+    """A service that says something to whoever connects; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as service:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    line, _ = service.accept()
+                    with line:
+                        line.recv(64)
+                        line.sendall(words)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{service.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 400 Bad\r\n", b"-ERR unknown command\r\n"])
+def test_an_address_at_which_something_else_answers(words):
+    with answering(words) as address, pytest.raises(InputError, match="got another service") as told:
+        check_reachable(address)
+    assert repr(words.decode().strip()) in str(told.value)
+    assert "`ray status` names the address" in str(told.value)
+
+
+@pytest.mark.parametrize("words", [bytes([0, 0, 24, 4, 0, 0, 0, 0, 0]), b""])
+def test_what_may_be_ray_is_left_to_ray(words, monkeypatch):
+    with answering(words) as address:
+        check_reachable(address)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with answering(bytes([21, 3, 3, 0, 2])) as address:  # an alert of TLS, as nothing was asked in its way
+        check_reachable(address)
 
 
 def test_no_slurm_here(tmp_path, monkeypatch):

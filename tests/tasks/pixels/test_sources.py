@@ -9,6 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from repflow.core.errors import InputError
 from repflow.models import StackConfig
@@ -16,6 +17,7 @@ from repflow.tasks.pixels import Images, load_images, pixel_prompts, source
 from repflow.tasks.pixels.cifar import CLASSES
 from repflow.tasks.pixels.drawn import draw_images
 from repflow.tasks.pixels.images import split
+from repflow.tasks.pixels.png import decode_png
 from repflow.tasks.pixels.prompts import image_prompts
 from tests.tasks.pixels.image_files import FORMATS, LABELS, PIXELS, archive, binary, folder, pickled, png, sheets
 
@@ -54,6 +56,8 @@ def test_parts_of_an_archive(tmp_path):
     (tmp_path / "got0" / "c.tar.xz.0").write_bytes(b"")
     with pytest.raises(InputError, match=r"every part once; got \S+c.tar.xz.0 and"):
         load_images(str(tmp_path / "got*" / "c.tar.xz.*"))
+    with pytest.raises(InputError, match=r"got c.tar.xz.0, .*in quotes: '\S+c\.tar\.xz\.\*'"):
+        load_images(str(tmp_path / "c.tar.xz.0"))
     (tmp_path / "c.tar.xz.3").unlink()
     with pytest.raises(InputError, match=r"an archive with CIFAR-10 in it.*name all of its parts"):
         load_images(str(tmp_path / "c.tar.xz.*"))
@@ -95,8 +99,41 @@ def test_arrays(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", **own, classes=np.array(CLASSES))
     same(load_images(str(tmp_path / "a.npz")))
     assert len(load_images(str(tmp_path / "a.npz"), train=3, test=2).train) == 3
+    with pytest.raises(InputError, match="1 to 8 training images; got 9"):
+        load_images(str(tmp_path / "a.npz"), train=9)
     np.savez(tmp_path / "b.npz", images=np.repeat(PIXELS[..., :1], 2, 0), labels=np.repeat(LABELS % 2, 2))
     assert load_images(str(tmp_path / "b.npz")).train.shape == (32, 32, 1)
+
+
+def test_arrays_in_files_of_their_own(tmp_path):
+    own = {"images": PIXELS[:8], "labels": LABELS[:8], "test_images": PIXELS[8:], "test_labels": LABELS[8:]}
+    for name, array in (own | {"classes": np.array(CLASSES)}).items():
+        np.save(tmp_path / f"{name}.npy", array)
+    same(load_images(str(tmp_path)))
+    with pytest.raises(InputError, match=r"images.npy and labels.npy in a folder; got images.npy alone"):
+        load_images(str(tmp_path / "images.npy"))
+    (tmp_path / "labels.npy").unlink()
+    with pytest.raises(InputError, match="an array called labels; got classes, images, test_images, test_labels in"):
+        load_images(str(tmp_path))
+    (tmp_path / "images.npy").write_bytes(huge_array())
+    with pytest.raises(InputError, match="as many bytes as an array's header says"):
+        load_images(str(tmp_path))
+
+
+def test_arrays_that_lack_one_another(tmp_path):
+    """Test images without labels were left aside, and a fifth of the others was tested on."""
+    with pytest.raises(InputError, match=r"called test_labels; got images, labels, test_images in a.npz"):
+        load_images(savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS, test_images=PIXELS))
+    with pytest.raises(InputError, match=r"called images; got x, y in b.npz; call them images and labels"):
+        load_images(savez(tmp_path / "b.npz", x=PIXELS, y=LABELS))
+
+
+def test_grey_of_16_bits(tmp_path):
+    """Pillow cuts such values at 255: nearly all of an image was white."""
+    grey = np.array([[0, 255, 256], [30000, 65279, 65535]], dtype=np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(grey).save(file, "PNG")
+    assert decode_png(file.getvalue(), "a.png")[..., 1].tolist() == [[0, 0, 1], [117, 254, 255]]
 
 
 def test_the_first_images_of_a_folder_are_of_all_classes(tmp_path):
@@ -232,6 +269,11 @@ def test_an_archive_that_unpacks_to_more_than_there_is(tmp_path, monkeypatch):
             load_images(str(place))
 
 
+def test_a_word_misspelled():
+    with pytest.raises(InputError, match="got 'drwan:8', which is not there; did you mean drawn"):
+        load_images("drwan:8")
+
+
 @pytest.mark.parametrize("spec", ["drawn:7", "drawn:x", "missing", "missing.*", "a/*/b.*"])
 def test_words_that_name_nothing(spec):
     with pytest.raises(InputError):
@@ -245,13 +287,15 @@ def test_words_that_name_nothing(spec):
         (np.zeros((2, 4, 4, 2)), [0, 1], None, "1 or 3 channels"),
         (np.full((2, 4, 4), 256), [0, 1], None, "whole numbers from 0 to 255; got values from 256 to 256"),
         (np.full((2, 4, 4), 0.5), [0, 1], None, "multiply by 255"),
-        (np.full((2, 4, 4), np.nan), [0, 1], None, "whole numbers from 0 to 255"),
+        (np.full((2, 4, 4), np.nan), [0, 1], None, "from 0 to 255; got nan in image 0 of the images; leave out images"),
+        (np.zeros((0, 4, 4)), [], None, r"shape \(0, 4, 4, 1\) of the images; give at least one image"),
         (np.zeros((2, 4, 4)), [0], None, "label of each of 2 images"),
         (np.zeros((2, 4, 4)), [0.0, 1.0], None, "a whole number as label"),
         (np.zeros((2, 4, 4)), [0, -1], None, "got -1 of image 1"),
         (np.zeros((2, 4, 4)), [0, 2], ("a", "b"), "got 2 of image 1"),
         (np.zeros((2, 4, 4)), [0, 2**40], None, "labels below 100,000"),
-        (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names"),
+        (np.zeros((2, 4, 4)), [0, 0], ("a", "a"), "different names.*name each class once"),
+        (np.zeros((2, 4, 4)), [0, 0], None, "different names.*give images of two classes"),
     ],
 )
 def test_wrong_arrays(pixels, labels, classes, words):
@@ -317,5 +361,5 @@ def test_prompts_for_models_of_ids():
     assert 7 not in ids
     grey = draw_images(12, side=17, seed=3, part="test").pixels.mean(-1).reshape(12, -1)
     assert all(np.corrcoef(row, image)[0, 1] > 0.98 for row, image in zip(ids, grey, strict=True))
-    with pytest.raises(InputError, match="pass length=64"):
+    with pytest.raises(InputError, match="pass length=64, or 65 for a model that reads a class token"):
         pixel_prompts(50, length=63, samples=1)

@@ -334,6 +334,19 @@ def test_a_wrong_run_is_refused_before_anything_is_made(option, value, told, dat
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_too_few_prompts_for_the_probes_are_refused_before_a_model_is_trained(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(zoo_seeds, "LENGTHS", (150, 170))
+    plain = ["run", "--data", str(data), "--to", str(tmp_path / "cells"), "--size", "tiny", "--steps", "1"]
+    assert main([*plain, "--variants", "gpt-neox", "--seeds", "0", "--prompts", "10"]) == 2
+    told = capsys.readouterr().err
+    assert "expected --prompts that the probes can read; got 10, which the probe for the" in told
+    assert "pass more, or 0 for none" in told
+    assert not (tmp_path / "cells").exists()
+    monkeypatch.setattr(zoo_seeds, "LENGTHS", (256, 512))
+    assert main([*plain, "--variants", "gpt-neox", "--seeds", "0", "--prompts", "60"]) == 2
+    assert "at 256 tokens refuses" in capsys.readouterr().err
+
+
 def test_an_unknown_size_is_refused(data, capsys):
     with pytest.raises(SystemExit):
         main(["run", "--data", str(data), "--to", "cells", "--size", "huge"])

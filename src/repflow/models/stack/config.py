@@ -56,7 +56,8 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         input_channels: Channels of real inputs (batch, token, channel) in place of token ids; None for ids.
         input_range: Levels of the first and the last id where ids stand for real inputs.
         class_token: Where a classifier has a learned token from whose state the class is read: start, middle (behind
-            half of the others) or end; None for none. It has no position embedding. Sequences are then of one length.
+            half of the others) or end; None for none. One at the start needs a layer that mixes both ways. It has no
+            position embedding. Sequences are then of one length.
         bidirectional: Whether a classifier's layers also mix from the last token to the first, by a mixer of their own
             whose output is added; or a list of these. Sequences are then of one length.
         dropout: Share of channels that are dropped from what each mixer and feed-forward layer adds, while training;
@@ -202,6 +203,10 @@ class StackConfig(PreTrainedConfig):  # type: ignore[misc]
         )
         for way in both:
             of_kind("bidirectional", way, "bool")
+        if class_token == "start" and not any(both) and not self.sorts_whole:
+            got = 'class_token="start" where every layer mixes from left to right: it sees nothing but itself'
+            remedy = 'pass class_token="end", or bidirectional=True'
+            raise InputError(teach("a class token that sees other tokens", got, remedy))
         low, high = levels = tuple(map(float, input_range))[:2] if len(input_range) == 2 else (1.0, 1.0)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InputError(teach("input_range of two numbers in order", repr(input_range), "leave it out"))

@@ -5,34 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
+import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
-from repflow.core.intervals import bracketed
+from repflow.core.intervals import LEAST_VALUES, bracketed
 from repflow.core.results import Result
-from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.fitted import SplitTable, split_table
+from repflow.report.terminal.laboratory.table import finding_lines
 
 BASE = "no attack"
 BEYOND = "( ): what is above the rate with pixels of any other class"
 
 
 def view(result: Result) -> list[RenderableType]:
-    """A line per target, and their mean."""
+    """A line per target, and their mean; findings."""
     facts, regions = result.provenance["attack"], result.provenance["regions"]
     title = f"{result.provenance['model']['name']}: how often (%) the target is named once it lends a region"
+    order = f", {facts['layout']['order']} order" if "layout" in facts else ""  # not in runs of before
     caption = (
-        f"{facts['images']} images of {facts['tokens']} tokens, accuracy "
+        f"{facts['images']} images of {facts['tokens']} tokens{order}, accuracy "
         f"{100 * float(result['clean_accuracy']):.1f} %; [ ]: 95 % intervals over images; {BEYOND}"
     )
+    if not np.isfinite(result["success_low"]).all():
+        caption += f"; no interval below {LEAST_VALUES} images that lend"
     targets, places = result.provenance["targets"], range(len(regions))
     rows = [
         [target, _rate(result, "base_rate", row), *(_cell(result, "", (row, place)) for place in places)]
         for row, target in enumerate(targets)
     ]
     rows += [_means("mean", result)] if len(targets) > 1 else []
-    return [_table(title, ["target", BASE, *regions], rows, caption)]
+    return [split_table(title, ("target", BASE), regions, rows, caption), *finding_lines(result)]
 
 
 def _means(name: str, result: Result) -> list[str]:
@@ -53,25 +55,13 @@ def _cell(result: Result, mean: str, place: Any) -> str:
     return f"{_rate(result, f'{mean}success', place)} ({beyond})"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> FittedTable:
-    def build(names: Sequence[str], below: Text) -> Table:
-        table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", caption=below, caption_justify="left")
-        for name in names:
-            table.add_column(name, justify="left" if name == headings[0] else "right", no_wrap=True)
-        for row in rows:
-            table.add_row(*map(Text, row[: len(names)]))
-        return table
-
-    return FittedTable(headings, 3, build, caption)
-
-
-def side_by_side(results: Sequence[Result]) -> FittedTable:
+def side_by_side(results: Sequence[Result]) -> SplitTable:
     """Models in lines, mean over targets."""
     regions = results[0].provenance["regions"]
     alike = [result for result in results if result.provenance["regions"] == regions]
     rows = [_means(result.provenance["model"]["name"], result) for result in alike]
     title = "How often (%) the target is named, mean over targets"
-    return _table(title, ["model", BASE, *regions], rows, BEYOND)
+    return split_table(title, ("model", BASE), regions, rows, BEYOND)
 
 
 def cell(result: Result) -> dict[str, float]:

@@ -13,7 +13,8 @@ from rich.text import Text
 from repflow.core.intervals import bracketed
 from repflow.core.results import Result
 from repflow.report.terminal.cell import number, thinned
-from repflow.report.terminal.fitted import FittedTable
+from repflow.report.terminal.fitted import FittedTable, SplitTable, split_table
+from repflow.report.terminal.laboratory.table import finding_lines
 
 ROWS = 16
 LEAST_WINDOWS = 8
@@ -21,11 +22,11 @@ LEAST_WINDOWS = 8
 
 
 def view(result: Result) -> list[RenderableType]:
-    """One table; of many windows some."""
-    return [image_table(result) if "accuracy" in result else text_table(result)]
+    """One table, of many windows some; findings."""
+    return [image_table(result) if "accuracy" in result else text_table(result), *finding_lines(result)]
 
 
-def image_table(result: Result) -> FittedTable:
+def image_table(result: Result) -> SplitTable:
     """Accuracy with half the interval of its drop; in brackets the relative drop and that by what can be lost."""
     facts, kinds = result.provenance["corrupt"], result.provenance["replacements"]
     mean, low, high = facts["clean"]
@@ -48,7 +49,7 @@ def image_table(result: Result) -> FittedTable:
             spread = f" ±{100 * half:.1f}" if np.isfinite(half) else ""
             cells.append(f"{100 * accuracy:.1f}{spread} ({_percent(relative)}, {_percent(corrected)})")
         rows.append([result.provenance["regions"][row], *cells])
-    return _table(title, ["region", *kinds], rows, f"{caption}{_left_out(result, rows)}")
+    return split_table(title, ["region"], kinds, rows, f"{caption}{_left_out(result, rows)}")
 
 
 def _percent(value: float) -> str:
@@ -72,7 +73,7 @@ def _left_out(result: Result, rows: Sequence[Sequence[str]]) -> str:
     return f"; {len(rows)} of {count} regions shown" if len(rows) < count else ""
 
 
-def text_table(result: Result) -> FittedTable:
+def text_table(result: Result) -> SplitTable:
     """Change of the answer's log-odds, with its interval."""
     facts, kinds = result.provenance["corrupt"], result.provenance["replacements"]
     mean, low, high = facts["clean"]
@@ -92,7 +93,7 @@ def text_table(result: Result) -> FittedTable:
         for row in _shown(result)
     ]
     caption = f"{facts['prompts']} prompts of {facts['tokens']} tokens; [ ]: Student's 95 % over prompts"
-    return _table(title, ["region", *kinds], rows, f"{caption}{_left_out(result, rows)}")
+    return split_table(title, ["region"], kinds, rows, f"{caption}{_left_out(result, rows)}")
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> FittedTable:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.table import Table
@@ -129,3 +131,31 @@ def natural_width(console: Console, options: ConsoleOptions, table: Table, folds
         column.max_width = None
     table.title, table.caption = title, caption
     return width
+
+
+def split_table(
+    title: str, kept: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str
+) -> SplitTable:
+    """Cells of text in as many tables as the width asks for.
+
+    Args:
+        title: above the first table.
+        kept: headings of the first columns, which stand in every table.
+        columns: headings of the others.
+        rows: cells of all of them.
+        caption: below the last table.
+    """
+
+    def build(start: int, end: int) -> Table:
+        words = (title if start == 0 else "", caption if end == len(columns) else "")
+        above, below = (Text(part) if part else None for part in words)
+        table = Table(box=box.SIMPLE, title=above, title_justify="left", caption=below, caption_justify="left")
+        for name in (*kept, *columns[start:end]):
+            first = name == kept[0]  # names go over several lines where one column is too wide beside them
+            style: dict[str, Any] = {"justify": "left", "overflow": "fold"} if first else {"justify": "right"}
+            table.add_column(name, no_wrap=not first, **style)
+        for row in rows:
+            table.add_row(*map(Text, [*row[: len(kept)], *row[len(kept) + start : len(kept) + end]]))
+        return table
+
+    return SplitTable(columns, build)

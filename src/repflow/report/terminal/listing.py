@@ -39,12 +39,13 @@ def list_table(runs: Sequence[RunSummary]) -> FittedTable:
             table.add_row(*(Text(row[name]) for name in names))
         return table
 
-    note = "list RUN shows what a folder of several runs holds" if any(run.cells for run in runs) else ""
-    return FittedTable(COLUMNS, 3, build, note, folds=folds)
+    notes = ["list RUN shows what a folder of several runs holds"] * any(run.cells or run.failed for run in runs)
+    notes += ["--json says why a cell has no run"] * any(run.reason for run in runs)
+    return FittedTable(COLUMNS, 3, build, "; ".join(notes), folds=folds)
 
 
 def _prompts(run: RunSummary) -> str:
-    if run.cells:
+    if run.cells or run.failed:
         return f"{run.cells} runs"
     if run.study == "training":
         return f"{run.done or 0} readings"
@@ -58,6 +59,8 @@ def _state(run: RunSummary) -> str:
         return f"damaged: {run.damaged}"
     if run.finished:
         return "finished"
-    if not run.cells:
+    if run.reason:
+        return run.reason.partition(":")[0]
+    if not run.cells and not run.failed:
         return "unfinished"
     return f"{run.done} of {run.total} finished" + (f", {run.failed} could not run" if run.failed else "")

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.core.intervals import proportion_interval, student_interval
 from repflow.spec.corruption import FIGURES, RANDOM_PAIR, TARGET, Region, parse_regions
-from repflow.studies.corrupt.config import AttackConfig, check, names
+from repflow.studies.corrupt.config import AttackConfig, check, check_targets, counted, names
 from repflow.studies.corrupt.piece import Piece
-from repflow.studies.corrupt.study import CLEAN, EXAMPLE_AXES, EXAMPLES, CorruptJob, ImageStudy, last_region
-from repflow.studies.corrupt.summary import region_facts
+from repflow.studies.corrupt.rates import attack_rates
+from repflow.studies.corrupt.study import (
+    CLEAN,
+    EXAMPLE_AXES,
+    EXAMPLES,
+    CorruptJob,
+    ImageStudy,
+    image_facts,
+    last_region,
+)
+from repflow.studies.corrupt.summary import image_findings, region_facts
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.study import ONE
 
@@ -25,8 +33,6 @@ if TYPE_CHECKING:
     from repflow.core.results import Result
     from repflow.models import Model
     from repflow.studies.corrupt.classifier import Subject
-
-AXES = ("target", "region")
 
 
 class Attack(ImageStudy):
@@ -46,6 +52,7 @@ class Attack(ImageStudy):
     def check(self, config: AttackConfig) -> None:
         """Refuse wrong options and images."""
         check(config, config.regions)
+        check_targets(config.targets)
 
     def prepare(
         self, config: AttackConfig, models: dict[str, Model], given: Any, progress: Progress | None
@@ -56,6 +63,7 @@ class Attack(ImageStudy):
             raise InputError(teach("a classifier of images", got, "repflow corrupt replaces tokens of text"))
         from repflow.studies.corrupt.classifier import open_subject
 
+        config = counted(config, text=False)
         subject = open_subject(config, given)
         regions = _regions(config, subject)
         targets = _targets(config, subject)
@@ -93,9 +101,7 @@ def _regions(config: AttackConfig, subject: Subject) -> list[Region]:
 def _targets(config: AttackConfig, subject: Subject) -> list[int]:
     """Numbers of the targets; every one has images that lend pixels, and others that receive them."""
     names = config.targets or list(subject.images.classes)
-    targets = [subject.images.class_number(name) for name in names]
-    if len(set(targets)) < len(targets):
-        raise InputError(teach("different targets", ",".join(names), "name each class once"))
+    targets = subject.images.class_numbers(names)
     for target in targets:
         count = len(subject.sequences.members(target))
         if not 0 < count < len(subject.images):
@@ -108,21 +114,28 @@ def _targets(config: AttackConfig, subject: Subject) -> list[int]:
 def attack_result(config: AttackConfig, subject: Subject, sink: Sink) -> Result:
     """Success rates by target and region, with base rates and random pairs."""
     from repflow.core.results import Result
+    from repflow.interventions.corruption import lenders
 
     regions, targets, labels = _regions(config, subject), _targets(config, subject), subject.images.labels
     clean = sink.load(CLEAN)["named"]
-    hits: dict[str, Any] = {kind: np.empty((len(targets), len(regions), len(labels))) for kind in (TARGET, RANDOM_PAIR)}
+    shape = (len(targets), len(regions), config.draws, len(labels))
+    kinds = (TARGET, RANDOM_PAIR)
+    hits, lent = ({kind: np.empty(shape, dtype=int) for kind in kinds} for _ in range(2))
     for place, target in enumerate(targets):
         for number, region in enumerate(regions):
             own = sink.load(_shard(target, region))
-            for kind, part in hits.items():
-                part[place, number] = own[kind].mean(0)
+            for kind in kinds:
+                hits[kind][place, number] = own[kind]
+                lent[kind][place, number] = [
+                    lenders(subject.sequences, region, kind, seed=config.seed, draw=draw, target=target)
+                    for draw in range(config.draws)
+                ]
     base = (clean == np.array(targets)[:, None]).astype(np.float64)
     others = labels != np.array(targets)[:, None]
-    arrays, axes = _arrays(base, hits[TARGET], hits[RANDOM_PAIR], others)
+    arrays, axes = attack_rates(base, hits, lent, others)
     arrays["clean_accuracy"], axes["clean_accuracy"] = np.array((clean == labels).mean()), ()
     arrays["examples"], axes["examples"] = _examples(config, subject), EXAMPLE_AXES
-    return Result(arrays, axes, {}, _facts(config, subject, clean))
+    return Result(arrays, axes, {}, _facts(config, subject, clean), image_findings(clean, labels))
 
 
 def _examples(config: AttackConfig, subject: Subject) -> np.ndarray:
@@ -148,50 +161,9 @@ def _hits(config: AttackConfig, subject: Subject, target: int, region: Region) -
     return arrays
 
 
-def _arrays(
-    base: np.ndarray, success: np.ndarray, pair: np.ndarray, others: np.ndarray
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Rates with their intervals, by target and as the mean of all targets.
-
-    Args:
-        base: 1 where the target is named without an attack (target, image).
-        success: share of the draws in which it is named with the target's pixels (target, region, image).
-        pair: the same with pixels of another class.
-        others: images of other classes than the target (target, image), which are attacked.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    axes: dict[str, Any] = {}
-    weights = others / others.sum(1, keepdims=True) / len(others)  # of an image in the mean of all targets' rates
-    kinds = {"success": success, "random_pair": pair, "excess": success - pair, "base_rate": base}
-    for name, values in kinds.items():
-        band = [rate_band(part[..., mask], name) for part, mask in zip(values, others, strict=True)]
-        each = weights[:, None] if values.ndim == 3 else weights
-        mean = rate_band((values * each).sum(0) * values.shape[-1], name)
-        for end, by_target, all_targets in zip(("", "_low", "_high"), zip(*band, strict=True), mean, strict=True):
-            arrays[name + end], axes[name + end] = np.array(by_target), AXES[: values.ndim - 1]
-            arrays[f"mean_{name}{end}"], axes[f"mean_{name}{end}"] = np.array(all_targets), AXES[1 : values.ndim - 1]
-    return arrays, axes
-
-
-def rate_band(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over images (..., image) with its interval: Wilson's of a rate of right or wrong, Student's of any other.
-
-    For Student's two images are added, one at each end of what can be, as Bonett and Price do for differences: an
-    interval without them has no width where nothing was named, and covers 10 to 90 % where little was.
-    """
-    mean = np.asarray(values.mean(-1))
-    if name != "excess" and ((values == 0) | (values == 1)).all():
-        band = proportion_interval(values.sum(-1), values.shape[-1])
-        return mean, np.asarray(np.minimum(band.low, mean)), np.asarray(np.maximum(band.high, mean))
-    ends = (-1.0 if name == "excess" else 0.0, 1.0)
-    band = student_interval(np.concatenate([values, np.broadcast_to(ends, (*values.shape[:-1], 2))], -1), axis=-1)
-    low, high = (np.clip(bound, *ends) for bound in (band.low, band.high))
-    return mean, np.asarray(np.minimum(low, mean)), np.asarray(np.maximum(high, mean))
-
-
 def _facts(config: AttackConfig, subject: Subject, clean: np.ndarray) -> dict[str, Any]:
     targets = [subject.images.classes[target] for target in _targets(config, subject)]
-    about: dict[str, Any] = {"tokens": subject.tokens, "images": len(clean), "draws": config.draws}
+    about = image_facts(config, subject, clean == subject.images.labels)
     about |= {"example_region": str(last_region(_regions(config, subject))), "example_target": targets[0]}
     return {
         "model": subject.classifier.facts(),

@@ -14,12 +14,14 @@ from repflow.core.errors import InputError, teach
 from repflow.interventions.corruption import Sequences, fill
 from repflow.models.classifier import Classifier, load_classifier
 from repflow.spec.corruption import AIMED, TARGET, Region
-from repflow.studies.corrupt.config import refuse_set
+from repflow.studies.corrupt.config import counted, refuse_set
 from repflow.studies.engine.parts import Prompting
 from repflow.tasks.pixels import Images, PixelLayout, load_images
 
 TOKENS = 1 << 18
 """Tokens of a batch on a GPU, an eighth of it on a CPU."""
+NO_CLASS = -1
+"""What a classifier names whose logits are not finite: no class, which is never right."""
 ALSO_OF_IMAGES = {"task", "seed", "samples"}
 """Options of prompts that choose images too."""
 
@@ -63,7 +65,7 @@ class Subject:
 
     @torch.no_grad()
     def predictions(self, region: Region | None = None, filled: np.ndarray | None = None) -> np.ndarray:
-        """Class that is named for every image, with a region replaced where one is given."""
+        """Class that is named for every image, with a region replaced where one is given; `NO_CLASS` for none."""
         named = []
         for start in range(0, len(self.images), self.batch):
             rows = slice(start, start + self.batch)
@@ -73,7 +75,8 @@ class Subject:
                 part = torch.from_numpy(np.ascontiguousarray(filled[rows])).to(pixels.device)
                 pixels[:, region.start : region.end] = part
             logits = self.classifier.logits(pixels, self.layout, self.images.shape)
-            named.append(logits.argmax(-1).cpu().numpy())
+            finite = (logits < torch.inf).all(-1)  # False of NaN too; -inf rules a class out
+            named.append(torch.where(finite, logits.argmax(-1), NO_CLASS).cpu().numpy())
         return np.concatenate(named)
 
     def replaced(self, region: Region, kind: str, **draw: Any) -> np.ndarray:
@@ -128,6 +131,7 @@ def open_subject(config: Any, given: Any = None) -> Subject:
     """
     if isinstance(given, Subject):
         return given
+    config = counted(config, text=False)
     if config.init != "trained" or config.ablate:
         got = f"init {config.init}, ablate {config.ablate}"
         raise InputError(teach("a classifier as it was trained", got, "leave --init and --ablate out"))

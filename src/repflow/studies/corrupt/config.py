@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, check_regions, check_replacements
+from repflow.spec.corruption import FIGURES, PIXELS, PRINTED, TEXT, check_regions, check_replacements
 from repflow.studies.engine.naming import Names, spell, weight_words
 from repflow.studies.engine.parts import (
     Batches,
@@ -23,6 +24,8 @@ from repflow.studies.engine.parts import (
 
 AUTO = "auto"
 REGIONS = ("windows", "first:32", "last:32")
+IMAGES, PROMPTS = 256, 32
+"""Read unless a request says how many: a hundred passes over 256 prompts take an hour of a laptop."""
 
 
 @dataclass
@@ -31,7 +34,7 @@ class Regions:
 
     regions: list[str] = listed(
         "tokens that are replaced: START:END, first:K, middle:K, last:K, windows (all of them side by side) or "
-        "windows:K, paper (of its Tables 1 and 3), repeated or comma separated",
+        "windows:K, paper (those of its Tables 1 and 3), one of the two (recency-table1), repeated or comma separated",
         REGIONS,
     )
     draws: int = option(1, "times that random replacements are drawn")
@@ -58,6 +61,13 @@ class Targets:
     targets: list[str] = listed("classes to steer to, by name or number, or all, which is the default")
 
 
+def check_targets(targets: list[str]) -> None:
+    """Refuse every class beside some of them."""
+    if ALL in targets and len(targets) > 1:
+        got = ",".join(targets)
+        raise InputError(teach(f"--targets {ALL}, or some classes", got, f"leave {ALL} or the others out"))
+
+
 @dataclass
 class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
     """What both studies have."""
@@ -72,11 +82,11 @@ class Corrupted(Regions, Batches, Pictures, Prompting, OneModel):
 @defaults(
     {
         "task": "auto (images for a classifier, else kvpr), pixels, text, random, kvpr, mdqa or FILE.jsonl",
-        "samples": "test images, or prompts",
+        "samples": f"test images, or prompts; default {IMAGES} images, {PROMPTS} prompts",
         "batch_size": "images or prompts per forward pass; default by length",
     },
     task=AUTO,
-    samples=256,
+    samples=None,
 )
 class CorruptConfig(Replacing, Corrupted):
     """What to replace; the fields are the command line's options and the `config` of the Result."""
@@ -91,14 +101,15 @@ class CorruptConfig(Replacing, Corrupted):
 @defaults(
     {
         "task": "auto or pixels: attacks are on images",
-        "samples": "test images",
+        "samples": f"test images; default {IMAGES}",
         "batch_size": "images per forward pass; default by length",
     },
     task=AUTO,
-    samples=256,
+    samples=None,
     regions=listed(
-        "tokens that another image lends: START:END, first:K, middle:K, last:K, repeated or comma separated; default "
-        "first and last quarter, and 480 of 1,024, as in paper 2"
+        "tokens that another image lends: START:END, first:K, middle:K, last:K, windows:K, paper (those of its Figure "
+        "3, first and last quarter and 480 of 1,024), fewer (smaller ones), recency-table1, repeated or comma "
+        "separated; default paper"
     ),
 )
 class AttackConfig(Targets, Corrupted):
@@ -108,7 +119,18 @@ class AttackConfig(Targets, Corrupted):
         """Lists in one form, so that the same request makes the same run."""
         self.regions, self.targets = words(self.regions), words(self.targets)
         self.targets = [] if self.targets == [ALL] else self.targets
+        if PRINTED in self.regions:  # by the figure's name, as the same word stood for the tables in stored runs
+            own = [part for word in self.regions for part in (FIGURES if word == PRINTED else (word,))]
+            self.regions = [] if own == list(FIGURES) else own
         self.ablate = ablation_names(self.ablate)
+
+
+C = TypeVar("C", bound=Corrupted)
+
+
+def counted(config: C, *, text: bool) -> C:
+    """A request with the number of images or prompts that it leaves open."""
+    return config if config.samples is not None else replace(config, samples=PROMPTS if text else IMAGES)
 
 
 def check(config: Corrupted, regions: list[str]) -> None:
@@ -121,6 +143,7 @@ def check(config: Corrupted, regions: list[str]) -> None:
     from repflow.tasks.pixels.source import check_source
 
     check_loading(config)
+    config = counted(config, text=config.task not in (AUTO, "pixels"))
     check_least([("--draws", config.draws, 1), ("--samples", config.samples, 1), ("--patch", config.patch, 1)])
     if regions:
         check_regions(regions)

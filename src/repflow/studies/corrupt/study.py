@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
 from repflow.studies.corrupt.config import (
     AUTO,
     CorruptConfig,
     Corrupted,
     check_words,
+    counted,
     names,
     refuse_set,
     task_refusal,
 )
 from repflow.studies.corrupt.piece import Piece, keep_pieces
-from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, region_facts, shares
+from repflow.studies.corrupt.summary import accuracy_arrays, chance_of, image_findings, region_facts, shares
 from repflow.studies.engine.loading import identity, load_model
 from repflow.studies.engine.naming import Names
 from repflow.studies.engine.parts import Pictures
@@ -116,7 +117,7 @@ class ImageStudy(Study[Any, CorruptJob]):
 
     def reads(self, config: Corrupted) -> tuple[int, int]:
         """Images or prompts with every region replaced, and their tokens, roughly."""
-        tokens = _tokens(config)
+        config, tokens = counted(config, text=config.task not in (AUTO, "pixels")), _tokens(config)
         passes = config.draws * self.passes(config, tokens) + 1
         return config.samples * passes, config.samples * passes * tokens
 
@@ -153,29 +154,38 @@ class Corrupt(ImageStudy):
     ) -> CorruptJob:
         """Classifier and images, or prompts of one length."""
         if ONE in models:
+            config = counted(config, text=True)
             return self._text_job(replace(config, task="kvpr" if config.task == AUTO else config.task), models)
         from repflow.studies.corrupt.classifier import open_subject
 
         if config.task not in (AUTO, "pixels"):
             raise task_refusal(config)
+        config = counted(config, text=False)
         subject = open_subject(config, given)
         config = replace(config, task="pixels", replace=config.replace or list(PIXELS))
         check_replacements(config.replace, PIXELS)
+        subject.images.class_numbers([kind.removeprefix(AIMED) for kind in config.replace if kind.startswith(AIMED)])
         for kind in config.replace:
             subject.check_lenders(kind)
         regions = parse_regions(config.regions, subject.tokens)
         return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
 
     def _text_job(self, config: CorruptConfig, models: dict[str, Model]) -> CorruptJob:
+        from repflow.interventions.corruption import check_prompts_lend
         from repflow.studies.corrupt.text import equal_prompts
 
         if config.task == "pixels":
             got = f"{config.model}, a language model"
             raise InputError(teach("a classifier for --task pixels", got, "pass --task kvpr, mdqa, text or FILE.jsonl"))
         refuse_set(config, Pictures, "images", f"{config.model}, a language model")
+        if config.influence != CorruptConfig().influence:
+            got = f"--influence for {config.model}, a language model"
+            raise InputError(teach("no option of images", got, "leave it out; repflow recency measures influence"))
         config = replace(config, replace=config.replace or list(TEXT))
         check_replacements(config.replace, TEXT)
         prompts, answers = equal_prompts(config, models[ONE])
+        if "other" in config.replace:
+            check_prompts_lend(len(prompts))
         parts = len(parse_regions(config.regions, prompts.lengths[0])) * len(config.replace)
         return CorruptJob(config, models, prompts, parts, answers=answers)
 
@@ -243,7 +253,8 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink) -> Result:
     arrays["examples"], axes["examples"] = _examples(config, subject, regions)
     if config.influence:
         arrays[INFLUENCE], axes[INFLUENCE] = geometric_mean(sink.load(INFLUENCE)[INFLUENCE]), ("token",)
-    return Result(arrays, axes, {}, _facts(config, subject, regions, clean == labels))
+    facts = _facts(config, subject, regions, clean == labels)
+    return Result(arrays, axes, {}, facts, image_findings(clean, labels, named))
 
 
 def geometric_mean(influence: np.ndarray) -> np.ndarray:
@@ -277,21 +288,32 @@ def _shown(subject: Subject) -> range:
 
 
 def _facts(config: CorruptConfig, subject: Subject, regions: list[Region], right: np.ndarray) -> dict[str, Any]:
+    return {
+        "model": subject.classifier.facts(),
+        **region_facts(regions, config.replace, subject.images.classes),
+        "corrupt": {**image_facts(config, subject, right), "example_region": str(last_region(regions))},
+    }
+
+
+def image_facts(config: Corrupted, subject: Subject, right: np.ndarray) -> dict[str, Any]:
+    """What both studies say of the images.
+
+    Args:
+        config: the request.
+        subject: classifier and images.
+        right: whether an image is named right as it is (image,).
+    """
     from repflow.core.intervals import proportion_interval
 
     band = proportion_interval(right.sum(), len(right))
     return {
-        "model": subject.classifier.facts(),
-        **region_facts(regions, config.replace, subject.images.classes),
-        "corrupt": {
-            "tokens": subject.tokens,
-            "images": len(subject.images),
-            "chance": chance_of(subject.images.labels),
-            "clean": [float(band.mean), float(band.low), float(band.high)],
-            "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
-            "source": Path(config.images).name,
-            "example_region": str(last_region(regions)),
-        },
+        "tokens": subject.tokens,
+        "images": len(subject.images),
+        "draws": config.draws,
+        "chance": chance_of(subject.images.labels),
+        "clean": [float(band.mean), float(band.low), float(band.high)],
+        "layout": {"order": subject.layout.order, "grey": subject.layout.grey, "patch": subject.layout.patch},
+        "source": Path(config.images).name,
     }
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from repflow.core.intervals import LEAST_VALUES, student_quantile
+from repflow.core.results import Finding
+from repflow.papers.pixels import least_accuracy
 
 AXES = ("replacement", "region")
 
@@ -80,3 +82,29 @@ def shares(predictions: np.ndarray, classes: int) -> np.ndarray:
 def region_facts(regions: Any, kinds: Any, classes: Any) -> Mapping[str, Any]:
     """Names along the axes of a Result."""
     return {"regions": [str(region) for region in regions], "replacements": list(kinds), "classes": list(classes)}
+
+
+def image_findings(named: np.ndarray, labels: np.ndarray, replaced: np.ndarray | None = None) -> list[Finding]:
+    """What is to be known of a classifier before a number of it is believed.
+
+    Args:
+        named: class that is named for every image as it is (image,); below 0 for none.
+        labels: class of each.
+        replaced: class that is named with regions replaced (..., image).
+
+    >>> [finding.code for finding in image_findings(np.zeros(20, dtype=int), np.arange(20) % 10)]
+    ['not_learned']
+    """
+    findings, chance, right = [], chance_of(labels), float((named == labels).mean())
+    before = int((named < 0).sum())
+    after = before if replaced is None else int((replaced < 0).sum(-1).max())
+    if before or after:
+        of = f"for {before} of {len(named)} images as they are" + (
+            f", up to {after} replaced" if after > before else ""
+        )
+        findings.append(Finding("nonfinite_answer", None, f"the answer is NaN or infinite {of}; it counts as wrong"))
+    if right < least_accuracy(chance):
+        guessed = f"{100 * right:.1f} % of the images are named rightly, where naming one class always gives"
+        text = f"{guessed} {100 * chance:.1f} %: what replaced pixels change says nothing"
+        findings.append(Finding("not_learned", None, text))
+    return findings

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from repflow.studies.engine.study import BaseStudy
 
 
+PASSES = ("forward", "backward", "training")
+"""Kinds of passes; a training step is a forward and a backward pass, weights' gradients too."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """What the cells need.
@@ -26,6 +30,7 @@ class Cost:
         prompts: prompts over all cells.
         tokens: tokens over all cells, at most.
         trained: those of them that cells train on.
+        passes: kinds of passes that `flops` adds up: forward, backward, training.
         parameters: per model, or cell that has none of its own; None where they are not known without downloading.
         flops: of all cells whose model's parameters are known.
         disk_bytes: of all cells whose model's size is known.
@@ -36,6 +41,7 @@ class Cost:
     prompts: int
     tokens: int
     trained: int
+    passes: tuple[str, ...]
     parameters: dict[str, int | None]
     flops: float
     disk_bytes: int
@@ -43,7 +49,7 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"unknown": list(self.unknown)}
+        return asdict(self) | {"passes": list(self.passes), "unknown": list(self.unknown)}
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ def estimate(cells: Sequence[Cell]) -> Cost:
         prompts=sum(prompts for prompts, _ in reads),
         tokens=sum(tokens for _, tokens in reads),
         trained=trained_tokens(requests),
+        passes=passes_of(requests),
         parameters=parameters,
         flops=float(sum(study.flops(config, size) for study, config, size in known)),
         disk_bytes=sum(study.disk_bytes(config, size) for study, config, size in known),
@@ -119,13 +126,36 @@ def amount_words(prompts: int, tokens: int, trained: int) -> str:
     return f"{prompts:,} prompts and rows, {tokens:,} tokens, {trained:,} of them to train on"
 
 
-def pass_words(tokens: int, trained: int) -> str:
+def passes_of(requests: Sequence[tuple[BaseStudy[Any], Any]]) -> tuple[str, ...]:
+    """Kinds of passes of the requests, each once; forward where there is no request."""
+    kinds = {kind for study, _ in requests for kind in study.pass_kinds}
+    return tuple(kind for kind in PASSES if kind in kinds) or ("forward",)
+
+
+def pass_words(passes: Sequence[str]) -> str:
     """Which passes the operations are those of.
 
-    >>> pass_words(9, 0), pass_words(9, 9), pass_words(9, 4)
-    ('forward passes', 'training steps', 'forward passes and training steps')
+    >>> pass_words(["forward"]), pass_words(["training"]), pass_words(["forward", "backward"])
+    ('forward passes', 'training steps', 'forward and backward passes')
+    >>> pass_words(["forward", "training"])
+    'forward passes and training steps'
     """
-    return " and ".join(["forward passes"] * (trained < tokens or not trained) + ["training steps"] * (trained > 0))
+    ways = " and ".join(kind for kind in passes if kind != "training")
+    return " and ".join([f"{ways} passes"] * bool(ways) + ["training steps"] * ("training" in passes))
+
+
+def operation_words(passes: Sequence[str]) -> str:
+    """How operations are counted.
+
+    >>> operation_words(["forward"]), operation_words(["forward", "backward"])
+    ('2 per parameter and token', '2 per parameter and token in each pass')
+    >>> operation_words(["training"]), operation_words(["forward", "training"])
+    ('6 per parameter and token', '2, trained 6 per parameter and token')
+    """
+    if "backward" in passes:
+        return "2 per parameter and token in each pass" + (", trained 6" if "training" in passes else "")
+    each = ["2"] * ("forward" in passes) + ["trained 6" if len(passes) > 1 else "6"] * ("training" in passes)
+    return f"{', '.join(each)} per parameter and token"
 
 
 def _subject(study: BaseStudy[Any], config: Any) -> str:

@@ -267,7 +267,7 @@ class ImageSource:
 
     images: str = option(
         "drawn",
-        "images: drawn[:SIDE], a folder (CIFAR-10, or PNG files by class), an archive, its parts as FILE.*, .npz",
+        "images: drawn[:SIDE], a folder (CIFAR-10, PNG files by class, or .npy), an archive, its parts as FILE.*, .npz",
     )
     patch: int | None = option(None, "pixels a side of a token; default the model's own, or 1")
     grey: bool = option(False, "brightness in place of colours")

@@ -114,6 +114,7 @@ class BaseStudy(ABC, Generic[C]):
         usual_words: see `usual`.
         one_model: whether it takes one loaded model, which cells of a grid then share.
         counts: what its progress counts.
+        pass_kinds: kinds of passes that `flops` adds up: forward, backward, training.
         named: whether the stored config holds the name under `study`; the first studies are recognised by their fields.
     """
 
@@ -124,6 +125,7 @@ class BaseStudy(ABC, Generic[C]):
     usual_words: ClassVar[str] = "gpt-neox and mamba2 of the zoo"
     one_model: ClassVar[bool] = True
     counts: ClassVar[str] = "prompts"
+    pass_kinds: ClassVar[tuple[str, ...]] = ("forward",)
     named: ClassVar[bool] = True
 
     @abstractmethod
@@ -226,7 +228,7 @@ class BaseStudy(ABC, Generic[C]):
         return model_size(request.model, trust_remote_code=request.trust_remote_code)
 
     def flops(self, config: C, size: Size) -> float:
-        """Operations: a forward pass of every token; a study that trains adds its backward passes."""
+        """Operations: a forward pass of every token; a study with gradients adds its backward passes."""
         return float(FLOPS_PER_PARAMETER * (size.parameters or 0) * self.reads(config)[1])
 
     def pass_seconds(self, config: C, size: Size, rate: float) -> float:

@@ -128,7 +128,8 @@ def numbers(name: str, entries: list[str], kind: type) -> list[Any]:
         got = ",".join(entries)
         raise InputError(teach(f"numbers in --{name}", repr(got), "write such as 2,4")) from None
     if not values or len(set(values)) < len(values) or not all(value >= 0 for value in values):
-        raise InputError(teach(f"different numbers of at least 0 in --{name}", f"{values}", "name each once"))
+        remedy = "name each once" if len(set(values)) < len(values) else "correct it"
+        raise InputError(teach(f"different numbers of at least 0 in --{name}", f"{values}", remedy))
     return values
 
 

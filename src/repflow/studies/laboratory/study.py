@@ -58,6 +58,7 @@ class Laboratory(Method[C], Study[C, LaboratoryJob[C]], Generic[C]):
 
     one_model = False
     counts = "models"
+    pass_kinds = ("training",)
     reads_text: ClassVar[bool] = False
     """Whether its models read text: the rate of large ones was measured on those."""
 

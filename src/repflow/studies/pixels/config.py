@@ -30,8 +30,16 @@ from typing import Any, ClassVar
 
 from repflow.core.errors import InputError, nearest, teach
 from repflow.spec.architecture import CONTROLS, OPTIONS, Numbers, parse_architecture
-from repflow.spec.corruption import FIGURES, PIXELS, Region, check_regions, check_replacements, parse_regions
-from repflow.studies.corrupt.config import ALL, Replacing, Targets
+from repflow.spec.corruption import (
+    FIGURES,
+    PIXELS,
+    PRINTED,
+    Region,
+    check_regions,
+    check_replacements,
+    parse_regions,
+)
+from repflow.studies.corrupt.config import ALL, Replacing, Targets, check_targets
 from repflow.studies.engine.parts import ImageSource, Inits, defaults, listed, option
 from repflow.studies.laboratory.cell import Cell, axis
 from repflow.studies.laboratory.config import LaboratoryConfig, Stacks, check_grid
@@ -44,9 +52,11 @@ PARTS = ("both", "first", "middle", "mean", "positions", "mlp", "dropout", "insi
 PLACES = {"first": "start", "middle": "middle"}
 INITS = ("right", "published")
 RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
-ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d*))?(?P<parts>(?:[+-][a-z]+)*)")
+ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d{0,3}))?(?P<parts>(?:[+-][a-z]+)*)")
 STATE, DROPOUT, HEADS = 64, 0.1, 4
-ATTACKED = "paper"
+UNITS = {"transformer": HEADS, "h3": 2, "mamba2": 32}
+"""What the width is a multiple of, where heads share it; mamba2's is at once any width below."""
+ATTACKED = PRINTED
 """Regions of attacks, where no others are asked for."""
 
 
@@ -95,6 +105,14 @@ class Row:
         frame |= {} if order is None else {"reorder": order}
         return frame | ({"mlp": "gelu", "mlp_size": width} if "mlp" in self.parts else {})
 
+    def check_width(self, width: int) -> None:
+        """Refuse a width that the model's heads cannot share."""
+        unit = UNITS.get(self.model, 1)
+        if width % unit and not (self.model == "mamba2" and width < unit):
+            low = width - width % unit
+            near = " or ".join(str(one) for one in (low, low + unit) if one)
+            raise InputError(teach(f"--widths that {unit} divides, for {self.word}", str(width), f"write {near}"))
+
     def order(self) -> dict[str, Any] | None:
         """Options of `StackConfig.reorder`; None for tokens as they come."""
         words = "".join(f"+{part}" for part in ORDERING if part in self.parts)
@@ -108,10 +126,11 @@ def parse_row(word: str) -> Row:
     (16, ['positions'])
     """
     match = ROW.fullmatch(word)
-    model = match["model"] if match else word
+    model = match["model"] if match else re.split("[/+-]", word)[0]
     if match is None or model not in MODELS:
         expected = "a row such as mamba, mamba/16, mamba+both, h3 or transformer-positions"
-        raise InputError(teach(expected, repr(word), nearest(model, MODELS)))
+        remedy = f"write {model}, or {model}/16 for 16 states" if model in MODELS else nearest(model, MODELS)
+        raise InputError(teach(expected, repr(word), remedy))
     if match["state"] and model in ("transformer", "rwkv"):
         raise InputError(teach(f"{model} without a number of states", repr(word), f"write {model}"))
     parts = {"positions", "mlp"} if model == "transformer" else set()
@@ -183,7 +202,7 @@ class PixelCell(Cell):
 @dataclass
 @defaults(
     {
-        "regions": "tokens that are replaced in test images: windows:K, paper, START:END, first:K, last:K ...",
+        "regions": "tokens that are replaced in test images: windows:K, paper (Tables 1 and 3), START:END, last:K ...",
         "replace": "by what: normal, data, shuffle, mean, same, other, target:CLASS; default all",
         "targets": "classes that attacks steer to, by name or number, or all; default no attacks",
         "influence": "test images whose gradient says how much each token counts; 0 for none",
@@ -208,7 +227,8 @@ class PixelsConfig(Stacks, Replacing, Targets, ImageSource, Inits, LaboratoryCon
     separated: ClassVar[tuple[str, ...]] = ("regions", "replace", "targets", "attack_regions")
 
     attack_regions: list[str] = listed(
-        "tokens that targets lend, in words of --regions; paper: those of Figure 3, fewer: smaller ones", [ATTACKED]
+        "tokens that targets lend, in words of repflow attack --regions; paper: those of Figure 3, fewer: smaller ones",
+        [ATTACKED],
     )
     orders: list[str] = listed(f"orders of pixels: {', '.join(ORDERS)}", ["row"])
     optimiser: str = option(
@@ -240,14 +260,16 @@ def check(config: PixelsConfig) -> None:
     check_source(config.images)
     check_regions(config.regions)
     check_replacements(config.replace or PIXELS, PIXELS)
+    check_targets(config.targets)
     check_regions(config.attack_regions, f"--attack-regions {ATTACKED}")
     if config.attack_regions != [ATTACKED] and not config.targets:
         expected, got = "--targets beside --attack-regions", f"{','.join(config.attack_regions)} and no targets"
         raise InputError(teach(expected, got, f"pass --targets {ALL}, or leave --attack-regions out"))
     for cell in check_grid(config):
-        parse_row(cell.row)
+        row = parse_row(cell.row)
         config.layout(cell.token_order)
         if cell.init not in INITS:
             raise InputError(teach(f"--inits {' or '.join(INITS)}", repr(cell.init), nearest(cell.init, INITS)))
         if cell.layers < 1 or cell.width < 1:
             raise InputError(teach("layers and width of at least 1", str(cell), "correct the cell"))
+        row.check_width(cell.width)

@@ -269,7 +269,7 @@ def check_lenders(config: PixelsConfig, data: PixelData) -> None:
     images = data.test.first(min(config.test_images, len(data.test)))
     counts = np.bincount(images.labels, minlength=len(data.classes))
     aimed = [kind.removeprefix(AIMED) for kind in kinds_of(config) if kind.startswith(AIMED)]
-    wanted = {*_targets(config, data), *(data.test.class_number(name) for name in aimed)}
+    wanted = {*_targets(config, data), *data.test.class_numbers(aimed)}
     if "same" in kinds_of(config) and counts[counts > 0].min() < 2:
         expected = "at least 2 test images of every class, to lend pixels to each other"
         raise InputError(teach(expected, f"1 of {data.classes[counts.tolist().index(1)]}", "raise --test-images"))
@@ -287,10 +287,7 @@ def kinds_of(config: PixelsConfig) -> Sequence[str]:
 def _targets(config: PixelsConfig, data: PixelData) -> list[int]:
     """Numbers of the classes that attacks steer to."""
     names = list(data.classes) if config.targets == [ALL] else config.targets
-    targets = [data.test.class_number(name) for name in names]
-    if len(set(targets)) < len(targets):
-        raise InputError(teach("different targets", ",".join(names), "name each class once"))
-    return targets
+    return data.test.class_numbers(names)
 
 
 def _subject(classifier: Classifier, cell: PixelCell, config: PixelsConfig, images: Images) -> Subject:

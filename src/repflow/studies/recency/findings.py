@@ -66,7 +66,7 @@ def _reach(side: Side) -> str:
 
 def _half_reach(side: Side) -> str:
     axes, values = side.table["half_reach"]
-    band = sample_band(values, axes, span=span_of("half_reach"))
+    band = sample_band(values, axes, span=span_of("half_reach"), whole=True)
     mean, ends = f"{float(band.mean):.1f}", bracketed(band.low, band.high, ".1f")  # as in the table: 2.5 is not 2
     return f"{mean}{ends}" if ends else mean.removesuffix(".0")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from repflow.capture.run import Progress, Sink
     from repflow.core.results import Result
     from repflow.models import Model
+    from repflow.studies.engine.size import Size
     from repflow.studies.recency.measured import Measured
     from repflow.tasks import Prompts
 
@@ -42,6 +43,7 @@ class Recency(Study[RecencyConfig, RecencyJob]):
     """
     usual = ("mamba2", "gpt-neox", "hybrid")
     usual_words = "mamba2, gpt-neox and hybrid of the zoo"
+    pass_kinds = ("forward", "backward")
 
     def check(self, config: RecencyConfig) -> None:
         """Refuse wrong options, tasks and files."""
@@ -85,6 +87,18 @@ class Recency(Study[RecencyConfig, RecencyJob]):
             tell(progress, "making the random twin")
             twin = _side(_twin(config, model), prompts, job.options, sink, "twin-", progress)
         return make_result(config, model, prompts, main, twin)
+
+    def flops(self, config: RecencyConfig, size: Size) -> float:
+        """A forward pass of every token, and a backward pass to its input for each probe of each output.
+
+        Weights get no gradient, so that a backward pass takes as much as a forward pass.
+        """
+        from repflow.capture.influence.batches import default_probes
+
+        probes = default_probes(size.width) if config.probes is None else config.probes or None
+        backward = len(config.to) * (size.width if probes is None else probes)
+        again = 2 if config.checkpointing else 1  # blocks are computed once more
+        return super().flops(config, size) * (1 + again * backward)
 
     def names(self, config: RecencyConfig) -> Names:
         """Model, weights, task and length."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from repflow.studies.engine.cost import trained_tokens
+from repflow.studies.engine.cost import passes_of, trained_tokens
 from repflow.studies.engine.size import Size, model_size
 from repflow.studies.engine.study import DESCRIPTION
 from repflow.studies.engine.table import study_for
@@ -39,6 +39,7 @@ class ReproduceCost:
         prompts: prompts over all runs.
         tokens: tokens over all runs, at most.
         trained: those of them that runs train on.
+        passes: kinds of passes that `flops` adds up: forward, backward, training.
         parameters: per model, None where they are not known without downloading.
         flops: of all passes whose model's size is known.
         rate: FLOP/s that `pass_hours` comes to.
@@ -54,6 +55,7 @@ class ReproduceCost:
     prompts: int
     tokens: int
     trained: int
+    passes: tuple[str, ...]
     parameters: dict[str, int | None]
     flops: float
     rate: float
@@ -66,7 +68,7 @@ class ReproduceCost:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"unknown": list(self.unknown)}
+        return asdict(self) | {"passes": list(self.passes), "unknown": list(self.unknown)}
 
 
 def estimate(plan: ReproducePlan, cells: Sequence[ReproduceCell] | None = None) -> ReproduceCost:
@@ -92,6 +94,7 @@ def estimate(plan: ReproducePlan, cells: Sequence[ReproduceCell] | None = None) 
         prompts=sum(prompts for prompts, _ in reads),
         tokens=sum(tokens for _, tokens in reads),
         trained=trained_tokens([(study, cell.config) for study, cell in requests]),
+        passes=passes_of([(study, cell.config) for study, cell in requests]),
         parameters=parameters,
         flops=float(flops),
         rate=flops / passes if passes else plan.recipe.rate,

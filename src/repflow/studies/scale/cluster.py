@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repflow.core.errors import InputError, MissingExtraError, teach, words_of
+from repflow.core.visible import one_line
 from repflow.studies.scale.config import ScaleConfig
 from repflow.studies.scale.engine import Ended, Engine
 from repflow.studies.scale.order import Order
@@ -24,6 +25,10 @@ from repflow.studies.scale.worker import Post
 REACH_SECONDS = 5.0
 """To hear from a cluster's address."""
 PATIENCE = 20.0
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a client of HTTP/2, which gRPC and so Ray speak, begins: its preface and settings that say nothing (RFC 9113)."""
+SETTINGS, KIND_AT = 4, 3
+"""A server's first frame is its settings; the byte of a frame that names its kind."""
 
 
 class RayEngine(Engine):
@@ -128,10 +133,10 @@ def _connect(ray: Any, config: ScaleConfig) -> None:
 
 
 def check_reachable(address: str) -> None:
-    """Refuse an address at which nobody listens; Ray itself would try for a minute, or end the process.
+    """Refuse an address at which nobody listens, or something else; Ray itself would try for half a minute or more.
 
     Raises:
-        InputError: says what an address looks like, or that nobody answers.
+        InputError: says what an address looks like, that nobody answers, or what does.
     """
     if address in ("auto", "local"):
         return
@@ -139,7 +144,22 @@ def check_reachable(address: str) -> None:
     if not colon or not port.isdecimal() or not host:
         raise InputError(teach("--address HOST:PORT, or auto", repr(address), "`ray status` names the address"))
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
+        with socket.create_connection((host, int(port)), timeout=REACH_SECONDS) as line:
+            answer = _first_words(line)
     except (OSError, OverflowError) as error:
         remedy = "start it with `ray start --head`, check the address, or leave --address out"
         raise InputError(teach(f"a Ray cluster at {address}", f"no answer ({error})", remedy)) from None
+    if len(answer) > KIND_AT and answer[KIND_AT] != SETTINGS:
+        got = f"another service, which answers {one_line(answer[:40].decode(errors='replace').strip())!r}"
+        raise InputError(teach(f"a Ray cluster at {address}", got, "`ray status` names the address; its port is 6379"))
+
+
+def _first_words(line: socket.socket) -> bytes:
+    """What is answered to a greeting of HTTP/2; nothing where Ray speaks TLS, or where it is Ray's to find out."""
+    if os.environ.get("RAY_USE_TLS", "0") not in ("0", ""):
+        return b""
+    try:
+        line.sendall(GREETING)
+        return line.recv(64)
+    except OSError:  # silence, or a connection that is closed without a word
+        return b""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import InputError, teach
+from repflow.core.errors import InputError, nearest, teach
 
 MOST_BYTES = 4 << 30
 """Of all images of a set together, which are kept in memory."""
@@ -52,7 +52,8 @@ class Images:
         array = array[..., None] if array.ndim == 3 else array
         if array.ndim != 4 or array.shape[-1] not in (1, 3) or 0 in array.shape:
             expected = "pixels (image, row, column) or (image, row, column, channel) with 1 or 3 channels"
-            raise InputError(teach(expected, f"shape {array.shape} of {what}", "reshape the array"))
+            remedy = "give at least one image" if 0 in array.shape else "reshape the array"
+            raise InputError(teach(expected, f"shape {array.shape} of {what}", remedy))
         if array.dtype != np.uint8:
             array = _bytes(array, what)
         if numbers.ndim != 1 or len(numbers) != len(array) or not np.issubdtype(numbers.dtype, np.integer):
@@ -66,9 +67,8 @@ class Images:
             got = f"{int(numbers[at])} of image {at} of {what}"
             raise InputError(teach(f"labels from 0 to {len(names) - 1}", got, "number the classes from 0"))
         if len(set(names)) < len(names) or len(names) < 2:
-            raise InputError(
-                teach("at least 2 classes with different names", f"{names!r:.80} of {what}", "name each class once")
-            )
+            remedy = "name each class once" if len(names) > 1 else "give images of two classes"
+            raise InputError(teach("at least 2 classes with different names", f"{names!r:.80} of {what}", remedy))
         return cls(array, numbers.astype(np.int64), names)
 
     def __len__(self) -> int:
@@ -80,12 +80,17 @@ class Images:
         rows, columns, channels = self.pixels.shape[1:]
         return rows, columns, channels
 
-    def first(self, count: int | None) -> Images:
-        """The first images; all where no number is given."""
+    def first(self, count: int | None, what: str = "images") -> Images:
+        """The first images; all where no number is given.
+
+        Args:
+            count: how many.
+            what: how an error calls them.
+        """
         if count is None or count == len(self):
             return self
         if not 1 <= count <= len(self):
-            raise InputError(teach(f"1 to {len(self)} images", str(count), "ask for fewer"))
+            raise InputError(teach(f"1 to {len(self)} {what}", str(count), "ask for fewer, or give more"))
         return Images(self.pixels[:count], self.labels[:count], self.classes)
 
     def pick(self, index: Any) -> Images:
@@ -121,10 +126,22 @@ class Images:
         """
         if name in self.classes:
             return self.classes.index(name)
-        if name.isdecimal() and int(name) < len(self.classes):
+        if name.isdecimal() and len(name) < 10 and int(name) < len(self.classes):
             return int(name)
         expected = f"a class among {', '.join(self.classes)}, or a number from 0 to {len(self.classes) - 1}"
-        raise InputError(teach(expected, repr(name), "correct the target"))
+        advice = nearest(name, self.classes)
+        raise InputError(teach(expected, f"{name!r:.60}", advice if advice.startswith("did") else "correct the target"))
+
+    def class_numbers(self, names: Sequence[str]) -> list[int]:
+        """Numbers of different classes, by their names or numbers.
+
+        >>> Images.checked(np.zeros((1, 2, 2)), [0], ("frog", "horse")).class_numbers(["horse", "0"])
+        [1, 0]
+        """
+        numbers = [self.class_number(name) for name in names]
+        if len(set(numbers)) < len(numbers):
+            raise InputError(teach("different targets", ",".join(names), "name each class once"))
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -197,7 +214,12 @@ def _bytes(array: np.ndarray, what: str) -> np.ndarray:
     """Whole numbers from 0 to 255 as bytes; shares from 0 to 1 are refused, as nobody can say what 1 means."""
     if not np.issubdtype(array.dtype, np.number) or np.issubdtype(array.dtype, np.complexfloating):
         raise InputError(teach("numbers as pixels", f"{array.dtype} in {what}", "pass uint8"))
-    if not np.isfinite(array).all() or array.min() < 0 or array.max() > 255 or (array != np.round(array)).any():
+    finite = np.isfinite(array)
+    if not finite.all():
+        lost = np.unravel_index(finite.argmin(), array.shape)
+        got = f"{array[lost]} in image {lost[0]} of {what}"
+        raise InputError(teach("whole numbers from 0 to 255", got, "leave out images with NaN or infinite pixels"))
+    if array.min() < 0 or array.max() > 255 or (array != np.round(array)).any():
         got = f"values from {array.min()} to {array.max()} in {what}"
         raise InputError(teach("whole numbers from 0 to 255", got, "multiply by 255 and round"))
     return array.astype(np.uint8)

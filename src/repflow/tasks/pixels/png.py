@@ -45,6 +45,9 @@ def decode_png(data: bytes, what: str, *, columns: int | None = None, most_rows:
     with refusing("a PNG image", what, AGAIN), Image.open(io.BytesIO(data), formats=["PNG"]) as image:
         if image.size != (wide, high):  # a second header
             raise InputError(teach("one size in a PNG image", f"two in {what}", AGAIN))
+        if image.mode.startswith("I"):  # grey of 16 bits, which Pillow cuts at 255; of colours it takes the upper 8 too
+            upper = (np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)
+            return np.repeat(upper[..., None], 3, axis=-1)
         return np.asarray(image.convert("RGB"))  # a file with less data than its header says raises here
 
 

@@ -44,8 +44,10 @@ def pixel_prompts(
     prefix = bos_prefix(tokenizer, bos, bos_id)
     side = min(math.isqrt(length - len(prefix)), LARGEST)
     if side < SMALLEST:
-        expected = f"a length of at least {SMALLEST**2 + len(prefix)} tokens for images of {SMALLEST} × {SMALLEST}"
-        raise InputError(teach(expected, str(length), f"pass --length {SMALLEST**2 + len(prefix)}"))
+        least = SMALLEST**2 + len(prefix)
+        expected = f"a length of at least {least} tokens for images of {SMALLEST} × {SMALLEST}"
+        remedy = f"pass --length {least}, or {least + 1} for a model that reads a class token too"
+        raise InputError(teach(expected, str(length), remedy))
     allowed = np.setdiff1d(np.arange(min(vocab_size, LEVELS + len(without))), list(without))[:LEVELS]
     if len(allowed) < 2:
         raise InputError(teach("a vocabulary of at least 2 ids", f"{len(allowed)}", "choose another model"))

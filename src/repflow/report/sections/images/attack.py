@@ -15,7 +15,7 @@ from repflow.report.data.runs import StoredRun, called, colour_of, named
 from repflow.report.draw.curve import band_traces, bare
 from repflow.report.draw.number import plain
 from repflow.report.sections.images.example import example_figure
-from repflow.report.sections.images.naming import image_basis, region_words
+from repflow.report.sections.images.naming import cautions, image_basis, region_words
 
 LINES = (("success", "target lends", "solid"), ("random_pair", "another class lends", "dash"))
 
@@ -39,7 +39,7 @@ def attack_examples(runs: Sequence[StoredRun]) -> list[Block]:
 
 
 def attack_facts(runs: Sequence[StoredRun]) -> list[Card]:
-    """The attack that succeeds most often, with the rate without it."""
+    """The attack that succeeds most above random pairs, with the rate without it."""
     if not runs:
         return []
     run, place = _best(runs)
@@ -50,14 +50,18 @@ def attack_facts(runs: Sequence[StoredRun]) -> list[Card]:
 
 
 def _best(runs: Sequence[StoredRun]) -> tuple[StoredRun, int]:
-    """Run and region of the attack that succeeds most often, mean over targets."""
-    best = [(run, int(np.nanargmax(run.result["mean_success"]))) for run in runs]
-    return max(best, key=lambda pair: float(pair[0].result["mean_success"][pair[1]]))
+    """Run and region of the attack that succeeds most above random pairs, mean over targets.
+
+    A model that names one class whatever it reads has the greatest success, and no attack steers it.
+    """
+    best = [(run, int(np.nanargmax(run.result["mean_excess"]))) for run in runs]
+    return max(best, key=lambda pair: float(pair[0].result["mean_excess"][pair[1]]))
 
 
 def _basis(run: StoredRun) -> str:
     facts = run.result.provenance["attack"]
-    return image_basis(Path(str(run.result.config["images"])).name, facts["tokens"], facts["images"])
+    order = facts["layout"]["order"] if "layout" in facts else ""  # not in runs of before
+    return image_basis(Path(str(run.result.config["images"])).name, facts["tokens"], facts["images"], order)
 
 
 def _rate(run: StoredRun, name: str, place: int | tuple[()]) -> str:
@@ -68,10 +72,12 @@ def _rate(run: StoredRun, name: str, place: int | tuple[()]) -> str:
 def _reading(runs: Sequence[StoredRun]) -> str:
     run, place = _best(runs)
     region = region_words(run.result.provenance["regions"][place])
+    shown = float(run.result["mean_excess_low"][place]) > 0
     return (
+        f"{'' if shown else 'No attack is shown to do more than pixels of any other class. '}"
         f"{called(run, runs)} names the target for {_rate(run, 'mean_success', place)} % of other images once the "
         f"target lends {region}. It does so for {_rate(run, 'mean_random_pair', place)} % if another class lends them, "
-        f"and for {_rate(run, 'mean_base_rate', ())} % without an attack."
+        f"and for {_rate(run, 'mean_base_rate', ())} % without an attack.{cautions(run.result)}"
     )
 
 

@@ -18,7 +18,7 @@ from repflow.report.draw.curve import band_traces, bare, thin, thin_note
 from repflow.report.draw.number import plain
 from repflow.report.sections.images.attack import attack_blocks, attack_examples, attack_facts
 from repflow.report.sections.images.example import example_figure
-from repflow.report.sections.images.naming import image_basis, region_words
+from repflow.report.sections.images.naming import cautions, image_basis, region_words
 
 ABOUT = {
     "normal": "N(0, 1) noise, as published",
@@ -193,7 +193,7 @@ def _reading(runs: Sequence[StoredRun], name: str, kind: str) -> str:
     if not known:
         return ""
     run, low = max(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
-    label = called(run, runs)
+    label, mind = called(run, runs), cautions(run.result)
     if kind == TEXT:
         where = f"{low.left.text('.2f')} with {low.region} replaced, in {label}"
         if low.shown:
@@ -201,12 +201,12 @@ def _reading(runs: Sequence[StoredRun], name: str, kind: str) -> str:
         return f"No replaced region is shown to lower the answer's log-odds (lowest change: {where})."
     numbers = f"{_clean(run):.1f} % of the images rightly as they are and {low.left.text('.1f')} % with {low.region}"
     if not low.shown:
-        return f"No replaced region is shown to lower accuracy: {label} names {numbers} replaced, its lowest."
+        return f"No replaced region is shown to lower accuracy: {label} names {numbers} replaced, its lowest.{mind}"
     if len(known) == 1:
-        return f"{label} names {numbers} replaced."
+        return f"{label} names {numbers} replaced.{mind}"
     least, best = min(known, key=lambda pair: _clean(pair[0]) - pair[1].left.value)
     rest = f"from {_clean(least):.1f} % to {best.left.text('.1f')} %"
-    return f"{label} loses most: it names {numbers} replaced. {called(least, runs)} loses least: {rest}."
+    return f"{label} loses most: it names {numbers} replaced. {called(least, runs)} loses least: {rest}.{mind}"
 
 
 def _facts(runs: Sequence[StoredRun], kind: str) -> list[Card]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from repflow.core.results import Result
+
 
 def region_words(region: str) -> str:
     """A region as a reader counts it: first and last token, from 0.
@@ -20,3 +22,8 @@ def image_basis(source: str, tokens: int, images: int, order: str = "") -> str:
     'drawn:8, 64 tokens in row order, 60 images'
     """
     return f"{source}, {tokens:,} tokens{f' in {order} order' if order else ''}, {images:,} images"
+
+
+def cautions(result: Result) -> str:
+    """Sentences to stand behind a reading: what a run found that its numbers are to be read with."""
+    return "".join(f" Mind: {finding.message}." for finding in result.findings)

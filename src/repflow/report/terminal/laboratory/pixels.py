@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from repflow.core.intervals import bracketed
@@ -17,7 +15,7 @@ from repflow.papers.pixels import asymmetry_band, correlation_band, correlations
 from repflow.papers.vulnerability import comparisons, end_verdict, variants
 from repflow.report.data.laboratory import Line, best_lines
 from repflow.report.terminal.cell import ABSENT, number
-from repflow.report.terminal.fitted import SplitTable
+from repflow.report.terminal.fitted import SplitTable, split_table
 from repflow.report.terminal.laboratory.table import finding_lines, rate_table
 
 SHOWN = 2
@@ -44,7 +42,7 @@ def row_words(shared: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
+def end_table(result: Result, lines: Sequence[Line], size: int) -> SplitTable:
     """Drop of accuracy in points at the trailing and the leading end, for each replacement."""
     facts = result.provenance["pixels"]
     first, last = ends(result)[size]
@@ -53,10 +51,7 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
         f"last / first; {facts['images_replaced']} test images; in brackets the 95 % interval of what the last ones "
         "cost more than the first, for other seeds and images, where there are three seeds"
     )
-    table = _table(title, caption)
-    for column in ("model", "seeds", "accuracy (%)", *facts["replacements"]):
-        table.add_column(column, justify="left" if column == "model" else "right")
-    lost = drops(result)
+    lost, rows = drops(result), []
     for line in lines:
         own, band = lost[list(line.cells)], asymmetry_band(result, line.cells, size)
         cells = [
@@ -65,22 +60,20 @@ def end_table(result: Result, lines: Sequence[Line], size: int) -> Table:
             for place in range(len(facts["replacements"]))
         ]
         accuracy = _spread(100 * line.result["test_accuracy"][list(line.cells)])
-        table.add_row(line.words, str(len(line.cells)), accuracy, *cells)
-    return table
+        rows.append([line.words, str(len(line.cells)), accuracy, *cells])
+    return split_table(title, ("model", "seeds", "accuracy (%)"), facts["replacements"], rows, caption)
 
 
-def verdict_table(result: Result) -> Table:
+def verdict_table(result: Result) -> SplitTable:
     """Whether the end costs more than the start, in a word."""
     kinds, sizes = result.provenance["pixels"]["replacements"], ", ".join(map(str, sorted(ends(result))))
     title = f"Do the last tokens cost more than the first? Regions of {sizes} tokens"
-    table = _table(title, "holds: at every size, by intervals for other seeds and images")
-    for column in ("model", *kinds):
-        table.add_column(column, justify="left")
+    rows = []
     for variant in variants(result):
         verdicts = [end_verdict(result, variant, place) for place in range(len(kinds))]
         cells = [f"{verdict.word} ({verdict.held} of {verdict.parts})" for verdict in verdicts]
-        table.add_row(variant.words, *cells)
-    return table
+        rows.append([variant.words, *cells])
+    return split_table(title, ("model",), kinds, rows, "holds: at every size, by intervals for other seeds and images")
 
 
 def change_lines(result: Result) -> list[Text]:
@@ -94,10 +87,6 @@ def change_lines(result: Result) -> list[Text]:
     return lines
 
 
-def _table(title: str, caption: str) -> Table:
-    return Table(box=box.SIMPLE, title=title, title_justify="left", caption=caption, caption_justify="left")
-
-
 def _spread(values: np.ndarray) -> str:
     there = values[np.isfinite(values)]
     if not len(there):
@@ -105,22 +94,21 @@ def _spread(values: np.ndarray) -> str:
     return f"{there.mean():.1f}" + (f" ± {there.std(ddof=1):.1f}" if len(there) > 1 else "")
 
 
-def influence_table(result: Result, lines: Sequence[Line]) -> Table:
+def influence_table(result: Result, lines: Sequence[Line]) -> SplitTable:
     """Rank correlation of influence and drop over windows."""
     facts, values = result.provenance["pixels"], correlations(result)
     windows = values.windows
     title = (
         f"Rank correlation of a window's influence on the answer and of what its replacement costs, {windows} windows"
     )
-    table = _table(title, "in brackets 95 % intervals over seeds, where there are three")
-    for column in ("model", *facts["replacements"]):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    rows = []
     for line in lines:
         own = values.by_cell[list(line.cells)]
         bands = [correlation_band(own[:, place]) for place in range(own.shape[1])]
         cells = [number(float(band.mean), 2) + bracketed(band.low, band.high, ".2f") for band in bands]
-        table.add_row(line.words, *cells)
-    return table
+        rows.append([line.words, *cells])
+    caption = "in brackets 95 % intervals over seeds, where there are three"
+    return split_table(title, ("model",), facts["replacements"], rows, caption)
 
 
 def attack_table(result: Result, lines: Sequence[Line]) -> SplitTable:
@@ -130,15 +118,9 @@ def attack_table(result: Result, lines: Sequence[Line]) -> SplitTable:
     words = targets[0] if len(targets) == 1 else f"mean of {len(targets)} targets"
     title = f"How often (%) the target is named once it lends a region, {words}"
     caption = "in brackets what is above the rate with pixels of any other class; base: named without an attack"
-
-    def build(start: int, end: int) -> Table:
-        table = _table(title if start == 0 else "", caption if end == len(regions) else "")
-        for column in ("model", "base", *regions[start:end]):
-            table.add_column(column, justify="left" if column == "model" else "right")
-        for line in lines:
-            success, pair = (100 * line.mean(name).mean(0)[start:end] for name in ("success", "random_pair"))
-            cells = [f"{a:.1f} ({a - b:+.1f})" for a, b in zip(success, pair, strict=True)]
-            table.add_row(line.words, number(100 * float(line.mean("base_rate").mean()), 1), *cells)
-        return table
-
-    return SplitTable(regions, build)
+    rows = []
+    for line in lines:
+        success, pair = (100 * line.mean(name).mean(0) for name in ("success", "random_pair"))
+        base = number(100 * float(line.mean("base_rate").mean()), 1)
+        rows.append([line.words, base, *(f"{a:.1f} ({a - b:+.1f})" for a, b in zip(success, pair, strict=True))])
+    return split_table(title, ("model", "base"), regions, rows, caption)

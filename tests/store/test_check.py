@@ -133,7 +133,7 @@ def test_joined_split_and_missing_lines(folder, tmp_path, change, left):
         del stored_lines[2]
     write_lines(folder, stored_lines)
     broken = ["line 3 does not match its checksum", "line 4 does not match its checksum"]
-    told = {"join": broken[:1], "split": broken, "drop": ["1 lines are missing before line 3"]}[change]
+    told = {"join": broken[:1], "split": broken, "drop": ["1 line is missing before line 3"]}[change]
     assert verify(folder) == [Damage("manifest.jsonl", words) for words in told]
     heal(folder)
     assert verify(folder) == []
@@ -186,7 +186,11 @@ def test_a_manifest_cannot_point_outside(folder, tmp_path):
 def test_lines_cut_off_at_the_end_are_noticed(folder, tmp_path, kept):
     whole = lines(folder)
     write_lines(folder, whole[:kept])
-    missing = f"{len(whole) - kept} lines are missing at the end, which were there when it was last written"
+    count = len(whole) - kept
+    words = (
+        "1 line is missing at the end, which was" if count == 1 else f"{count} lines are missing at the end, which were"
+    )
+    missing = f"{words} there when it was last written"
     assert Damage("manifest.jsonl", missing) in verify(folder)
     heal(folder)
     assert verify(folder) == []

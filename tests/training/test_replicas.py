@@ -81,6 +81,20 @@ def test_a_replica_ends_as_in_a_plain_loop_of_torch():
             assert torch.allclose(together[number].get_parameter(name), value, rtol=0, atol=1e-12), name
 
 
+def test_the_mean_norm_is_of_replicas_that_have_not_diverged():
+    replicas = ReplicaStack(stacks())
+    optimiser = ReplicaAdamW(replicas, OptimiserConfig())
+    for group in optimiser.param_groups:
+        for part in group["params"]:
+            part.grad = torch.zeros_like(part)
+    part.grad.flatten(1)[:, 0] = torch.arange(1.0, len(part.grad) + 1)
+    part.grad.flatten(1)[1, 0] = torch.inf
+    left = [number + 1.0 for number in range(len(part.grad)) if number != 1]
+    assert float(optimiser.clip(None)) == pytest.approx(np.mean(left))
+    part.grad[:] = torch.nan
+    assert not torch.isfinite(optimiser.clip(1.0))
+
+
 def test_a_checkpoint_is_gone_on_from(tmp_path, monkeypatch):
     """Killed behind its first checkpoint, at step 5 of 12."""
     whole, _, never_stopped = trained()

@@ -9,7 +9,17 @@ from pathlib import Path
 from repflow.store.canonical import unseal
 from repflow.store.disk import read_bytes, refuse_links, write_atomic
 from repflow.store.lock import Lock, sealed_lines
-from repflow.store.manifest import MANIFEST, Reading, cut_lines, decode, encode, live_result, live_shards, read_manifest
+from repflow.store.manifest import (
+    MANIFEST,
+    Reading,
+    cut_lines,
+    decode,
+    encode,
+    live_result,
+    live_shards,
+    missing_lines,
+    read_manifest,
+)
 from repflow.store.name import check_name
 from repflow.store.record import (
     RUN_FILE,
@@ -126,7 +136,8 @@ def _check_manifest(reading: Reading, sealed: int) -> list[Damage]:
         return [Damage(MANIFEST, "missing" if not reading.present else "holds no whole line")]
     faults = reading.faults()
     if cut := cut_lines(reading, sealed):
-        faults.append(f"{cut} lines are missing at the end, which were there when it was last written")
+        were = "which was" if cut == 1 else "which were"
+        faults.append(f"{missing_lines(cut)} at the end, {were} there when it was last written")
     if reading.torn:
         faults.append("the last line is incomplete (a write that was interrupted or is under way)")
     return [Damage(MANIFEST, fault) for fault in faults]

@@ -60,9 +60,18 @@ class Reading:
             if entry is None:
                 messages.append(f"line {number} does not match its checksum")
             elif entry.seq != expected and self.entries[number - 2] is not None:
-                messages.append(f"{entry.seq - expected} lines are missing before line {number}")
+                messages.append(f"{missing_lines(entry.seq - expected)} before line {number}")
             expected = expected if entry is None else entry.seq + 1
         return messages
+
+
+def missing_lines(count: int) -> str:
+    """In words.
+
+    >>> missing_lines(1), missing_lines(2)
+    ('1 line is missing', '2 lines are missing')
+    """
+    return f"{count} line is missing" if count == 1 else f"{count} lines are missing"
 
 
 def cut_lines(reading: Reading, sealed: int) -> int:

@@ -141,11 +141,14 @@ class ReplicaAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def clip(self, bound: float | None) -> Tensor:
-        """Scale each replica's gradient down to a norm, at the next step; gives the mean of the norms before."""
+        """Scale each replica's gradient down to a norm, at the next step; gives the mean of the norms before.
+
+        Replicas that diverged are left out of it; not finite if all did.
+        """
         norms = self.gradient_norms()
         if bound is not None:
             self.scales.copy_((bound / (norms + 1e-6)).clamp(max=1))
-        return finite_sum(norms) / len(norms)
+        return finite_sum(norms) / torch.isfinite(norms).sum().clamp(min=1)
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:

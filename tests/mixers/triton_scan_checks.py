@@ -45,7 +45,7 @@ KINDS = (torch.float32, torch.float64)
 
 
 def error(got, want):
-    """Of numbers that must be finite. What a bad token leaves alone is held so too: products round otherwise beside it."""
+    """Of numbers that must be finite; of what a bad token leaves alone too, as products round otherwise beside one."""
     assert torch.isfinite(got).all(), "not finite"
     return float((got.detach().double() - want.detach()).norm() / want.detach().norm().clamp(min=1e-30))
 

@@ -37,7 +37,7 @@ from repflow.report.terminal.corrupt import _shown
 from repflow.spec.corruption import RANDOM_PAIR, TARGET, Region
 from repflow.studies.corrupt import attack, study
 from repflow.studies.corrupt.classifier import Subject, open_subject
-from repflow.studies.corrupt.config import AttackConfig, CorruptConfig
+from repflow.studies.corrupt.config import AttackConfig, CorruptConfig, regions_of
 from repflow.studies.corrupt.rates import attack_rates
 from repflow.studies.corrupt.summary import accuracy_arrays
 from repflow.studies.corrupt.text import _cut, equal_prompts, log_odds
@@ -342,6 +342,14 @@ def test_text_reads_fewer_prompts_than_images_unless_told(folder):
         job = kind.prepare(request, {}, None, None)
         assert (len(job.subject.images), job.config.samples) == (256, 256)
         assert kind.reads(request)[0] % 256 == 0
+
+
+def test_usual_regions_that_do_not_fit_are_left_out():
+    """Asked for by name they are refused; by default a short sequence has its windows."""
+    assert [str(region) for region in regions_of(CorruptConfig(), 1024)][-1] == "992:1024"
+    assert {len(region) for region in regions_of(CorruptConfig(), 20)} == {1}
+    with pytest.raises(InputError, match="inside of 20 tokens; got 'first:32'"):
+        regions_of(CorruptConfig(regions=["first:32"]), 20)
 
 
 def test_lenders_are_the_images_that_fill_takes():

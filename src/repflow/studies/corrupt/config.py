@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import FIGURES, PIXELS, PRINTED, TEXT, check_regions, check_replacements
+from repflow.spec.corruption import (
+    FIGURES,
+    PIXELS,
+    PRINTED,
+    TEXT,
+    Region,
+    check_regions,
+    check_replacements,
+    parse_regions,
+)
 from repflow.studies.engine.naming import Names, spell, weight_words
 from repflow.studies.engine.parts import (
     Batches,
@@ -123,6 +132,18 @@ class AttackConfig(Targets, Corrupted):
             own = [part for word in self.regions for part in (FIGURES if word == PRINTED else (word,))]
             self.regions = [] if own == list(FIGURES) else own
         self.ablate = ablation_names(self.ablate)
+
+
+def regions_of(config: CorruptConfig, tokens: int) -> list[Region]:
+    """Regions of a request, for sequences of some tokens; of the usual ones those that fit.
+
+    >>> len(regions_of(CorruptConfig(), 1024)), len(regions_of(CorruptConfig(), 16))
+    (32, 16)
+    """
+    words = config.regions
+    if words == list(REGIONS):
+        words = [word for word in words if int(word.partition(":")[2] or 0) <= tokens]
+    return parse_regions(words, tokens)
 
 
 C = TypeVar("C", bound=Corrupted)

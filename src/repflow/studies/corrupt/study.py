@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repflow.core.errors import InputError, teach
-from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements, parse_regions
+from repflow.spec.corruption import AIMED, PIXELS, TEXT, Region, check_replacements
 from repflow.studies.corrupt.config import (
     AUTO,
     CorruptConfig,
@@ -20,6 +20,7 @@ from repflow.studies.corrupt.config import (
     counted,
     names,
     refuse_set,
+    regions_of,
     task_refusal,
 )
 from repflow.studies.corrupt.piece import Piece, keep_pieces
@@ -167,7 +168,7 @@ class Corrupt(ImageStudy):
         subject.images.class_numbers([kind.removeprefix(AIMED) for kind in config.replace if kind.startswith(AIMED)])
         for kind in config.replace:
             subject.check_lenders(kind)
-        regions = parse_regions(config.regions, subject.tokens)
+        regions = regions_of(config, subject.tokens)
         return CorruptJob(config, {}, None, len(regions) * len(config.replace), subject=subject)
 
     def _text_job(self, config: CorruptConfig, models: dict[str, Model]) -> CorruptJob:
@@ -186,7 +187,7 @@ class Corrupt(ImageStudy):
         prompts, answers = equal_prompts(config, models[ONE])
         if "other" in config.replace:
             check_prompts_lend(len(prompts))
-        parts = len(parse_regions(config.regions, prompts.lengths[0])) * len(config.replace)
+        parts = len(regions_of(config, prompts.lengths[0])) * len(config.replace)
         return CorruptJob(config, models, prompts, parts, answers=answers)
 
     def pieces(self, job: CorruptJob) -> Sequence[Piece]:
@@ -208,7 +209,7 @@ class Corrupt(ImageStudy):
     def passes(self, config: CorruptConfig, tokens: int) -> int:
         """Regions times replacements."""
         kinds = config.replace or (PIXELS if config.task in (AUTO, "pixels") else TEXT)
-        return len(parse_regions(config.regions, tokens)) * len(kinds)
+        return len(regions_of(config, tokens)) * len(kinds)
 
     def names(self, config: CorruptConfig) -> Names:
         """Model, study, task."""
@@ -222,7 +223,7 @@ def image_pieces(config: CorruptConfig, subject: Subject) -> list[Piece]:
     pieces += [
         Piece(_shard(kind, region), partial(_drawn, config, subject, region, kind), config.draws * tokens)
         for kind in config.replace
-        for region in parse_regions(config.regions, subject.tokens)
+        for region in regions_of(config, subject.tokens)
     ]
     if config.influence:
         pieces.append(Piece(INFLUENCE, lambda: {INFLUENCE: subject.influence(config.influence)}, 0))
@@ -241,7 +242,7 @@ def image_result(config: CorruptConfig, subject: Subject, sink: Sink) -> Result:
     """Accuracy and drops by replacement and region."""
     from repflow.core.results import Result
 
-    regions, labels = parse_regions(config.regions, subject.tokens), subject.images.labels
+    regions, labels = regions_of(config, subject.tokens), subject.images.labels
     clean = sink.load(CLEAN)["named"]
     named = np.array([[sink.load(_shard(kind, region))["named"] for region in regions] for kind in config.replace])
     right = (named == labels).mean(2)

@@ -22,8 +22,8 @@ from repflow.core.intervals import student_interval
 from repflow.core.results import Result
 from repflow.interventions.corruption import fill_ids
 from repflow.metrics.meter import on_device
-from repflow.spec.corruption import Region, parse_regions
-from repflow.studies.corrupt.config import CorruptConfig
+from repflow.spec.corruption import Region
+from repflow.studies.corrupt.config import CorruptConfig, regions_of
 from repflow.studies.corrupt.piece import Piece
 from repflow.studies.corrupt.summary import region_facts
 from repflow.studies.engine.prompts import make_prompts, padding_ids, prompt_facts
@@ -104,7 +104,7 @@ def text_pieces(config: CorruptConfig, model: Model, prompts: Prompts, answers: 
     pieces += [
         Piece(_shard(kind, region), partial(replaced, region, kind), config.draws * ids.size)
         for kind in config.replace
-        for region in parse_regions(config.regions, ids.shape[1])
+        for region in regions_of(config, ids.shape[1])
     ]
     return pieces
 
@@ -116,7 +116,7 @@ def _shard(kind: str, region: Region) -> str:
 def text_result(config: CorruptConfig, prompts: Prompts, sink: Sink) -> Result:
     """Log-odds before, and their change by replacement, region and prompt."""
     ids = np.array([prompt.ids for prompt in prompts])
-    regions = parse_regions(config.regions, ids.shape[1])
+    regions = regions_of(config, ids.shape[1])
     clean = sink.load(CLEAN)["log_odds"]
     odds = [[sink.load(_shard(kind, region))["log_odds"] for region in regions] for kind in config.replace]
     arrays = {"log_odds_change": np.array(odds) - clean, "clean_log_odds": clean}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -53,7 +52,7 @@ from tools.pixels.claims import (
 from tools.pixels.claims import (
     NAMES as STUDIED,
 )
-from tools.pixels.run import KINDS, LONG, RATES, STRONG, planned
+from tools.pixels.run import KINDS, LONG, STRONG
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "laboratories" / "pixels.md"
@@ -89,19 +88,10 @@ def status() -> str:
     for phase in ("screen", "seeds", "long", *strong, "extension-screen", "extension-seeds", "recipes"):
         known = NUMBERS.get(f"{CIFAR}-{phase}")
         words = NAMES_OF.get(phase) or f"`{phase.partition('@')[2] or STRONG.partition(':')[0]}`"
-        done = NOTHING if known is None else f"{len(known['cells'])} of {_planned(phase, known)} models"
+        done = NOTHING if known is None else f"{len(known['cells'])} of {known['models']} models"
         rows.append([words, done, *(["–"] * 4 if known is None else facts_of(known))])
     heads = ["phase, CIFAR-10", "trained and tested", "epochs", "steps", "test images with parts replaced", "on"]
     return table(heads, rows)
-
-
-def _planned(phase: str, known: Mapping[str, Any]) -> int:
-    """Models of a whole phase, as it is planned now: rows may have come or gone since it began."""
-    part, _, name = phase.rpartition("-")
-    if name not in ("screen", "seeds", "long"):
-        return int(known["models"])
-    usual = ",".join(f"{rate:g}" for rate in RATES)
-    return planned(name, Namespace(extension=bool(part), rates=usual))
 
 
 def left() -> str:
@@ -136,15 +126,15 @@ def recipes_done() -> str:
     """How far the four recipes are."""
     known = NUMBERS.get(f"{CIFAR}-recipes")
     if known is None:
-        return "no model of theirs is trained"
+        return "No model of theirs is trained."
     if known["finished"]:
-        return f"all {known['models']} models are trained and tested"
+        return f"All {known['models']} models are trained and tested."
     done = {(cell["row"], cell["init"]) for cell in known["cells"]}
     words = ", ".join(f"{row} with the {init} initialisation" for row, init in sorted(done))
     return (
         f"{len(known['cells'])} of {known['models']} models are trained and tested here ({words}), so that no "
         "statement is judged by the recipes yet; the queue `tools/pixels/jobs.toml` goes on from "
-        "`docs/laboratories/runs/pixel-recipes`"
+        "`docs/laboratories/runs/pixel-recipes`."
     )
 
 
@@ -406,7 +396,7 @@ def longer() -> tuple[str, list[str]] | None:
 
 
 def rate_models() -> str:
-    """Models of the recipes, at the paper's rate, beside those of the seeds at the rate chosen for them."""
+    """Models of the recipes, at the paper's rate and initialisation, beside those of the seeds."""
     usual, paper = read_study(NUMBERS, CIFAR), read_study(NUMBERS, CIFAR, ("recipes",))
     if usual is None or paper is None:
         return NOTHING

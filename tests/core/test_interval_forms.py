@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from repflow.core.intervals import crossed_interval, nested_interval, paired_proportion_interval, ratio_interval
+from repflow.core.intervals import clustered_interval, nested_interval, paired_proportion_interval, ratio_interval
 
 
 def test_a_ratio_has_two_degrees_of_freedom_at_least():
@@ -37,6 +37,6 @@ def test_crossed_clusters_vary_at_least_as_rows_do():
     """What cancels within rows and within columns makes V_both the greatest: V_rows + V_columns − V_both is below 0."""
     rows, columns = np.indices((4, 4)).reshape(2, -1)
     of_row = np.array([0.0, 0.1, 0.3, 0.2])
-    band = crossed_interval(of_row[rows] + (-1.0) ** (rows + columns), rows, columns)
+    band = clustered_interval(of_row[rows] + (-1.0) ** (rows + columns), rows, columns)
     low, high = stats.t.interval(0.95, 3, of_row.mean(), stats.sem(of_row))
     assert [float(part) for part in band] == pytest.approx([of_row.mean(), low, high])

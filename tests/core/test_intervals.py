@@ -12,8 +12,8 @@ import scipy.stats
 from repflow.core.errors import InputError
 from repflow.core.intervals import (
     LEAST_VALUES,
+    clustered_interval,
     corrected_resampled_t,
-    crossed_interval,
     nested_difference,
     nested_interval,
     paired_interval,
@@ -457,19 +457,26 @@ CROSSED = (
 
 def test_crossed_clusters_are_those_of_statsmodels():
     """OLS on a constant, `cov_type="cluster"` with two groups and its corrections, statsmodels 0.15."""
-    band = crossed_interval(*CROSSED)
+    band = clustered_interval(*CROSSED)
     half = float(band.high - band.mean) / scipy.stats.t.ppf(0.975, 4)
     assert (float(band.mean), half) == pytest.approx((-0.530975, 0.21103442), abs=1e-8)
-    heavy = crossed_interval(*CROSSED, weights=[3] * 40)
+    heavy = clustered_interval(*CROSSED, weights=[3] * 40)
     assert [float(part) for part in heavy] == pytest.approx([float(part) for part in band])
-    assert np.isnan(crossed_interval([1.0, 2.0, 3.0], [0, 1, 2], [0, 0, 1]).low)
-    assert np.isnan(crossed_interval([], [], []).mean)
+    assert np.isnan(clustered_interval([1.0, 2.0, 3.0], [0, 1, 2], [0, 0, 1]).low)
+    assert np.isnan(clustered_interval([], [], []).mean)
+
+
+def test_what_was_added_gives_no_freedom():
+    plain, fewer = clustered_interval(*CROSSED), clustered_interval(*CROSSED, uncounted=2)
+    wider = float((fewer.high - fewer.mean) / (plain.high - plain.mean))
+    assert wider == pytest.approx(scipy.stats.t.ppf(0.975, 2) / scipy.stats.t.ppf(0.975, 4))
+    assert np.isnan(clustered_interval(*CROSSED, uncounted=3).low)
 
 
 def test_weights_repeat_trials():
     values, rows, columns = ([*part, *part[:4]] for part in CROSSED)
-    twice = crossed_interval(values, rows, columns)
-    weighted = crossed_interval(*CROSSED, weights=[2] * 4 + [1] * 36)
+    twice = clustered_interval(values, rows, columns)
+    weighted = clustered_interval(*CROSSED, weights=[2] * 4 + [1] * 36)
     assert [float(part) for part in weighted] == pytest.approx([float(part) for part in twice])
 
 
@@ -483,7 +490,7 @@ def test_shared_lenders_are_no_trials_of_their_own(images, lenders, draws):
         place = 0.5 * random.standard_normal((images, 1)) + random.standard_normal(lenders)[lent]
         named = place + random.standard_normal((images, draws)) < scipy.stats.norm.ppf(0.3) * 1.5
         rows = np.repeat(np.arange(images), draws)
-        band = crossed_interval(named.ravel(), rows, lent.ravel())
+        band = clustered_interval(named.ravel(), rows, lent.ravel())
         held["crossed"] += band.low <= 0.3 <= band.high
         wilson = proportion_interval(named[:, 0].sum(), images)
         held["wilson"] += wilson.low <= 0.3 <= wilson.high

@@ -36,9 +36,9 @@ def test_s6_scan_alone_is_transformers_mamba():
     mixer = twin("s6", oracle, **S6_OPTIONS)
     alone = outputs(oracle, inputs())
     assert relative(mixer(inputs()), alone) < 1e-13
-    assert relative(alone, expected) > 0.02
+    assert relative(alone, expected) > 0.01
     mixer.A_log.data[0, 0] += 1e-6  # the comparison sees one decay of one channel
-    assert relative(mixer(inputs()), alone) > 1e-10
+    assert relative(mixer(inputs()), alone) > 1e-12
 
 
 @pytest.mark.parametrize("groups", [1, 3, 6])

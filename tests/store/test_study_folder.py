@@ -51,10 +51,12 @@ def test_a_study_is_one_line_of_the_list(study):
     assert (depth.model, depth.task) == ("2 models", "random")
     assert (alone.name, alone.cells) == ("alone", 0)
     stored(study, "c", 2, finish=False)
-    (study / "d.json").write_text("{}")
+    (study / "d.json").write_text(json.dumps({"cell": "d", "config": {}, "status": "failed", "reason": "no room"}))
+    (study / "plan.json").write_text('{"a": "file of somebody"}')
     _, depth = list_runs(study.parent)
     assert (depth.done, depth.total, depth.finished, depth.failed) == (2, 4, False, 1)
-    assert [run.name for run in list_runs(study)] == ["a", "b", "c"] == [run.name for run in runs_in(study)]
+    assert [run.name for run in list_runs(study)] == ["a", "b", "c", "d"]
+    assert [run.name for run in runs_in(study)] == ["a", "b", "c"]
 
 
 def test_cells_without_a_run_are_listed_with_their_reason(study):

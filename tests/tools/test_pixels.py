@@ -221,7 +221,7 @@ def test_answers_have_the_numbers_of_the_study():
     assert "From model to model (15 models, 9 of them Mambas), the more influence the last window has" in said
     assert "trained for 30 epochs" in said
     some = answers(read_study(numbers(kinds=[("mamba", "row", "right")])))
-    assert "Of the 1 rows other than the Transformer (Mamba) the last" in some
+    assert "Of the 1 row other than the Transformer (Mamba) the last" in some
     assert "H3" not in some.partition("Does a model's influence")[0]
     assert answers(None) == "Not run yet."
 
@@ -561,7 +561,7 @@ def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
     known = numbers()
     monkeypatch.setattr(make_pixels, "NUMBERS", known)
     assert make_pixels.rate_models() == "Not run yet."
-    assert make_pixels.recipes_done() == "no model of theirs is trained"
+    assert make_pixels.recipes_done() == "No model of theirs is trained."
     cells = [cell for phase in known.values() for cell in phase["cells"] if cell["row"] in ("rwkv", "transformer")]
     cells = [{**cell, "init": "published", "rate": 0.0001} for cell in cells if cell["token_order"] == "row"]
     recipes = {**known["cifar10-seeds"], "finished": False, "models": 15, "cells": cells}
@@ -573,7 +573,7 @@ def test_recipes_stand_beside_the_seeds_where_they_are(monkeypatch):
     assert "6 of 15 models are trained and tested here (rwkv with the published" in make_pixels.recipes_done()
     whole = {**recipes, "finished": True}
     monkeypatch.setattr(make_pixels, "NUMBERS", {**known, "cifar10-recipes": whole})
-    assert make_pixels.recipes_done() == "all 15 models are trained and tested"
+    assert make_pixels.recipes_done() == "All 15 models are trained and tested."
 
 
 def test_statements_of_the_recipes_are_counted(monkeypatch, tmp_path):
@@ -642,6 +642,19 @@ def test_models_of_the_recipes_are_gathered(tmp_path):
     with pytest.raises(SystemExit, match="got other images_replaced in classifiers-1"):
         run.recipes(tmp_path, {**like, "images_replaced": 500})
     assert run.recipes(tmp_path / "none", like) is None
+    STUDY.run(config, out=tmp_path, name="classifiers-2")
+    with pytest.raises(SystemExit, match=r"expected one run of the recipes in .*; got classifiers-1, classifiers-2"):
+        run.recipes(tmp_path, like)
+
+
+def test_a_phase_is_finished_when_todays_rows_are():
+    """Rows that were planned when it began, and are no more, are not waited for."""
+    cells = [{"rate": rate} for rate in (0.001, 0.003, 0.01, 0.03)]
+    assert run.planned_now("cifar10-extension-screen", cells) == 8 * 3 + 1
+    assert run.planned_now("cifar10-extension-seeds", cells) == 8 * 3
+    assert run.planned_now("cifar10-screen", []) == 5 * 3
+    assert run.planned_now("cifar10-long", cells) == 5 * 3
+    assert run.planned_now("cifar10-strong@s4d", cells) == 1
 
 
 def test_rates_of_longer_training_come_from_both_screens(tmp_path):

@@ -177,8 +177,9 @@ def _survive(study: Study) -> str:
     for word in _replacements(study):
         sure = [kind for kind in run if all(above(_uneven(study, kind, word, size)) for size in SIZES)]
         counts.append(f"{len(sure)} with {PLAIN[word]}")
+    names = [NAMES[kind] for kind in run]
     said = (
-        f"of the {len(run)} rows other than the Transformer ({', '.join(NAMES[kind] for kind in run)}) the last "
+        f"of the {len(run)} row{'s' * (len(run) > 1)} other than the Transformer ({', '.join(names)}) the last "
         f"{' and '.join(map(str, SIZES))} tokens are shown to cost more than the first in {', '.join(counts)}"
     )
     if study.variant(TRANSFORMER) is None:

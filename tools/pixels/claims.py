@@ -3,8 +3,8 @@
 A model's asymmetry is what its last tokens cost more than its first, in accuracy, of equally many tokens. Each claim is
 cut into parts, each with a 95 % interval: of asymmetries and their differences for other seeds and other images, of one
 target, of drops by themselves and of means over windows for other seeds on these images, of rank correlations over
-models. Parts of models that are not trained, or have not learned, are
-open. A claim that was added with the data in view says so in its rule.
+models. Parts of models that are not trained, or have not learned, are open. A claim that was added with the data in
+view says so in its rule.
 """
 
 from __future__ import annotations
@@ -446,6 +446,13 @@ def _below(band: Band) -> bool | None:
 
 def _paper() -> Iterator[Claim]:
     """What paper 2 says, and whether it survives its controls."""
+    yield from _drops()
+    yield from _steering()
+    yield from _robustness()
+
+
+def _drops() -> Iterator[Claim]:
+    """What tokens cost that are replaced, at both ends."""
     for kind in SSMS:
         text = f"{NAMES[kind]}: the last tokens cost more than the first"
         yield Claim(
@@ -482,6 +489,10 @@ def _paper() -> Iterator[Claim]:
             f"difference of drops at the last 32 and 96 tokens above 0{ON_THESE}{LATER}",
             partial(_costlier, kind=kind),
         )
+
+
+def _steering() -> Iterator[Claim]:
+    """Whether pixels of another class steer the answer, and where."""
     for kind in SSMS:
         yield Claim(
             f"{NAMES[kind]}: attacks at the end that steer to horse succeed more often than at the start.",
@@ -529,6 +540,9 @@ def _paper() -> Iterator[Claim]:
             partial(_few, kind=kind),
         )
 
+
+def _robustness() -> Iterator[Claim]:
+    """Whether classes that are not read at the end are more robust."""
     rule = (
         "it loses less at the last 32 and 96 tokens, and on average over windows of the sequence, with normal, data "
         f"and same{ON_THESE}; fixed before such models were trained"

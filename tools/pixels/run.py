@@ -155,6 +155,20 @@ def planned(phase: str, options: argparse.Namespace) -> int:
     return 1 if phase == "strong" else sum(len(seeds) for _, seeds in trained_in(phase, options))
 
 
+def planned_now(name: str, cells: Sequence[Mapping[str, Any]]) -> int:
+    """Models of a whole phase as rows are planned today, whatever was planned when it began.
+
+    Args:
+        name: of the phase, with that of its images.
+        cells: its models that are tested, by whose rates a screen is known.
+    """
+    phase = next((one for one in ("screen", "seeds", "long") if name.endswith(f"-{one}")), "strong")
+    rates = {cell["rate"] for cell in cells}
+    own = RATES if rates >= set(RATES) or not rates else sorted(rates)
+    usual = argparse.Namespace(extension=f"-extension-{phase}" in name, rates=",".join(f"{rate:g}" for rate in own))
+    return planned(phase, usual)
+
+
 def part_of(options: argparse.Namespace) -> str:
     """Which of KINDS."""
     return "extension" if options.extension else "core"
@@ -247,19 +261,20 @@ def table(out: Path) -> dict[str, Any]:
     runs: dict[str, list[tuple[list[str], list[dict[str, Any]]]]] = {}
     for file in sorted((out / FACTS).glob("*.json")):
         facts = json.loads(file.read_text(encoding="utf-8"))
-        cells, models = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)], facts.pop("models")
+        del facts["models"]  # as it was planned when the run began
+        cells = [windowed(cell, facts["regions"]) for cell in tested(out, file.stem)]
         # forms of the strong model are phases of their own, with the time that they took
         strong = "-strong@" in file.stem
         name = file.stem if strong else file.stem.partition("@")[0]
         cells = [cell | seconds_of(out / file.stem, cell["cell"]) for cell in cells] if strong else cells
         if name not in numbers:
-            numbers[name] = {"finished": False, "models": models, "facts": facts, "commands": [], "cells": []}
+            numbers[name] = {"finished": False, "models": 0, "facts": facts, "commands": [], "cells": []}
         differing = [key for key in JOINED if facts[key] != numbers[name]["facts"][key]]
         if differing:
             raise SystemExit(f"expected one phase {name}; got runs that differ in {', '.join(differing)}")
         runs.setdefault(name, []).append((facts["attack_regions"], cells))
         numbers[name]["facts"]["attack_regions"], numbers[name]["cells"] = joined(runs[name])
-        numbers[name]["models"] = max(numbers[name]["models"], models)  # rows that were planned later count too
+        numbers[name]["models"] = planned_now(name, numbers[name]["cells"])
         numbers[name]["commands"] += commands(out / file.stem)
         numbers[name]["finished"] = len(numbers[name]["cells"]) == numbers[name]["models"]
     return numbers
@@ -301,28 +316,29 @@ def recipes(folder: Path, like: Mapping[str, Any]) -> dict[str, Any] | None:
         like: what is known of a phase that read the same images, whose parts were replaced at the same regions.
 
     Raises:
-        SystemExit: they were read otherwise.
+        SystemExit: they were read otherwise, or are of several runs.
     """
     shares = [path.name.partition(".")[0] for path in folder.glob(f"{OWN}/{SHARES}/{GRID}*")]
     names = {*shares, *(path.parent.name for path in folder.glob(f"{GRID}*/result.json"))}
-    for name in sorted(names):
-        cells = [windowed(cell, like["regions"]) for cell in tested(folder, name)]
-        runs = [folder / name, *sorted(folder.glob(f"{OWN}/{SHARES}/{name}.*"))]
-        stored = next(read_record(run).config for run in runs if (run / "run.json").exists())
-        config = STUDY.again(stored)
-        regions = [str(region) for region in parse_regions(config.regions, like["tokens"])]
-        got = {"regions": regions, "images_replaced": config.test_images, "batch": config.batch}
-        differing = [key for key, value in got.items() if like[key] != value]
-        if differing:
-            raise SystemExit(f"expected recipes read as the seeds are; got other {', '.join(differing)} in {name}")
-        attacked = [str(region) for region in config.attacked(like["tokens"])]
-        facts = {**like, "steps": config.steps, "optimiser": config.optimiser, "attack_regions": attacked}
-        done = len(cells) == len(config.cells)
-        return {
-            **{"finished": done, "models": len(config.cells), "facts": facts},
-            **{"commands": commands(folder / name), "cells": cells},
-        }
-    return None
+    if len(names) > 1:
+        raise SystemExit(
+            f"expected one run of the recipes in {folder}; got {', '.join(sorted(names))}; name its folder"
+        )
+    if not names:
+        return None
+    name = names.pop()
+    cells = [windowed(cell, like["regions"]) for cell in tested(folder, name)]
+    runs = [folder / name, *sorted(folder.glob(f"{OWN}/{SHARES}/{name}.*"))]
+    config = STUDY.again(next(read_record(run).config for run in runs if (run / "run.json").exists()))
+    regions = [str(region) for region in parse_regions(config.regions, like["tokens"])]
+    got = {"regions": regions, "images_replaced": config.test_images, "batch": config.batch}
+    differing = [key for key, value in got.items() if like[key] != value]
+    if differing:
+        raise SystemExit(f"expected recipes read as the seeds are; got other {', '.join(differing)} in {name}")
+    attacked = [str(region) for region in config.attacked(like["tokens"])]
+    facts = {**like, "steps": config.steps, "optimiser": config.optimiser, "attack_regions": attacked}
+    done, count = len(cells) == len(config.cells), len(config.cells)
+    return {"finished": done, "models": count, "facts": facts, "commands": commands(folder / name), "cells": cells}
 
 
 def seconds_of(run: Path, word: str) -> dict[str, int]:

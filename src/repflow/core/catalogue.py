@@ -282,10 +282,10 @@ def span_of(name: str) -> tuple[float, float]:
     return SPANS.get(base, (-_INF, _INF))
 
 
-def is_whole(name: str) -> bool:
+def is_counted(name: str) -> bool:
     """Whether an entry of a Result is a whole number for each prompt.
 
-    >>> is_whole("depth/half_reach"), is_whole("kappa")
+    >>> is_counted("depth/half_reach"), is_counted("kappa")
     (True, False)
     """
     return name.rsplit("/", 1)[-1] in WHOLE

@@ -12,7 +12,7 @@
 | right or wrong, twice per prompt | `paired_proportion_interval` | Bonett and Price's adjusted Wald |
 | one number per training, with its error over prompts | `nested_interval` | t of both, Welch's freedom |
 | the same of two models on the same prompts | `nested_difference` | t of all four |
-| one number per prompt and its lender | `crossed_interval` | Student's t of both kinds of clusters |
+| one number per prompt and its lender | `clustered_interval` | Student's t of both kinds of clusters |
 | one number per random split of the same prompts | `corrected_resampled_t` | Nadeau and Bengio's corrected t |
 
 Percentiles of a bootstrap are not among them: for the mean of normal values they cover 50 % at 2 values, 80 % at 4,
@@ -36,8 +36,8 @@ __all__ = [
     "NO_INTERVAL",
     "Band",
     "bracketed",
+    "clustered_interval",
     "corrected_resampled_t",
-    "crossed_interval",
     "nested_difference",
     "nested_interval",
     "normal_quantile",
@@ -432,28 +432,35 @@ def _nested_half(parts: Sequence[tuple[np.ndarray, int]], level: float) -> np.nd
     return np.asarray(quantile * np.sqrt(total))
 
 
-def crossed_interval(
-    values: Values, rows: Values, columns: Values, *, weights: Values | None = None, level: float = LEVEL
+def clustered_interval(
+    values: Values,
+    rows: Values,
+    columns: Values,
+    *,
+    weights: Values | None = None,
+    uncounted: int = 0,
+    level: float = LEVEL,
 ) -> Band:
     """Mean of trials that share their rows and their columns, and its interval for other rows and other columns.
 
-        m ± t(g − 1) √(V_rows + V_columns − V_both),   V = g / (g − 1) · Σ over clusters (Σ w e)² / (Σ w)²
+        m ± t(g − 1) √(V_rows + V_columns − V_both),   V = c / (c − 1) · Σ over its c clusters (Σ w e)² / (Σ w)²
 
     Trials are, for example, images (rows) into which images of another class (columns) are pasted: each of a few of
-    those is used many times, and takes its effect along. e are residuals, g is the smaller number of clusters. V is at
-    least that of either kind of cluster (Cameron, Gelbach and Miller 2011). NaN below three clusters of either kind.
+    those is used many times, and takes its effect along. e are residuals, g is the smaller number of rows and columns.
+    The variance is at least that of either (Cameron, Gelbach and Miller 2011). NaN below three rows or columns.
 
     Args:
         values: one number per trial.
         rows: which row each trial has.
         columns: which column.
         weights: of the trials in the mean; all alike where there are none.
+        uncounted: of the rows and of the columns, those that were added to the data, which give t no freedom.
         level: nominal coverage.
 
-    >>> band = crossed_interval([1.0, 2.0, 3.0, 4.0], [0, 1, 2, 3], [0, 1, 2, 3])  # nothing is shared: as Student's
+    >>> band = clustered_interval([1.0, 2.0, 3.0, 4.0], [0, 1, 2, 3], [0, 1, 2, 3])  # nothing is shared: as Student's
     >>> [round(float(part), 4) for part in band]
     [2.5, 0.4457, 4.5543]
-    >>> twice = crossed_interval([1.0, 1.0, 2.0, 2.0, 3.0, 3.0], range(6), [0, 0, 1, 1, 2, 2])  # as of three values
+    >>> twice = clustered_interval([1.0, 1.0, 2.0, 2.0, 3.0, 3.0], range(6), [0, 0, 1, 1, 2, 2])  # as of three values
     >>> [round(float(part), 4) for part in twice]
     [2.0, -0.4841, 4.4841]
     """
@@ -465,7 +472,7 @@ def crossed_interval(
     share = share / share.sum()
     mean = np.asarray(share @ table)
     first, second = (np.unique(np.asarray(part).ravel(), return_inverse=True)[1] for part in (rows, columns))
-    fewest = min(int(part.max()) + 1 for part in (first, second))
+    fewest = min(int(part.max()) + 1 for part in (first, second)) - uncounted
     if fewest < LEAST_VALUES:
         return Band(mean, np.asarray(np.nan), np.asarray(np.nan))
     off = share * (table - mean)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repflow.core.catalogue import described, is_whole, span_of
+from repflow.core.catalogue import described, is_counted, span_of
 from repflow.core.errors import InputError, MissingExtraError, nearest, teach
 from repflow.core.hooks import hook, register_hook
 from repflow.core.intervals import Band, positive_interval, student_interval, whole_interval
@@ -105,7 +105,7 @@ class Result(_Arrays):
         returned as stored. `sample_band(result[name], result.axes[name])` recomputes them.
         """
         if name not in self.bands:
-            self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name), whole=is_whole(name))
+            self.bands[name] = sample_band(self[name], self.axes[name], span=span_of(name), whole=is_counted(name))
         return self.bands[name]
 
     def token_counts(self, name: str) -> np.ndarray:
@@ -289,8 +289,8 @@ def sample_band(
     if "sample" not in axes:
         mean = sample_mean(array, axes)
         return Band(mean, np.full(mean.shape, np.nan), np.full(mean.shape, np.nan))
-    positive = positive_interval if span[0] >= 0 and span[1] == math.inf else student_interval
-    interval = whole_interval if whole else positive
+    usual = positive_interval if span[0] >= 0 and span[1] == math.inf else student_interval
+    interval = whole_interval if whole else usual
     band = interval(array, axis=axes.index("sample"))
     # rounding may put the mean itself a little outside
     low, high = np.minimum(span[0], band.mean), np.maximum(span[1], band.mean)

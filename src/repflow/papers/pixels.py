@@ -2,7 +2,8 @@
 
 A drop is accuracy as images are less accuracy with a region replaced. What a model loses at the trailing end more than
 at the leading one, of equally many tokens, is its asymmetry: recency makes it positive, whatever the end shows.
-Intervals are for other seeds and other images (`repflow.core.intervals.nested_interval`).
+Intervals are for other seeds and other images (`repflow.core.intervals.nested_interval`); of one target of an attack,
+and of correlations, for other seeds on these images.
 """
 
 from __future__ import annotations

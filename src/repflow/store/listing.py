@@ -95,8 +95,8 @@ def _without_run(folder: Path, note: Mapping[str, Any]) -> RunSummary:
 def _study(folder: Path) -> RunSummary:
     """A study at a glance: its runs counted, what they share named."""
     runs = [_summary(entry) for entry in runs_in(folder)]
-    named = runs or [_without_run(folder / name, note) for name, note in notes_in(folder).items()]
-    failed = sum(not (folder / file.stem).is_dir() for file in folder.glob("*.json"))
+    notes = notes_in(folder)
+    named, failed = runs or [_without_run(folder / name, note) for name, note in notes.items()], len(notes)
     done = sum(run.finished for run in runs)
     damaged = [run.name for run in runs if run.damaged]
     return RunSummary(

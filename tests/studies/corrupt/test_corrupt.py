@@ -302,6 +302,17 @@ def test_rates_of_all_targets_are_the_mean_of_their_rates(draws):
         assert (arrays[name] <= arrays[f"{name}_high"]).all()
 
 
+@pytest.mark.parametrize("classes", [40, 50])
+def test_a_handful_of_lenders_widens_the_interval(classes):
+    """Four or five images of a class lend their pixels to nearly 200: added images give t no freedom."""
+    random = np.random.default_rng(0)
+    held = []
+    for _ in range(12):
+        (arrays, _), *_ = made_attack(random, 0.3, classes=classes, spread=0.7)
+        held += ((arrays["success_low"] <= 0.3) & (arrays["success_high"] >= 0.3)).ravel().tolist()
+    assert np.mean(held) >= 0.88
+
+
 @pytest.mark.parametrize(("rate", "draws"), [(0.03, 1), (0.3, 1), (0.3, 3)])
 def test_intervals_of_attacks_cover_other_lenders(rate, draws):
     """40 images of a class lend their pixels to 160: Wilson's interval, which counts those, covers far less."""
@@ -342,6 +353,8 @@ def test_text_reads_fewer_prompts_than_images_unless_told(folder):
         job = kind.prepare(request, {}, None, None)
         assert (len(job.subject.images), job.config.samples) == (256, 256)
         assert kind.reads(request)[0] % 256 == 0
+        names = [kind.names(config(folder, images="drawn:8", samples=count)) for count in (None, 256, 255)]
+        assert names[0] == names[1] != names[2]
 
 
 def test_usual_regions_that_do_not_fit_are_left_out():

@@ -34,7 +34,7 @@ from repflow.studies.engine.parts import (
 AUTO = "auto"
 REGIONS = ("windows", "first:32", "last:32")
 IMAGES, PROMPTS = 256, 32
-"""Read unless a request says how many: a hundred passes over 256 prompts take an hour of a laptop."""
+"""Read unless a request says how many: text is read a hundred times over by default, and takes a CPU long."""
 
 
 @dataclass
@@ -140,10 +140,10 @@ def regions_of(config: CorruptConfig, tokens: int) -> list[Region]:
     >>> len(regions_of(CorruptConfig(), 1024)), len(regions_of(CorruptConfig(), 16))
     (32, 16)
     """
-    words = config.regions
-    if words == list(REGIONS):
-        words = [word for word in words if int(word.partition(":")[2] or 0) <= tokens]
-    return parse_regions(words, tokens)
+    chosen = config.regions
+    if chosen == list(REGIONS):
+        chosen = [word for word in chosen if int(word.partition(":")[2] or 0) <= tokens]
+    return parse_regions(chosen, tokens)
 
 
 C = TypeVar("C", bound=Corrupted)
@@ -220,11 +220,22 @@ def check_words(config: CorruptConfig) -> None:
         check_replacements(config.replace, known)
 
 
+def _of_images(config: Corrupted) -> bool:
+    """Whether a request is of images, as far as can be seen."""
+    if isinstance(config, AttackConfig) or config.task != AUTO or not config.model:
+        return isinstance(config, AttackConfig) or config.task == "pixels"
+    from repflow.models.classifier import classifies
+
+    return classifies(config.model)
+
+
 def names(config: Corrupted, study: str) -> Names:
     """Names of a run: model, study and images or task; eight digits stand for all other options.
 
     >>> names(CorruptConfig(model="zoo:mamba2", images="drawn:16"), "corrupt").current.rpartition("-")[0]
     'zoo-mamba2-corrupt'
     """
+    if config.samples == IMAGES and _of_images(config):  # the same request, by whichever words
+        config = replace(config, samples=type(config)().samples)
     task = [] if config.task == AUTO else [config.task.rpartition("/")[2].removesuffix(".jsonl")]
     return spell(config, [*weight_words(config), study, *task], ("init", "init_seed", "ablate", "task"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from repflow.core.intervals import LEAST_VALUES, crossed_interval, proportion_interval, student_interval
+from repflow.core.intervals import clustered_interval, proportion_interval, student_interval
 from repflow.spec.corruption import RANDOM_PAIR, TARGET
 
 AXES = ("target", "region")
@@ -65,16 +65,15 @@ def _lent_band(
     chosen = np.broadcast_to(others[:, None], values.shape)
     weights = chosen / (others.sum(1)[:, None, None] * draws * targets)
     mean = float((values * weights).sum())
-    if len(np.unique(lent[chosen])) < LEAST_VALUES:
-        return mean, float("nan"), float("nan")
     rows = np.broadcast_to(np.arange(count), values.shape)[chosen]
     attacked = len(np.unique(rows))
     added = np.arange(count, count + 2)
-    band = crossed_interval(
+    band = clustered_interval(
         np.concatenate([values[chosen], ends]),
         np.concatenate([rows, added]),
         np.concatenate([lent[chosen], added]),
         weights=np.concatenate([weights[chosen] * attacked, [1.0, 1.0]]),
+        uncounted=len(ends),
     )
     low, high = np.clip([band.low, band.high], *ends)
     return mean, float(min(low, mean)), float(max(high, mean))

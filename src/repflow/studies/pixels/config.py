@@ -55,7 +55,7 @@ RECIPES = {"published": "recency-table1", "strong": "pixels-strong"}
 ROW = re.compile(r"(?P<model>[a-z0-9]+)(?:/(?P<state>[1-9]\d{0,3}))?(?P<parts>(?:[+-][a-z]+)*)")
 STATE, DROPOUT, HEADS = 64, 0.1, 4
 UNITS = {"transformer": HEADS, "h3": 2, "mamba2": 32}
-"""What the width is a multiple of, where heads share it; mamba2's is at once any width below."""
+"""What the width is a multiple of, where heads share it; mamba2's are of 32, or of the whole width if that is less."""
 ATTACKED = PRINTED
 """Regions of attacks, where no others are asked for."""
 
